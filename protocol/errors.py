@@ -1,0 +1,105 @@
+"""Every error a client can see, once: its code, its HTTP status and its OpenAI type.
+
+The body is the OpenAI shape `{"error": {"message", "type", "param", "code"}}` on every route and every protocol, so
+the official clients raise the exception class that belongs to it. A new code is a new row of `REGISTRY`, nothing else.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+ErrorCode = Literal[
+    "bad_request", "invalid_json", "invalid_type", "invalid_value", "integer_out_of_range", "unknown_parameter",
+    "unsupported_parameter", "invalid_messages", "invalid_stop", "invalid_token_id", "context_length_exceeded",
+    "invalid_api_key", "origin_forbidden", "not_found", "model_not_found", "method_not_allowed", "request_timeout",
+    "content_too_large", "unsupported_media_type", "unsupported_encoding", "upgrade_required", "invalid_event",
+    "rate_limit_exceeded", "server_overloaded", "cancelled", "deadline_exceeded", "client_stalled", "engine_error",
+    "nonfinite_logits", "engine_unavailable", "shutting_down", "internal_error",
+]  # fmt: skip
+
+
+class ErrorKind(NamedTuple):
+    """The HTTP status of a code and the `type` that OpenAI's clients know."""
+
+    status: int
+    type: str
+
+
+_INVALID: Final = "invalid_request_error"
+_SERVER: Final = "server_error"
+
+REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
+    "bad_request": ErrorKind(400, _INVALID),
+    "invalid_json": ErrorKind(400, _INVALID),
+    "invalid_type": ErrorKind(400, _INVALID),
+    "invalid_value": ErrorKind(400, _INVALID),
+    "integer_out_of_range": ErrorKind(400, _INVALID),
+    "unknown_parameter": ErrorKind(400, _INVALID),
+    "unsupported_parameter": ErrorKind(400, _INVALID),
+    "invalid_messages": ErrorKind(400, _INVALID),
+    "invalid_stop": ErrorKind(400, _INVALID),
+    "invalid_token_id": ErrorKind(400, _INVALID),
+    "context_length_exceeded": ErrorKind(400, _INVALID),
+    "invalid_api_key": ErrorKind(401, "authentication_error"),
+    "origin_forbidden": ErrorKind(403, "permission_error"),
+    "not_found": ErrorKind(404, _INVALID),
+    "model_not_found": ErrorKind(404, _INVALID),
+    "method_not_allowed": ErrorKind(405, _INVALID),
+    "request_timeout": ErrorKind(408, _INVALID),
+    "content_too_large": ErrorKind(413, _INVALID),
+    "unsupported_media_type": ErrorKind(415, _INVALID),
+    "unsupported_encoding": ErrorKind(415, _INVALID),
+    "upgrade_required": ErrorKind(426, _INVALID),
+    "invalid_event": ErrorKind(400, _INVALID),
+    "rate_limit_exceeded": ErrorKind(429, "rate_limit_error"),
+    "server_overloaded": ErrorKind(429, "rate_limit_error"),
+    "cancelled": ErrorKind(499, _INVALID),
+    "deadline_exceeded": ErrorKind(504, _SERVER),
+    "client_stalled": ErrorKind(408, _INVALID),
+    "engine_error": ErrorKind(500, _SERVER),
+    "nonfinite_logits": ErrorKind(500, _SERVER),
+    "engine_unavailable": ErrorKind(503, _SERVER),
+    "shutting_down": ErrorKind(503, _SERVER),
+    "internal_error": ErrorKind(500, _SERVER),
+}
+
+
+class ErrorDetail(Struct, frozen=True, kw_only=True):
+    """The inside of an error body. `param` names the offending field, dotted and indexed (`messages[0].role`)."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True):
+    """`{"error": {…}}`, the shape of every refusal and of the SSE `error` event."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """A request is refused or ends badly; says so to its client and to nobody else.
+
+    `retry_after` (seconds) becomes the Retry-After header of a 429 or 503.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, *, param: str | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code: ErrorCode = code
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def status(self) -> int:
+        return REGISTRY[self.code].status
+
+    def detail(self) -> ErrorDetail:
+        return ErrorDetail(message=self.message, type=REGISTRY[self.code].type, param=self.param, code=self.code)
+
+    def body(self) -> ErrorBody:
+        return ErrorBody(error=self.detail())

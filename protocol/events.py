@@ -1,0 +1,98 @@
+"""What a stream carries: the detokenizer writes these events, the outbox holds them, SSE and WebSocket send them.
+
+Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · exactly one Finished or Failed.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from .message import Message
+
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "stalled", "error"]
+
+
+class TopLogprob(Struct, frozen=True, array_like=True):
+    """A token, its log probability and its own text as bytes (text of one token need not be valid UTF-8)."""
+
+    token_id: int
+    logprob: float
+    text: bytes = b""
+
+
+class TokenLogprob(Struct, frozen=True, kw_only=True):
+    """Log probability (natural, of the raw logits) of a token and of the most probable ones at its place."""
+
+    token_id: int
+    logprob: float | None  # None for the first token of an echoed prompt: nothing precedes it
+    top: tuple[TopLogprob, ...] = ()
+    text: bytes = b""
+    text_offset: int = 0  # characters before this token in the choice's text (completions dialect)
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Token counts of a request; the overrun behind a stop string is left out."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """Seconds of the phases of one request; None where a phase was never reached."""
+
+    queued: float | None = None  # arrival to first planned chunk
+    ttft: float | None = None  # arrival to first token's text
+    total: float | None = None
+
+
+class Event(Message):
+    """Base of what a client's stream carries."""
+
+    id: str
+
+
+class Started(Event):
+    """The request was admitted; it has a place and will be answered."""
+
+    model: str
+
+
+class Token(Event):
+    """Text of one or more tokens of one choice. `tokens` counts the ids covered (flow control counts these)."""
+
+    index: int
+    text: str
+    tokens: int
+    kind: Literal["text", "reasoning", "tool"] = "text"
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class ChoiceFinished(Event):
+    """One choice is complete; `stop_reason` is the matched stop string or token id, where there was one."""
+
+    index: int
+    reason: FinishReason
+    stop_reason: str | int | None = None
+
+
+class Finished(Event):
+    """Terminal: every choice is complete. `reason` is the last choice's."""
+
+    reason: FinishReason
+    usage: Usage
+    timing: Timing = Timing()
+
+
+class Failed(Event):
+    """Terminal: the request ended with an error of the registry (`protocol.errors`)."""
+
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: int | None = None
+
+
+StreamEvent = Started | Token | ChoiceFinished | Finished | Failed
+TerminalEvent = Finished | Failed

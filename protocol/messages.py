@@ -1,0 +1,114 @@
+"""The conversation of the program: who sends what to whom. Reading this file is reading the architecture.
+
+    web -> gateway -> tokenizer -> admission -> scheduler <=> (link) executor
+                                                scheduler -> detokenizer -> gateway (outbox) -> web
+"""
+
+from msgspec import Struct
+
+from .events import FinishReason, TokenLogprob
+from .message import Message
+from .requests import Generate
+from .steps import Ready, StepDone, StepFailed
+
+
+class Tokenized(Message):
+    """tokenizer -> admission: the request with its prompts as token ids, one tuple per prompt."""
+
+    request: Generate
+    prompts: tuple[tuple[int, ...], ...]
+
+
+class Admit(Message):
+    """admission -> scheduler: run this. Every limit was checked; `max_tokens` is resolved against the context."""
+
+    request: Generate
+    prompts: tuple[tuple[int, ...], ...]
+    max_tokens: tuple[int, ...]  # per prompt
+    stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids (unless ignore_eos) and the request's own
+    eos_token_ids: tuple[int, ...]
+
+
+class Cancel(Message):
+    """gateway -> scheduler (and admission's queue): stop every choice of this request. Unknown ids are fine."""
+
+    id: str
+    reason: FinishReason = "cancelled"
+
+
+class Credit(Message):
+    """gateway -> scheduler: the client took `tokens` more tokens; a parked sequence may go on."""
+
+    id: str
+    tokens: int
+
+
+class Stop(Message):
+    """detokenizer -> scheduler: choice `index` matched a stop string after `tokens_kept` generated tokens."""
+
+    id: str
+    index: int
+    tokens_kept: int
+
+
+class WorkerLost(Message):
+    """supervisor -> scheduler: the worker is gone, with its KV cache. Preempt everything and wait for WorkerReady."""
+
+    reason: str
+
+
+class WorkerReady(Message):
+    """supervisor -> scheduler: a (new) worker is ready; it knows no sequence."""
+
+    ready: Ready
+
+
+class EngineFailed(Message):
+    """supervisor -> scheduler: no worker will come (restart budget spent). Fail everything with a 503."""
+
+    reason: str
+
+
+ToTokenizer = Generate
+ToAdmission = Tokenized
+ToScheduler = Admit | Cancel | Credit | Stop | StepDone | StepFailed | WorkerLost | WorkerReady | EngineFailed
+
+
+class OpenChoice(Message):
+    """scheduler -> detokenizer: a choice begins; text follows. Sent once, never again after a preemption."""
+
+    request: Generate
+    index: int
+    prompt: tuple[int, ...]  # its token ids, for the decode stream's context and for echo
+    cached_tokens: int = 0
+
+
+class ChoiceTokens(Struct, frozen=True, kw_only=True):
+    """New tokens of one choice. `reason` set: these are its last (a stop token itself is not among them)."""
+
+    id: str
+    index: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int = 0
+    reason: FinishReason | None = None
+    stop_reason: int | None = None
+    error: str = ""  # a code of protocol.errors, with reason == "error"
+    message: str = ""
+
+
+class StepText(Message):
+    """scheduler -> detokenizer: everything one step produced, in one message."""
+
+    choices: tuple[ChoiceTokens, ...]
+
+
+class DropRequest(Message):
+    """scheduler -> detokenizer: forget this request; it ended by other means (cancel, deadline, stall)."""
+
+    id: str
+    reason: FinishReason
+
+
+ToDetokenizer = OpenChoice | StepText | DropRequest

@@ -1,0 +1,78 @@
+"""What a client asks for, after validation: one vocabulary behind every wire dialect."""
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .message import Message
+from .sampling import Sampling
+
+
+class ToolFunction(Struct, frozen=True, kw_only=True):
+    """The function of a tool call in the conversation so far; `arguments` is JSON text, as OpenAI sends it."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    id: str
+    function: ToolFunction
+    type: str = "function"
+
+
+class ChatMessage(Struct, frozen=True, kw_only=True):
+    """One turn, with its content joined to plain text. The chat template decides which roles and orders it takes."""
+
+    role: str
+    content: str | None = None
+    name: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+
+
+class ChatPrompt(Struct, frozen=True, kw_only=True, tag="chat"):
+    """A conversation for the model's chat template."""
+
+    messages: tuple[ChatMessage, ...]
+    add_generation_prompt: bool = True
+
+
+class TextPrompt(Struct, frozen=True, kw_only=True, tag="text"):
+    """Raw text for /v1/completions."""
+
+    text: str
+
+
+class TokenPrompt(Struct, frozen=True, kw_only=True, tag="tokens"):
+    """Token ids, used as they are (checked against the vocabulary by the tokenizer actor)."""
+
+    token_ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class Generate(Message):
+    """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
+
+    `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
+    """
+
+    id: str  # unique in this server, carries the process; never a key made by the client
+    model: str
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop: bool = False  # keep the matched stop string in the text
+    skip_special_tokens: bool = True
+    echo: bool = False  # completions: the prompt's text comes first in the choice's text
+    priority: int = 0  # lower runs first
+    tenant: str = ""  # whose prefix cache and share: a digest of the API key
+    cache_salt: str = ""
+    adapter: str = ""
+    arrival_time: float = 0.0
+    deadline: float | None = None
+    client_credit: bool = False  # the client grants credit itself (WebSocket `credit` frames) from the first frame on

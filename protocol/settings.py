@@ -1,0 +1,54 @@
+"""The one configuration tree: frozen, loaded once (command line over config file), passed in pieces.
+
+Every field is a long option of `triolet serve` with dashes for underscores (`--max-model-len`). Sizes are bytes, times
+seconds.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+BLOCK_SIZE = 64  # tokens of a KV block, on every device: the tile of the attention kernels
+MIB = 1 << 20
+
+
+class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the worker needs to load a model and run it."""
+
+    model: str  # a checkpoint folder
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    quantize: Literal["none", "int8", "int4", "fp8"] = "none"
+    max_model_len: int | None = None  # None: what the checkpoint says
+    max_running: int = 64  # sequences in one step
+    max_step_tokens: int = 512  # token budget of one step
+    kv_cache_memory: int | None = None  # bytes; None: a share of what is free
+    threads: int | None = None  # None: the physical cores this process may use
+
+
+class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds on what clients may ask and hold; each refusal names its limit."""
+
+    max_requests: int = 1024  # accepted and unfinished; beyond it 429. Each holds one outbox and one prompt
+    max_choices: int = 128  # prompts * n of one request
+    max_body_bytes: int = 4 * MIB
+    max_stop_strings: int = 16
+    max_stop_length: int = 256  # characters of one stop string
+    outbox_tokens: int = 256  # default credit: tokens a stream may be ahead of its reader
+    max_socket_requests: int = 256  # concurrent requests on one WebSocket
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything `triolet serve` can be told."""
+
+    engine: EngineSettings
+    limits: LimitSettings = LimitSettings()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_model_name: str | None = None  # None: the checkpoint folder's name
+    api_keys: tuple[str, ...] = ()
+    drain_timeout: float = 30.0  # streams in flight at shutdown get this long
+    stall_timeout: float = 60.0  # a stream whose reader takes nothing for so long is ended
+    send_timeout: float = 30.0  # one socket send may wait so long
+    keep_alive_interval: float = 15.0  # a silent SSE stream gets a comment this often
+    inline: bool = False  # executor in the front process, for debugging
