@@ -1,6 +1,6 @@
 """What a stream carries: the detokenizer writes these events, the outbox holds them, SSE and WebSocket send them.
 
-Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · exactly one Finished or Failed.
+Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · one Finished or Failed.
 """
 
 from typing import Literal
@@ -47,19 +47,19 @@ class Timing(Struct, frozen=True, kw_only=True):
     total: float | None = None
 
 
-class Event(Message):
+class Event(Message, frozen=True, kw_only=True):
     """Base of what a client's stream carries."""
 
     id: str
 
 
-class Started(Event):
+class Started(Event, frozen=True, kw_only=True):
     """The request was admitted; it has a place and will be answered."""
 
     model: str
 
 
-class Token(Event):
+class Token(Event, frozen=True, kw_only=True):
     """Text of one or more tokens of one choice. `tokens` counts the ids covered (flow control counts these)."""
 
     index: int
@@ -69,7 +69,7 @@ class Token(Event):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class ChoiceFinished(Event):
+class ChoiceFinished(Event, frozen=True, kw_only=True):
     """One choice is complete; `stop_reason` is the matched stop string or token id, where there was one."""
 
     index: int
@@ -77,7 +77,7 @@ class ChoiceFinished(Event):
     stop_reason: str | int | None = None
 
 
-class Finished(Event):
+class Finished(Event, frozen=True, kw_only=True):
     """Terminal: every choice is complete. `reason` is the last choice's."""
 
     reason: FinishReason
@@ -85,7 +85,7 @@ class Finished(Event):
     timing: Timing = Timing()
 
 
-class Failed(Event):
+class Failed(Event, frozen=True, kw_only=True):
     """Terminal: the request ended with an error of the registry (`protocol.errors`)."""
 
     code: str

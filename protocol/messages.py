@@ -12,14 +12,14 @@ from .requests import Generate
 from .steps import Ready, StepDone, StepFailed
 
 
-class Tokenized(Message):
+class Tokenized(Message, frozen=True, kw_only=True):
     """tokenizer -> admission: the request with its prompts as token ids, one tuple per prompt."""
 
     request: Generate
     prompts: tuple[tuple[int, ...], ...]
 
 
-class Admit(Message):
+class Admit(Message, frozen=True, kw_only=True):
     """admission -> scheduler: run this. Every limit was checked; `max_tokens` is resolved against the context."""
 
     request: Generate
@@ -29,21 +29,21 @@ class Admit(Message):
     eos_token_ids: tuple[int, ...]
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True, kw_only=True):
     """gateway -> scheduler (and admission's queue): stop every choice of this request. Unknown ids are fine."""
 
     id: str
     reason: FinishReason = "cancelled"
 
 
-class Credit(Message):
+class Credit(Message, frozen=True, kw_only=True):
     """gateway -> scheduler: the client took `tokens` more tokens; a parked sequence may go on."""
 
     id: str
     tokens: int
 
 
-class Stop(Message):
+class Stop(Message, frozen=True, kw_only=True):
     """detokenizer -> scheduler: choice `index` matched a stop string after `tokens_kept` generated tokens."""
 
     id: str
@@ -51,19 +51,19 @@ class Stop(Message):
     tokens_kept: int
 
 
-class WorkerLost(Message):
+class WorkerLost(Message, frozen=True, kw_only=True):
     """supervisor -> scheduler: the worker is gone, with its KV cache. Preempt everything and wait for WorkerReady."""
 
     reason: str
 
 
-class WorkerReady(Message):
+class WorkerReady(Message, frozen=True, kw_only=True):
     """supervisor -> scheduler: a (new) worker is ready; it knows no sequence."""
 
     ready: Ready
 
 
-class EngineFailed(Message):
+class EngineFailed(Message, frozen=True, kw_only=True):
     """supervisor -> scheduler: no worker will come (restart budget spent). Fail everything with a 503."""
 
     reason: str
@@ -74,7 +74,7 @@ ToAdmission = Tokenized
 ToScheduler = Admit | Cancel | Credit | Stop | StepDone | StepFailed | WorkerLost | WorkerReady | EngineFailed
 
 
-class OpenChoice(Message):
+class OpenChoice(Message, frozen=True, kw_only=True):
     """scheduler -> detokenizer: a choice begins; text follows. Sent once, never again after a preemption."""
 
     request: Generate
@@ -98,13 +98,13 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class StepText(Message):
+class StepText(Message, frozen=True, kw_only=True):
     """scheduler -> detokenizer: everything one step produced, in one message."""
 
     choices: tuple[ChoiceTokens, ...]
 
 
-class DropRequest(Message):
+class DropRequest(Message, frozen=True, kw_only=True):
     """scheduler -> detokenizer: forget this request; it ended by other means (cancel, deadline, stall)."""
 
     id: str

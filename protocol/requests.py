@@ -51,7 +51,7 @@ class TokenPrompt(Struct, frozen=True, kw_only=True, tag="tokens"):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
-class Generate(Message):
+class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).

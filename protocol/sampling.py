@@ -1,4 +1,4 @@
-"""How the next token is chosen. Every field is resolved (model defaults applied) and in range; inside, it is trusted."""
+"""How the next token is chosen. Every field is resolved (model defaults applied) and in range: inside, trusted."""
 
 from msgspec import Struct
 

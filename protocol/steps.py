@@ -34,7 +34,7 @@ class Chunk(Struct, frozen=True, kw_only=True, array_like=True):
     sequence: int
     start: int
     count: int
-    blocks: tuple[int, ...] = ()  # KV blocks appended to the sequence's table for this chunk (the whole prefix when new)
+    blocks: tuple[int, ...] = ()  # KV blocks appended to its table for this chunk (the whole prefix when new)
     sample: bool = False
     prompt_logprobs: bool = False  # return log probabilities of the prompt tokens that follow each row of this chunk
 
@@ -46,7 +46,7 @@ class BlockCopy(Struct, frozen=True, array_like=True):
     target: int
 
 
-class Step(Message):
+class Step(Message, frozen=True, kw_only=True):
     """One forward pass. Applied in order: `dropped`, `new`, `copies`, then the chunks as one ragged batch."""
 
     step: int
@@ -66,7 +66,7 @@ class Row(Struct, frozen=True, kw_only=True, array_like=True):
     error: str = ""  # a code of protocol.errors (`nonfinite_logits`): this sequence alone fails
 
 
-class StepDone(Message):
+class StepDone(Message, frozen=True, kw_only=True):
     """The answer to one Step, rows in the order of its chunks. Times in seconds."""
 
     step: int
@@ -86,13 +86,13 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     sequences_at_full_length: float
 
 
-class Load(Message):
+class Load(Message, frozen=True, kw_only=True):
     """First message to a worker: what to run."""
 
     settings: EngineSettings
 
 
-class LoadProgress(Message):
+class LoadProgress(Message, frozen=True, kw_only=True):
     """How far loading is, for the progress bar: `done` of `total` units of `stage`."""
 
     stage: str
@@ -100,7 +100,7 @@ class LoadProgress(Message):
     total: int
 
 
-class Ready(Message):
+class Ready(Message, frozen=True, kw_only=True):
     """The model is loaded, every kernel compiled, all memory allocated."""
 
     model: str  # name of the checkpoint folder
@@ -115,19 +115,19 @@ class Ready(Message):
     max_step_tokens: int
     max_running: int
     memory: MemoryPlan
-    sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, repetition_penalty
+    sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, …
     versions: dict[str, str]
     pid: int
 
 
-class LoadFailed(Message):
+class LoadFailed(Message, frozen=True, kw_only=True):
     """The worker cannot serve this model: a plain sentence with the remedy. It exits afterwards."""
 
     code: Literal["invalid_checkpoint", "unsupported_model", "out_of_memory", "unsupported_device", "internal_error"]
     message: str
 
 
-class StepFailed(Message):
+class StepFailed(Message, frozen=True, kw_only=True):
     """The forward pass raised: every sequence of the step fails with `engine_error`, and the worker exits."""
 
     step: int
