@@ -1,0 +1,172 @@
+"""A real server on a free port, with a small application whose streams the tests can watch and hold."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+from quart import Response, request, websocket
+from quart_trio import QuartTrio
+
+from triolet.web.server import serve
+
+CANARY_LINES = 20
+CANARY_TEXT = "".join(f"data: line {number}\n\n" for number in range(CANARY_LINES))
+FLOOD_CHUNK = b"x" * 4096
+
+
+class Served:
+    """The running server: where it is, how to stop it, and what its streams have done."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.stop = trio.Event()
+        self.stopped = trio.Event()
+        self.gate = trio.Event()  # canaries pass their middle once it is set
+        self.begun = trio.Event()  # /flood or /quiet runs
+        self.ended = trio.Event()  # and has unwound
+        self.produced = 0  # bytes that /flood could hand over
+        self.clients: list[trio.SocketStream] = []
+
+    async def connect(self, receive_buffer: int | None = None) -> trio.SocketStream:
+        sock = trio.socket.socket()
+        if receive_buffer is not None:
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_buffer)
+        try:
+            await sock.connect(("127.0.0.1", self.port))
+        except OSError:
+            sock.close()
+            raise
+        stream = trio.SocketStream(sock)
+        self.clients.append(stream)
+        return stream
+
+    async def get(self, path: str) -> bytes:
+        """The whole answer of a request on a connection of its own."""
+        async with await self.connect() as stream:
+            await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            return await _read_to_end(stream)
+
+
+async def _read_to_end(stream: trio.SocketStream) -> bytes:
+    """What the server sent until it closed; a reset counts as closed."""
+    received = b""
+    try:
+        async for data in stream:
+            received += data
+    except trio.BrokenResourceError:
+        pass
+    return received
+
+
+def small_app(served: Served) -> QuartTrio:
+    app = QuartTrio("small")
+    app.config.update(RESPONSE_TIMEOUT=None, MAX_CONTENT_LENGTH=2**16)
+
+    async def canary() -> AsyncIterator[str]:
+        for number in range(CANARY_LINES):
+            if number == CANARY_LINES // 2:
+                await served.gate.wait()
+            yield f"data: line {number}\n\n"
+
+    async def numbers() -> AsyncIterator[bytes]:
+        for number in range(1000):
+            yield b"%06d," % number * 300
+
+    async def flood() -> AsyncIterator[bytes]:
+        served.begun.set()
+        try:
+            while True:
+                yield FLOOD_CHUNK
+                served.produced += len(FLOOD_CHUNK)
+        finally:
+            served.ended.set()
+
+    async def quiet() -> AsyncIterator[str]:
+        served.begun.set()
+        try:
+            yield "data: first\n\n"
+            await trio.sleep_forever()
+        finally:
+            served.ended.set()
+
+    @app.get("/")
+    async def index() -> str:
+        return "hello"
+
+    @app.post("/upload")
+    async def upload() -> str:
+        return str(len(await request.get_data()))
+
+    @app.get("/canary")
+    async def canary_route() -> Response:
+        return Response(canary(), content_type="text/event-stream")
+
+    @app.get("/numbers")
+    async def numbers_route() -> Response:
+        return Response(numbers(), content_type="text/plain")
+
+    @app.get("/flood")
+    async def flood_route() -> Response:
+        return Response(flood(), content_type="application/octet-stream")
+
+    @app.get("/quiet")
+    async def quiet_route() -> Response:
+        return Response(quiet(), content_type="text/event-stream")
+
+    @app.websocket("/echo")
+    async def echo() -> None:
+        while True:
+            await websocket.send(await websocket.receive())
+
+    @app.websocket("/deaf")
+    async def deaf() -> None:
+        await websocket.accept()
+        served.begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            served.ended.set()
+
+    return app
+
+
+@pytest.fixture
+def read_to_end() -> Callable[[trio.SocketStream], Awaitable[bytes]]:
+    return _read_to_end
+
+
+StartServer = Callable[..., Awaitable[Served]]
+
+
+@pytest.fixture
+async def start_server(nursery: trio.Nursery) -> AsyncGenerator[StartServer, None]:
+    """Starts servers with the options of `serve`; all are stopped at the end of the test."""
+    started: list[Served] = []
+
+    async def run(served: Served, options: dict[str, float], task_status: trio.TaskStatus[list[str]]) -> None:
+        settings = {"drain_timeout": 0.0, "keep_alive_timeout": 60.0} | options
+        await serve(
+            small_app(served),
+            host="127.0.0.1",
+            port=0,
+            shutdown_trigger=served.stop.wait,
+            task_status=task_status,
+            **settings,
+        )
+        served.stopped.set()
+
+    async def start(**options: float) -> Served:
+        served = Served()
+        urls = await nursery.start(partial(run, served, options))
+        served.port = int(urls[0].rpartition(":")[2])
+        started.append(served)
+        return served
+
+    yield start
+    with trio.fail_after(10):
+        for served in started:
+            served.stop.set()
+            await served.stopped.wait()
+            for client in served.clients:
+                await client.aclose()

@@ -1,0 +1,207 @@
+"""One TCP connection, from its first byte to its last: reads, feeds hypercorn's protocol classes, sends, closes.
+
+Takes the place of hypercorn's TCPServer, whose defects end the process or leak the socket. What holds here:
+
+- Nothing that goes wrong in a connection leaves `run`, except cancellation from outside.
+- Bytes handed to the protocol's `send` reach the kernel whole or the connection ends: a cancelled handler never leaves
+  half an HTTP/2 frame. A send may wait `send_timeout` for a client that does not read, and `abort` ends it at once.
+- Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
+  hypercorn itself sends at the end of every response. The keep-alive time is the deadline of the connection's scope.
+- A client that closes its side (half-close too) is gone: its handlers are cancelled. `blocked` tells the server that
+  the reader is not reading, so that it looks for the hang-up by other means.
+"""
+
+import logging
+import math
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+
+from .guard_http1 import GuardedHTTP1
+from .guard_http2 import GuardedHTTP2
+from .guard_refusal import ConnectionRefused
+
+log = logging.getLogger("triolet.http")
+
+RECEIVE_BYTES = 2**16
+CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
+
+
+class Connection:
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: ConnectionState,
+        stream: trio.SocketStream,
+        send_timeout: float,
+    ) -> None:
+        self.blocked = False
+        self.stream = stream
+        self._app = app
+        self._config = config
+        self._context = context
+        self._state = state
+        self._send_timeout = send_timeout
+        self._scope = trio.CancelScope()
+        self._send_lock = trio.Lock()
+        self._idle = True  # between requests; a connection begins so
+        self._closing = False
+        self._tasks = TaskGroup()
+        self._protocol: H11Protocol | H2Protocol
+
+    async def run(self) -> None:
+        with suppress(
+            OSError, AttributeError
+        ):  # Linux: data that a vanished peer never acknowledges ends the connection
+            self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._send_timeout * 1000))
+        try:
+            with self._scope:
+                await self._converse()
+        except* OSError as lost:
+            log.debug("connection lost: %s", _one_line(lost))
+        except* Exception as failures:
+            log.error("connection closed after an error: %s", _one_line(failures))
+        finally:
+            await trio.aclose_forcefully(self.stream)
+
+    def abort(self) -> None:
+        """Ends the connection now, also a send that is waiting for the client."""
+        self._scope.cancel()
+        self.stream.socket.close()
+
+    def close_if_idle(self) -> None:
+        if self._idle:
+            self._scope.cancel()
+
+    async def _converse(self) -> None:
+        client: tuple[str, int] = self.stream.socket.getpeername()[:2]
+        server: tuple[str, int] = self.stream.socket.getsockname()[:2]
+        async with self._tasks:
+            self._protocol = GuardedHTTP1(
+                self._app, self._config, self._context, self._tasks, self._state, False, client, server, self._handle
+            )
+            self._update(idle=True)
+            await self._read()
+            self._scope.cancel()  # handlers that have not noticed the end
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                data = await self.stream.receive_some(RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                break
+            if not data:
+                break
+            if self._closing:
+                continue
+            self.blocked = True
+            try:
+                await self._feed(RawData(bytes(data)))
+            except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
+                log.info("connection refused: %s", refused)
+            self.blocked = False
+        self.blocked = True
+        await self._protocol.handle(Closed())
+
+    async def _feed(self, event: RawData) -> None:
+        try:
+            await self._protocol.handle(event)
+        except H2ProtocolAssumedError as assumed:
+            http1 = self._protocol
+            self._protocol = GuardedHTTP2(
+                self._app,
+                self._config,
+                self._context,
+                self._tasks,
+                self._state,
+                False,
+                http1.client,
+                http1.server,
+                self._handle,
+                self._send_timeout,
+            )
+            await self._protocol.initiate()
+            await self._protocol.handle(RawData(assumed.data))
+
+    async def _handle(self, event: Event) -> None:
+        """What the protocol classes call as `send`."""
+        if isinstance(event, RawData):
+            await self._send(event.data)
+        elif isinstance(event, Updated):
+            self._update(idle=event.idle)
+        elif isinstance(event, Closed):
+            with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
+                await self._close()
+            if grace.cancelled_caught:
+                self.abort()
+
+    def _update(self, *, idle: bool) -> None:
+        self._idle = idle
+        if self._closing:
+            return
+        self._scope.deadline = trio.current_time() + self._config.keep_alive_timeout if idle else math.inf
+        if idle and self._context.terminated.is_set():
+            self._scope.cancel()
+
+    async def _send(self, data: bytes) -> None:
+        rest = self._send_nowait(data)
+        if rest:
+            # Nobody can come between: an uncontended lock is taken before the first yield.
+            await self._send_waiting(rest)
+        await trio.lowlevel.checkpoint()
+
+    def _send_nowait(self, data: bytes) -> bytes:
+        """Gives the kernel what it takes at once and returns the rest: half the cost of a `send_all` per token."""
+        if self._send_lock.locked():
+            return data
+        try:
+            sent = os.write(self.stream.socket.fileno(), data)
+        except OSError:  # the socket buffer is full, or the connection is lost: send_all finds out which
+            return data
+        return data[sent:] if sent < len(data) else b""
+
+    async def _send_waiting(self, data: bytes) -> None:
+        with trio.move_on_after(self._send_timeout, shield=True) as deadline:
+            try:
+                async with self._send_lock:
+                    await self.stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._scope.cancel()
+        if deadline.cancelled_caught:
+            log.info("connection closed: the client has not read for %g s", self._send_timeout)
+            self.abort()
+
+    async def _close(self) -> None:
+        """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
+        self._closing = True
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_GRACE)
+        try:
+            async with self._send_lock:
+                await self.stream.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._scope.cancel()
+        await self._protocol.handle(Closed())
+
+
+def _one_line(group: BaseExceptionGroup[Exception]) -> str:
+    return "; ".join(f"{type(error).__name__}: {error}".replace("\n", " ")[:200] for error in _leaves(group))
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

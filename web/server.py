@@ -1,0 +1,138 @@
+"""Serves the application over HTTP/1.1, HTTP/2 (prior knowledge) and WebSockets until it is told to stop.
+
+Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_server_*
+hold what is relied on. One input never ends the process (web/guard_*.py).
+
+Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout` and are then cancelled, and a
+client that does not read delays nothing. A WebSocket counts as in flight until its handler returns.
+"""
+
+import logging
+import select
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.lifespan import Lifespan
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, LifespanState
+from quart_trio import QuartTrio
+
+from .guard_connection import Connection
+
+log = logging.getLogger("triolet.http")
+
+BACKLOG = 1024  # connections the kernel holds for us while one step of the loop runs
+HEADER_BYTES = 16 * 1024
+WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
+WEBSOCKET_PING_SECONDS = 20.0
+HANGUP_POLL_SECONDS = 0.05  # one system call for all connections whose reader is blocked, usually none
+PEER_HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
+
+
+class Connections:
+    """The open connections, and the event that the last one has ended."""
+
+    def __init__(self) -> None:
+        self._open: set[Connection] = set()
+        self._draining: trio.Event | None = None
+
+    async def run(self, connection: Connection) -> None:
+        self._open.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._open.discard(connection)
+            if self._draining is not None and not self._open:
+                self._draining.set()
+
+    async def drain(self) -> None:
+        """Closes what is idle and waits for the rest to end."""
+        self._draining = trio.Event()
+        for connection in self._open:
+            connection.close_if_idle()
+        if self._open:
+            await self._draining.wait()
+
+    def abort_all(self) -> None:
+        for connection in self._open:
+            connection.abort()
+
+    async def watch_hangups(self) -> None:
+        """Ends connections whose client left while their reader was blocked, by a pipelined request or a full queue."""
+        while True:
+            await trio.sleep(HANGUP_POLL_SECONDS)
+            blocked = {connection.stream.socket.fileno(): connection for connection in self._open if connection.blocked}
+            blocked.pop(-1, None)  # closed just now
+            poll = select.poll()
+            for descriptor in blocked:
+                poll.register(descriptor, PEER_HUNG_UP)
+            for descriptor, _ in poll.poll(0) if blocked else ():
+                blocked[descriptor].abort()
+
+
+async def serve(
+    app: QuartTrio,
+    *,
+    host: str,
+    port: int,
+    drain_timeout: float,
+    send_timeout: float = 30.0,
+    keep_alive_timeout: float = 30.0,
+    shutdown_trigger: Callable[[], Awaitable[None]],
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until `shutdown_trigger` returns; `task_status` gets the URLs, with the port that 0 became."""
+    config = _configuration(keep_alive_timeout)
+    wrapped = ASGIWrapper(app)
+    state: LifespanState = {}
+    lifespan = Lifespan(wrapped, config, state)
+    context = WorkerContext(None)
+    connections = Connections()
+
+    async def accept(stream: trio.SocketStream) -> None:
+        await connections.run(Connection(wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout))
+
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    try:
+        async with trio.open_nursery() as lifespan_nursery:
+            await lifespan_nursery.start(lifespan.handle_lifespan)
+            await lifespan.wait_for_startup()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connections.watch_hangups)
+                try:
+                    async with trio.open_nursery() as accepting:
+                        accepting.start_soon(partial(trio.serve_listeners, accept, listeners, handler_nursery=nursery))
+                        task_status.started([_url(listener) for listener in listeners])
+                        await shutdown_trigger()
+                        accepting.cancel_scope.cancel()
+                    await context.terminated.set()
+                    with trio.move_on_after(drain_timeout):
+                        await connections.drain()
+                finally:
+                    connections.abort_all()
+                    nursery.cancel_scope.cancel()
+            await lifespan.wait_for_shutdown()
+            lifespan_nursery.cancel_scope.cancel()
+    finally:
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+
+
+def _configuration(keep_alive_timeout: float) -> Config:
+    config = Config()
+    config.errorlog = log
+    config.include_server_header = False
+    config.h11_max_incomplete_size = HEADER_BYTES
+    config.h2_max_header_list_size = HEADER_BYTES
+    config.keep_alive_timeout = keep_alive_timeout
+    config.websocket_max_message_size = WEBSOCKET_MESSAGE_BYTES
+    config.websocket_ping_interval = WEBSOCKET_PING_SECONDS
+    return config
+
+
+def _url(listener: trio.SocketListener) -> str:
+    host, port = listener.socket.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
