@@ -1,0 +1,296 @@
+"""SchedulerState: every decision of the scheduler without its clock and channels. Messages in, steps and texts out.
+
+A request ends with its last choice, or as a whole (`_drop`, `_fail`); either way the detokenizer hears of it exactly
+once. `now` is always seconds of the front's clock.
+"""
+
+import secrets
+from collections import Counter
+from typing import assert_never
+
+from msgspec import structs
+
+from ..protocol.events import FinishReason
+from ..protocol.messages import (
+    Admit,
+    Cancel,
+    ChoiceTokens,
+    Credit,
+    DropRequest,
+    EngineFailed,
+    OpenChoice,
+    StepText,
+    Stop,
+    ToDetokenizer,
+    ToScheduler,
+    WorkerLost,
+    WorkerReady,
+)
+from ..protocol.settings import BLOCK_SIZE
+from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
+from .accept import Accepted, accept_row, choice_tokens
+from .blocks import BlockPool, blocks_for
+from .live_table import LiveTable
+from .plan import Blocked, Limits, distrust_kv, plan_step
+from .policies import DEFAULT_POLICY, Policy
+from .prefix_keys import PrefixKeys
+from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
+from .sequence import LiveRequest, Sequence
+from .timers import Timers
+
+
+class SchedulerState:
+    """What the scheduler actor owns; see the module."""
+
+    def __init__(
+        self,
+        *,
+        outbox_tokens: int = 256,
+        stall_timeout: float = 60.0,
+        max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
+        secret: bytes | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> None:
+        self.timers = Timers(stall_timeout)
+        self.table = LiveTable(PrefixKeys(secret or secrets.token_bytes(32)), policy, self.timers)
+        self.in_flight: dict[int, Step] = {}
+        self.totals = SchedulerTotals()
+        self._outbox_tokens = outbox_tokens
+        self._max_steps_in_flight = max_steps_in_flight
+        self._policy = policy
+        self._limits: Limits | None = None  # None while no worker is ready
+        self._failure: str | None = None  # no worker will come any more
+        self._next_step = 1
+        self._blocked: dict[int, Blocked] = {}  # of the last plan
+        self._texts: list[ToDetokenizer] = []
+        self._last_step_seconds = 0.0
+
+    def handle(self, message: ToScheduler, now: float) -> None:
+        """Take in one message."""
+        table = self.table
+        match message:
+            case StepDone():
+                self._apply(message, now)
+            case Admit():
+                self._admit(message, now)
+            case Credit(id=id, tokens=tokens):
+                if live := table.requests.get(id):
+                    live.granted += tokens
+                    if live.credit > 0:
+                        self.timers.feed(id)
+            case Stop(id=id, index=index, tokens_kept=kept):
+                if (live := table.requests.get(id)) and (sequence := live.choices.get(index)):
+                    table.finish(sequence, kept)
+            case Cancel(id=id, reason=reason):
+                if live := table.requests.get(id):
+                    self._drop(live, reason)
+            case StepFailed(step=step, message=text):
+                self._fail_step(step, text)
+            case WorkerLost():
+                self.totals.worker_losses += 1
+                self._forget_worker()
+            case WorkerReady(ready=ready):
+                self._meet_worker(ready)
+            case EngineFailed(reason=reason):
+                self._failure = f"The engine is not available: {reason}"
+                self._forget_worker()
+                self._say([self._unavailable(live) for live in tuple(table.requests.values())])
+            case _:
+                assert_never(message)
+
+    def expire(self, now: float) -> None:
+        """End the requests whose deadline has passed or whose reader has stalled."""
+        for id, reason in self.timers.due(now):
+            self._drop(self.table.requests[id], reason)
+
+    def plan(self, now: float) -> Step | None:
+        """The next step, or None when there is nothing to compute or enough in flight."""
+        table = self.table
+        if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
+            return None
+        plan = plan_step(table.queues, table.pool, self._limits, self._policy)
+        self._blocked = plan.blocked
+        self.totals.preemptions += len(plan.preempted)
+        table.dropped.extend(plan.dropped)
+        for sequence in plan.started:
+            self._start(sequence, now)
+        self.check()
+        if not plan.chunks:
+            return None
+        step = Step(
+            step=self._next_step,  # never used again, so an answer of a lost worker is recognised
+            chunks=tuple(plan.chunks),
+            new=tuple(plan.new),
+            dropped=tuple(table.dropped),
+        )
+        self._next_step += 1
+        table.dropped.clear()
+        self.in_flight[step.step] = step
+        return step
+
+    def take_texts(self) -> list[ToDetokenizer]:
+        """What the detokenizer must hear, in order."""
+        texts, self._texts = self._texts, []
+        return texts
+
+    def check(self) -> None:
+        """Recount the KV blocks; raises LedgerError, which stops the engine."""
+        self.table.pool.check(self.table.tables())
+
+    def explain(self, id: str) -> dict[int, str]:
+        """Where each unfinished choice of a request is, or the predicate that keeps it waiting."""
+        live = self.table.requests.get(id)
+        return {index: self._whereabouts(sequence) for index, sequence in live.choices.items()} if live else {}
+
+    def statistics(self) -> SchedulerStatistics:
+        queues, pool = self.table.queues, self.table.pool
+        return SchedulerStatistics(
+            worker_ready=self._limits is not None,
+            requests=len(self.table.requests),
+            running=len(queues.running),
+            parked=len(queues.parked),
+            waiting=len(queues.waiting),
+            waiting_by_reason=dict(Counter(map(self._whereabouts, queues.waiting))),
+            steps_in_flight=len(self.in_flight),
+            last_step_seconds=self._last_step_seconds,
+            blocks=pool.counts(),
+            totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
+        )
+
+    def _whereabouts(self, sequence: Sequence) -> str:
+        if sequence.place != "waiting":
+            return sequence.place
+        return "worker" if self._limits is None else self._blocked.get(sequence.id, "order")
+
+    # Requests begin.
+
+    def _admit(self, message: Admit, now: float) -> None:
+        generate = message.request
+        live = self.table.add(message, credit=0 if generate.client_credit else self._outbox_tokens)
+        if self._failure is not None:
+            self._say([self._unavailable(live)])
+            return
+        if generate.deadline is not None:
+            self.timers.set_deadline(generate.id, generate.deadline)
+        if live.credit <= 0:
+            self.timers.starve(generate.id, now)
+        self._settle(live)
+
+    def _settle(self, live: LiveRequest) -> None:
+        """Fit a request to the worker: nobody waits for room that will never be, nor for a model that has no work."""
+        if self._limits is None:
+            return
+        total, context = self.table.pool.total, self._limits.context_length
+        for sequence in tuple(live.choices.values()):
+            sequence.max_total = min(sequence.max_total, context)
+            needed = blocks_for(max(sequence.read, sequence.max_total - 1))
+            if needed > total or sequence.read > context:
+                text = f"Prompt and answer need {needed} KV blocks of {BLOCK_SIZE} tokens; the engine has {total}."
+                self._say([self._fail(live, "context_length_exceeded", f"{text} Shorten them or lower max_tokens.")])
+                return
+            if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
+                self._open(sequence)
+                self._say([choice_tokens(sequence, Accepted(reason="length"))])
+                self.table.finish(sequence)
+
+    def _start(self, sequence: Sequence, now: float) -> None:
+        self.totals.started_choices += 1
+        self.totals.queued_seconds += now - sequence.live.generate.arrival_time
+        self.totals.prompt_tokens += len(sequence.prompt.tokens)
+        if sequence.reads_prefix_cache:
+            self.totals.prefix_query_tokens += len(sequence.prompt.tokens)
+            self.totals.prefix_hit_tokens += sequence.cached_tokens
+        self._open(sequence)
+
+    def _open(self, sequence: Sequence) -> None:
+        self._texts.append(
+            OpenChoice(
+                request=sequence.live.generate,
+                index=sequence.index,
+                prompt=sequence.prompt.tokens,
+                cached_tokens=sequence.cached_tokens,
+            )
+        )
+
+    # Steps come back.
+
+    def _apply(self, done: StepDone, now: float) -> None:
+        step = self.in_flight.pop(done.step, None)
+        if step is None:
+            return  # of a worker that is gone: its sequences are computed anew
+        self._last_step_seconds = done.duration
+        self.totals.steps += 1
+        self.totals.step_seconds += done.duration
+        self.totals.model_seconds += done.model_duration
+        choices: list[ChoiceTokens] = []
+        for chunk, row in zip(step.chunks, done.rows, strict=True):
+            assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
+            sequence = self.table.sequences.get(chunk.sequence)
+            if sequence is None:
+                self.totals.wasted_tokens += len(row.tokens)  # it ended while this step was in flight
+            elif row.error:
+                distrust_kv(sequence, self.table.pool)
+                message = "The model gave no usable numbers for this request."
+                choices.append(self._fail(sequence.live, row.error, message))
+            elif said := self._apply_row(sequence, chunk, row, now):
+                choices.append(said)
+        self._say(choices)
+
+    def _apply_row(self, sequence: Sequence, chunk: Chunk, row: Row, now: float) -> ChoiceTokens | None:
+        live = sequence.live
+        accepted = accept_row(sequence, chunk, row)
+        self.totals.generated_tokens += accepted.generated
+        said = choice_tokens(sequence, accepted) if accepted.tokens or accepted.reason else None
+        if accepted.reason:
+            self.table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
+        if live.choices and live.credit <= 0 and live.unread == 0:
+            self.timers.starve(live.id, now)
+        return said
+
+    def _fail_step(self, number: int, text: str) -> None:
+        """Its sequences fail, also those that could do without it: one of them may be what broke the worker."""
+        step = self.in_flight.get(number)
+        sequences = [self.table.sequences.get(chunk.sequence) for chunk in (step.chunks if step else ())]
+        lives = {sequence.live.id: sequence.live for sequence in sequences if sequence}
+        message = f"The engine failed while computing this request: {text}"
+        self._say([self._fail(live, "engine_error", message) for live in lives.values()])
+        self._forget_worker()  # it exits; the next one says when it is ready
+
+    # Requests end.
+
+    def _drop(self, live: LiveRequest, reason: FinishReason) -> None:
+        """End a request from outside; what was generated stands."""
+        self.table.finish_all(live)
+        self._texts.append(DropRequest(id=live.id, reason=reason))
+
+    def _fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
+        """End a request with an error: the last word of one of its choices, opened or not, speaks for all."""
+        index = min(live.choices)
+        self.table.finish_all(live)
+        return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
+
+    def _unavailable(self, live: LiveRequest) -> ChoiceTokens:
+        return self._fail(live, "engine_unavailable", self._failure or "")
+
+    def _say(self, choices: list[ChoiceTokens]) -> None:
+        if choices:
+            self._texts.append(StepText(choices=tuple(choices)))
+
+    # Workers come and go.
+
+    def _forget_worker(self) -> None:
+        self._limits = None
+        self.in_flight.clear()
+        self._blocked = {}
+        self.totals.preemptions += self.table.forget_worker()
+
+    def _meet_worker(self, ready: Ready) -> None:
+        assert ready.memory.block_size == BLOCK_SIZE, ready.memory
+        self._forget_worker()
+        self.totals.evictions += self.table.pool.evictions
+        self.table.pool = BlockPool(ready.memory.num_blocks)
+        self._limits = Limits(
+            max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
+        )
+        for live in tuple(self.table.requests.values()):
+            self._settle(live)
