@@ -1,0 +1,160 @@
+"""A whole step of a Llama-family decoder as one compiled function, run by all threads at the same time.
+
+    embedding; per layer: norm, query/key/value projection, rotation and cache write, attention, output projection,
+    norm, gate and up projection, SiLU, down projection; then norm and LM head on the rows whose logits are wanted
+
+Stages are joined by spin barriers. Within a stage a thread owns a range of rows (norms, rotation), of channel panels
+(projections) or takes tasks from a counter (attention). Each output value is computed by one thread in one fixed
+order, so the result does not depend on the number of threads. A single row is normalised and quantised by every
+thread into its own copy: cheaper than one more barrier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compile_cache import compiled
+from ..embedding.cpu import embedding_row
+from ..gemm.cpu import gemm
+from ..quantise.cpu import plain_row
+from ..rms_norm.cpu import rms_norm_row
+from ..silu_mul.cpu import silu_mul_row
+from ..simd.formats import Tag
+from ..threads.atomics import atomic_set
+from ..threads.waiting import barrier, finish_job, wait_for_job
+from .attention import attention_stage, rotation_stage
+from .shape import (
+    DOWN,
+    DOWN_SCALE,
+    FINAL_NORM,
+    GATE_UP,
+    GATE_UP_SCALE,
+    HEAD,
+    HEAD_SCALE,
+    INPUT_NORM,
+    LOGIT_ROWS,
+    OUT,
+    OUT_SCALE,
+    POST_NORM,
+    QKV,
+    QKV_SCALE,
+    TOKENS,
+    Memory,
+    Shape,
+    Staged,
+)
+
+
+@compiled
+def _project(
+    tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, channels: int,
+    weights: int, scales: int, out: int, add: int,
+) -> None:
+    """The activations times one weight matrix; a single row has a copy for each thread."""
+    copy = thread if rows == 1 else 0
+    gemm(
+        tag, thread, threads, add, rows, k,
+        memory.activations + copy * shape.activation_stride, shape.activation_stride,
+        weights, shape.weight_bytes, scales, channels, out, channels * 4,
+        memory.row_scales + copy * 4, memory.corrections + copy * 4,
+    )
+
+
+@compiled
+def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory,
+          staged: Staged) -> int:
+    tokens = staged.job[TOKENS]
+    weights = memory.weights
+    single = tokens == 1
+    first, last = tokens * thread // threads, tokens * (thread + 1) // threads
+    hidden_bytes, mlp_bytes = shape.hidden_padded * 4, shape.mlp_padded * 8
+    scratch = memory.scratch + thread * shape.scratch_stride
+    size, eps = np.float32(shape.hidden), np.float32(shape.eps)
+    for row in range(first, last):
+        embedding_row(tag, memory.embedding, staged.tokens[row], shape.hidden, shape.embedding_is_bfloat16,
+                      memory.hidden + row * hidden_bytes)
+    if thread == 0:
+        for layer in range(shape.layers):
+            atomic_set(memory.counters + layer * 64, 0)
+    generation = barrier(state, threads, generation)
+    if single:
+        first, last = 0, 1
+    copy = thread if single else 0  # of the activations
+    for layer in range(shape.layers):
+        for row in range(first, last):
+            to = row + copy
+            rms_norm_row(tag, memory.hidden + row * hidden_bytes, weights[layer, INPUT_NORM], shape.hidden_padded,
+                         memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
+                         memory.corrections + to * 4, scratch, size, eps)
+        if not single:
+            generation = barrier(state, threads, generation)
+        _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, shape.qkv_padded,
+                 weights[layer, QKV], weights[layer, QKV_SCALE], memory.qkv, 0)
+        generation = barrier(state, threads, generation)
+        rotation_stage(tag, thread, threads, layer, shape, memory, staged)
+        generation = barrier(state, threads, generation)
+        attention_stage(tag, layer, scratch, shape, memory, staged)
+        generation = barrier(state, threads, generation)
+        for row in range(first, last):
+            to = row + copy
+            plain_row(tag, memory.attention + row * shape.attention_padded * 4, shape.attention_padded,
+                      memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
+                      memory.corrections + to * 4, scratch)
+        if not single:
+            generation = barrier(state, threads, generation)
+        _project(tag, thread, threads, shape, memory, tokens, shape.attention_padded, shape.hidden_padded,
+                 weights[layer, OUT], weights[layer, OUT_SCALE], memory.hidden, 1)
+        generation = barrier(state, threads, generation)
+        for row in range(first, last):
+            to = row + copy
+            rms_norm_row(tag, memory.hidden + row * hidden_bytes, weights[layer, POST_NORM], shape.hidden_padded,
+                         memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
+                         memory.corrections + to * 4, scratch, size, eps)
+        if not single:
+            generation = barrier(state, threads, generation)
+        _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, 2 * shape.mlp_padded,
+                 weights[layer, GATE_UP], weights[layer, GATE_UP_SCALE], memory.gate_up, 0)
+        generation = barrier(state, threads, generation)
+        for row in range(first, last):
+            to = row + copy
+            silu_mul_row(tag, memory.gate_up + row * mlp_bytes, shape.mlp_padded,
+                         memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
+                         memory.corrections + to * 4, scratch)
+        if not single:
+            generation = barrier(state, threads, generation)
+        _project(tag, thread, threads, shape, memory, tokens, shape.mlp_padded, shape.hidden_padded,
+                 weights[layer, DOWN], weights[layer, DOWN_SCALE], memory.hidden, 1)
+        generation = barrier(state, threads, generation)
+    return _logits(tag, thread, threads, state, generation, scratch, shape, memory, staged)
+
+
+@compiled
+def _logits(tag: Tag, thread: int, threads: int, state: int, generation: int, scratch: int, shape: Shape,
+            memory: Memory, staged: Staged) -> int:
+    rows = staged.job[LOGIT_ROWS]
+    if rows == 0:
+        return generation
+    copy = thread if rows == 1 else 0
+    first, last = rows * thread // threads, rows * (thread + 1) // threads
+    if rows == 1:
+        first, last = 0, 1
+    for row in range(first, last):
+        to = row + copy
+        rms_norm_row(tag, memory.hidden + staged.logit_rows[row] * shape.hidden_padded * 4,
+                     memory.weights[shape.layers, FINAL_NORM], shape.hidden_padded,
+                     memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
+                     memory.corrections + to * 4, scratch, np.float32(shape.hidden), np.float32(shape.eps))
+    generation = barrier(state, threads, generation)
+    _project(tag, thread, threads, shape, memory, rows, shape.hidden_padded, shape.vocab_padded,
+             memory.weights[shape.layers, HEAD], memory.weights[shape.layers, HEAD_SCALE], memory.logits, 0)
+    return generation
+
+
+@compiled
+def work(tag: Tag, thread: int, threads: int, state: int, shape: Shape, memory: Memory, staged: Staged) -> None:
+    """The life of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
+    done, generation = 0, 0
+    while wait_for_job(state, done):
+        done += 1
+        generation = _step(tag, thread, threads, state, generation, shape, memory, staged)
+        finish_job(state, threads, done)

@@ -1,0 +1,96 @@
+"""What the compiled step is told about a model: sizes, addresses, the columns of the weight table, the slots of a job.
+
+Everything is a run-time value, so any model of the family runs without compiling again. Sizes called `padded` are
+multiples of 64 (a head: of 32); the padding of weights and activations is zeros, which every operation keeps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+
+# columns of the weight table, one row per layer; the last row, after the layers, has the LM head and the final norm
+QKV, QKV_SCALE, OUT, OUT_SCALE, GATE_UP, GATE_UP_SCALE, DOWN, DOWN_SCALE = range(8)
+INPUT_NORM, POST_NORM, QKV_BIAS, QUERY_NORM, KEY_NORM = range(8, 13)
+HEAD, HEAD_SCALE, FINAL_NORM = range(3)
+WEIGHT_COLUMNS = 13
+
+# slots of the job array
+TOKENS, LOGIT_ROWS, TASKS = range(3)
+JOB_SLOTS = 8
+
+# columns of the attention task table
+CHUNK, KV_HEAD, FIRST_ROW, ROWS = range(4)
+
+
+class Shape(NamedTuple):
+    """Sizes in values unless the name says bytes."""
+
+    layers: int
+    hidden: int
+    hidden_padded: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_padded: int
+    qkv_padded: int  # channels of the fused query, key and value projection
+    attention_padded: int  # heads * head_padded
+    mlp_padded: int
+    vocab_size: int
+    vocab_padded: int
+    window: int  # keys that a query sees, itself included; 2**31 without a sliding window
+    qk_norm: int
+    weight_bytes: int  # of one weight
+    cache_bytes: int  # of one cached value
+    num_blocks: int
+    max_tokens: int
+    max_length: int
+    table_width: int  # blocks per sequence
+    activation_stride: int  # bytes of a row of GEMM input
+    scratch_stride: int  # bytes of a thread's working memory
+    embedding_is_bfloat16: int
+    eps: float
+    query_factor: float  # log2(e) / sqrt(head_dim): the softmax is in base 2
+
+
+class Memory(NamedTuple):
+    """Addresses of what a step reads and writes; the owner keeps the arrays alive."""
+
+    weights: Int64Array  # [layers + 1, WEIGHT_COLUMNS] addresses
+    embedding: int
+    rotation: int  # [max_length, head_padded] float32, cosines then sines, each half padded
+    cache: int  # [layers][num_blocks][kv_heads] regions
+    hidden: int  # [max_tokens, hidden_padded] float32, the residual stream
+    activations: int  # [rows][activation_stride] input of the next GEMM
+    row_scales: int  # float32 per row of activations
+    corrections: int  # int32 per row of activations
+    qkv: int  # [max_tokens, qkv_padded] float32
+    queries: int  # [kv_heads][max_tokens][group][head_padded] in the cache's format
+    attention: int  # [max_tokens, attention_padded] float32
+    gate_up: int  # [max_tokens, 2 * mlp_padded] float32
+    logits: int  # [max_logit_rows, vocab_padded] float32
+    scratch: int  # [threads][scratch_stride] bytes
+    counters: int  # one cache line per layer: the next attention task
+
+
+class Staged(NamedTuple):
+    """The batch of the coming step, copied and prepared by stage.py."""
+
+    job: Int64Array
+    tokens: Int32Array
+    positions: Int32Array
+    slots: Int32Array  # per token, where its key and value go: block * 64 + place
+    starts: Int32Array
+    tables: Int32Array  # [max_tokens, table_width]
+    logit_rows: Int32Array
+    tasks: Int32Array  # [tasks, 4] attention tasks, the same for every layer
+
+
+def attention_tasks(max_tokens: int, kv_heads: int, group: int, most_rows: int) -> int:
+    """Most attention tasks that one step can have: every token a sequence of its own."""
+    return max_tokens * kv_heads * -(-group // most_rows)

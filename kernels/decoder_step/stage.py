@@ -1,0 +1,86 @@
+"""Preparing a batch: check it, copy it, find each token's cache slot, and cut the attention into tasks.
+
+The check is the guard of raw memory: everything that the step uses as an index is compared with its bound here.
+"""
+
+from __future__ import annotations
+
+from ..compile_cache import compiled
+from ..paged_attention.cache import BLOCK_TOKENS
+from ..paged_attention.tile import MOST_ROWS
+from .shape import CHUNK, FIRST_ROW, KV_HEAD, LOGIT_ROWS, ROWS, TASKS, TOKENS, Int32Array, Shape, Staged
+
+OK, BAD_STARTS, BAD_TOKEN, BAD_POSITION, BAD_BLOCK, BAD_LOGIT_ROW = range(6)
+
+
+@compiled
+def stage_batch(
+    shape: Shape,
+    staged: Staged,
+    tokens: Int32Array,
+    positions: Int32Array,
+    starts: Int32Array,
+    tables: Int32Array,
+    logit_rows: Int32Array,
+) -> tuple[int, int]:
+    """(OK, 0), or what is wrong and at which index. The sizes of the arrays are the caller's to check."""
+    count = tokens.shape[0]
+    chunks = starts.shape[0] - 1
+    if starts[0] != 0 or starts[chunks] != count:
+        return BAD_STARTS, 0
+    for chunk in range(chunks):
+        if starts[chunk + 1] <= starts[chunk]:
+            return BAD_STARTS, chunk
+    for row in range(logit_rows.shape[0]):
+        if logit_rows[row] < 0 or logit_rows[row] >= count:
+            return BAD_LOGIT_ROW, row
+        staged.logit_rows[row] = logit_rows[row]
+    for chunk in range(chunks):
+        first = starts[chunk]
+        staged.starts[chunk] = first
+        for token in range(first, starts[chunk + 1]):
+            position = positions[token]
+            if tokens[token] < 0 or tokens[token] >= shape.vocab_size:
+                return BAD_TOKEN, token
+            in_order = token == first or position == positions[token - 1] + 1
+            if position < 0 or position >= shape.max_length or not in_order:
+                return BAD_POSITION, token
+            if position // BLOCK_TOKENS >= tables.shape[1]:
+                return BAD_BLOCK, chunk
+            block = tables[chunk, position // BLOCK_TOKENS]
+            if block < 0 or block >= shape.num_blocks:
+                return BAD_BLOCK, chunk
+            staged.tokens[token] = tokens[token]
+            staged.positions[token] = position
+            staged.slots[token] = block * BLOCK_TOKENS + position % BLOCK_TOKENS
+        oldest = max(0, positions[first] - shape.window + 1) // BLOCK_TOKENS
+        for index in range(oldest, positions[starts[chunk + 1] - 1] // BLOCK_TOKENS + 1):
+            block = tables[chunk, index]
+            if block < 0 or block >= shape.num_blocks:
+                return BAD_BLOCK, chunk
+            staged.tables[chunk, index] = block
+    staged.starts[chunks] = count
+    staged.job[TOKENS] = count
+    staged.job[LOGIT_ROWS] = logit_rows.shape[0]
+    staged.job[TASKS] = _cut_attention(shape, staged, chunks)
+    return OK, 0
+
+
+@compiled
+def _cut_attention(shape: Shape, staged: Staged, chunks: int) -> int:
+    """Tasks of at most MOST_ROWS rows (a row is a token and a head of the group); in a chunk the longest come first."""
+    group = shape.heads // shape.kv_heads
+    tasks = 0
+    for chunk in range(chunks):
+        rows = (staged.starts[chunk + 1] - staged.starts[chunk]) * group
+        tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+        for tile in range(tiles - 1, -1, -1):
+            first = rows * tile // tiles
+            last = rows * (tile + 1) // tiles
+            for head in range(shape.kv_heads):
+                staged.tasks[tasks, CHUNK] = chunk
+                staged.tasks[tasks, KV_HEAD] = head
+                staged.tasks[tasks, FIRST_ROW] = first
+                staged.tasks[tasks, ROWS] = last - first
+                tasks += 1
+    return tasks

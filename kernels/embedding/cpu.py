@@ -1,0 +1,40 @@
+"""One row of the embedding table as float32; the table is the checkpoint's own array, float32 or bfloat16, as it is
+mapped.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ..simd.functions import Values, kernel, loop, new_function
+from ..simd.lanes import f32, i16, i32, int64, load, scaled, store
+
+
+def _emit(module: ir.Module, _: str) -> ir.Function:
+    name = "triolet_embedding_row"
+    if name in module.globals:
+        return module.globals[name]
+    function, b = new_function(module, name, "iiiii")
+    table, token, size, is_bfloat16, out = function.args
+    narrow, wide, end = (function.append_basic_block(label) for label in ("bfloat16", "float32", "end"))
+    b.cbranch(b.icmp_signed("!=", is_bfloat16, int64(0)), narrow, wide)
+    for block, bytes_each in ((narrow, 2), (wide, 4)):
+        b.position_at_end(block)
+        row = scaled(b, table, b.mul(token, size), bytes_each)
+
+        def body(index: ir.Value, _: Values, row: ir.Value = row, bytes_each: int = bytes_each) -> Values:
+            bits = load(b, scaled(b, row, index, bytes_each), i16 if bytes_each == 2 else i32, bytes_each)
+            if bytes_each == 2:
+                bits = b.shl(b.zext(bits, i32), ir.Constant(i32, 16))
+            store(b, b.bitcast(bits, f32), scaled(b, out, index, 4))
+            return []
+
+        loop(b, size, [], body)
+        b.branch(end)
+    b.position_at_end(end)
+    b.ret_void()
+    return function
+
+
+# embedding_row(tag, table, token, size, table is bfloat16?, out)
+embedding_row = kernel("iiiii", _emit)

@@ -1,0 +1,73 @@
+"""One head of a query or a key on its way out of the projection: add the bias, normalise (Qwen3), rotate, scale, round.
+
+A head is padded to two equal halves of whole vectors (`head_positions`), zeros between, so the rotation of any head
+size is whole vectors; the table row is padded alike. The result is contiguous in the cache's format: float32, or
+bfloat16.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+
+from ..rms_norm.cpu import inverse_root_mean_square
+from ..simd.arithmetic import fma, round_bfloat16
+from ..simd.functions import Values, kernel, loop, new_function
+from ..simd.lanes import LANES, VF, float32, int64, load, scaled, splat, store
+
+
+def padded_head(head_dim: int) -> int:
+    """Padded size of a head: two halves, each a multiple of 16."""
+    half = -(-head_dim // 2)
+    return 2 * (-(-half // LANES) * LANES)
+
+
+def head_positions(head_dim: int) -> npt.NDArray[np.int64]:
+    """Where each dimension of a head stands in its padded form."""
+    dimensions = np.arange(head_dim)
+    return np.where(dimensions < head_dim // 2, dimensions, dimensions - head_dim // 2 + padded_head(head_dim) // 2)
+
+
+def _emit(module: ir.Module, weight_format: str) -> ir.Function:
+    name = f"triolet_rope_head_{weight_format}"
+    if name in module.globals:
+        return module.globals[name]
+    function, b = new_function(module, name, "iiiiiiifff")
+    x, bias, weight, normalise, rotation, half, out, size, eps, factor = function.args
+    half_vectors = b.sdiv(half, int64(LANES))
+    wanted = b.icmp_signed("!=", normalise, int64(0))
+    counted = b.select(wanted, b.mul(half_vectors, int64(2)), int64(0))
+    inverse = inverse_root_mean_square(b, x, counted, size, eps, bias)
+    inverse = splat(b, b.select(wanted, inverse, float32(1.0)))
+    factors = splat(b, factor)
+    half_bytes = b.mul(half, int64(4))
+    bytes_a_vector = LANES * (4 if weight_format == "float32" else 2)
+
+    def value(index: ir.Value, upper: bool) -> ir.Value:
+        starts = [b.add(start, half_bytes) if upper else start for start in (x, bias, weight)]
+        raw, added, gain = (load(b, scaled(b, start, index, 4 * LANES), VF) for start in starts)
+        return b.fmul(b.fmul(b.fadd(raw, added), inverse), gain)
+
+    def body(index: ir.Value, _: Values) -> Values:
+        low, high = value(index, False), value(index, True)
+        cos = load(b, scaled(b, rotation, index, 4 * LANES), VF)
+        sin = load(b, scaled(b, b.add(rotation, half_bytes), index, 4 * LANES), VF)
+        turned_low = fma(b, low, cos, b.fneg(b.fmul(high, sin)))
+        turned_high = fma(b, high, cos, b.fmul(low, sin))
+        for turned, position in ((turned_low, index), (turned_high, b.add(index, half_vectors))):
+            result = b.fmul(turned, factors)
+            if weight_format != "float32":
+                result = round_bfloat16(b, result)
+            store(b, result, scaled(b, out, position, bytes_a_vector))
+        return []
+
+    loop(b, half_vectors, [], body)
+    b.ret_void()
+    return function
+
+
+# rope_head(tag, x, bias, norm weight, normalise?, table row, half, out, size, eps, factor): addresses of padded
+# float32 rows (zeros for no bias, ones for no norm), the padded half in values; as float32 the head's true size,
+# epsilon and a factor
+rope_head = kernel("iiiiiiifff", _emit)

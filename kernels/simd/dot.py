@@ -1,0 +1,103 @@
+"""One step of a dot product on 16 lanes, for each weight format.
+
+A step takes one vector of packed weights (16 channels, each with as many consecutive k as fit in 32 bits) and 32 bits
+of one row's activations, broadcast:
+    float32   1 k    w * x
+    bfloat16  2 k    w0 * x0 + w1 * x1, in float32
+    int8      4 k    unsigned weights (w + 128) times signed activations, in int32; exact
+The variants of one CPU differ in speed. bfloat16 may differ in the last bit from one CPU to another (VDPBF16PS flushes
+denormals and rounds in its own way), int8 never does.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from .arithmetic import fma
+from .lanes import LANES, VF, VI, constant, declare, f32, i8, i16, i32, splat, vector
+from .target import has, wide_registers
+
+
+class _BFloat16(ir.types.Type):  # type: ignore[misc]  # llvmlite is untyped, and has no bfloat: its name is enough
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+_PAIRS = vector(_BFloat16(), 2 * LANES)
+_BYTES = vector(i8, 4 * LANES)
+K_PER_STEP = {"float32": 1, "bfloat16": 2, "int8": 4}
+
+
+def zero(weight_format: str) -> ir.Value:
+    """The empty accumulator."""
+    return constant(i32, 0) if weight_format == "int8" else constant(f32, 0.0)
+
+
+def step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
+    """total + weights . x, with the weights as 16 x 32 bits and x a 32-bit scalar."""
+    if weight_format == "float32":
+        return fma(b, b.bitcast(weights, VF), splat(b, b.bitcast(x, f32)), total)
+    if weight_format == "bfloat16":
+        return pair_step(b, total, weights, splat(b, x))
+    return _quad_step(b, total, weights, splat(b, x))
+
+
+def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+    """total + left0 * right0 + left1 * right1 in each lane of (bfloat16, bfloat16) pairs."""
+    if has("avx512bf16") and wide_registers():
+        function = declare(b.module, "llvm.x86.avx512bf16.dpbf16ps.512", VF, [VF, _PAIRS, _PAIRS])
+        return b.call(function, [total, b.bitcast(left, _PAIRS), b.bitcast(right, _PAIRS)])
+    # A bfloat16 is the upper half of a float32.
+    low = [b.bitcast(b.shl(pair, constant(i32, 16)), VF) for pair in (left, right)]
+    high = [b.bitcast(b.and_(pair, constant(i32, -65536)), VF) for pair in (left, right)]
+    return fma(b, high[0], high[1], fma(b, low[0], low[1], total))
+
+
+def _quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    if has("avx512vnni") and wide_registers():
+        # The second, signed operand is the only one that can be a broadcast from memory: hence unsigned weights.
+        function = declare(b.module, "llvm.x86.avx512.vpdpbusd.512", VI, [VI, _BYTES, _BYTES])
+        return b.call(function, [total, b.bitcast(unsigned, _BYTES), b.bitcast(signed, _BYTES)])
+    if has("avx2"):
+        return _by_halves(b, total, unsigned, signed, _vnni_256 if has("avxvnni") else _multiply_add_256)
+    eight, mask = constant(i32, 8), constant(i32, 255)
+    for _ in range(4):  # any CPU: one byte of each lane at a time
+        byte = b.ashr(b.shl(signed, constant(i32, 24)), constant(i32, 24))
+        total = b.add(total, b.mul(b.and_(unsigned, mask), byte))
+        unsigned, signed = b.lshr(unsigned, eight), b.lshr(signed, eight)
+    return total
+
+
+def _by_halves(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value, half_step: object) -> ir.Value:
+    assert callable(half_step)
+    indices = [ir.Constant(vector(i32, 8), list(range(start, start + 8))) for start in (0, 8)]
+    halves = [
+        half_step(b, *(b.shuffle_vector(operand, operand, index) for operand in (total, unsigned, signed)))
+        for index in indices
+    ]
+    return b.shuffle_vector(*halves, ir.Constant(VI, list(range(16))))
+
+
+def _vnni_256(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    lanes, octets = vector(i32, 8), vector(i8, 32)
+    function = declare(b.module, "llvm.x86.avx512.vpdpbusd.256", lanes, [lanes, octets, octets])
+    return b.call(function, [total, b.bitcast(unsigned, octets), b.bitcast(signed, octets)])
+
+
+def _multiply_add_256(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    """VPMADDUBSW would saturate (255 * 127 * 2 > 32767), so even and odd bytes go through 16-bit VPMADDWD, which is
+    exact.
+    """
+    lanes, shorts = vector(i32, 8), vector(i16, 16)
+    eight = constant(i16, 8, 16)
+    function = declare(b.module, "llvm.x86.avx2.pmadd.wd", lanes, [shorts, shorts])
+    w, x = b.bitcast(unsigned, shorts), b.bitcast(signed, shorts)
+    even = b.call(function, [b.and_(w, constant(i16, 255, 16)), b.ashr(b.shl(x, eight), eight)])
+    odd = b.call(function, [b.lshr(w, eight), b.ashr(x, eight)])
+    return b.add(total, b.add(even, odd))

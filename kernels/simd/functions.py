@@ -1,0 +1,126 @@
+"""Building LLVM functions by hand and calling them from numba-compiled code.
+
+Each kernel is ONE private `noinline` function, so that its registers are allocated for it alone. Accumulators are the
+SSA values of a `loop`, so they live in registers without any memory slot.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .formats import FORMAT_OF_TAG
+from .lanes import f32, i64, int64, void
+
+Values = list[ir.Value]
+_KINDS = {"i": (types.int64, i64), "f": (types.float32, f32)}
+
+
+def new_function(
+    module: ir.Module, name: str, arguments: str, result: ir.Type = void
+) -> tuple[ir.Function, ir.IRBuilder]:
+    """A private function with one letter per argument (i: int64, f: float32), and a builder in its entry block."""
+    function = ir.Function(module, ir.FunctionType(result, [_KINDS[letter][1] for letter in arguments]), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    return function, ir.IRBuilder(function.append_basic_block("entry"))
+
+
+def loop(
+    b: ir.IRBuilder, count: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]
+) -> Values:
+    """`for index in range(count)`, any count: body(index, values) gives the next values. Returns the last ones."""
+    before = b.block
+    head, end = b.append_basic_block("loop"), b.append_basic_block("end")
+    b.cbranch(b.icmp_signed("<", int64(0), count), head, end)
+    b.position_at_end(head)
+    index = b.phi(i64)
+    index.add_incoming(int64(0), before)
+    carried = []
+    for value in initial:
+        phi = b.phi(value.type)
+        phi.add_incoming(value, before)
+        carried.append(phi)
+    results = body(index, carried)
+    following, tail = b.add(index, int64(1)), b.block
+    index.add_incoming(following, tail)
+    for phi, value in zip(carried, results, strict=True):
+        phi.add_incoming(value, tail)
+    b.cbranch(b.icmp_signed("<", following, count), head, end)
+    b.position_at_end(end)
+    finals = []
+    for value, result in zip(initial, results, strict=True):
+        phi = b.phi(value.type)
+        phi.add_incoming(value, before)
+        phi.add_incoming(result, tail)
+        finals.append(phi)
+    return finals
+
+
+def switch_on_rows(
+    module: ir.Module, name: str, arguments: str, rows: Iterable[int], emit: Callable[[ir.Module, int], ir.Function]
+) -> ir.Function:
+    """f(rows, *arguments): a jump to the function compiled for that row count; any other count does nothing."""
+    variants = {count: emit(module, count) for count in rows}
+    function, b = new_function(module, name, "i" + arguments)
+    end = function.append_basic_block("end")
+    switch = b.switch(function.args[0], end)
+    for count, variant in variants.items():
+        block = function.append_basic_block(f"rows{count}")
+        switch.add_case(int64(count), block)
+        b.position_at_end(block)
+        b.call(variant, function.args[1:])
+        b.branch(end)
+    b.position_at_end(end)
+    b.ret_void()
+    return function
+
+
+def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Callable[..., None]:
+    """A nopython callable f(tag, *arguments) around the function that emit(module, weight format) builds.
+
+    The tag is a scalar whose TYPE names the weight format (see formats.py), so numba's ordinary specialisation by
+    argument types makes the compile-time variants.
+    """
+
+    def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
+        signature = types.void(given[0], *[_KINDS[letter][0] for letter in arguments])
+        weight_format = FORMAT_OF_TAG[str(given[0])]
+
+        def generate(target: Any, b: ir.IRBuilder, signature: Any, values: Values) -> Any:
+            b.call(emit(b.module, weight_format), values[1:])
+            return target.get_dummy_value()
+
+        return signature, generate
+
+    return _as_intrinsic(typer, 1 + len(arguments))
+
+
+def inline(arguments: int, emit: Callable[..., ir.Value | None], *, result: bool) -> Callable[..., int]:
+    """A nopython callable of int64 arguments whose instructions emit(builder, *values) are put in place."""
+
+    def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
+        signature = (types.int64 if result else types.void)(*[types.int64] * arguments)
+
+        def generate(target: Any, b: ir.IRBuilder, signature: Any, values: Values) -> Any:
+            value = emit(b, *values)
+            return value if result else target.get_dummy_value()
+
+        return signature, generate
+
+    return _as_intrinsic(typer, arguments)
+
+
+def _as_intrinsic(typer: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+    names = ["context", *(f"argument{index}" for index in range(arguments))]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    # numba reads the arity from the signature, so a variadic function needs an explicit one.
+    typer.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]  # a documented protocol of inspect
+    made: Callable[..., Any] = intrinsic(typer)
+    return made

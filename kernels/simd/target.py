@@ -1,0 +1,29 @@
+"""Which instructions the compiler may use, asked of numba's own target.
+
+Asking LLVM for an instruction that the target lacks ends the process ("LLVM ERROR", SIGABRT), there is no exception
+to catch; so every choice is made from this set before code is built. The set honours NUMBA_CPU_NAME and
+NUMBA_CPU_FEATURES, which is how the tests run the fallbacks on a newer CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def features() -> frozenset[str]:
+    """Names of the CPU features that numba compiles for, such as "avx2" or "avx512vnni"."""
+    from numba.core.registry import cpu_target
+
+    listed: str = cpu_target.target_context.codegen()._tm_features
+    return frozenset(entry[1:] for entry in listed.split(",") if entry.startswith("+"))
+
+
+def has(*names: str) -> bool:
+    """True when all the named features are available."""
+    return features().issuperset(names)
+
+
+def wide_registers() -> bool:
+    """32 registers of 512 bits; otherwise one 16-lane vector takes two of 16 registers."""
+    return has("avx512f", "avx512bw", "avx512vl")

@@ -1,0 +1,56 @@
+"""Atomic integers at raw addresses, the pause hint, sched_yield and futex, callable from compiled code."""
+
+from __future__ import annotations
+
+import platform
+
+from llvmlite import ir
+
+from ..simd.functions import inline
+from ..simd.lanes import declare, i32, i64, int64, void
+
+FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
+
+
+def _pointer(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return b.inttoptr(address, ir.PointerType(i64))
+
+
+def _add(b: ir.IRBuilder, address: ir.Value, amount: ir.Value) -> ir.Value:
+    return b.atomic_rmw("add", _pointer(b, address), amount, "seq_cst")
+
+
+def _get(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return b.load_atomic(_pointer(b, address), "seq_cst", 8)
+
+
+def _set(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    b.store_atomic(value, _pointer(b, address), "seq_cst", 8)
+
+
+def _poke(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    b.store(value, _pointer(b, address)).align = 8
+
+
+def _pause(b: ir.IRBuilder) -> None:
+    if platform.machine() == "x86_64":
+        b.call(declare(b.module, "llvm.x86.sse2.pause", void, []), [])
+
+
+def _sched_yield(b: ir.IRBuilder) -> None:
+    b.call(declare(b.module, "sched_yield", i32, []), [])
+
+
+def _futex(b: ir.IRBuilder, address: ir.Value, operation: ir.Value, value: ir.Value) -> ir.Value:
+    function = declare(b.module, "syscall", i64, [i64] * 7)
+    return b.call(function, [int64(FUTEX_NUMBER), address, operation, value, int64(0), int64(0), int64(0)])
+
+
+atomic_add = inline(2, _add, result=True)  # (address, amount) -> the value before
+atomic_get = inline(1, _get, result=True)
+atomic_set = inline(2, _set, result=False)
+poke = inline(2, _poke, result=False)  # (address, int64 value): an ordinary store
+pause = inline(0, _pause, result=False)
+sched_yield = inline(0, _sched_yield, result=False)
+futex = inline(3, _futex, result=True)  # (address, operation, value): the value is compared with the low 32 bits

@@ -1,0 +1,58 @@
+"""A pool of Python threads that sit inside one compiled function for good, and run a whole model step as one job.
+
+Each worker is pinned to a core of its own while there are enough: an unpinned worker that a futex wakes lands on the
+waker's core and shares it for about 2 ms. The calling thread sleeps meanwhile, with the GIL released. Daemon threads,
+so that the interpreter can exit at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from .waiting import STATE_BYTES, run_job, stop_workers
+
+Body = Callable[[int, int, int], None]  # (thread number, threads, address of the state) -> returns when the pool closes
+
+
+class WorkerPool:
+    """`body` must loop on wait_for_job and finish_job; it must have been compiled before, or the first job waits for
+    that.
+    """
+
+    def __init__(self, threads: int, body: Body) -> None:
+        self.threads = threads
+        self._memory = np.zeros(STATE_BYTES + 64, np.uint8)
+        self.state = -(-self._memory.ctypes.data // 64) * 64
+        self._closed = False
+        cores = sorted(os.sched_getaffinity(0))
+        state = self.state  # the threads must not keep the pool itself alive
+
+        def live(thread: int) -> None:
+            if threads <= len(cores):
+                os.sched_setaffinity(0, {cores[thread]})
+            body(thread, threads, state)
+
+        self._workers = [
+            threading.Thread(target=live, args=(thread,), name=f"triolet-kernel-{thread}", daemon=True)
+            for thread in range(threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def run(self) -> None:
+        """Run one job on all workers; returns when all have finished it."""
+        if self._closed:
+            raise RuntimeError("the worker pool is closed")
+        run_job(self.state, self.threads)
+
+    def close(self) -> None:
+        """Stop and join the workers. Idempotent; not while a job runs."""
+        if not self._closed:
+            self._closed = True
+            stop_workers(self.state)
+            for worker in self._workers:
+                worker.join()
