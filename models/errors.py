@@ -1,0 +1,48 @@
+"""What loading a model can refuse. Each message says which key or number is the obstacle and what to do about it.
+
+`code` is the error code that the front shows.
+"""
+
+from typing import ClassVar
+
+
+class LoadError(ValueError):
+    """The model cannot be served as asked."""
+
+    code: ClassVar[str]
+
+
+class CheckpointError(LoadError):
+    """The folder is not a sound checkpoint: damaged, incomplete or contradictory.
+
+    `key` is what was read (a config key, a tensor or a file name), `value` what it held.
+    """
+
+    code = "invalid_checkpoint"
+
+    def __init__(self, key: str, value: object, remedy: str) -> None:
+        shown = repr(value)
+        if len(shown) > 200:  # a hostile checkpoint must not write pages into the log
+            shown = shown[:200] + "…"
+        super().__init__(f"{key} = {shown}: {remedy}")
+        self.key = key
+        self.value = value
+        self.remedy = remedy
+
+
+class UnsupportedModel(CheckpointError):
+    """The checkpoint is sound, but asks for something that the decoder does not implement."""
+
+    code = "unsupported_model"
+
+
+class DoesNotFit(LoadError):
+    """The model, or one sequence of full length, does not fit into the memory at hand. The message names the flags."""
+
+    code = "out_of_memory"
+
+
+class UnsupportedDevice(LoadError):
+    """The device or number format that was asked for cannot be had here."""
+
+    code = "unsupported_device"

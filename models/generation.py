@@ -1,0 +1,65 @@
+"""`generation_config.json`: which tokens end a sequence, and the sampling defaults the model's authors chose."""
+
+from math import isfinite
+from pathlib import Path
+
+from msgspec import Struct
+
+from .config import Config
+from .errors import CheckpointError
+from .files import find_file, read_json
+
+MAX_GENERATION_BYTES = 1 << 20
+# key: (least value, greatest value); the ranges are those of a request's own parameters
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_p": (1e-9, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-9, 100.0),
+    "top_k": (0, 2**31 - 1),
+    "max_new_tokens": (1, 2**31 - 1),
+}
+INTEGERS = {"top_k", "max_new_tokens"}
+
+
+class GenerationDefaults(Struct, frozen=True, kw_only=True):
+    """What holds for a request that does not say otherwise. `sampling` has only the keys that the file names."""
+
+    eos_token_ids: tuple[int, ...] = ()
+    sampling: dict[str, float | int] = {}
+
+
+def read_generation(folder: Path, vocab_size: int) -> GenerationDefaults:
+    """End-of-sequence ids come from config.json where generation_config.json is silent.
+
+    `do_sample: false` with no temperature of its own means greedy decoding, as in transformers.
+    """
+    config = Config(read_json(folder, "config.json", 4 << 20))
+    if find_file(folder, "generation_config.json") is None:
+        return GenerationDefaults(eos_token_ids=_eos(config, vocab_size))
+    generation = Config(read_json(folder, "generation_config.json", MAX_GENERATION_BYTES), "generation_config.")
+    sampling = {key: _default(generation, key) for key in RANGES if generation.has(key)}
+    if not generation.flag("do_sample", False) and generation.has("do_sample"):
+        sampling["temperature"] = 0
+    eos = _eos(generation, vocab_size) if generation.has("eos_token_id") else _eos(config, vocab_size)
+    return GenerationDefaults(eos_token_ids=eos, sampling=sampling)
+
+
+def _default(generation: Config, key: str) -> float | int:
+    value = generation.values[key]
+    least, greatest = RANGES[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise generation.invalid(key, "expected a number")
+    if not least <= value <= greatest or (key in INTEGERS and not float(value).is_integer()):
+        raise generation.invalid(key, f"expected a value from {least:g} to {greatest:g}")
+    return int(value) if key in INTEGERS else float(value)
+
+
+def _eos(config: Config, vocab_size: int) -> tuple[int, ...]:
+    value = config.values.get("eos_token_id")
+    ids: object = [] if value is None else value if isinstance(value, list) else [value]
+    assert isinstance(ids, list)
+    for item in ids:
+        if type(item) is not int or not 0 <= item < vocab_size:
+            raise CheckpointError(config.prefix + "eos_token_id", value, f"expected token ids below {vocab_size}")
+    return tuple(dict.fromkeys(int(item) for item in ids))

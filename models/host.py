@@ -1,0 +1,51 @@
+"""What this machine has for us: memory that may still be taken, and cores that may run threads (Linux)."""
+
+import os
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
+
+
+def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
+    """Bytes that can be allocated without swapping: the least of MemAvailable and what every control group leaves."""
+    meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
+    least = int(meminfo["MemAvailable"].split()[0]) * 1024
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names, root = ("memory.max", "memory.current"), cgroup
+        elif "memory" in controllers.split(","):
+            names, root = ("memory.limit_in_bytes", "memory.usage_in_bytes"), cgroup / "memory"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        # In a container the path may be the host's: the group's own files then lie at the root.
+        for folder in (root, *(place for place in (group, *group.parents) if place.is_relative_to(root))):
+            least = min(least, _left(folder, *names, least))
+    return max(0, least)
+
+
+def _left(folder: Path, limit_name: str, usage_name: str, otherwise: int) -> int:
+    """Limit less usage of one control group; page cache that can be dropped does not count as used."""
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        usage = int((folder / usage_name).read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return otherwise
+    if limit == "max":
+        return otherwise
+    return int(limit) - usage + int(statistics.get("inactive_file", 0))
+
+
+def usable_cores(cpus: Path = CPUS) -> int:
+    """Physical cores this process may run on: hyper-threads of one core share its arithmetic units."""
+    cores: set[str] = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            cores.add((cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))

@@ -1,0 +1,112 @@
+"""Rotary position embedding as config.json describes it, in all spellings of transformers.
+
+Old files say `rope_theta` and `rope_scaling` (with `type` or `rope_type`), new ones `rope_parameters` with the theta
+inside. Supported kinds: default, linear, llama3, yarn. Others (`dynamic` depends on the length of the batch, `longrope`
+switches tables) are refused, and so is every key that we would otherwise ignore.
+"""
+
+from math import log
+from typing import Literal
+
+from msgspec import Struct
+
+from .config import Config
+
+RopeKind = Literal["default", "linear", "llama3", "yarn"]
+
+
+class RopeSpec(Struct, frozen=True, kw_only=True):
+    """Parameters of the rotation. Fields that a kind does not use keep their defaults."""
+
+    theta: float = 10_000.0
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_max_position: int = 0  # llama3, yarn: the length before scaling
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn: multiplies cos and sin, resolved from mscale and factor
+    truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
+
+
+KEYS = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
+EXTRA_KEYS: dict[str, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+    "yarn": {
+        "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
+        "mscale_all_dim", "truncate",
+    },
+}  # fmt: skip
+
+
+def read_rope(config: Config, max_position: int) -> tuple[RopeSpec, int]:
+    """The rotation and the context length: yarn stretches the latter to factor * original length."""
+    scaling, parameters = config.mapping("rope_scaling"), config.mapping("rope_parameters")
+    if scaling is not None and parameters is not None and scaling.values != parameters.values:
+        raise config.invalid("rope_scaling", "differs from rope_parameters; keep one of the two")
+    rope = scaling or parameters or Config({}, "rope_parameters.")
+    kind = _kind(rope)
+    unknown = {key for key in rope.values if rope.has(key)} - KEYS - EXTRA_KEYS[kind]
+    if unknown:
+        raise rope.unsupported(min(unknown), f"this key is not supported for rope type {kind!r}")
+    for place in (config, rope):
+        place.must_be("partial_rotary_factor", 1, 1.0, remedy="rotating a part of each head is not supported")
+    theta = rope.number("rope_theta", config.number("rope_theta", 10_000.0, above=1.0), above=1.0)
+    if kind == "default":
+        return RopeSpec(theta=theta), max_position
+    original_key = "original_max_position_embeddings"
+    original = config.size(original_key, rope.size(original_key, max_position))
+    if kind == "linear":
+        return RopeSpec(theta=theta, kind="linear", factor=rope.number("factor")), max_position
+    if kind == "llama3":
+        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        if high <= low:
+            raise rope.invalid("high_freq_factor", f"must be greater than low_freq_factor = {low:g}")
+        spec = RopeSpec(
+            theta=theta,
+            kind="llama3",
+            factor=rope.number("factor"),
+            original_max_position=original,
+            low_freq_factor=low,
+            high_freq_factor=high,
+        )
+        return spec, max_position
+    factor = rope.number("factor", max_position / original)
+    spec = RopeSpec(
+        theta=theta,
+        kind="yarn",
+        factor=factor,
+        original_max_position=original,
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        attention_factor=rope.number("attention_factor", _yarn_attention_factor(rope, factor)),
+        truncate=rope.flag("truncate", True),
+    )
+    return spec, max(max_position, int(original * factor))
+
+
+def _kind(rope: Config) -> RopeKind:
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    old = rope.text("type", kind)
+    if old != kind:
+        raise rope.invalid("type", f"differs from rope_type = {kind!r}; keep one of the two")
+    match kind:
+        case "default" | "linear" | "llama3" | "yarn":
+            return kind
+        case _:
+            key = "rope_type" if rope.has("rope_type") else "type"
+            raise rope.unsupported(key, f"expected one of {', '.join(EXTRA_KEYS)}")
+
+
+def _yarn_attention_factor(rope: Config, factor: float) -> float:
+    """YaRN paper (arXiv 2309.00071), section 3.4: sqrt(1/t) = 0.1 ln(s) + 1; DeepSeek's `mscale` pair weights it."""
+
+    def magnitude(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * log(factor) + 1.0
+
+    if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):
+        return magnitude(rope.number("mscale")) / magnitude(rope.number("mscale_all_dim"))
+    return magnitude(1.0)

@@ -1,0 +1,112 @@
+"""One step from order to answer: sequences in and out, block copies, the forward pass, the draw.
+
+A step that wants more rows of logits than the runner has room for (log probabilities of a long prompt) is run as
+several forward passes: runners give the same logits however a prompt is cut.
+"""
+
+from collections.abc import Iterable, Iterator
+from time import perf_counter
+
+import numpy as np
+
+from ..kernels.sampling.launch import CpuSampler
+from .rows import Piece, RowStore
+from .runner import LoadedModel, Runner
+from .step import ChunkResult, StepResult, StepWork
+
+
+class Stepper:
+    """Owns the worker's sequences; the runner owns the device. One thread calls it. Compiles when it is made."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        vocab_size: int,
+        block_size: int,
+        max_model_len: int,
+        max_step_tokens: int,
+        max_logit_rows: int,
+    ) -> None:
+        self._runner = runner
+        self._max_rows = max_logit_rows
+        self._max_tokens = max_step_tokens
+        self._store = RowStore(vocab_size=vocab_size, block_size=block_size, max_model_len=max_model_len)
+        self._sampler = CpuSampler(vocab_size)
+        self._sampler.warm_up()
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> "Stepper":
+        plan = model.plan
+        return cls(
+            model.runner,
+            vocab_size=model.spec.vocab_size,
+            block_size=plan.block_size,
+            max_model_len=plan.max_model_len,
+            max_step_tokens=plan.max_step_tokens,
+            max_logit_rows=plan.max_logit_rows,
+        )
+
+    def run(self, step: StepWork) -> StepResult:
+        for sequence in step.dropped:
+            self._store.drop(sequence)
+        for record in step.new:
+            self._store.add(record)
+        if step.copies:
+            sources, targets = zip(*((copy.source, copy.target) for copy in step.copies), strict=True)
+            self._runner.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
+        pieces = [self._store.piece(chunk) for chunk in step.chunks]
+        seconds, results = 0.0, list[ChunkResult]()
+        for group in split(pieces, self._max_tokens, self._max_rows):
+            began = perf_counter()
+            logits = self._runner.forward(self._store.batch(group))
+            seconds += perf_counter() - began
+            rows = self._store.sampling_rows(group)
+            results += self._store.collect(group, rows, self._sampler.sample(logits, rows))
+        return StepResult(tuple(join(results)), seconds)
+
+
+def split(pieces: Iterable[Piece], max_tokens: int, max_rows: int) -> Iterator[list[Piece]]:
+    """Cut pieces into groups that fit one forward pass; almost always there is one group."""
+    group: list[Piece] = []
+    tokens = rows = 0
+    for piece in pieces:
+        rest: Piece | None = piece
+        while rest is not None:
+            wanted = rest.scored + rest.sample
+            if tokens + rest.length <= max_tokens and rows + wanted <= max_rows:
+                group.append(rest)
+                tokens, rows, rest = tokens + rest.length, rows + wanted, None
+                continue
+            # Every token of the head takes a row at most, so `room` tokens fit whatever they want.
+            room = min(max_tokens - tokens, max_rows - rows, rest.length - 1)
+            if room > 0:
+                head = rest._replace(length=room, sample=False, scored=min(room, rest.scored))
+                group.append(head)
+                rest = rest._replace(
+                    start=rest.start + room, length=rest.length - room, scored=rest.scored - head.scored
+                )
+            yield group
+            group, tokens, rows = [], 0, 0
+    if group:
+        yield group
+
+
+def join(results: list[ChunkResult]) -> Iterator[ChunkResult]:
+    """Put the results of one chunk's pieces, which follow each other, back together."""
+    last: ChunkResult | None = None
+    for result in results:
+        if last is not None and last.sequence == result.sequence:
+            last = ChunkResult(
+                sequence=last.sequence,
+                tokens=last.tokens + result.tokens,
+                logprobs=last.logprobs + result.logprobs,
+                prompt_logprobs=last.prompt_logprobs + result.prompt_logprobs,
+                error=last.error or result.error,
+            )
+            continue
+        if last is not None:
+            yield last
+        last = result
+    if last is not None:
+        yield last
