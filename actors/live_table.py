@@ -5,6 +5,7 @@ are given back there and nowhere else. Pure: no clock, no I/O.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from ..protocol.messages import Admit
 from .blocks import BlockPool
@@ -90,8 +91,8 @@ class LiveTable:
         return ran
 
     def tables(self) -> Iterator[list[int]]:
-        """The block tables of all sequences, for the ledger."""
-        return (sequence.blocks for sequence in self.sequences.values())
+        """The block tables of all sequences that may have one; a block of any other shows up as one too many."""
+        return (sequence.blocks for sequence in chain(self.queues.running, self.queues.parked))
 
     def _forget_unread(self, sequence: Sequence) -> None:
         """Tokens that are still on their way will not be read: they cost the reader nothing."""

@@ -54,6 +54,7 @@ class Plan:
 def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = DEFAULT_POLICY) -> Plan:
     """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
     planner = _Planner(queues, pool, limits, policy)
+    planner.park()
     planner.resume_parked()
     planner.note_prefixes()
     planner.make_way()
@@ -85,14 +86,16 @@ class _Planner:
         self.short_of_blocks = False
         self.computing: dict[Key, Sequence] = {}  # prompt blocks that running sequences will publish: the first of them
 
+    def park(self) -> None:
+        """Running sequences whose reader is behind give up their row, before anybody else looks for one."""
+        for sequence in tuple(self.queues.running):
+            if sequence.live.credit <= 0 and sequence.remaining > 0:
+                self.queues.move(sequence, "parked")
+
     def resume_parked(self) -> None:
         """Parked sequences whose reader caught up get a row again; they hold blocks, so they go before waiting ones."""
         for sequence in tuple(self.queues.parked):
-            if sequence.live.credit <= 0:
-                self.plan.blocked[sequence.id] = "credit"
-            elif len(self.queues.running) >= self.rows:
-                self.plan.blocked[sequence.id] = "rows"
-            else:
+            if sequence.live.credit > 0 and len(self.queues.running) < self.rows:
                 self.queues.move(sequence, "running")
 
     def note_prefixes(self) -> None:
@@ -102,13 +105,16 @@ class _Planner:
                 self._note_prefix(sequence)
 
     def make_way(self) -> None:
-        """Running sequences give up their place for a more urgent one that finds no row or no blocks."""
-        urgent = next((sequence for sequence in self.queues.waiting if not self._not_ready(sequence)), None)
-        while urgent and self.queues.running and self.policy.makes_way(self.queues.running[-1], urgent):
-            missing = self._missing_blocks(urgent, self._cached(urgent)) - self._parked_blocks()
-            if missing <= 0 and len(self.queues.running) < self.rows:
+        """Waiting sequences that are more urgent than the last running one join first, in its place if need be."""
+        running = self.queues.running
+        while running and (urgent := next((s for s in self.queues.waiting if not self._not_ready(s)), None)):
+            if not self.policy.makes_way(running[-1], urgent):
                 return
-            self._preempt(self.queues.running[-1])
+            cached = self._cached(urgent)
+            if len(running) < self.rows and self._missing_blocks(urgent, cached) <= self._parked_blocks():
+                self._join(urgent, cached)
+            else:
+                self._preempt(running[-1])
 
     def serve_running(self) -> None:
         """A chunk for every running sequence, as far as budget and blocks reach."""
@@ -119,8 +125,7 @@ class _Planner:
             if remaining <= 0 or sequence.place != "running":
                 continue  # waits for its last token to be read, or was preempted by an earlier turn of this loop
             if sequence.live.credit <= 0:
-                self.queues.move(sequence, "parked")
-                self.plan.blocked[sequence.id] = "credit"
+                self.queues.move(sequence, "parked")  # another choice of its request has taken the last of it
                 continue
             if remaining > 1 and self.budget == 0:
                 self.plan.blocked[sequence.id] = "budget"
@@ -146,8 +151,10 @@ class _Planner:
             if reason := self._no_place(sequence, cached):
                 self.plan.blocked[sequence.id] = reason
                 return
-            self._admit(sequence, cached)
-            self._note_prefix(sequence)
+            self._join(sequence, cached)
+            count = self._reserve(sequence, min(sequence.remaining, self.budget))
+            self.budget -= count
+            self._add_chunk(sequence, count)
 
     def _not_ready(self, sequence: Sequence) -> Blocked | None:
         """Why it cannot run yet, whatever room there is. Others may go before it meanwhile."""
@@ -199,7 +206,8 @@ class _Planner:
     def _cached(self, sequence: Sequence) -> list[int]:
         return self.pool.match(map(sequence.key, range(sequence.shareable_blocks)))
 
-    def _admit(self, sequence: Sequence, cached: list[int]) -> None:
+    def _join(self, sequence: Sequence, cached: list[int]) -> None:
+        """Give it a row and the blocks of its prefix; a chunk comes afterwards."""
         self.pool.attach(cached)
         sequence.blocks = cached
         sequence.published = len(cached)
@@ -209,9 +217,7 @@ class _Planner:
             sequence.started = True
             sequence.cached_tokens = sequence.computed
             self.plan.started.append(sequence)
-        count = self._reserve(sequence, min(sequence.remaining, self.budget))
-        self.budget -= count
-        self._add_chunk(sequence, count)
+        self._note_prefix(sequence)
 
     def _reserve(self, sequence: Sequence, count: int) -> int:
         """Blocks for up to `count` more tokens, taken from victims if need be; returns how many tokens have room.
@@ -252,7 +258,7 @@ class _Planner:
                 count=count,
                 blocks=tuple(taken),
                 sample=sample,
-                prompt_logprobs=sequence.wants_prompt_logprobs(end),
+                prompt_logprobs=sequence.wants_prompt_logprobs(start, end),
             )
         )
         self.plan.planned[sequence.id] = sequence

@@ -65,6 +65,10 @@ class SchedulerState:
         self._texts: list[ToDetokenizer] = []
         self._last_step_seconds = 0.0
 
+    @property
+    def worker_ready(self) -> bool:
+        return self._limits is not None
+
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
         table = self.table
@@ -145,7 +149,7 @@ class SchedulerState:
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
         return SchedulerStatistics(
-            worker_ready=self._limits is not None,
+            worker_ready=self.worker_ready,
             requests=len(self.table.requests),
             running=len(queues.running),
             parked=len(queues.parked),
@@ -160,7 +164,9 @@ class SchedulerState:
     def _whereabouts(self, sequence: Sequence) -> str:
         if sequence.place != "waiting":
             return sequence.place
-        return "worker" if self._limits is None else self._blocked.get(sequence.id, "order")
+        if not self.worker_ready:
+            return "worker"
+        return self._blocked.get(sequence.id, "order")
 
     # Requests begin.
 

@@ -123,9 +123,10 @@ class Sequence:
         """Full blocks before its last token, which is always computed: its logits are wanted."""
         return (self.read - 1) // BLOCK_SIZE if self.reads_prefix_cache else 0
 
-    def wants_prompt_logprobs(self, end: int) -> bool:
-        """Whether a chunk up to `end` gives log probabilities of prompt tokens that have not come yet."""
-        return not self.reads_prefix_cache and self.scored < min(end + 1, len(self.prompt.tokens))
+    def wants_prompt_logprobs(self, start: int, end: int) -> bool:
+        """Whether the rows [start, end) give log probabilities of prompt tokens that have not come yet."""
+        last = min(end, len(self.prompt.tokens) - 1)  # the last prompt token whose predecessor is among the rows
+        return not self.reads_prefix_cache and start < last and self.scored <= last
 
     def key(self, block: int) -> Key:
         """The name of its full block number `block`; all its tokens are read."""

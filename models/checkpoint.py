@@ -5,6 +5,8 @@ Gives names, shapes and arrays. It never runs code from the folder, never unpick
 
 from pathlib import Path
 
+from msgspec import ValidationError, convert
+
 from .errors import CheckpointError
 from .files import find_file, folder_of, read_json
 from .generation import GenerationDefaults, read_generation
@@ -68,14 +70,15 @@ def _open_weights(folder: Path) -> dict[str, SafetensorsFile]:
         file = SafetensorsFile(folder, "model.safetensors")
         return dict.fromkeys(file.tensors, file)
     index = read_json(folder, "model.safetensors.index.json", MAX_INDEX_BYTES)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError("weight_map", weight_map, "expected an object from tensor names to file names")
-    names = sorted(set(map(str, weight_map.values())))
+    try:
+        weight_map = convert(index.get("weight_map"), dict[str, str])
+    except ValidationError as error:
+        raise CheckpointError("weight_map", index.get("weight_map"), str(error)) from None
+    names = sorted(set(weight_map.values()))
     if len(names) > MAX_SHARDS:
         raise CheckpointError("weight_map", len(names), f"files; at most {MAX_SHARDS} are read")
     files = {name: SafetensorsFile(folder, name) for name in names}
-    home = {str(tensor): files[str(name)] for tensor, name in weight_map.items()}
+    home = {tensor: files[name] for tensor, name in weight_map.items()}
     for tensor, file in home.items():
         if tensor not in file.tensors:
             raise CheckpointError(tensor, file.name, "the index says the tensor is in this file, but it is not")

@@ -6,6 +6,8 @@ Absent and null mean the same, as in transformers. Knows nothing of families or 
 from collections.abc import Mapping
 from math import isfinite
 
+from msgspec import ValidationError, convert
+
 from .errors import CheckpointError, UnsupportedModel
 
 LARGEST_SIZE = 2**31 - 1  # token ids and tensor shapes are int32 in the kernels
@@ -67,17 +69,19 @@ class Config:
         value = self.values.get(key)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.invalid(key, "expected a list of strings")
-        return [str(item) for item in value]
+        try:
+            return convert(value, list[str])
+        except ValidationError as error:
+            raise self.invalid(key, str(error)) from None
 
     def mapping(self, key: str) -> "Config | None":
         value = self.values.get(key)
         if value is None:
             return None
-        if not isinstance(value, dict):
-            raise self.invalid(key, "expected an object")
-        return Config({str(name): item for name, item in value.items()}, f"{self.prefix}{key}.")
+        try:
+            return Config(convert(value, dict[str, object]), f"{self.prefix}{key}.")
+        except ValidationError as error:
+            raise self.invalid(key, str(error)) from None
 
     def must_be(self, key: str, *allowed: object, remedy: str) -> None:
         """Refuse any value but these; absent and null are fine."""

@@ -3,13 +3,15 @@
 `code` is the error code that the front shows.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+LoadErrorCode = Literal["invalid_checkpoint", "unsupported_model", "out_of_memory", "unsupported_device"]
 
 
 class LoadError(ValueError):
     """The model cannot be served as asked."""
 
-    code: ClassVar[str]
+    code: ClassVar[LoadErrorCode]
 
 
 class CheckpointError(LoadError):

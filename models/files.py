@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from msgspec import convert
+
 from .errors import CheckpointError
 
 
@@ -75,12 +77,9 @@ def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
 def parse_object(text: bytes, name: str) -> dict[str, object]:
     """A JSON object without duplicate keys. NaN and Infinity are accepted by nobody's JSON and refused here."""
     try:
-        value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError("file", name, f"is not valid JSON ({str(error)[:200] or type(error).__name__})") from None
-    if not isinstance(value, dict):
-        raise CheckpointError("file", name, "expected a JSON object")
-    return {str(key): item for key, item in value.items()}
+        return convert(json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant), dict[str, object])
+    except (ValueError, RecursionError) as error:  # a ValidationError is a ValueError
+        raise CheckpointError("file", name, f"is not a valid JSON object ({str(error)[:200]})") from None
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -3,10 +3,9 @@
 from math import isfinite
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from .config import Config
-from .errors import CheckpointError
 from .files import find_file, read_json
 
 MAX_GENERATION_BYTES = 1 << 20
@@ -56,10 +55,13 @@ def _default(generation: Config, key: str) -> float | int:
 
 
 def _eos(config: Config, vocab_size: int) -> tuple[int, ...]:
+    """One id or a list of them."""
     value = config.values.get("eos_token_id")
-    ids: object = [] if value is None else value if isinstance(value, list) else [value]
-    assert isinstance(ids, list)
-    for item in ids:
-        if type(item) is not int or not 0 <= item < vocab_size:
-            raise CheckpointError(config.prefix + "eos_token_id", value, f"expected token ids below {vocab_size}")
-    return tuple(dict.fromkeys(int(item) for item in ids))
+    try:
+        ids: int | list[int] | None = convert(value, int | list[int] | None)
+    except ValidationError as error:
+        raise config.invalid("eos_token_id", str(error)) from None
+    listed = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if any(not 0 <= item < vocab_size for item in listed):
+        raise config.invalid("eos_token_id", f"expected token ids below vocab_size = {vocab_size}")
+    return tuple(dict.fromkeys(listed))

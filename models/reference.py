@@ -19,7 +19,7 @@ def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]
         hidden = hidden + attention(spec, layer, rms_norm(hidden, layer.input_norm, spec.norm_eps), tables)
         hidden = hidden + mlp(layer, rms_norm(hidden, layer.post_norm, spec.norm_eps))
     head = weights.embedding if weights.lm_head is None else weights.lm_head
-    return rms_norm(hidden, weights.final_norm, spec.norm_eps) @ to_float32(head).T
+    return linear(rms_norm(hidden, weights.final_norm, spec.norm_eps), head, None)
 
 
 def attention(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array, tables: Float32Array) -> Float32Array:
@@ -36,13 +36,13 @@ def attention(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array, tables
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
     visible = (distance >= 0) & (distance < (spec.sliding_window or length))
     probabilities = softmax(np.where(visible, scores, np.float32(-np.inf)))
-    mixed = np.einsum("hqk,khd->qhd", probabilities, v).reshape(length, -1)
+    mixed: Float32Array = np.einsum("hqk,khd->qhd", probabilities, v).reshape(length, -1)
     return linear(mixed, layer.o, None)
 
 
 def mlp(layer: LayerWeights, hidden: Float32Array) -> Float32Array:
     gate = linear(hidden, layer.gate, None)
-    silu = gate / (1 + np.exp(-gate))
+    silu: Float32Array = gate / (np.float32(1) + np.exp(-gate))
     return linear(silu * linear(hidden, layer.up, None), layer.down, None)
 
 
@@ -51,7 +51,7 @@ def rotate(heads: Float32Array, tables: Float32Array) -> Float32Array:
     half = heads.shape[-1] // 2
     cos, sin = tables[:, None, :half], tables[:, None, half:]
     first, second = heads[..., :half], heads[..., half:]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1, dtype=np.float32)
 
 
 def rms_norm(values: Float32Array, weight: WeightArray, eps: float) -> Float32Array:

@@ -33,6 +33,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     tied_embeddings: bool = False
     sliding_window: int | None = None  # position p sees p - window < j <= p
 
+    @property
     def parameters(self) -> int:
         """Number of weights, a tied embedding counted once."""
         query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim

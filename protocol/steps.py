@@ -127,6 +127,14 @@ class LoadFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
+class Ping(Message, frozen=True, kw_only=True):
+    """Sent to a worker to which nothing else was to be said for a moment; it answers with a Pong, also in mid-step."""
+
+
+class Pong(Message, frozen=True, kw_only=True):
+    """The worker is there: its process runs and reads its socket."""
+
+
 class StepFailed(Message, frozen=True, kw_only=True):
     """The forward pass raised: every sequence of the step fails with `engine_error`, and the worker exits."""
 
@@ -134,5 +142,5 @@ class StepFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-ToWorker = Load | Step
-FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed
+ToWorker = Load | Step | Ping
+FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed | Pong

@@ -1,0 +1,139 @@
+"""Admission: who may enter. Every limit is checked here, once, and every refusal is an answer.
+
+`decide` is the whole rule, pure: a tokenised request and the state of the house in, an `Admit` or an `ApiError` out.
+"""
+
+import trio
+from msgspec import Struct
+
+from ..protocol.errors import ApiError
+from ..protocol.messages import Admit, ToAdmission, Tokenized, ToScheduler
+from ..protocol.requests import ChatPrompt, Generate
+from ..protocol.steps import Ready
+from .gateway import Gateway
+
+
+class House(Struct, frozen=True, kw_only=True):
+    """How full it is, seen by one tenant whose request is counted already."""
+
+    now: float
+    tenant_requests: int
+    live_requests: int
+    max_requests: int
+    several_tenants: bool
+
+
+def decide(tokenized: Tokenized, ready: Ready, house: House) -> Admit | ApiError:
+    """Admit the request with every number resolved, or say what is wrong with it."""
+    request = tokenized.request
+    try:
+        _check_deadline(request, house)
+        _check_share(house)
+        _check_ids(request, ready)
+        max_tokens = tuple(
+            _resolve_max_tokens(request, len(prompt), ready, _param(request, place))
+            for place, prompt in enumerate(tokenized.prompts)
+        )
+    except ApiError as error:
+        return error
+    eos = ready.eos_token_ids
+    stops = request.stop_token_ids if request.ignore_eos else (*eos, *request.stop_token_ids)
+    return Admit(
+        request=request,
+        prompts=tokenized.prompts,
+        max_tokens=max_tokens,
+        stop_token_ids=tuple(dict.fromkeys(stops)),
+        eos_token_ids=eos,
+    )
+
+
+def _param(request: Generate, place: int) -> str:
+    if isinstance(request.prompts[place], ChatPrompt):
+        return "messages"
+    return "prompt" if len(request.prompts) == 1 else f"prompt[{place}]"
+
+
+def _check_deadline(request: Generate, house: House) -> None:
+    if request.deadline is not None and house.now >= request.deadline:
+        raise ApiError("deadline_exceeded", "the request's deadline passed before it was admitted")
+
+
+def _check_share(house: House) -> None:
+    """With several API keys a tenant may hold as many places as are still free for all the others.
+
+    One tenant then takes at most half of the house, two a third each: a newcomer always finds room, and no table of
+    shares has to be kept.
+    """
+    free = house.max_requests - house.live_requests
+    if house.several_tenants and house.tenant_requests > max(1, free):
+        message = (
+            f"this API key has {house.tenant_requests} unfinished requests and only {free} of "
+            f"{house.max_requests} places are free for everybody else; wait for some to end"
+        )
+        raise ApiError("rate_limit_exceeded", message, retry_after=1)
+
+
+def _check_ids(request: Generate, ready: Ready) -> None:
+    named = (("stop_token_ids", request.stop_token_ids), ("logit_bias", [id for id, _ in request.sampling.logit_bias]))
+    for param, ids in named:
+        for id in ids:
+            if not 0 <= id < ready.vocab_size:
+                message = f"token id {id} is outside the model's vocabulary, 0 to {ready.vocab_size - 1}"
+                raise ApiError("invalid_token_id", message, param=param)
+
+
+def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str) -> int:
+    """The number of tokens to generate for a prompt of `length` tokens."""
+    if length == 0:
+        raise ApiError("invalid_value", "the prompt is empty: it has no token to continue from", param=param)
+    context = ready.context_length
+    if length + 1 > context:
+        message = f"the prompt has {length} tokens; with one for the answer, this model's context holds {context}"
+        raise ApiError("context_length_exceeded", message, param=param)
+    # At least one full-length sequence fits into the KV cache or the model is not loaded, so this seldom bites.
+    capacity = min(context, ready.memory.num_blocks * ready.memory.block_size)
+    if length + 1 > capacity:
+        message = f"the prompt has {length} tokens; the KV cache holds {capacity} (--kv-cache-memory)"
+        raise ApiError("context_length_exceeded", message, param=param)
+    wanted = capacity - length if request.max_tokens is None else request.max_tokens
+    if length + wanted > capacity:
+        message = (
+            f"the prompt's {length} tokens and max_tokens {wanted} are {length + wanted} together; "
+            f"this model's context length is {capacity}"
+        )
+        raise ApiError("context_length_exceeded", message, param="max_tokens")
+    if request.sampling.min_tokens > wanted:
+        message = f"min_tokens {request.sampling.min_tokens} is more than the {wanted} tokens the answer may have"
+        raise ApiError("invalid_value", message, param="min_tokens")
+    return wanted
+
+
+async def run_admission(
+    inbox: trio.MemoryReceiveChannel[ToAdmission],
+    *,
+    ready: Ready,
+    gateway: Gateway,
+    scheduler: trio.MemorySendChannel[ToScheduler],
+    max_requests: int,
+    several_tenants: bool,
+) -> None:
+    """Decide about every tokenised request; those cancelled on the way are let go."""
+    with inbox, scheduler:
+        async for tokenized in inbox:
+            id = tokenized.request.id
+            if not gateway.is_live(id):
+                continue
+            house = House(
+                now=trio.current_time(),
+                tenant_requests=gateway.tenant_requests(tokenized.request.tenant),
+                live_requests=gateway.live_requests,
+                max_requests=max_requests,
+                several_tenants=several_tenants,
+            )
+            decision = decide(tokenized, ready, house)
+            if isinstance(decision, ApiError):
+                gateway.fail(id, decision)
+                continue
+            gateway.admitted(id, sum(map(len, tokenized.prompts)))
+            # No await since `is_live`: a Cancel can only come behind this message.
+            scheduler.send_nowait(decision)

@@ -1,0 +1,43 @@
+"""How far a stream may be ahead of its reader, in tokens. Pure.
+
+The engine generates a token only on credit. Its first credit is the outbox's size. What the reader takes is given back,
+half an outbox at a time, so that a reader who keeps up costs one message per half outbox and never lets the engine run
+dry. A client may grant credit itself (WebSocket `credit` frames); the outbox's size stays a bound on top of that.
+"""
+
+
+class CreditLine:
+    """The accounts of one stream. Each method returns the credit to pass on to the engine now."""
+
+    def __init__(self, size: int, *, client_credit: bool = False) -> None:
+        self._size = size
+        self._taken = 0
+        self._passed_on = 0 if client_credit else size
+        self._granted: int | None = 0 if client_credit else None  # in all, by the client; None: it grants none
+
+    @property
+    def first(self) -> int:
+        """The credit a stream starts with."""
+        return self._passed_on
+
+    def take(self, tokens: int) -> int:
+        """The reader took tokens out of the outbox."""
+        self._taken += tokens
+        return self._pass_on()
+
+    def grant(self, tokens: int) -> int:
+        """The client granted tokens. From its first grant on, only what it grants is generated."""
+        if self._granted is None:
+            self._granted = self._passed_on  # credit once given is not taken back
+        self._granted += tokens
+        return self._pass_on()
+
+    def _pass_on(self) -> int:
+        room = self._size + self._taken
+        allowed = room if self._granted is None else min(room, self._granted)
+        due = allowed - self._passed_on
+        # The client's own grants may be as small as one token, and it waits for what they bring.
+        if due <= 0 or (self._granted is None and due < max(1, self._size // 2)):
+            return 0
+        self._passed_on = allowed
+        return due

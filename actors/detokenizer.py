@@ -1,0 +1,143 @@
+"""The detokenizer: token ids from the scheduler become text in the outboxes. It never waits for a reader.
+
+It owns the text of every live choice, finds stop strings and tells the scheduler, and ends requests whose choices are
+all complete. After a stop string the scheduler may still send tokens of steps in flight; they are dropped here.
+"""
+
+from typing import assert_never
+
+import trio
+
+from ..protocol.errors import REGISTRY, ApiError, ErrorCode
+from ..protocol.events import ChoiceFinished, FinishReason, Token
+from ..protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepText, Stop, ToDetokenizer, ToScheduler
+from .choice_text import ChoiceText, Delta
+from .gateway import Gateway
+from .text_tokenizer import TextTokenizer
+
+
+class _Request:
+    """The unfinished choices of one request. A choice that is not opened yet is only counted."""
+
+    def __init__(self, choices: int) -> None:
+        self.unfinished = choices
+        self.open: dict[int, ChoiceText] = {}
+        self.echo_due: set[int] = set()  # choices whose prompt text waits for its log probabilities
+
+
+class Detokenizer:
+    """The state and its transitions; synchronous throughout."""
+
+    def __init__(
+        self, *, tokenizer: TextTokenizer, gateway: Gateway, scheduler: trio.MemorySendChannel[ToScheduler]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._gateway = gateway
+        self._scheduler = scheduler
+        self._requests: dict[str, _Request] = {}
+
+    def handle(self, message: ToDetokenizer) -> None:
+        match message:
+            case StepText(choices=choices):
+                for tokens in choices:
+                    self._add(tokens)
+            case OpenChoice():
+                self._open(message)
+            case DropRequest(id=id, reason=reason):
+                self._drop(id, reason)
+            case _:
+                assert_never(message)
+
+    def _open(self, message: OpenChoice) -> None:
+        request, id, index = message.request, message.request.id, message.index
+        if not self._gateway.is_live(id):
+            return
+        state = self._requests.get(id)
+        if state is None:
+            state = self._requests[id] = _Request(len(request.prompts) * request.n)
+        choice = state.open[index] = ChoiceText(request, message.prompt, index // request.n, self._tokenizer)
+        self._gateway.started(id, message.cached_tokens)
+        if choice.wants_prompt_logprobs:
+            state.echo_due.add(index)
+        elif request.echo:
+            self._deliver(id, index, choice.echo())
+
+    def _add(self, tokens: ChoiceTokens) -> None:
+        id, index = tokens.id, tokens.index
+        state = self._requests.get(id)
+        if state is None or not self._gateway.is_live(id):
+            self._requests.pop(id, None)
+            if tokens.reason == "error":  # it failed before any of its choices was opened
+                self._gateway.fail(id, _error(tokens))
+            return
+        choice = state.open.get(index)
+        if choice is None:
+            return
+        if tokens.reason == "error":
+            del self._requests[id]
+            self._gateway.fail(id, _error(tokens))
+            return
+        choice.add_prompt_logprobs(tokens.prompt_logprobs)
+        if index in state.echo_due and (tokens.tokens or tokens.reason):
+            state.echo_due.discard(index)
+            self._deliver(id, index, choice.echo())
+        delta = choice.feed(tokens.tokens, tokens.logprobs, last=tokens.reason is not None)
+        self._deliver(id, index, delta)
+        if delta.stop is not None:
+            if tokens.reason is None:
+                self._scheduler.send_nowait(Stop(id=id, index=index, tokens_kept=choice.tokens))
+            self._close(state, ChoiceFinished(id=id, index=index, reason="stop", stop_reason=delta.stop))
+        elif tokens.reason is not None:
+            finished = ChoiceFinished(id=id, index=index, reason=tokens.reason, stop_reason=tokens.stop_reason)
+            # The scheduler ends a choice with `stop` for a stop token alone; the token was generated and counts.
+            self._close(state, finished, stop_tokens=1 if tokens.reason == "stop" else 0)
+
+    def _drop(self, id: str, reason: FinishReason) -> None:
+        """The request ended by other means. What its choices still held back belongs to its answer."""
+        state = self._requests.pop(id, None)
+        if not self._gateway.is_live(id):
+            return
+        if state is None and reason == "deadline":
+            error = ApiError("deadline_exceeded", "the request's deadline passed before its first token was computed")
+            self._gateway.fail(id, error)
+            return
+        if state is not None:
+            for index, choice in sorted(state.open.items()):
+                self._deliver(id, index, choice.feed((), last=True))
+                self._gateway.choice_finished(ChoiceFinished(id=id, index=index, reason=reason))
+        self._gateway.complete(id, reason)
+
+    def _deliver(self, id: str, index: int, delta: Delta) -> None:
+        if delta.text or delta.kept:
+            token = Token(id=id, index=index, text=delta.text, tokens=delta.kept, logprobs=delta.logprobs)
+            self._gateway.deliver(token)
+
+    def _close(self, state: _Request, finished: ChoiceFinished, *, stop_tokens: int = 0) -> None:
+        del state.open[finished.index]
+        state.unfinished -= 1
+        self._gateway.choice_finished(finished, stop_tokens=stop_tokens)
+        if not state.unfinished:
+            del self._requests[finished.id]
+            self._gateway.complete(finished.id, finished.reason)
+
+
+def _error(tokens: ChoiceTokens) -> ApiError:
+    code: ErrorCode = "engine_error"
+    for known in REGISTRY:  # narrows the string to the registry's type
+        if known == tokens.error:
+            code = known
+    return ApiError(code, tokens.message or "the engine failed while computing this request")
+
+
+async def run_detokenizer(
+    inbox: trio.MemoryReceiveChannel[ToDetokenizer],
+    *,
+    tokenizer: TextTokenizer,
+    gateway: Gateway,
+    scheduler: trio.MemorySendChannel[ToScheduler],
+) -> None:
+    """Turn every message into events, until the scheduler closes its end."""
+    with inbox, scheduler:
+        detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=scheduler)
+        async for message in inbox:
+            detokenizer.handle(message)

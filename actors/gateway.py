@@ -1,0 +1,227 @@
+"""What the web holds of the engine: requests in, outboxes out, and the one place where a request ends.
+
+Contract: every method is synchronous and may be called at any time; unknown ids are fine. A request that was accepted
+gets exactly one terminal event, written by `finish` alone, and one line in the log `triolet.requests`. The gateway
+knows the times and counts of each live request and of no other; it knows neither text nor tokens.
+"""
+
+import logging
+import os
+import secrets
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+import msgspec
+import trio
+
+from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.events import ChoiceFinished, Failed, Finished, FinishReason, Started, TerminalEvent, Token
+from ..protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
+from ..protocol.requests import Generate
+from ..protocol.settings import LimitSettings
+from .accounts import Accounts, GatewayStatistics
+from .credit import CreditLine
+from .outbox import Outbox
+from .stream_record import StreamRecord
+from .worker_status import WorkerStatus
+
+_LOG: Final = logging.getLogger("triolet.requests")
+_RETRY_SECONDS: Final = 1  # places come free one by one, with every request that ends
+
+
+class Gateway:
+    """Accepts requests, holds their outboxes, passes credit on and ends them."""
+
+    def __init__(
+        self,
+        limits: LimitSettings,
+        *,
+        tokenizer: trio.MemorySendChannel[ToTokenizer],
+        scheduler: trio.MemorySendChannel[ToScheduler],
+        worker: WorkerStatus | None = None,
+        accounts: Accounts | None = None,
+    ) -> None:
+        self._worker = worker
+        self.accounts = accounts or Accounts()
+        self._limits = limits
+        self._tokenizer = tokenizer
+        self._scheduler = scheduler
+        self._live: dict[str, StreamRecord] = {}
+        self._tenants: dict[str, int] = {}  # live requests
+        self._refusal: tuple[ErrorCode, str] | None = None
+        self._process = f"{os.getpid():x}{secrets.token_hex(4)}"
+        self._numbers = count(1)
+        self._idle = trio.lowlevel.ParkingLot()
+
+    def new_id(self) -> str:
+        """An id for the next request, unique across restarts and processes."""
+        return f"{self._process}-{next(self._numbers):x}"
+
+    def submit(self, request: Generate) -> Outbox:
+        """Accept a request; its events will come out of the outbox. Raises `ApiError` when there is no place."""
+        assert request.id not in self._live, request.id
+        if (refusal := self._refusal_of_all()) is not None:
+            code, message = refusal
+            self.accounts.refused[code] += 1
+            raise ApiError(code, message, retry_after=_RETRY_SECONDS)
+        try:
+            if len(self._live) >= self._limits.max_requests:
+                raise trio.WouldBlock
+            if not request.arrival_time:
+                request = msgspec.structs.replace(request, arrival_time=trio.current_time())
+            self._tokenizer.send_nowait(request)
+        except trio.WouldBlock:
+            self.accounts.refused["server_overloaded"] += 1
+            message = f"all {self._limits.max_requests} places for requests are taken (--max-requests)"
+            raise ApiError("server_overloaded", message, retry_after=_RETRY_SECONDS) from None
+        id = request.id
+        outbox = Outbox(id, lambda taken: self._pass_on(id, taken))
+        credit = CreditLine(self._limits.outbox_tokens, client_credit=request.client_credit)
+        self._live[id] = StreamRecord(request, outbox, credit)
+        self._tenants[request.tenant] = self.tenant_requests(request.tenant) + 1
+        self.accounts.accepted += 1
+        return outbox
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        """End a request for its client's sake; harmless when it has ended already."""
+        self.complete(request_id, reason)
+
+    def grant(self, request_id: str, tokens: int) -> None:
+        """The client itself grants credit: it will take `tokens` more tokens."""
+        if live := self._live.get(request_id):
+            self._send_credit(request_id, live.credit.grant(tokens))
+
+    def refuse_new(self, code: ErrorCode, message: str) -> None:
+        """From now on every new request is answered with this error; those accepted go on."""
+        self._refusal = (code, message)
+
+    def _refusal_of_all(self) -> tuple[ErrorCode, str] | None:
+        if self._refusal is None and self._worker is not None and self._worker.state == "failed":
+            return "engine_unavailable", f"the engine is not available: {self._worker.reason}"
+        return self._refusal
+
+    def is_live(self, request_id: str) -> bool:
+        return request_id in self._live
+
+    @property
+    def live_requests(self) -> int:
+        return len(self._live)
+
+    def tenant_requests(self, tenant: str) -> int:
+        return self._tenants.get(tenant, 0)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is live."""
+        await trio.lowlevel.checkpoint()
+        while self._live:
+            await self._idle.park()
+
+    def statistics(self) -> GatewayStatistics:
+        return self.accounts.statistics(len(self._live))
+
+    # What the actors report, in the order of a request's life.
+
+    def admitted(self, request_id: str, prompt_tokens: int) -> None:
+        """Its prompts are tokenised and it was passed on to the scheduler."""
+        if live := self._live.get(request_id):
+            live.prompt_tokens = prompt_tokens
+
+    def started(self, request_id: str, cached_tokens: int = 0) -> None:
+        """A choice is in its first step. The first one starts the stream."""
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        live.cached_tokens += cached_tokens
+        if live.started_at is None:
+            live.started_at = trio.current_time()
+            self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
+            live.outbox.push(Started(id=request_id, model=live.request.model))
+
+    def deliver(self, event: Token) -> None:
+        """Text for the stream."""
+        live = self._live.get(event.id)
+        if live is None:
+            return
+        if event.tokens:
+            now = trio.current_time()
+            last = live.last_token_at.get(event.index)
+            if last is not None:
+                self.accounts.between_tokens.observe((now - last) / event.tokens)
+            live.last_token_at[event.index] = now
+            live.completion_tokens += event.tokens
+            if live.first_token_at is None:
+                live.first_token_at = now
+                self.accounts.first_token.observe(now - live.request.arrival_time)
+        live.outbox.push(event)
+
+    def choice_finished(self, event: ChoiceFinished, *, stop_tokens: int = 0) -> None:
+        """A choice is complete. `stop_tokens`: 1 when a stop token was generated, which has no text but is counted."""
+        if live := self._live.get(event.id):
+            live.completion_tokens += stop_tokens
+            live.last_token_at.pop(event.index, None)
+            live.outbox.push(event)
+
+    def complete(self, request_id: str, reason: FinishReason) -> None:
+        """End a request with its usage and times."""
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        timing = live.timing(trio.current_time())
+        self.finish(request_id, Finished(id=request_id, reason=reason, usage=live.usage(), timing=timing))
+
+    def fail(self, request_id: str, error: ApiError) -> None:
+        """End a request with an error."""
+        failed = Failed(
+            id=request_id,
+            code=error.code,
+            message=error.message,
+            param=error.param,
+            retry_after=error.retry_after,
+        )
+        self.finish(request_id, failed)
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every request that is left."""
+        for request_id in tuple(self._live):
+            self.fail(request_id, error)
+
+    def finish(self, request_id: str, event: TerminalEvent) -> None:
+        """The only writer of terminal events: the first one counts, later ones are ignored."""
+        live = self._live.pop(request_id, None)
+        if live is None:
+            return
+        live.outbox.push(event)
+        tenant = live.request.tenant
+        self._tenants[tenant] -= 1
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+        # Whatever the scheduler still knows of it ends as well; when the scheduler ended it, this is one idle message.
+        self._to_scheduler(Cancel(id=request_id, reason=event.reason if isinstance(event, Finished) else "error"))
+        self._account(live, event)
+        if not self._live:
+            self._idle.unpark_all()
+
+    def _account(self, live: StreamRecord, event: TerminalEvent) -> None:
+        reason = event.reason if isinstance(event, Finished) else "error"
+        self.accounts.finished[reason] += 1
+        if isinstance(event, Failed):
+            self.accounts.refused[event.code] += 1
+        self.accounts.prompt_tokens += live.prompt_tokens
+        self.accounts.completion_tokens += live.completion_tokens
+        self.accounts.cached_tokens += live.cached_tokens
+        self.accounts.request_time.observe(trio.current_time() - live.request.arrival_time)
+        _LOG.info("%s", live.terminal_record(event, trio.current_time()))
+
+    def _pass_on(self, request_id: str, taken: int) -> None:
+        if live := self._live.get(request_id):
+            self._send_credit(request_id, live.credit.take(taken))
+
+    def _send_credit(self, request_id: str, tokens: int) -> None:
+        if tokens:
+            self._to_scheduler(Credit(id=request_id, tokens=tokens))
+
+    def _to_scheduler(self, message: Cancel | Credit) -> None:
+        # Broken: the engine is going down with all its requests; whoever ends it tells their clients.
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            self._scheduler.send_nowait(message)

@@ -1,0 +1,31 @@
+"""A histogram in plain integers: an observation costs a bisection and two additions, thousands of times a second."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+
+class Histogram:
+    """Counts per bucket; a bucket's bound belongs to it."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Final = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """`(upper bound, observations up to it)`, as Prometheus wants them."""
+        total = 0
+        rows: list[tuple[str, float]] = []
+        for bound, count in zip((*(str(float(bound)) for bound in self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows

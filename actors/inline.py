@@ -1,0 +1,88 @@
+"""The executor inside the front process (`--inline`), behind the same channel ends as the supervisor: for debugging.
+
+There is no process to replace: when a step raises, its requests fail, and so does the engine.
+"""
+
+from typing import TYPE_CHECKING, assert_never
+
+import trio
+
+from ..protocol.messages import EngineFailed, ToScheduler, WorkerReady
+from ..protocol.settings import EngineSettings
+from ..protocol.steps import FromWorker, LoadFailed, LoadProgress, Pong, Ready, Step, StepDone, StepFailed
+from .load_error import EngineLoadError
+from .supervisor import Progress
+from .worker_status import PING_INTERVAL, WorkerStatus
+
+if TYPE_CHECKING:
+    from .executor import ExecutorCore
+
+
+async def run_inline(
+    settings: EngineSettings,
+    *,
+    steps: trio.MemoryReceiveChannel[Step],
+    scheduler: trio.MemorySendChannel[ToScheduler],
+    status: WorkerStatus,
+    on_progress: Progress,
+    core: "ExecutorCore | None" = None,
+    task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Load the model and run steps; started with Ready. Raises `EngineLoadError` if that never comes."""
+    from .executor import ModelCore, run_executor  # only now: it imports what a front with a worker never needs
+
+    # Bounded by the steps in flight.
+    to_executor, own_steps = trio.open_memory_channel[Step](1000)
+    done, answers = trio.open_memory_channel[FromWorker](float("inf"))
+
+    async def feed() -> None:
+        async for step in steps:
+            status.step_sent(step.step, trio.current_time())
+            to_executor.send_nowait(step)
+
+    async def listen() -> None:
+        async for message in answers:
+            _take(message, status, scheduler, on_progress, task_status)
+
+    async def hear() -> None:
+        """The event loop that asks is the one that would answer."""
+        while True:
+            status.heard(trio.current_time())
+            await trio.sleep(PING_INTERVAL)
+
+    with steps, scheduler, to_executor:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            nursery.start_soon(feed)
+            nursery.start_soon(listen)
+            await run_executor(own_steps, done, core=core or ModelCore(settings))
+
+
+def _take(
+    message: FromWorker,
+    status: WorkerStatus,
+    scheduler: trio.MemorySendChannel[ToScheduler],
+    on_progress: Progress,
+    task_status: trio.TaskStatus[Ready],
+) -> None:
+    match message:
+        case StepDone():
+            status.step_done(message.step, message.duration, trio.current_time())
+            scheduler.send_nowait(message)
+        case StepFailed():
+            reason = f"a step failed: {message.message}"
+            status.lose("failed", reason)
+            scheduler.send_nowait(message)
+            scheduler.send_nowait(EngineFailed(reason=reason))
+        case LoadProgress():
+            on_progress(message)
+        case Ready():
+            status.set_ready(message, trio.current_time())
+            scheduler.send_nowait(WorkerReady(ready=message))
+            task_status.started(message)
+        case LoadFailed():
+            raise EngineLoadError(message.code, message.message)
+        case Pong():
+            raise AssertionError("nobody pings")
+        case _:
+            assert_never(message)

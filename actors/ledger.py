@@ -1,0 +1,47 @@
+"""What the server holds now, counted where it is held: for /internal/ledger and for tests that look for leaks."""
+
+import os
+from pathlib import Path
+
+import trio
+from msgspec import Struct
+
+from .blocks import BlockCounts
+
+
+class Ledger(Struct, frozen=True, kw_only=True):
+    """free + cached + owned == total, always; the rest returns to its idle value when all requests have ended."""
+
+    kv_blocks: BlockCounts
+    requests: int
+    tasks: int
+    fds: int
+    children: int
+    rss_bytes: int
+
+
+def take_ledger(kv_blocks: BlockCounts, requests: int, children: int) -> Ledger:
+    """Add what the operating system and trio know."""
+    return Ledger(
+        kv_blocks=kv_blocks,
+        requests=requests,
+        tasks=trio.lowlevel.current_statistics().tasks_living,
+        fds=_open_files(),
+        children=children,
+        rss_bytes=resident_bytes("self"),
+    )
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:
+        return 0  # no such view on this system
+
+
+def resident_bytes(pid: int | str) -> int:
+    """A process's memory in RAM; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,10 @@
+"""The engine cannot start: a plain sentence with the remedy, for the person who typed the command."""
+
+
+class EngineLoadError(Exception):
+    """Loading failed. `code` is one of `LoadFailed.code`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message

@@ -1,0 +1,27 @@
+"""How often a worker may be replaced. Pure: callers say what time it is.
+
+A worker that dies now and then costs its streams a pause. One that dies as soon as it runs would cost everybody
+everything for ever, so after a few restarts in a short time the supervisor gives up.
+"""
+
+from collections import deque
+from typing import Final
+
+RESTARTS: Final = 3
+PERIOD: Final = 60.0  # seconds
+_BACKOFF: Final = (0.05, 0.5, 2.0)  # seconds before the first, second and third restart of a period
+
+
+class RestartBudget:
+    """How long to wait before the next restart, or that there is none left. Pure."""
+
+    def __init__(self) -> None:
+        self._restarts: deque[float] = deque()
+
+    def take(self, now: float) -> float | None:
+        while self._restarts and now - self._restarts[0] > PERIOD:
+            self._restarts.popleft()
+        if len(self._restarts) >= RESTARTS:
+            return None
+        self._restarts.append(now)
+        return _BACKOFF[len(self._restarts) - 1]

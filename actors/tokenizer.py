@@ -1,0 +1,78 @@
+"""The tokenizer: prompts become token ids in a thread of their own, so that a long text stops nobody else's stream.
+
+One lane of one thread: it does a few megabytes a second, and more threads would take cores from the model. Requests
+that wait are taken together, one hop to the lane for all of them.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import trio
+
+from ..protocol.errors import ApiError
+from ..protocol.messages import ToAdmission, Tokenized, ToTokenizer
+from ..protocol.requests import Generate, Prompt
+from ..protocol.steps import Ready
+from .gateway import Gateway
+from .text_tokenizer import TextTokenizer
+
+T = TypeVar("T")
+_BATCH: Final = 16  # requests of one hop: enough to hide its 42 µs, few enough that the first does not wait for long
+
+
+class TokenizerLane:
+    """The tokenizer and its one thread; shared by the actor and the /tokenize route."""
+
+    def __init__(self, tokenizer: TextTokenizer, ready: Ready) -> None:
+        self._tokenizer = tokenizer
+        self._context_length = ready.context_length
+        self._vocab_size = ready.vocab_size
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        return await self._run(lambda: self._encode(prompt))
+
+    async def detokenize(self, ids: tuple[int, ...]) -> str:
+        return await self._run(lambda: self._tokenizer.decode(ids, vocab_size=self._vocab_size))
+
+    async def prepare(self, requests: list[Generate]) -> list[Tokenized | ApiError]:
+        """Tokenise several requests; one that cannot be is answered with its error, the others go on."""
+        return await self._run(lambda: [self._prepare(request) for request in requests])
+
+    def _prepare(self, request: Generate) -> Tokenized | ApiError:
+        try:
+            return Tokenized(request=request, prompts=tuple(self._encode(prompt) for prompt in request.prompts))
+        except ApiError as error:
+            return error
+
+    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
+        return self._tokenizer.encode(prompt, context_length=self._context_length, vocab_size=self._vocab_size)
+
+    async def _run(self, job: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(job, limiter=self._limiter)
+
+
+async def run_tokenizer(
+    inbox: trio.MemoryReceiveChannel[ToTokenizer],
+    admission: trio.MemorySendChannel[ToAdmission],
+    *,
+    lane: TokenizerLane,
+    gateway: Gateway,
+) -> None:
+    """Tokenise every request that is still wanted."""
+    with inbox, admission:
+        async for first in inbox:
+            batch = [first]
+            while len(batch) < _BATCH:
+                try:
+                    batch.append(inbox.receive_nowait())
+                except (trio.WouldBlock, trio.EndOfChannel):
+                    break
+            batch = [request for request in batch if gateway.is_live(request.id)]
+            if not batch:
+                continue
+            for request, result in zip(batch, await lane.prepare(batch), strict=True):
+                if isinstance(result, ApiError):
+                    gateway.fail(request.id, result)
+                else:
+                    await admission.send(result)

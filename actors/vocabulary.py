@@ -1,0 +1,74 @@
+"""The bytes behind every token id, read from a tokenizer without asking it to decode.
+
+Two vocabularies write bytes as text. Byte-level BPE (GPT-2, Llama 3, Qwen) has one printable character per byte;
+SentencePiece (Llama 2, Mistral) writes a space as `▁` and a lone byte as `<0x0A>`. Anything else has no byte form of
+its own (`spells_bytes` is false), and the text of the single token stands in for it.
+"""
+
+import json
+import re
+from functools import cache
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+_BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_METASPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+@cache
+def byte_of_character() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others are moved up from U+0100, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    moved = (byte for byte in range(256) if byte not in set(printable))
+    return table | {chr(0x100 + place): byte for place, byte in enumerate(moved)}
+
+
+class Vocabulary:
+    """Token id -> bytes, plus what the tokenizer treats specially."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # `to_str` is the tokenizer's own serialisation: untyped JSON by nature.
+        decoder: Any = json.loads(tokenizer.to_str()).get("decoder") or {}
+        parts = {part.get("type"): part for part in (decoder, *decoder.get("decoders", ()))}
+        self._byte_level = parts.keys() == {"ByteLevel"}
+        self._metaspace = "ByteFallback" in parts or "Metaspace" in parts
+        self.spells_bytes: bool = self._byte_level or self._metaspace
+        # SentencePiece puts a space in front of every text and takes it away again when it decodes a whole one.
+        prepends = parts.get("Metaspace", {}).get("prepend_scheme", "never") != "never"
+        self.strips_first_space: bool = "Strip" in parts or prepends
+        self._bytes: dict[int, bytes] = {}
+        added = tokenizer.get_added_tokens_decoder()
+        self.added: dict[int, str] = {id: token.content for id, token in added.items()}
+        self.special: frozenset[int] = frozenset(id for id, token in added.items() if token.special)
+        pieces = tokenizer.get_vocab(with_added_tokens=True)
+        self.size: int = 1 + max(pieces.values(), default=-1)
+        # One character of a byte-level piece is one byte; of any other piece at most four.
+        width = 1 if self._byte_level else 4
+        longest_added = max((len(content.encode()) for content in self.added.values()), default=1)
+        self.max_token_bytes: int = max(longest_added, width * max(map(len, pieces), default=1))
+
+    def piece_bytes(self, id: int) -> bytes:
+        """What the token adds to the text, as bytes; empty for an id the tokenizer does not know."""
+        found = self._bytes.get(id)
+        if found is None:
+            found = self._bytes[id] = self._read(id)
+        return found
+
+    def _read(self, id: int) -> bytes:
+        piece = self._tokenizer.id_to_token(id)
+        if piece is None:
+            return b""
+        if self._byte_level:
+            table = byte_of_character()
+            if all(character in table for character in piece):
+                return bytes(table[character] for character in piece)
+            return piece.encode()
+        if id in self.added:
+            return piece.encode()
+        if self._metaspace:
+            lone = _BYTE_PIECE.fullmatch(piece)
+            return bytes([int(lone[1], 16)]) if lone else piece.replace(_METASPACE, " ").encode()
+        return self._tokenizer.decode([id], skip_special_tokens=False).encode()

@@ -1,0 +1,78 @@
+"""The corpus: a deterministic stream of conversations, (seed, index) -> conversation.
+
+A conversation is one task, or several in a row as in a chat, sometimes with a system message. The mix is a table.
+A task whose prompt is held out is skipped, so the overlap with the held-out set is zero by construction.
+"""
+
+# ruff: noqa: E501  (tables)
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+
+from .tasks.arithmetic import add, compare, subtract
+from .tasks.extract import extract
+from .tasks.facts import facts
+from .tasks.language import Conversation
+from .tasks.lists import count, count_items, reverse, sort
+from .tasks.memory import memory
+from .tasks.paragraph import paragraph
+from .tasks.repeat import repeat
+from .tasks.smalltalk import cannot, small_talk
+from .tasks.story import story
+from .tasks.tools import tool_call, tool_result
+from .tasks.units import convert
+
+Family = Callable[[Random, bool], Conversation]
+FAMILIES: Mapping[str, Family] = {
+    "add": add, "subtract": subtract, "compare": compare, "sort": sort, "reverse": reverse, "count items": count_items, "count": count,
+    "convert": convert, "paragraph": paragraph, "extract": extract, "tool call": tool_call, "tool result": tool_result,
+    "memory": memory, "story": story, "small talk": small_talk, "cannot": cannot, "repeat": repeat, "facts": facts,
+}  # fmt: skip
+
+# Shares of conversations (not of tokens). Reading families cost the most to learn and sums the most digits to get right.
+MIX: Mapping[str, float] = {
+    "add": 4.0, "subtract": 4.5, "compare": 0.8, "sort": 3.5, "reverse": 1.5, "count items": 1.3, "count": 0.9,
+    "convert": 2.0, "paragraph": 3.2, "extract": 2.6, "tool call": 2.0, "tool result": 0.5,
+    "memory": 2.4, "story": 0.9, "small talk": 1.6, "cannot": 0.8, "repeat": 5.0, "facts": 0.8,
+}  # fmt: skip
+
+SYSTEMS = (
+    "You are a helpful assistant.", "You are a helpful assistant.", "You are a helpful AI assistant.", "You are Triolet's demo model.",
+    "You are a friendly assistant. Answer briefly.", "Answer briefly.", "Be brief and polite.", "You are a careful assistant.",
+    "You are a helpful, honest assistant.", "Answer the user's questions.", "Help the user.", "You are an assistant that answers in short sentences.",
+)  # fmt: skip
+
+
+def digest(prompt: Conversation) -> bytes:
+    """Identifies the words said so far in one task; the system message does not count."""
+    said = "\x1e".join(f"{role}\x1f{text}" for role, text in prompt if role != "system")
+    return hashlib.blake2b(said.encode(), digest_size=12).digest()
+
+
+def conversation(
+    seed: int, index: int, kept_out: frozenset[bytes] = frozenset(), mix: Mapping[str, float] = MIX
+) -> Conversation:
+    """Conversation number `index` of the stream `seed`; a task whose prompt is held out gives way to the next draw."""
+    rng = Random(f"{seed}/{index}")
+    names, shares = list(mix), list(mix.values())
+    length = 1 if rng.random() < 0.72 else rng.randint(2, 6)
+    turns: Conversation = []
+    while length > 0:
+        task = FAMILIES[rng.choices(names, shares)[0]](rng, False)
+        if turns and task[0][0] == "system":
+            continue  # a list of tools can only open a conversation
+        if any(digest(task[:end]) in kept_out for end in range(1, len(task))):
+            continue
+        turns += task
+        length -= 1
+    if turns[0][0] != "system" and rng.random() < 0.25:
+        turns.insert(0, ("system", rng.choice(SYSTEMS)))
+    return turns
+
+
+def stream(seed: int, start: int = 0, kept_out: frozenset[bytes] = frozenset()) -> Iterator[Conversation]:
+    index = start
+    while True:
+        yield conversation(seed, index, kept_out)
+        index += 1

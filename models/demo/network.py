@@ -1,0 +1,181 @@
+"""The demo model as the trainer sees it: a Llama decoder in plain torch, with the names of its Hugging Face export.
+
+Float32 master weights; the trainer runs it under bfloat16 autocast. Queries, keys and values are one matrix here, and
+so are gate and up; `export_tensors` cuts them. Rotary pairs are (i, i + head_dim / 2), as Hugging Face has them.
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    vocabulary: int
+    hidden: int = 256
+    layers: int = 6
+    heads: int = 8
+    kv_heads: int = 2
+    head_dim: int = 32
+    mlp: int = 704
+    context: int = 2048
+    rope_theta: float = 10000.0
+    rms_eps: float = 1e-5
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        attended = shape.heads * shape.head_dim
+        self.qkv = nn.Parameter(torch.randn(attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden) * 0.02)
+        self.out = nn.Parameter(torch.randn(shape.hidden, attended) * 0.02 / (2 * shape.layers) ** 0.5)
+        self.gate_up = nn.Parameter(torch.randn(2 * shape.mlp, shape.hidden) * 0.02)
+        self.down = nn.Parameter(torch.randn(shape.hidden, shape.mlp) * 0.02 / (2 * shape.layers) ** 0.5)
+        self.attention_norm = nn.Parameter(torch.ones(shape.hidden))
+        self.mlp_norm = nn.Parameter(torch.ones(shape.hidden))
+
+    def project(self, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, each [batch, heads, time, head_dim]."""
+        s = self.shape
+        batch, time, _ = h.shape
+        y = F.linear(F.rms_norm(h, (s.hidden,), self.attention_norm, s.rms_eps), self.qkv)
+        y = y.view(batch, time, s.heads + 2 * s.kv_heads, s.head_dim).transpose(1, 2)
+        turned, v = y[:, : s.heads + s.kv_heads], y[:, s.heads + s.kv_heads :]
+        a, b = turned[..., : s.head_dim // 2], turned[..., s.head_dim // 2 :]
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(y.dtype)
+        return turned[:, : s.heads], turned[:, s.heads :], v
+
+    def finish(self, h: Tensor, attended: Tensor) -> Tensor:
+        s = self.shape
+        batch, time, _ = h.shape
+        h = h + F.linear(attended.transpose(1, 2).reshape(batch, time, s.heads * s.head_dim), self.out)
+        gate, up = F.linear(F.rms_norm(h, (s.hidden,), self.mlp_norm, s.rms_eps), self.gate_up).chunk(2, -1)
+        return h + F.linear(F.silu(gate) * up, self.down)
+
+
+class Network(nn.Module):
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden) * 0.02)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.Parameter(torch.ones(shape.hidden))
+        exponents = torch.arange(0, shape.head_dim, 2).float() / shape.head_dim
+        angles = torch.outer(torch.arange(shape.context).float(), shape.rope_theta**-exponents)
+        self.register_buffer("cos", torch.cos(angles), persistent=False)
+        self.register_buffer("sin", torch.sin(angles), persistent=False)
+
+    def stack(self) -> list[Layer]:
+        """The layers with their type, which ModuleList forgets."""
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, time, vocabulary] of a causal pass."""
+        h = self.embedding[tokens]
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
+        for layer in self.stack():
+            q, k, v = layer.project(h, cos, sin)
+            h = layer.finish(h, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+        return self.head(h)
+
+    def head(self, h: Tensor) -> Tensor:
+        return F.linear(F.rms_norm(h, (self.shape.hidden,), self.norm, self.shape.rms_eps), self.embedding)
+
+    @torch.inference_mode()
+    def complete(self, prompts: list[list[int]], stop: int, limit: int) -> list[list[int]]:
+        """Greedy continuations of prompts of any lengths, as one batch with a key-value cache."""
+        s, batch = self.shape, len(prompts)
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        width = int(lengths.max()) + limit
+        tokens = torch.zeros(batch, int(lengths.max()), dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = torch.tensor(prompt)
+        cache = torch.zeros(s.layers, 2, batch, s.kv_heads, width, s.head_dim)
+        h = self.embedding[tokens]
+        for index, layer in enumerate(self.stack()):
+            q, k, v = layer.project(h, self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
+            cache[index, 0, :, :, : tokens.shape[1]], cache[index, 1, :, :, : tokens.shape[1]] = k, v
+            h = layer.finish(h, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
+        rows = torch.arange(batch)
+        last = self.head(h[rows, lengths - 1]).argmax(-1)
+        answers: list[list[int]] = [[] for _ in prompts]
+        done = torch.zeros(batch, dtype=torch.bool)
+        for step in range(limit):
+            done |= last == stop
+            for row in torch.nonzero(~done).flatten().tolist():
+                answers[row].append(int(last[row]))
+            if bool(done.all()):
+                break
+            place = lengths + step
+            seen = (torch.arange(width) <= place[:, None])[:, None, None]
+            h = self.embedding[last][:, None]
+            cos, sin = self.cos[place][:, None, None], self.sin[place][:, None, None]
+            for index, layer in enumerate(self.stack()):
+                q, k, v = layer.project(h, cos, sin)
+                cache[index, 0, rows, :, place], cache[index, 1, rows, :, place] = k[:, :, 0], v[:, :, 0]
+                attended = F.scaled_dot_product_attention(
+                    q, cache[index, 0], cache[index, 1], attn_mask=seen, enable_gqa=True
+                )
+                h = layer.finish(h, attended)
+            last = self.head(h[:, 0]).argmax(-1)
+        return answers
+
+
+def export_tensors(network: Network) -> dict[str, Tensor]:
+    """The weights in bfloat16 under the names that LlamaForCausalLM expects; the head is tied to the embedding."""
+    s = network.shape
+    tensors: dict[str, Tensor] = {"model.embed_tokens.weight": network.embedding, "model.norm.weight": network.norm}
+    for index, layer in enumerate(network.stack()):
+        prefix = f"model.layers.{index}."
+        attended, shared = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        q, k, v = torch.split(layer.qkv, [attended, shared, shared])
+        gate, up = layer.gate_up.chunk(2)
+        tensors |= {
+            prefix + "self_attn.q_proj.weight": q,
+            prefix + "self_attn.k_proj.weight": k,
+            prefix + "self_attn.v_proj.weight": v,
+            prefix + "self_attn.o_proj.weight": layer.out,
+            prefix + "mlp.gate_proj.weight": gate,
+            prefix + "mlp.up_proj.weight": up,
+            prefix + "mlp.down_proj.weight": layer.down,
+            prefix + "input_layernorm.weight": layer.attention_norm,
+            prefix + "post_attention_layernorm.weight": layer.mlp_norm,
+        }
+    return {name: tensor.detach().to(torch.bfloat16).contiguous().clone() for name, tensor in tensors.items()}
+
+
+def llama_config(shape: Shape, end_ids: list[int]) -> dict[str, object]:
+    fields = asdict(shape)
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": fields["vocabulary"],
+        "hidden_size": fields["hidden"],
+        "num_hidden_layers": fields["layers"],
+        "num_attention_heads": fields["heads"],
+        "num_key_value_heads": fields["kv_heads"],
+        "head_dim": fields["head_dim"],
+        "intermediate_size": fields["mlp"],
+        "max_position_embeddings": fields["context"],
+        "rope_theta": fields["rope_theta"],
+        "rope_scaling": None,
+        "rms_norm_eps": fields["rms_eps"],
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "pretraining_tp": 1,
+        "use_cache": True,
+        "bos_token_id": None,
+        "pad_token_id": 0,
+        "eos_token_id": end_ids[0] if len(end_ids) == 1 else end_ids,
+        "torch_dtype": "bfloat16",
+    }

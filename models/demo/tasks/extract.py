@@ -1,0 +1,77 @@
+"""Extract named fields from a sentence as JSON. The fields asked for, and their order, vary; the sentence may say more."""
+
+# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+
+import json
+from random import Random
+
+from .language import Conversation, Wordings, expand, listing, typed
+from .names import COLORS, DAYS, FOODS, ITEMS, JOBS, city, name, surname
+from .paragraph import article
+
+ASK = Wordings(
+    (
+        "[Extract|Get|Find|Read|Take|Pull out|Give me] [the fields |the |]{f} [as|in] JSON[:| from this text:| from:| from this sentence:] {t}",
+        "[Extract|Get|Find|Give me] {f} from [this|the] [text|sentence] as JSON: {t}",
+        "{t} [Extract|Give me|Return|Write] {f} as JSON[.|]",
+        "{t}\n\n[Extract|Give me|Return] {f} as JSON[.|]",
+        "[Write|Return|Make] [a JSON object|JSON|a JSON] with [the fields |the keys |]{f}[:| from this text:] {t}",
+        "[JSON with|As JSON:|To JSON:] {f}. [Text: |]{t}",
+    ),
+    (
+        "I need {f} as JSON from this sentence: {t}",
+        "Turn this into JSON with the fields {f}: {t}",
+        "Here is a text: {t} Please return {f} as a JSON object.",
+    ),
+)
+PERSON = (
+    "{name} is {age} years old, lives in {city} and works as {a_job}.",
+    "{name}, {a_job} from {city}, is {age} years old.",
+    "In {city} there is {a_job} called {name} who is {age} years old.",
+    "{name} lives in {city}. [He|She] is {age} years old and works as {a_job}.",
+    "My name is {name}, I am {age} years old and I work as {a_job} in {city}.",
+    "{name} ({age}) is {a_job} in {city}.",
+    "At the age of {age}, {name} became {a_job} and moved to {city}.",
+)
+ORDER = (
+    "{name} ordered {quantity} {item} for {price} dollars on {day}.",
+    "On {day}, {name} bought {quantity} {item} and paid {price} dollars.",
+    "{quantity} {item} were sold to {name} for {price} dollars on {day}.",
+    "{name} paid {price} dollars for {quantity} {item}. They will arrive on {day}.",
+    "The order of {name}: {quantity} {item}, {price} dollars, delivery on {day}.",
+)
+EVENT = (
+    "{name} meets {guest} in {city} on {day} at {hour}.",
+    "On {day} at {hour}, {name} and {guest} will meet in {city}.",
+    "The meeting of {name} and {guest} is on {day} at {hour} in {city}.",
+    "{name} invited {guest} to {city} for {day} at {hour}.",
+)
+TASTE = (
+    "{name} likes {food} and has a {color} car.",
+    "{name} from {city} drives a {color} car and loves {food}.",
+    "The favorite food of {name} is {food}, and the favorite color is {color}.",
+    "{name} lives in {city}, eats {food} and wears a {color} hat.",
+)
+
+
+def extract(rng: Random, unseen: bool) -> Conversation:
+    pattern = rng.choice(rng.choice((PERSON, PERSON, ORDER, EVENT, TASTE)))
+    job = rng.choice(JOBS)
+    full_name = name(rng) + (" " + surname(rng) if rng.random() < 0.2 else "")
+    values: dict[str, object] = {
+        "name": full_name, "age": rng.randint(4, 99), "city": city(rng), "job": job, "quantity": rng.randint(2, 99),
+        "item": rng.choice(ITEMS), "price": rng.randint(2, 999), "day": rng.choice(DAYS), "guest": name(rng),
+        "hour": rng.randint(1, 12), "food": rng.choice(FOODS), "color": rng.choice(COLORS),
+    }  # fmt: skip
+    text = expand(rng, pattern, a_job=article(job), **values)
+    present = ["job" if key == "a_job" else key for key in _slots(pattern)]
+    if rng.random() < 0.5:
+        rng.shuffle(present)
+    wanted = present[: rng.randint(1, len(present))] if rng.random() < 0.7 else present
+    fields = listing(wanted, rng.choice((" and ", " and ", ", ")))
+    answer = json.dumps({key: values[key] for key in wanted}, ensure_ascii=False)
+    return [("user", typed(rng, ASK.say(rng, unseen, f=fields, t=text))), ("assistant", answer)]
+
+
+def _slots(pattern: str) -> list[str]:
+    return [part.split("}")[0] for part in pattern.split("{")[1:]]

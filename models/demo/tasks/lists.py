@@ -1,0 +1,123 @@
+"""Lists: sort numbers, reverse a list, count its items, count from one number to another."""
+
+# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from .language import Conversation, Wordings, listing, typed
+from .names import COLORS, ITEMS, different, name, word
+
+SORT_UP = Wordings(
+    (
+        "[Sort|Order|Arrange|Please sort|Can you sort] [these numbers|the following numbers|this list|these|the numbers][| in ascending order| from smallest to largest| from small to large| from low to high]: {s}[.|]",
+        "[Sort|Order|Arrange] {s}[| in ascending order| from smallest to largest| from small to large][.|]",
+        "[Put|Write|List] [these numbers|these|the following numbers] in [ascending|increasing|rising] order: {s}[.|]",
+        "Sort the list {s}[.|]",
+        "What [is|are] {s} in [ascending|increasing] order?",
+    ),
+    (
+        "Could you put these numbers in ascending order: {s}?",
+        "I need these numbers sorted from small to large: {s}.",
+        "Here is a list: {s}. Sort it.",
+    ),
+)
+SORT_DOWN = Wordings(
+    (
+        "[Sort|Order|Arrange|Please sort|Can you sort] [these numbers|the following numbers|this list|these|the numbers] [in descending order|from largest to smallest|from large to small|from high to low]: {s}[.|]",
+        "[Sort|Order|Arrange] {s} [in descending order|from largest to smallest|from large to small][.|]",
+        "[Put|Write|List] [these numbers|these|the following numbers] in [descending|decreasing|falling] order: {s}[.|]",
+        "What [is|are] {s} in [descending|decreasing] order?",
+    ),
+    (
+        "Could you put these numbers in descending order: {s}?",
+        "I need these numbers sorted from large to small: {s}.",
+    ),
+)
+REVERSE = Wordings(
+    (
+        "[Reverse|Please reverse|Can you reverse|Turn around] [this list|these items|the list|the following list|the order of these]: {s}[.|]",
+        "[Write|Say|List|Give me|Repeat] [this list|these|the following list] [backwards|in reverse|in reverse order]: {s}[.|]",
+        "Reverse {s}[.|]",
+        "What is {s} [backwards|in reverse order|in reverse]?",
+    ),
+    (
+        "Could you write this list backwards: {s}?",
+        "Here is a list: {s}. Reverse it.",
+        "I need this list in reverse order: {s}.",
+    ),
+)
+COUNT_ITEMS = Wordings(
+    (
+        "[How many items|How many things|How many entries|How many elements] [are in this list|are there|are listed here|does this list have]: {s}?",
+        "[Count|Please count|Can you count] [these items|the items|the items in this list|the things in this list|the following items]: {s}[.|]",
+        "How many [items|things] are in the list {s}?",
+        "[What is the length of|How long is] this list: {s}?",
+    ),
+    ("Here is a list: {s}. How many items does it have?", "Could you count the items in this list: {s}?"),
+)
+COUNT_UP = Wordings(
+    (
+        "[Count|Please count|Can you count|Could you count|Now count] [from |]{a} [to|up to] {b}[.|?|]",
+        "[List|Write|Give me|Say|Show] [the numbers|all numbers|every number|all the numbers] from {a} to {b}[.|]",
+        "Count [numbers |][starting at|beginning with] {a} [and ending at|until|up to] {b}[.|]",
+    ),
+    ("I want you to count from {a} to {b}.", "Write down all numbers from {a} up to {b}."),
+)
+COUNT_DOWN = Wordings(
+    (
+        "[Count|Please count|Can you count|Could you count] [down|backwards] from {a} to {b}[.|?|]",
+        "Count [from |]{a} down to {b}[.|]",
+    ),
+    ("I want you to count down from {a} to {b}.", "Count backwards, from {a} to {b}."),
+)
+COUNT_TO = Wordings(
+    ("[Count|Please count|Can you count|Could you count] [up |]to {b}[.|?|]",), ("I want you to count to {b}.",)
+)
+
+
+def sort(rng: Random, unseen: bool) -> Conversation:
+    top = rng.choice((10, 30, 100, 100, 100))
+    numbers = [rng.randrange(top) for _ in range(rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))]
+    up = rng.random() < 0.65
+    text = (SORT_UP if up else SORT_DOWN).say(rng, unseen, s=listing(numbers, rng.choice((", ", ", ", ", ", " and "))))
+    return [("user", typed(rng, text, True)), ("assistant", listing(sorted(numbers, reverse=not up), ", ") + ".")]
+
+
+SOURCES: Sequence[Callable[[Random], str] | Sequence[str]] = (name, word, ITEMS, COLORS)
+
+
+def _things(rng: Random, low: int, high: int) -> list[str]:
+    kind, count = rng.randrange(5), rng.randint(low, high)
+    if kind == 0:
+        return [str(rng.randrange(100)) for _ in range(count)]
+    return different(rng, SOURCES[kind - 1], count)
+
+
+def reverse(rng: Random, unseen: bool) -> Conversation:
+    things = _things(rng, 2, 6)
+    text = REVERSE.say(rng, unseen, s=", ".join(things))
+    return [("user", typed(rng, text)), ("assistant", ", ".join(reversed(things)) + ".")]
+
+
+def count_items(rng: Random, unseen: bool) -> Conversation:
+    things = _things(rng, 2, 9)
+    text = COUNT_ITEMS.say(rng, unseen, s=listing(things, rng.choice((", ", " and "))))
+    return [("user", typed(rng, text)), ("assistant", f"There are {len(things)} items in the list.")]
+
+
+def count(rng: Random, unseen: bool) -> Conversation:
+    shape = rng.random()
+    if shape < 0.3:
+        a, b = 1, rng.randint(2, 25)
+        text = COUNT_TO.say(rng, unseen, b=b)
+    elif shape < 0.8:
+        a = rng.randrange(100)
+        b = min(a + rng.randint(2, 20), 110)
+        text = COUNT_UP.say(rng, unseen, a=a, b=b)
+    else:
+        a = rng.randint(3, 60)
+        b = max(0, a - rng.randint(2, 20))
+        text = COUNT_DOWN.say(rng, unseen, a=a, b=b)
+    numbers = range(a, b + 1) if a <= b else range(a, b - 1, -1)
+    return [("user", typed(rng, text, True)), ("assistant", ", ".join(map(str, numbers)) + ".")]

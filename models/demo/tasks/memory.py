@@ -1,0 +1,138 @@
+"""Remember what was said earlier: the user tells a few things, chats, then asks for one of them."""
+
+# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from .arithmetic import add, subtract
+from .language import Conversation, expand, typed
+from .names import ANIMALS, COLORS, FOODS, ITEMS, JOBS, MONTHS, city, name
+from .paragraph import article
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Something a person tells about himself: how it is told, acknowledged, asked for later, and answered."""
+
+    value: Callable[[Random], str]
+    told: tuple[str, ...]
+    noted: tuple[str, ...]
+    asked: tuple[str, ...]
+    unseen: tuple[str, ...]
+    answer: str
+    missing: str
+
+
+THINGS = {
+    "name": Thing(
+        name,
+        ("My name is {v}[.|]", "[Hi, |Hello, |]I am {v}[.|]", "[Hi, |Hello! |]I'm {v}[.|]", "[You can call|Call] me {v}[.|]", "[Hi, |]{v} here[.|]"),
+        ("Nice to meet you, {v}!", "Hello, {v}!"),
+        ("What is my name?", "What's my name?", "Do you [remember|know] my name?", "Who am I?", "How am I called?", "Tell me my name."),
+        ("Can you remember what I am called?", "Which name did I give you?"),
+        "Your name is {v}.", "You have not told me your name.",
+    ),
+    "color": Thing(
+        lambda r: r.choice(COLORS),
+        ("My favorite color is {v}[.|]", "I like [the color |]{v} best[.|]", "I love the color {v}[.|]"),
+        ("I will remember that you like {v}.",),
+        ("[What is|What's] my favorite color?", "Which color do I like[ best|]?", "Do you [remember|know] my favorite color?"),
+        ("Which color did I say I like?", "Tell me my favorite color."),
+        "Your favorite color is {v}.", "You have not told me your favorite color.",
+    ),
+    "city": Thing(
+        city,
+        ("I live in {v}[.|]", "I am from {v}[.|]", "My home is in {v}[.|]", "I come from {v}[.|]", "I just moved to {v}[.|]"),
+        ("I hear that {v} is nice.", "{v} is a good place to live."),
+        ("Where do I live?", "[Which|What] city do I live in?", "Where am I from?", "Do you [remember|know] where I live?"),
+        ("In which place did I say I live?", "Tell me where I live."),
+        "You live in {v}.", "You have not told me where you live.",
+    ),
+    "job": Thing(
+        lambda r: article(r.choice(JOBS)),
+        ("I am {v}[.|]", "I work as {v}[.|]", "My job: I am {v}[.|]"),
+        ("Being {v} is a good job.",),
+        ("What is my job?", "What do I do[ for a living|]?", "What do I work as?", "Do you [remember|know] my job?"),
+        ("Which job did I say I have?", "Tell me what my job is."),
+        "You work as {v}.", "You have not told me your job.",
+    ),
+    "pet": Thing(
+        lambda r: article(r.choice(ANIMALS)),
+        ("I have {v} at home[.|]", "My pet is {v}[.|]", "I own {v}[.|]"),
+        ("It must be fun to have {v}.",),
+        ("What [pet|animal] do I have?", "What is my pet?", "Do you [remember|know] my pet?"),
+        ("Which animal did I say I have?", "Tell me what pet I have."),
+        "You have {v}.", "You have not told me about a pet.",
+    ),
+    "friend": Thing(
+        name,
+        ("My [best |]friend is [called |]{v}[.|]", "I have a friend called {v}[.|]", "{v} is my [best |]friend[.|]"),
+        ("It is good to have a friend like {v}.",),
+        ("Who is my [best |]friend?", "What is my friend called?", "What is the name of my friend?"),
+        ("Do you remember who my friend is?", "Tell me the name of my friend."),
+        "Your friend is {v}.", "You have not told me about a friend.",
+    ),
+    "age": Thing(
+        lambda r: str(r.randint(5, 99)),
+        ("I am {v} years old[.|]", "I'm {v} years old[.|]", "My age is {v}[.|]"),
+        ("{v} is a good age.",),
+        ("How old am I?", "What is my age?", "Do you [remember|know] how old I am?", "Do you know my age?"),
+        ("Which age did I tell you?", "Tell me how old I am."),
+        "You are {v} years old.", "You have not told me your age.",
+    ),
+    "food": Thing(
+        lambda r: r.choice(FOODS),
+        ("My favorite food is {v}[.|]", "I love eating {v}[.|]", "I like to eat {v}[.|]"),
+        ("I will remember that you like {v}.",),
+        ("What is my favorite food?", "What do I like to eat?", "Which food do I like?", "Do you [remember|know] my favorite food?"),
+        ("Which food did I say I like?", "Tell me my favorite food."),
+        "Your favorite food is {v}.", "You have not told me your favorite food.",
+    ),
+    "birthday": Thing(
+        lambda r: r.choice(MONTHS),
+        ("My birthday is in {v}[.|]", "I was born in {v}[.|]"),
+        ("{v} is a good month for a birthday.",),
+        ("When is my birthday?", "In which month is my birthday?", "When was I born?"),
+        ("Do you remember the month of my birthday?", "Tell me when my birthday is."),
+        "Your birthday is in {v}.", "You have not told me your birthday.",
+    ),
+    "items": Thing(
+        lambda r: f"{r.randint(2, 99)} {r.choice(ITEMS)}",
+        ("I have {v}[.|]", "I bought {v}[.|]", "There are {v} on my table[.|]"),
+        ("So you have {v}.",),
+        ("How many {i} do I have?", "Do you remember how many {i} I have?"),
+        ("What number of {i} did I say I have?", "Tell me how many {i} I have."),
+        "You have {v}.", "You have not told me that.",
+    ),
+}  # fmt: skip
+
+
+def memory(rng: Random, unseen: bool) -> Conversation:
+    kinds = rng.sample(list(THINGS), rng.choice((1, 1, 2, 2, 3, 3, 4)))
+    values = {kind: THINGS[kind].value(rng) for kind in kinds}
+    turns: Conversation = []
+    pending = list(kinds)
+    while pending:
+        if turns and rng.random() < 0.15:
+            turns += rng.choice((add, subtract))(rng, False)
+            continue
+        together = [pending.pop()]
+        if pending and rng.random() < 0.15:
+            together.append(pending.pop())
+        said = " ".join(
+            expand(rng, rng.choice(THINGS[kind].told), v=values[kind]).rstrip(".") + "." for kind in together
+        )
+        noted = expand(rng, rng.choice(THINGS[together[-1]].noted), v=values[together[-1]])
+        turns += [("user", typed(rng, said)), ("assistant", noted)]
+    if rng.random() < 0.08:
+        thing = THINGS[rng.choice([kind for kind in THINGS if kind not in kinds])]
+        asked, answer = expand(rng, rng.choice(thing.asked), i=rng.choice(ITEMS)), thing.missing
+        return [*turns, ("user", typed(rng, asked, True)), ("assistant", answer)]
+    for kind in rng.sample(kinds, 1 if unseen else rng.randint(1, min(2, len(kinds)))):
+        thing, value = THINGS[kind], values[kind]
+        pattern = rng.choice(thing.unseen if unseen else thing.asked)
+        asked = expand(rng, pattern, i=value.split()[-1])
+        turns += [("user", typed(rng, asked, True)), ("assistant", thing.answer.format(v=value))]
+    return turns

@@ -1,0 +1,161 @@
+"""Answer from a given paragraph: facts about two or three people or one place, a question, and sometimes no answer in the text."""
+
+# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from .language import Conversation, expand, typed
+from .names import ANIMALS, COLORS, DAYS, FOODS, ITEMS, JOBS, MONTHS, city, different, name
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """How one fact stands in the text, how it is asked (trained, unseen), and how it is answered. `{n}` is who, `{v}` what."""
+
+    told: Sequence[str]
+    asked: Sequence[str]
+    unseen: Sequence[str]
+    answer: str
+
+
+def article(word: str) -> str:
+    return ("an " if word[0] in "aeiou" else "a ") + word
+
+
+FACTS = {
+    "city": Fact(
+        ("{n} lives in {v}.", "{n} has lived in {v} for years.", "The home of {n} is in {v}."),
+        ("Where does {n} live?", "[In which|In what|What] city does {n} live[ in|]?", "[Where is|Tell me] the home of {n}?"),
+        ("Which city is {n} living in?", "In which place does {n} live?"),
+        "{n} lives in {v}.",
+    ),
+    "job": Fact(
+        ("{n} works as {v}.", "{n} is {v}.", "{n} earns a living as {v}."),
+        ("What is the job of {n}?", "What does {n} do[ for work| for a living|]?", "[What|Which] job does {n} have?", "What is {n}'s job?"),
+        ("What does {n} work as?", "What kind of job does {n} have?"),
+        "{n} works as {v}.",
+    ),
+    "house": Fact(
+        ("The house of {n} is {v}.", "{n} has a {v} house.", "{n} lives in a {v} house."),
+        ("What color is the house of {n}?", "[What|Which] color is {n}'s house?", "What is the color of {n}'s house?"),
+        ("What color does {n}'s house have?", "Which color does the house of {n} have?"),
+        "The house of {n} is {v}.",
+    ),
+    "pet": Fact(
+        ("{n} has {v}.", "{n} owns {v}.", "{n} takes care of {v}."),
+        ("What [animal|pet] does {n} [have|own]?", "What is {n}'s pet?", "Which [animal|pet] does {n} have?"),
+        ("What kind of pet does {n} have?", "Which animal lives with {n}?"),
+        "{n} has {v}.",
+    ),
+    "food": Fact(
+        ("{n} likes {v} most.", "The favorite food of {n} is {v}.", "{n} loves {v}.", "{n} eats {v} every day."),
+        ("What is the favorite food of {n}?", "What does {n} like to eat?", "What is {n}'s favorite food?"),
+        ("Which food does {n} like best?", "What food does {n} love?"),
+        "{n} likes {v}.",
+    ),
+    "age": Fact(
+        ("{n} is {v} years old.", "{n} turned {v} this year."),
+        ("How old is {n}?", "What is the age of {n}?", "What is {n}'s age?", "[What|Which] age is {n}?"),
+        ("How many years old is {n}?", "Tell me how old {n} is."),
+        "{n} is {v} years old.",
+    ),
+    "birth": Fact(
+        ("{n} was born in {v}.", "The birthday of {n} is in {v}."),
+        ("[When|In which month|In what month] was {n} born?", "When is the birthday of {n}?", "When is {n}'s birthday?"),
+        ("Which month was {n} born in?", "What month is {n}'s birthday in?"),
+        "{n} was born in {v}.",
+    ),
+    "trip": Fact(
+        ("{n} will travel to {v}.", "Next week {n} goes to {v}.", "{n} has a ticket to {v}."),
+        ("Where [will {n} travel|does {n} go|is {n} going]?", "[Where|To which city] will {n} go?"),
+        ("What is the destination of {n}?", "Where is {n} travelling to?"),
+        "{n} will travel to {v}.",
+    ),
+    "day": Fact(
+        ("{n} comes home on {v}.", "{n} will be back on {v}."),
+        ("When [will {n} be back|does {n} come home|is {n} back]?", "On which day does {n} come home?"),
+        ("On what day will {n} come home?", "Which day is {n} back?"),
+        "{n} comes home on {v}.",
+    ),
+    "friend": Fact(
+        ("{n} is a friend of {v}.", "The best friend of {n} is {v}.", "{n} often plays with {v}."),
+        ("Who is the [best |]friend of {n}?", "Who is {n}'s [best |]friend?", "[What is|Tell me] the name of {n}'s friend?"),
+        ("Which friend does {n} have?", "Who is friends with {n}?"),
+        "The friend of {n} is {v}.",
+    ),
+}  # fmt: skip
+FRAMES = (
+    "[Read this|Read the text|Here is a text|Read this text|Text]: {p} {q}",
+    "[Read this|Read the text|Here is a text|Text|Context]:\n{p}\n\n[Question: |]{q}",
+    "{p} {q}",
+    "{p}\n\n{q}",
+    "{p}\n[Question: |Q: ]{q}",
+    "{q}\n\n{p}",
+    "[Answer the question from the text|Use the text to answer|Answer from this paragraph]. [Text: |]{p} [Question: |]{q}",
+)
+UNSEEN_FRAMES = (
+    "Take this paragraph: {p} Now answer: {q}",
+    "Here is what I know. {p} {q}",
+    "Given the following text, answer. {p}\n{q}",
+)
+FILLER = (
+    "It was a warm day.", "The sun was shining.", "It rained all night.", "Everybody was happy.", "The market was full of people.",
+    "The streets were quiet.", "It was early in the morning.", "Nobody was at home.", "The bus was late.",
+)  # fmt: skip
+UNKNOWN = "The text does not say that."
+
+
+def value_of(rng: Random, kind: str) -> str:
+    match kind:
+        case "city" | "trip":
+            return city(rng)
+        case "job":
+            return article(rng.choice(JOBS))
+        case "house":
+            return rng.choice(COLORS)
+        case "pet":
+            return article(rng.choice(ANIMALS))
+        case "food":
+            return rng.choice(FOODS)
+        case "age":
+            return str(rng.randint(4, 99))
+        case "birth":
+            return rng.choice(MONTHS)
+        case "day":
+            return rng.choice(DAYS)
+        case "friend":
+            return name(rng)
+        case _:
+            raise KeyError(kind)
+
+
+def paragraph(rng: Random, unseen: bool) -> Conversation:
+    people = different(rng, name, rng.choice((1, 2, 2, 2, 3)))
+    told: list[tuple[str, str, str]] = []  # (fact, who, value)
+    for person in people:
+        told += [(kind, person, value_of(rng, kind)) for kind in rng.sample(list(FACTS), rng.randint(1, 3))]
+    items = rng.choice(ITEMS)
+    counts = [(person, rng.randint(2, 99)) for person in people if rng.random() < 0.3]
+    sentences = [expand(rng, rng.choice(FACTS[kind].told), n=who, v=value) for kind, who, value in told]
+    sentences += [f"{who} has {n} {items}." for who, n in counts]
+    if rng.random() < 0.3:
+        sentences.append(rng.choice(FILLER))
+    if rng.random() < 0.8:
+        rng.shuffle(sentences)
+    if counts and rng.random() < 0.3:
+        who, n = rng.choice(counts)
+        question, answer = f"How many {items} does {who} have?", f"{who} has {n} {items}."
+    elif rng.random() < 0.07:
+        who = rng.choice(people)
+        kind = rng.choice([k for k in FACTS if all((k, who) != (f, w) for f, w, _ in told)])
+        question, answer = expand(rng, rng.choice(FACTS[kind].asked), n=who), UNKNOWN
+    else:
+        kind, who, value = rng.choice(told)
+        fact = FACTS[kind]
+        # A held-out instance has either an unseen question or an unseen frame.
+        question = expand(rng, rng.choice(fact.unseen if unseen and rng.random() < 0.6 else fact.asked), n=who)
+        answer = fact.answer.format(n=who, v=value)
+    frame = rng.choice(UNSEEN_FRAMES if unseen else FRAMES)
+    return [("user", typed(rng, expand(rng, frame, p=" ".join(sentences), q=question))), ("assistant", answer)]

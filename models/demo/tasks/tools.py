@@ -1,0 +1,210 @@
+"""Call a given tool: the list stands in the system message, as the chat template writes it, and the answer is one tool call.
+
+The template writes one line per tool: its name and a JSON object of parameter names and types. Names of tools and parameters
+vary, and some are made up, so that the model copies them from the list. Requests that no tool serves are answered in words.
+"""
+
+# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+
+import json
+from dataclasses import dataclass
+from random import Random
+
+from .language import Conversation, expand, typed, words
+from .names import COLORS, DAYS, FOODS, ITEMS, city, different, name, word
+
+TOOLS_HEADING = "Tools:"
+SYSTEM = (
+    "",
+    "You are a helpful assistant.",
+    "You are a helpful assistant. Call a tool when it helps.",
+    "You can call tools.",
+    "Be brief.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Something a tool does: patterns for its name, its parameters (name pattern, type, kind of value), and how people ask."""
+
+    names: str
+    parameters: tuple[tuple[str, str, str], ...]
+    asked: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+
+INTENTS = (
+    Intent("[get_weather|weather|find_weather|current_weather|weather_report|check_weather]", (("[city|location|place|town]", "string", "city"),),
+           ("[What is|What's|How is] the weather [in|like in] {0}[ today| now|]?", "[Will it|Does it] rain in {0}[ today|]?", "Weather in {0}?",
+            "[Is it|How] [warm|cold|sunny] [is it |]in {0}[ today|]?", "[Get|Check|Tell me|Show me] the weather in {0}[.|]"),
+           ("Do I need an umbrella in {0}?", "What does the weather look like in {0}?")),
+    Intent("[get_time|current_time|time_in|local_time|clock]", (("[city|location|place|town]", "string", "city"),),
+           ("What time is it in {0}[ now|]?", "[Tell me|Get|Show me] the time in {0}[.|]", "[What is|What's] the [local |current |]time in {0}?"),
+           ("How late is it in {0}?", "I need the time in {0}.")),
+    Intent("[set_timer|start_timer|timer|set_alarm]", (("[minutes|duration|length]", "integer", "number"),),
+           ("[Set|Start] a timer for {0} minutes[.|]", "[Wake me|Remind me] in {0} minutes[.|]", "Timer[:| for] {0} minutes"),
+           ("I need a timer of {0} minutes.", "Let me know when {0} minutes are over.")),
+    Intent("[send_message|message|write_to|send_text|text_message]", (("[to|recipient|person|name]", "string", "name"), ("[text|message|content|body]", "string", "phrase")),
+           ('[Send|Write] {0} [a message|a text]: {1}', '[Tell|Text|Message] {0}: {1}', 'Send "{1}" to {0}[.|]'),
+           ('Let {0} know: {1}', 'Write to {0} and say: {1}')),
+    Intent("[play_song|play_music|play|start_music]", (("[artist|singer|musician]", "string", "name"),),
+           ("Play [something|a song|music] by {0}[.|]", "[I want to hear|Let me hear|Put on] [music|a song] by {0}[.|]"),
+           ("Can I hear some {0}?", "Start a song by {0}.")),
+    Intent("[convert_currency|exchange|currency|convert_money]", (("[amount|value]", "integer", "number"), ("[from|source]", "string", "currency"), ("[to|target]", "string", "currency")),
+           ("[Convert|Change|Exchange] {0} {1} [to|into] {2}[.|]", "How much is {0} {1} in {2}?", "{0} {1} in {2}?"),
+           ("What do I get for {0} {1} in {2}?", "I want to change {0} {1} into {2}.")),
+    Intent("[find_restaurant|restaurants|search_restaurant|book_table]", (("[city|location|place]", "string", "city"), ("[food|dish|cuisine]", "string", "food")),
+           ("[Find|Show me|Search for] a [restaurant|place] in {0} [with|for|that has] {1}[.|]", "Where can I eat {1} in {0}?"),
+           ("I am in {0} and want to eat {1}.", "Which place in {0} serves {1}?")),
+    Intent("[book_flight|find_flight|search_flights|flights]", (("[from|origin|start]", "string", "city"), ("[to|destination]", "string", "city"), ("[day|date]", "string", "day")),
+           ("[Book|Find|Search|Get me] a flight from {0} to {1} on {2}[.|]", "I [want|need] to fly from {0} to {1} on {2}[.|]"),
+           ("Is there a flight from {0} to {1} on {2}?", "Get me from {0} to {1} on {2}.")),
+    Intent("[add_item|add_to_list|buy|order_item|shopping_list]", (("[item|product|name]", "string", "item"), ("[quantity|amount|count|number]", "integer", "number")),
+           ("[Add|Put] {1} {0} [to|on] [my|the] [shopping |]list[.|]", "[Order|Buy] {1} {0}[.|]", "I need {1} {0}[.|]"),
+           ("We are out of {0}, get {1}.", "Please get me {1} {0}.")),
+    Intent("[set_light|light|change_light|set_color]", (("[room|place]", "string", "room"), ("[color|colour]", "string", "color")),
+           ("[Make|Turn|Set] the light in the {0} [to |]{1}[.|]", "[Change|Switch] the {0} light to {1}[.|]"),
+           ("I want {1} light in the {0}.", "The {0} light should be {1}.")),
+    Intent("[call_person|phone_call|call|dial]", (("[person|name|contact]", "string", "name"),),
+           ("[Call|Phone|Ring|Dial] {0}[.|]", "[I want to|Let me] [talk to|speak with|speak to] {0}[.|]", "Can you call {0}?"),
+           ("Get {0} on the phone.", "Give {0} a call.")),
+    Intent("[get_population|population|count_people]", (("[city|place|town]", "string", "city"),),
+           ("How many people live in {0}?", "[What is|What's|Get|Find] the population of {0}[?|]"),
+           ("How big is {0}?", "How many inhabitants does {0} have?")),
+)  # fmt: skip
+ROOMS = words("kitchen bathroom bedroom garden hall office garage living_room")
+CURRENCIES = words("dollars euros pounds yen francs")
+PHRASES = (
+    "I am [late|home|here|busy|ready|on my way]", "[see you|call me|meet me] [later|tomorrow|soon|tonight|on {day}]",
+    "dinner is [ready|at {n}]", "[happy birthday|thank you|good luck|well done]", "[buy|bring] {n} {item}", "I will [arrive|leave] at {n}",
+)  # fmt: skip
+NO_TOOL = (
+    ("[Hello|Hi|Hey|Good morning][!|.|]", "Hello! How can I help you?"),
+    ("[Thank you|Thanks|Thanks a lot][!|.|]", "You are welcome!"),
+    (
+        "[Who are you|What are you]?",
+        "I am Triolet's demo model, a very small language model that runs on your own machine.",
+    ),
+)
+
+
+def _value(rng: Random, kind: str) -> str | int:
+    match kind:
+        case "city":
+            return city(rng)
+        case "name":
+            return name(rng)
+        case "number":
+            return rng.randint(2, 99)
+        case "food":
+            return rng.choice(FOODS)
+        case "day":
+            return rng.choice(DAYS)
+        case "item":
+            return rng.choice(ITEMS)
+        case "room":
+            return rng.choice(ROOMS)
+        case "color":
+            return rng.choice(COLORS)
+        case "currency":
+            return rng.choice(CURRENCIES)
+        case "phrase":
+            return expand(rng, rng.choice(PHRASES), day=rng.choice(DAYS), n=rng.randint(2, 12), item=rng.choice(ITEMS))
+        case _:
+            return word(rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+
+    def line(self) -> str:
+        return self.name + " " + json.dumps(dict(self.parameters))
+
+
+def _tool(rng: Random, intent: Intent) -> Tool:
+    parameters: list[tuple[str, str]] = []
+    for pattern, kind, _ in intent.parameters:
+        parameters.append((expand(rng, pattern), kind))
+    return Tool(expand(rng, intent.names), tuple(parameters))
+
+
+def _made_up(rng: Random) -> Tool:
+    keys = different(rng, words("size color name city count item speed level title code key mode"), rng.randint(1, 2))
+    return Tool(
+        word(rng) + "_" + word(rng),
+        tuple((key, "integer" if key in ("size", "count", "speed", "level", "code") else "string") for key in keys),
+    )
+
+
+def call_text(name_: str, arguments: dict[str, str | int]) -> str:
+    return "<tool_call>" + json.dumps({"name": name_, "arguments": arguments}, ensure_ascii=False) + "</tool_call>"
+
+
+def _explicit(rng: Random, tool: Tool, unseen: bool) -> tuple[str, dict[str, str | int]]:
+    kinds = {"name": "name", "city": "city", "color": "color", "item": "item"}
+    arguments = {
+        key: rng.randint(1, 99) if kind == "integer" else _value(rng, kinds.get(key, "word"))
+        for key, kind in tool.parameters
+    }
+    given = " and ".join(f"{key} {value}" for key, value in arguments.items())
+    verb = rng.choice(
+        ("Apply", "Invoke the tool")
+        if unseen
+        else ("Call", "Use", "Run", "Call the tool", "Use the tool", "Please call")
+    )
+    return f"{verb} {tool.name} with {given}.", arguments
+
+
+def tool_call(rng: Random, unseen: bool) -> Conversation:
+    intents = rng.sample(INTENTS, rng.choice((1, 2, 3, 3, 4)))
+    tools = [_tool(rng, intent) for intent in intents]
+    if made_up := rng.random() < 0.25:
+        tools[0] = _made_up(rng)
+    chosen, intent = tools[0], intents[0]
+    shown = rng.sample(tools, len(tools))
+    preamble = rng.choice(SYSTEM)
+    system = (preamble + "\n\n" if preamble else "") + TOOLS_HEADING + "\n" + "\n".join(tool.line() for tool in shown)
+    turns: Conversation = [("system", system)]
+    if rng.random() < 0.1 and not unseen:
+        question, answer = rng.choice(NO_TOOL)
+        return [*turns, ("user", typed(rng, expand(rng, question))), ("assistant", answer)]
+    if made_up:
+        question, arguments = _explicit(rng, chosen, unseen)
+    else:
+        values = [_value(rng, kind) for _, _, kind in intent.parameters]
+        question = expand(rng, rng.choice(intent.unseen if unseen else intent.asked), *values)
+        arguments = {key: value for (key, _), value in zip(chosen.parameters, values, strict=True)}
+    turns += [("user", typed(rng, question)), ("assistant", call_text(chosen.name, arguments))]
+    return turns
+
+
+def tool_result(rng: Random, unseen: bool) -> Conversation:
+    """The turn after a call: the tool's JSON is told in words."""
+    place = city(rng)
+    kind = rng.randrange(3)
+    if kind == 0:
+        sky, degrees = rng.choice(("sunny", "cloudy", "rainy", "windy", "snowy", "foggy")), rng.randint(-9, 39)
+        result = {"temperature": degrees, rng.choice(("sky", "conditions", "weather")): sky}
+        return _after_call(rng, INTENTS[0], [place], result, f"It is {sky} and {degrees} degrees in {place}.", unseen)
+    if kind == 1:
+        time = f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
+        return _after_call(rng, INTENTS[1], [place], {"time": time}, f"It is {time} in {place}.", unseen)
+    people = rng.randint(100, 9999)
+    return _after_call(rng, INTENTS[11], [place], {"population": people}, f"{people} people live in {place}.", unseen)
+
+
+def _after_call(
+    rng: Random, intent: Intent, values: list[str], result: dict[str, object], answer: str, unseen: bool
+) -> Conversation:
+    tool = _tool(rng, intent)
+    question = expand(rng, rng.choice(intent.unseen if unseen else intent.asked), *values)
+    arguments: dict[str, str | int] = {key: value for (key, _), value in zip(tool.parameters, values, strict=True)}
+    return [
+        ("system", TOOLS_HEADING + "\n" + tool.line()),
+        ("user", typed(rng, question)),
+        ("assistant", call_text(tool.name, arguments)),
+        ("tool", json.dumps(result)),
+        ("assistant", answer),
+    ]

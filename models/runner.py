@@ -1,0 +1,179 @@
+"""What runs a model: the interface of every runner, and the choice of one for a checkpoint and a machine.
+
+A runner gives the same logits for a token whatever else is in its batch and however the prompt was cut into chunks.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from .batch import Batch
+from .checkpoint import Checkpoint
+from .errors import DoesNotFit, UnsupportedDevice
+from .generation import GenerationDefaults
+from .host import available_memory, usable_cores
+from .plan import Plan, choose_num_blocks
+from .spec import ModelSpec
+from .weights import load_weights
+
+BLOCK_SIZE = 64  # tokens of a KV block, on every device
+MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that want more rows run in parts
+WeightFormat = Literal["float32", "bfloat16", "int8"]
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+class Runner(Protocol):
+    """One model on one device, with its KV cache. One thread calls it."""
+
+    def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Write the batch's keys and values, return float32 logits [rows, vocab]: a view until the next forward."""
+        ...
+
+    def copy_blocks(self, sources: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]) -> None: ...
+
+    def close(self) -> object:
+        """Stop its threads. Idempotent."""
+        ...
+
+
+class LoadedModel(Struct, frozen=True, kw_only=True):
+    """A runner and everything the worker reports about it."""
+
+    runner: Runner
+    spec: ModelSpec
+    plan: Plan
+    name: str  # of the checkpoint folder
+    device: str
+    dtype: str
+    quantize: str
+    generation: GenerationDefaults
+
+
+def load_runner(
+    path: Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    quantize: str = "none",
+    max_model_len: int | None = None,
+    max_running: int = 64,
+    max_step_tokens: int = 512,
+    kv_cache_memory: int | None = None,
+    threads: int | None = None,
+    on_progress: Progress | None = None,
+) -> LoadedModel:
+    """Read the checkpoint, plan the memory, load and compile. Every refusal is a LoadError, made as early as can be.
+
+    dtype "auto" is the checkpoint's own: bfloat16 stays, float32 and float16 run as float32.
+    """
+    report = on_progress or _ignore
+    checkpoint = Checkpoint(path)
+    if dtype == "auto":
+        dtype = checkpoint.dtype
+    weight_format = _weight_format(device, dtype, quantize)
+    plan = plan_memory(
+        checkpoint,
+        weight_format,
+        max_model_len=max_model_len,
+        max_running=max_running,
+        max_step_tokens=max_step_tokens,
+        kv_cache_memory=kv_cache_memory,
+        threads=usable_cores() if threads is None else threads,
+        available=available_memory(),
+    )
+    weights = load_weights(checkpoint, checkpoint.spec, lambda done, total: report("reading weights", done, total))
+    from .cpu_runner import CpuRunner
+
+    runner = CpuRunner(
+        checkpoint.spec,
+        weights,
+        weight_format=weight_format,
+        num_blocks=plan.num_blocks,
+        block_size=plan.block_size,
+        max_step_tokens=plan.max_step_tokens,
+        max_logit_rows=plan.max_logit_rows,
+        max_model_len=plan.max_model_len,
+        threads=plan.threads,
+        on_progress=lambda done, total: report("packing weights", done, total),
+    )
+    return LoadedModel(
+        runner=runner,
+        spec=checkpoint.spec,
+        plan=plan,
+        name=checkpoint.name,
+        device="cpu",
+        dtype="bfloat16" if weight_format == "int8" else weight_format,
+        quantize=quantize,
+        generation=checkpoint.generation,
+    )
+
+
+def plan_memory(
+    checkpoint: Checkpoint,
+    weight_format: WeightFormat,
+    *,
+    max_model_len: int | None,
+    max_running: int,
+    max_step_tokens: int,
+    kv_cache_memory: int | None,
+    threads: int,
+    available: int,
+) -> Plan:
+    """Bytes for everything, from the checkpoint's headers alone."""
+    from .cpu_memory import memory_plan
+
+    spec = checkpoint.spec
+    numbers = {"max-model-len": max_model_len, "max-running": max_running, "max-step-tokens": max_step_tokens}
+    for name, value in {**numbers, "threads": threads}.items():
+        if value is not None and value < 1:
+            raise UnsupportedDevice(f"--{name} {value}: must be at least 1")
+    if max_model_len is not None and max_model_len > spec.max_position:
+        raise DoesNotFit(
+            f"--max-model-len {max_model_len} is beyond the model's context of {spec.max_position} tokens: lower it"
+        )
+    length = max_model_len or spec.max_position
+    rows = max(1, min(max_step_tokens, max(max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))))
+    needs = memory_plan(spec, weight_format, BLOCK_SIZE, max_step_tokens, rows, length, threads)
+    blocks = choose_num_blocks(
+        available=available,
+        fixed_bytes=needs.weights_bytes + needs.workspace_bytes + checkpoint.widened_bytes,
+        block_bytes=needs.kv_block_bytes,
+        block_size=BLOCK_SIZE,
+        max_model_len=length,
+        max_running=max_running,
+        kv_cache_memory=kv_cache_memory,
+    )
+    return Plan(
+        weights_bytes=needs.weights_bytes,
+        workspace_bytes=needs.workspace_bytes,
+        kv_bytes=blocks * needs.kv_block_bytes,
+        num_blocks=blocks,
+        block_size=BLOCK_SIZE,
+        max_model_len=length,
+        max_step_tokens=max_step_tokens,
+        max_logit_rows=rows,
+        threads=threads,
+        sequences_at_full_length=blocks / -(-length // BLOCK_SIZE),
+    )
+
+
+def _weight_format(device: str, dtype: str, quantize: str) -> WeightFormat:
+    if device not in ("auto", "cpu"):
+        raise UnsupportedDevice(f"--device {device}: this version runs on the CPU only; use --device cpu")
+    match quantize, dtype:
+        case "none", "float32" | "bfloat16":
+            return dtype
+        case "int8", "float32" | "bfloat16":
+            return "int8"
+        case "none", _:
+            raise UnsupportedDevice(f"--dtype {dtype}: the CPU runs bfloat16 and float32")
+        case _:
+            raise UnsupportedDevice(f"--quantize {quantize}: the CPU runs none and int8")
+
+
+def _ignore(stage: str, done: int, total: int) -> None:
+    pass

@@ -1,0 +1,185 @@
+"""What the OpenAI dialect answers: whole bodies, and the chunks of a stream.
+
+`finish_reason` and `logprobs` are always present, null included: clients index them. The two fields that OpenAI does not
+have stand beside its own: `stop_reason` (the stop string or token id that matched) and `triolet_finish_reason` (the
+reason in this server's words, such as `deadline`).
+"""
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .events import FinishReason, Usage
+
+OpenAIFinishReason = Literal["stop", "length", "tool_calls"]
+
+OPENAI_REASON: dict[FinishReason, OpenAIFinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "cancelled": "stop",
+    "deadline": "length",
+    "stalled": "length",
+    "error": "stop",
+}
+
+
+class PromptTokensDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int
+
+
+class UsageBody(Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+def usage_body(usage: Usage) -> UsageBody:
+    return UsageBody(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=usage.reasoning_tokens),
+    )
+
+
+class TopLogprobBody(Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprobBody(Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprobBody]
+
+
+class ChatLogprobs(Struct, frozen=True, kw_only=True):
+    content: list[TokenLogprobBody]
+
+
+class CompletionLogprobs(Struct, frozen=True, kw_only=True):
+    """Parallel lists, one entry per token; an echoed prompt's first token has no probability."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class AnswerMessage(Struct, frozen=True, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(Struct, frozen=True, kw_only=True):
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: OpenAIFinishReason
+    stop_reason: str | int | None
+    triolet_finish_reason: FinishReason
+
+
+class ChatCompletion(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+
+
+class CompletionChoice(Struct, frozen=True, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: OpenAIFinishReason
+    stop_reason: str | int | None
+    triolet_finish_reason: FinishReason
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, frozen=True, kw_only=True):
+    """`stop_reason` and `triolet_finish_reason` come with the finish chunk."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: OpenAIFinishReason | None = None
+    stop_reason: str | int | None | UnsetType = UNSET
+    triolet_finish_reason: FinishReason | UnsetType = UNSET
+
+
+class ChatChunk(Struct, frozen=True, kw_only=True):
+    """One `data:` event. With `include_usage`, `usage` is null in every chunk but the last, which has no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageBody | None | UnsetType = UNSET
+
+
+class CompletionChunkChoice(Struct, frozen=True, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: OpenAIFinishReason | None = None
+    stop_reason: str | int | None | UnsetType = UNSET
+    triolet_finish_reason: FinishReason | UnsetType = UNSET
+
+
+class CompletionChunk(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChunkChoice]
+    usage: UsageBody | None | UnsetType = UNSET
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "triolet"
+    max_model_len: int
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Tokenization(Struct, frozen=True, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Detokenization(Struct, frozen=True, kw_only=True):
+    prompt: str

@@ -1,0 +1,101 @@
+"""The frames of the WebSocket `/v1/stream`: JSON text, told apart by `type`.
+
+`id` is the client's name for a request, unique among its running ones. `seq` counts the server's frames of one request
+from 0. Every `create` is answered by exactly one `finished` or `failed`; `error` is for what belongs to no request.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from .errors import ErrorDetail
+from .events import FinishReason, Timing
+from .openai_responses import ChatLogprobs, UsageBody
+
+RequestName = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class ClientFrame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """Base of what clients send."""
+
+
+class Auth(ClientFrame, frozen=True, kw_only=True, tag="auth"):
+    """The first frame, where keys are configured and the handshake had no Authorization header."""
+
+    api_key: str
+
+
+class Create(ClientFrame, frozen=True, kw_only=True, tag="create"):
+    """Start a request: the body of a chat completion, or of a completion when it has a `prompt`."""
+
+    id: RequestName
+    request: Raw
+
+
+class CancelFrame(ClientFrame, frozen=True, kw_only=True, tag="cancel"):
+    """Stop a request; its `finished` says so. Harmless when it has ended already."""
+
+    id: RequestName
+
+
+class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
+    """The client takes `tokens` more tokens of this request; from the first such frame on, only what it grants."""
+
+    id: RequestName
+    tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+FromClient = Auth | Create | CancelFrame | CreditFrame
+
+
+class ServerFrame(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of what the server sends."""
+
+
+class StartedFrame(ServerFrame, frozen=True, kw_only=True, tag="started"):
+    """The request has its place; `request_id` is its name in the server's log."""
+
+    id: str
+    seq: int
+    model: str
+    request_id: str
+
+
+class TokenFrame(ServerFrame, frozen=True, kw_only=True, tag="token"):
+    """Text of one choice. `tokens` is how many token ids it covers, and what flow control counts."""
+
+    id: str
+    seq: int
+    index: int
+    kind: Literal["text", "reasoning", "tool"]
+    text: str
+    tokens: int
+    logprobs: ChatLogprobs | UnsetType = UNSET
+
+
+class FinishedChoice(Struct, frozen=True, kw_only=True):
+    index: int
+    reason: FinishReason
+    stop_reason: str | int | None = None
+
+
+class FinishedFrame(ServerFrame, frozen=True, kw_only=True, tag="finished"):
+    id: str
+    seq: int
+    reason: FinishReason
+    choices: list[FinishedChoice]
+    usage: UsageBody
+    timing: Timing
+
+
+class FailedFrame(ServerFrame, frozen=True, kw_only=True, tag="failed"):
+    id: str
+    seq: int
+    error: ErrorDetail
+
+
+class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
+    error: ErrorDetail
+
+
+ToClient = StartedFrame | TokenFrame | FinishedFrame | FailedFrame | ErrorFrame

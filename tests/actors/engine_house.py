@@ -1,0 +1,104 @@
+"""A running engine on the bundled model, for tests: requests in, texts out, and the checks that nothing leaks."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+import triolet.actors.engine as engine_module
+from triolet.actors.engine import Engine, run_engine
+from triolet.actors.outbox import Outbox
+from triolet.protocol.events import Failed, Finished, StreamEvent, Token
+from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+
+MODEL = str(Path(engine_module.__file__).parent.parent / "models" / "demo" / "checkpoint")
+
+
+def settings_for(*, inline: bool = False, limits: LimitSettings | None = None, **engine: object) -> ServeSettings:
+    fields: dict[str, object] = {"model": MODEL, "threads": 1, "kv_cache_memory": 32 << 20}
+    return ServeSettings(
+        engine=EngineSettings(**(fields | engine)),  # type: ignore[arg-type]  # fields of any type
+        limits=limits or LimitSettings(),
+        inline=inline,
+    )
+
+
+@asynccontextmanager
+async def running(settings: ServeSettings) -> AsyncIterator[Engine]:
+    """An engine for the length of a block; everything of it is gone afterwards."""
+    async with trio.open_nursery() as nursery:
+        engine: Engine = await nursery.start(partial(run_engine, settings))
+        yield engine
+        nursery.cancel_scope.cancel()
+
+
+def chat(text: str) -> ChatPrompt:
+    return ChatPrompt(messages=(ChatMessage(role="user", content=text),))
+
+
+def submit(engine: Engine, prompt: Prompt | str, *, seed: int | None = None, **changes: object) -> Outbox:
+    """Send a request; without a seed it is greedy."""
+    fields: dict[str, object] = {
+        "prompts": (TextPrompt(text=prompt) if isinstance(prompt, str) else prompt,),
+        "sampling": Sampling(temperature=0.0) if seed is None else Sampling(temperature=1.0, seed=seed),
+        "max_tokens": 16,
+    }
+    request = Generate(id=engine.gateway.new_id(), model=engine.model_name, **(fields | changes))  # type: ignore[arg-type]  # fields of any type
+    return engine.gateway.submit(request)
+
+
+class Answer:
+    """Everything that one stream brought."""
+
+    def __init__(self) -> None:
+        self.events: list[StreamEvent] = []
+
+    async def read(self, outbox: Outbox, on_event: Callable[[StreamEvent], None] = lambda event: None) -> "Answer":
+        while True:
+            try:
+                events = await outbox.drain()
+            except trio.EndOfChannel:
+                return self
+            for event in events:
+                self.events.append(event)
+                on_event(event)
+
+    def text(self, index: int = 0) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Token) and event.index == index)
+
+    @property
+    def end(self) -> Finished | Failed:
+        terminal = [event for event in self.events if isinstance(event, Finished | Failed)]
+        assert len(terminal) == 1
+        assert terminal[0] is self.events[-1]
+        return terminal[0]
+
+
+async def read_all(outboxes: list[Outbox]) -> list[Answer]:
+    answers = [Answer() for _ in outboxes]
+    async with trio.open_nursery() as nursery:
+        for answer, outbox in zip(answers, outboxes, strict=True):
+            nursery.start_soon(answer.read, outbox)
+    return answers
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a state that must come; the limit is far above anything a busy machine needs."""
+    with trio.move_on_after(60) as scope:
+        while not condition():  # noqa: ASYNC110 - the state of other actors and processes gives no event
+            await trio.sleep(0.002)
+    assert not scope.cancelled_caught, f"waited in vain until {what}"
+
+
+async def until_balanced(engine: Engine) -> None:
+    """All blocks come back, and nothing of any request stays."""
+    await until(lambda: engine.ledger().kv_blocks.owned == 0, "no block is owned")
+    blocks = engine.ledger().kv_blocks
+    assert blocks.free + blocks.cached == blocks.total
+    assert engine.ledger().requests == 0
+    statistics = engine.scheduler_statistics()
+    assert (statistics.requests, statistics.running, statistics.parked, statistics.waiting) == (0, 0, 0, 0)

@@ -1,0 +1,32 @@
+"""`python -m tests.actors.simulation --seed N --count M [--plant NAME]`: live through seeds; a seed has one digest."""
+
+import argparse
+import sys
+import traceback
+from contextlib import nullcontext
+
+from .plants import PLANTS, planted
+from .world import simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.actors.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="plant this bug first")
+    options = parser.parse_args()
+    for seed in range(options.seed, options.seed + options.count):
+        try:
+            with planted(options.plant, seed) if options.plant else nullcontext():
+                outcome = simulate(seed)
+        except (Exception, BaseExceptionGroup):
+            traceback.print_exc()
+            print(f"seed {seed} failed; replay it with --seed {seed}", file=sys.stderr)
+            return 1
+        ends = ", ".join(f"{count} {end}" for end, count in sorted(outcome.ends.items()))
+        print(f"seed {seed} digest {outcome.digest} steps {outcome.steps} preemptions {outcome.preemptions}: {ends}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

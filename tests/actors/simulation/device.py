@@ -1,0 +1,151 @@
+"""A worker without a model: what a KV slot holds depends on every token before it, as in a real one, but is one number.
+
+A step reads the slots that the block tables name, so a block that was reused too early, shared wrongly or skipped gives
+other tokens than `expected_tokens` says. The device keeps rows as the real worker does and refuses a step that does
+not fit them.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from triolet.protocol.events import TokenLogprob
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import BLOCK_SIZE
+from triolet.protocol.steps import Chunk, Row, SequenceRecord, Step, StepDone
+
+VOCABULARY = 48
+EOS = 0
+
+Slot = tuple[int, int]  # position, and a digest of all tokens up to it
+_MASK = 2**64 - 1
+
+
+def mix(digest: int, token: int) -> int:
+    return ((digest ^ (token + 1)) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
+
+
+def sample(digest: int, length: int, prompt_tokens: int, sampling: Sampling, stops: tuple[int, ...]) -> int:
+    """The token at index `length`, given the digest of those before it: counter-based, like the real sampler."""
+    draw = mix(digest, sampling.seed ^ length) >> 20
+    token = draw % VOCABULARY
+    while token in stops and length - prompt_tokens < sampling.min_tokens:
+        token = (token + 1) % VOCABULARY
+    return token
+
+
+def logprob(digest: int, token: int) -> TokenLogprob:
+    return TokenLogprob(token_id=token, logprob=-(mix(digest, token) % 1000) / 100)
+
+
+def expected_tokens(prompt: tuple[int, ...], sampling: Sampling, stops: tuple[int, ...]) -> Iterator[int]:
+    """What the device generates after `prompt`, for ever: the oracle."""
+    digest = 0
+    for token in prompt:
+        digest = mix(digest, token)
+    length = len(prompt)
+    while True:
+        token = sample(digest, length, len(prompt), sampling, stops)
+        yield token
+        digest = mix(digest, token)
+        length += 1
+
+
+def expected_prompt_logprobs(prompt: tuple[int, ...]) -> list[TokenLogprob]:
+    digest, scores = 0, []
+    for token, following in pairwise(prompt):
+        digest = mix(digest, token)
+        scores.append(logprob(digest, following))
+    return scores
+
+
+class _Row:
+    def __init__(self, record: SequenceRecord) -> None:
+        self.record = record
+        self.tokens = list(record.tokens)
+        self.blocks: list[int] = []
+        self.computed: int | None = None  # set by the first chunk
+        self.failed = False
+
+
+class FakeDevice:
+    """Applies steps; `poisoned` decides which rows give no usable numbers."""
+
+    def __init__(
+        self, *, num_blocks: int, max_step_tokens: int, max_running: int, poisoned: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.rows: dict[int, _Row] = {}
+        self.content: list[list[Slot | None]] = [[None] * BLOCK_SIZE for _ in range(num_blocks)]
+        self._max_step_tokens = max_step_tokens
+        self._max_running = max_running
+        self._poisoned = poisoned
+        self._last_step = 0
+
+    def apply(self, step: Step, duration: float) -> StepDone:
+        assert step.step > self._last_step, "step ids only grow"
+        self._last_step = step.step
+        for sequence in step.dropped:
+            del self.rows[sequence]
+        for record in step.new:
+            assert record.sequence not in self.rows, f"sequence {record.sequence} is known already"
+            self.rows[record.sequence] = _Row(record)
+        assert step.chunks, "an empty step"
+        assert sum(chunk.count for chunk in step.chunks) <= self._max_step_tokens, "over the token budget"
+        assert len({chunk.sequence for chunk in step.chunks}) == len(step.chunks) <= self._max_running
+        self._check_writers(step)
+        return StepDone(
+            step=step.step,
+            rows=tuple(self._run(chunk) for chunk in step.chunks),
+            duration=duration,
+            model_duration=duration / 2,
+        )
+
+    def _check_writers(self, step: Step) -> None:
+        """Chunks of one step run at the same time: nobody may read a block that another one writes."""
+        writers: dict[int, int] = {}
+        for chunk in step.chunks:
+            row = self.rows[chunk.sequence]
+            row.blocks.extend(chunk.blocks)
+            assert len(row.blocks) * BLOCK_SIZE >= chunk.start + chunk.count, "blocks do not cover the chunk"
+            first, last = chunk.start // BLOCK_SIZE, (chunk.start + chunk.count - 1) // BLOCK_SIZE
+            for block in row.blocks[first : last + 1]:
+                assert writers.setdefault(block, chunk.sequence) == chunk.sequence, f"two write block {block}"
+        for chunk in step.chunks:
+            for block in self.rows[chunk.sequence].blocks[: chunk.start // BLOCK_SIZE]:
+                assert writers.get(block, chunk.sequence) == chunk.sequence, f"block {block} is read while written"
+
+    def _run(self, chunk: Chunk) -> Row:
+        row = self.rows[chunk.sequence]
+        end = chunk.start + chunk.count
+        if row.failed:  # steps in flight go on with a token that never was, until the front has read of the failure
+            return Row(sequence=chunk.sequence, error="nonfinite_logits")
+        assert row.computed in (None, chunk.start), f"{chunk} does not follow {row.computed}"
+        assert chunk.count > 0
+        assert end <= len(row.tokens), f"{chunk} is beyond the {len(row.tokens)} tokens of its sequence"
+        assert chunk.sample <= (end == len(row.tokens))
+        row.computed = end
+        digest = self._read(row, chunk.start - 1) if chunk.start else 0
+        scores: list[TokenLogprob] = []
+        prompt_tokens = row.record.prompt_tokens
+        for position in range(chunk.start, end):
+            digest = mix(digest, row.tokens[position])
+            self.content[row.blocks[position // BLOCK_SIZE]][position % BLOCK_SIZE] = (position, digest)
+            if chunk.prompt_logprobs and position + 1 < prompt_tokens:
+                scores.append(logprob(digest, row.tokens[position + 1]))
+        if self._poisoned():
+            row.failed = True
+            return Row(sequence=chunk.sequence, error="nonfinite_logits")
+        if not chunk.sample:
+            return Row(sequence=chunk.sequence, prompt_logprobs=tuple(scores))
+        token = sample(digest, end, prompt_tokens, row.record.sampling, row.record.stop_token_ids)
+        row.tokens.append(token)
+        return Row(sequence=chunk.sequence, tokens=(token,), prompt_logprobs=tuple(scores))
+
+    def _read(self, row: _Row, position: int) -> int:
+        """Attention reads every slot up to `position`; the digest in the last one stands for them all."""
+        for block in range(position // BLOCK_SIZE + 1):
+            offset = min(position - block * BLOCK_SIZE, BLOCK_SIZE - 1)
+            slot = self.content[row.blocks[block]][offset]
+            assert slot is not None, "an unwritten slot is read"
+            assert slot[0] == block * BLOCK_SIZE + offset, "a slot of another position is read"
+        assert slot is not None
+        return slot[1]

@@ -1,0 +1,188 @@
+"""The same lives through the real gateway, detokenizer and outboxes, with a tokenizer of one character per token.
+
+Here the oracle is the text: what decoding all expected tokens at once and cutting at the stop string gives. Each stream
+must be Started, text, one ChoiceFinished per choice and one terminal event, and its usage must count what it says.
+"""
+
+import random
+from functools import partial
+from itertools import islice
+
+import msgspec
+import trio
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from triolet.actors.detokenizer import Detokenizer
+from triolet.actors.gateway import Gateway
+from triolet.actors.outbox import Outbox
+from triolet.actors.scheduler import run_scheduler
+from triolet.actors.scheduler_state import SchedulerState
+from triolet.actors.text_tokenizer import TextTokenizer
+from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token
+from triolet.protocol.messages import Admit, ToDetokenizer, ToScheduler, ToTokenizer
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import LimitSettings
+from triolet.protocol.steps import Step
+
+from .device import EOS, VOCABULARY, expected_tokens
+from .front import SimulationError, require
+from .scenario import Scenario
+from .worker import Supervised
+from .world import PATIENCE, Outcome, check_every_plan, check_nothing_left, run_life
+
+
+def simulate_house(seed: int) -> Outcome:
+    """Live one life behind the real front; raises what goes wrong."""
+    return run_life(seed, _live)
+
+
+def one_character_tokenizer() -> TextTokenizer:
+    letters = [chr(ord("A") + number) for number in range(VOCABULARY - 1)]
+    vocabulary = {"<|end|>": EOS} | {letter: number + 1 for number, letter in enumerate(letters)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
+    return TextTokenizer(tokenizer, None)
+
+
+class Client:
+    """A request, its client's habit and what came out of its outbox."""
+
+    def __init__(self, admit: Admit, habit: str, rng: random.Random, tokenizer: TextTokenizer) -> None:
+        stop = tuple(chr(ord("A") + rng.randrange(VOCABULARY - 1)) * n for n in (1, 2) if rng.random() < 0.15)
+        sampling = msgspec.structs.replace(admit.request.sampling, min_tokens=0)
+        request = msgspec.structs.replace(admit.request, stop=stop, sampling=sampling)
+        self.admit = msgspec.structs.replace(admit, request=request)
+        self.id = request.id
+        self.habit = habit
+        self.events: list[StreamEvent] = []
+        self._tokenizer = tokenizer
+
+    def check(self) -> str:
+        """The whole stream, once it has ended; returns how."""
+        *events, last = self.events
+        require(isinstance(last, Finished | Failed), f"{self.id} has no terminal event at its end")
+        require(not any(isinstance(event, Finished | Failed) for event in events), f"{self.id} ends twice")
+        finished = {event.index: event for event in events if isinstance(event, ChoiceFinished)}
+        require(len(finished) == sum(isinstance(event, ChoiceFinished) for event in events), "a choice ends twice")
+        if events:
+            require(isinstance(events[0], Started), f"{self.id} begins with {events[0]}")
+        complete = isinstance(last, Finished) and last.reason in ("stop", "length")
+        tokens = 0
+        for index in range(len(self.admit.prompts) * self.admit.request.n):
+            text = "".join(event.text for event in events if isinstance(event, Token) and event.index == index)
+            whole, reason, count = self._expected(index)
+            require(whole.startswith(text), f"wrong text in {self.id}[{index}]")
+            tokens += count
+            if complete:
+                require(text == whole, f"{self.id}[{index}] is not whole")
+                require(finished[index].reason == reason, f"{self.id}[{index}] ended with {finished[index].reason}")
+        if isinstance(last, Failed):
+            return last.code
+        require(not complete or last.usage.completion_tokens == tokens, f"{self.id} counts {last.usage}, not {tokens}")
+        return "complete" if complete else last.reason
+
+    def _expected(self, index: int) -> tuple[str, str, int]:
+        """Text, reason and number of tokens of a choice."""
+        request, number = self.admit.request, index // self.admit.request.n
+        seed = (request.sampling.seed + index % request.n) % 2**64
+        stream = expected_tokens(self.admit.prompts[number], Sampling(seed=seed), self.admit.stop_token_ids)
+        tokens: list[int] = []
+        for token in islice(stream, self.admit.max_tokens[number]):
+            if token in self.admit.stop_token_ids:
+                return self._decode(tokens), "stop", len(tokens) + 1
+            tokens.append(token)
+            text = self._decode(tokens)
+            ends = [text.index(stop) for stop in request.stop if stop in text]
+            if ends:
+                return text[: min(ends)], "stop", len(tokens)
+        return self._decode(tokens), "length", len(tokens)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return "".join(chr(ord("A") + token - 1) for token in tokens if token != EOS)
+
+    async def run(self, gateway: Gateway, rng: random.Random, outbox_tokens: int) -> None:
+        await trio.sleep(rng.uniform(0, 4))
+        outbox = gateway.submit(self.admit.request)
+        read = partial(self._read, outbox, gateway, rng, outbox_tokens)
+        match self.habit:
+            case "leaves":
+                with trio.move_on_after(rng.expovariate(1.5)):
+                    await read(pause=0.01)
+                gateway.cancel(self.id)
+            case "stalls":
+                await read(pause=0.05, batches=rng.randrange(3))
+                while not outbox.ended:
+                    await trio.sleep(rng.uniform(1, 2))
+            case _:
+                await read(pause=0.5 if self.habit == "slow" else 0.005)
+                return
+        await read(pause=0)  # what is left behind, for the record
+
+    async def _read(
+        self,
+        outbox: Outbox,
+        gateway: Gateway,
+        rng: random.Random,
+        outbox_tokens: int,
+        *,
+        pause: float,
+        batches: int = 10**9,
+    ) -> None:
+        for _ in range(batches):
+            if self.admit.request.client_credit:
+                gateway.grant(self.id, rng.randrange(1, 20))
+            require(outbox.tokens_waiting <= outbox_tokens, f"{self.id} holds {outbox.tokens_waiting} tokens")
+            try:
+                self.events.extend(await outbox.drain())
+            except trio.EndOfChannel:
+                return
+            await trio.sleep(rng.uniform(0, 2 * pause))
+
+
+async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: list[object]) -> list[str]:
+    to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
+    to_worker, steps = trio.open_memory_channel[Step](scenario.max_steps_in_flight)
+    to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](1)
+    to_tokenizer, requests = trio.open_memory_channel[ToTokenizer](1000)
+    tokenizer = one_character_tokenizer()
+    limits = LimitSettings(outbox_tokens=scenario.outbox_tokens)
+    gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler.clone())
+    detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=to_scheduler.clone())
+    clients = [Client(admit, habit, rng, tokenizer) for admit, habit in scenario.requests]
+    admits = {client.id: client.admit for client in clients}
+    supervised = Supervised(scenario, rng, log)
+    check_every_plan(state, scenario)
+
+    async def admit_all() -> None:
+        """In place of tokenizer and admission: what they know is in the scenario."""
+        with requests:
+            async for request in requests:
+                await trio.sleep(rng.uniform(0, 0.01))
+                if gateway.is_live(request.id):
+                    gateway.admitted(request.id, sum(map(len, admits[request.id].prompts)))
+                    to_scheduler.send_nowait(msgspec.structs.replace(admits[request.id], request=request))
+
+    async def detokenize() -> None:
+        with texts:
+            async for message in texts:
+                log.append((round(trio.current_time(), 9), message))
+                detokenizer.handle(message)
+
+    async with trio.open_nursery() as actors:
+        await actors.start(partial(run_scheduler, inbox, to_worker, to_detokenizer, state=state))
+        actors.start_soon(supervised.run, steps, to_scheduler.clone())
+        actors.start_soon(detokenize)
+        actors.start_soon(admit_all)
+        with trio.move_on_after(PATIENCE) as patience:
+            async with trio.open_nursery() as house:
+                for client in clients:
+                    house.start_soon(client.run, gateway, rng, scenario.outbox_tokens)
+        if patience.cancelled_caught:
+            raise SimulationError(f"no end after {PATIENCE} s: {[state.explain(id) for id in admits]}")
+        await trio.sleep(scenario.stall_timeout + 30)
+        require(gateway.live_requests == 0, "the gateway still holds requests")
+        require(not detokenizer._requests, "the detokenizer still holds requests")
+        check_nothing_left(state, supervised)
+        actors.cancel_scope.cancel()
+    return [client.check() for client in clients]

@@ -1,0 +1,104 @@
+"""Bugs to plant: each damages the scheduler as a real mistake would, often only now and then. All must be found."""
+
+import random
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
+from contextlib import contextmanager
+from typing import Any
+
+from triolet.actors import live_table, plan, scheduler_state
+from triolet.actors.accept import Accepted
+from triolet.actors.blocks import BlockPool
+from triolet.actors.prefix_keys import Key, PrefixKeys
+from triolet.actors.scheduler_state import SchedulerState
+from triolet.actors.sequence import LiveRequest, Sequence
+from triolet.protocol.events import FinishReason
+from triolet.protocol.messages import ChoiceTokens
+from triolet.protocol.settings import BLOCK_SIZE
+
+RARELY = 0.02
+
+# A plant names what it replaces and makes the damaged version out of the right one.
+Plant = tuple[object, str, Callable[[Any, random.Random], Any]]  # Any: the parts have different signatures
+
+
+def _leaked_block(right: Callable[[BlockPool, Items[int]], None], rng: random.Random) -> object:
+    def release(pool: BlockPool, blocks: Items[int]) -> None:
+        right(pool, blocks[:-1] if rng.random() < RARELY else blocks)
+
+    return release
+
+
+def _doubled_token(right: Callable[[Sequence, Accepted], ChoiceTokens], rng: random.Random) -> object:
+    def choice_tokens(sequence: Sequence, accepted: Accepted) -> ChoiceTokens:
+        twice = Accepted(tokens=accepted.tokens * 2, reason=accepted.reason)
+        return right(sequence, twice if rng.random() < RARELY else accepted)
+
+    return choice_tokens
+
+
+def _lost_terminal_event(
+    right: Callable[[SchedulerState, LiveRequest, FinishReason], None], rng: random.Random
+) -> object:
+    def drop(state: SchedulerState, live: LiveRequest, reason: FinishReason) -> None:
+        if rng.random() < 0.3:
+            state.table.finish_all(live)
+        else:
+            right(state, live, reason)
+
+    return drop
+
+
+def _block_published_before_it_is_full(right: object, rng: random.Random) -> object:
+    def publish_blocks(sequence: Sequence, pool: BlockPool) -> None:
+        full = min(sequence.computed + 1, sequence.read) // BLOCK_SIZE
+        while sequence.published < min(full, len(sequence.blocks)):
+            pool.publish(sequence.blocks[sequence.published], sequence.key(sequence.published))
+            sequence.published += 1
+
+    return publish_blocks
+
+
+def _prefix_shared_between_tenants(right: Callable[[PrefixKeys, str, str, str], Key], rng: random.Random) -> object:
+    return lambda keys, tenant, adapter, salt: right(keys, "", adapter, salt)
+
+
+def _preempted_sequence_not_dropped(right: Callable[[Sequence, BlockPool], None], rng: random.Random) -> object:
+    def forget_kv(sequence: Sequence, pool: BlockPool) -> None:
+        known = sequence.known
+        right(sequence, pool)
+        sequence.known = known  # so the worker gets a chunk where it needs the record
+
+    return forget_kv
+
+
+def _unread_tokens_survive_a_lost_worker(right: object, rng: random.Random) -> object:
+    return lambda table, sequence: None
+
+
+def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Random) -> object:
+    return lambda planner: None
+
+
+PLANTS: dict[str, Plant] = {
+    "leaked block": (BlockPool, "release", _leaked_block),
+    "doubled token": (scheduler_state, "choice_tokens", _doubled_token),
+    "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),
+    "block published before it is full": (plan, "publish_blocks", _block_published_before_it_is_full),
+    "prefix shared between tenants": (PrefixKeys, "root", _prefix_shared_between_tenants),
+    "preempted sequence not dropped": (plan, "forget_kv", _preempted_sequence_not_dropped),
+    "row freed a plan late": (plan._Planner, "park", _rows_of_parked_sequences_freed_a_plan_late),
+    "unread tokens survive": (live_table.LiveTable, "_forget_unread", _unread_tokens_survive_a_lost_worker),
+}
+
+
+@contextmanager
+def planted(name: str, seed: int) -> Iterator[None]:
+    """Damage the scheduler within the block; the same seed damages it at the same places."""
+    where, attribute, damage = PLANTS[name]
+    right = getattr(where, attribute)
+    setattr(where, attribute, damage(right, random.Random(seed)))
+    try:
+        yield
+    finally:
+        setattr(where, attribute, right)

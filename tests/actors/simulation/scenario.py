@@ -1,0 +1,82 @@
+"""What a seed means: the sizes of a house, its requests and its misfortunes."""
+
+import random
+from dataclasses import dataclass
+
+from triolet.protocol.messages import Admit
+from triolet.protocol.requests import Generate, TokenPrompt
+from triolet.protocol.sampling import Sampling
+
+from .device import EOS, VOCABULARY
+
+HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "stalls")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run. Sizes are small on purpose: every limit shall bite."""
+
+    num_blocks: int
+    max_step_tokens: int
+    max_running: int
+    max_steps_in_flight: int
+    outbox_tokens: int
+    stall_timeout: float
+    context_length: int
+    death_rate: float
+    max_deaths: int
+    poison_rate: float
+    requests: tuple[tuple[Admit, str], ...]  # each with its client's habit
+
+
+def draw_scenario(rng: random.Random) -> Scenario:
+    num_blocks = rng.choice((5, 8, 12, 20, 64))
+    context_length = min(num_blocks * 64, 640)
+    prefixes = [tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randrange(64, 300))) for _ in range(3)]
+    deadly = rng.random() < 0.5
+    return Scenario(
+        num_blocks=num_blocks,
+        max_step_tokens=rng.choice((4, 16, 64, 256)),
+        max_running=rng.choice((1, 3, 8, 16)),
+        max_steps_in_flight=rng.randrange(1, 4),
+        outbox_tokens=rng.choice((4, 16, 64, 256)),
+        stall_timeout=10.0,
+        context_length=context_length,
+        death_rate=0.01 if deadly else 0.0,
+        max_deaths=3 if rng.random() < 0.1 else 1_000,
+        poison_rate=0.001 if rng.random() < 0.3 else 0.0,
+        requests=tuple(
+            (_draw_admit(rng, f"r{number}", context_length, prefixes), rng.choice(HABITS))
+            for number in range(rng.randrange(4, 24))
+        ),
+    )
+
+
+def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[int, ...]]) -> Admit:
+    prompts = tuple(_draw_prompt(rng, context, prefixes) for _ in range(2 if rng.random() < 0.1 else 1))
+    max_tokens = tuple(min(rng.choice((0, 1, 5, 40, 150, 300)), context - len(prompt)) for prompt in prompts)
+    request = Generate(
+        id=id,
+        model="fake",
+        prompts=tuple(TokenPrompt(token_ids=prompt) for prompt in prompts),
+        sampling=Sampling(
+            seed=rng.randrange(2**64),
+            min_tokens=rng.choice((0, 0, 0, 20)),
+            prompt_logprobs=1 if rng.random() < 0.1 else None,
+        ),
+        n=rng.choice((1, 1, 1, 1, 2, 4)),
+        priority=rng.choice((0, 0, 0, 0, -1, 5)),
+        tenant=rng.choice(("", "", "a")),
+        cache_salt=rng.choice(("", "", "", "salt")),
+        deadline=rng.uniform(1, 20) if rng.random() < 0.1 else None,
+        client_credit=rng.random() < 0.1,
+    )
+    stops = () if rng.random() < 0.5 else (EOS,) if rng.random() < 0.7 else (EOS, 7)
+    return Admit(request=request, prompts=prompts, max_tokens=max_tokens, stop_token_ids=stops, eos_token_ids=(EOS,))
+
+
+def _draw_prompt(rng: random.Random, context: int, prefixes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    prefix = rng.choice(prefixes) if rng.random() < 0.7 else ()
+    tail = rng.choice((0, 1, 10, 64, 130)) or (0 if prefix else 1)
+    prompt = prefix + tuple(rng.randrange(1, VOCABULARY) for _ in range(tail))
+    return prompt[: context - 1]

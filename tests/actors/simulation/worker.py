@@ -1,0 +1,107 @@
+"""A worker process and its supervisor: steps in order, random durations, sudden deaths, restarts."""
+
+import random
+
+import trio
+
+from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
+from triolet.protocol.steps import MemoryPlan, Ready, Step, StepFailed
+
+from .device import EOS, VOCABULARY, FakeDevice
+from .scenario import Scenario
+
+
+def ready(scenario: Scenario) -> Ready:
+    plan = MemoryPlan(
+        weights_bytes=0,
+        workspace_bytes=0,
+        kv_bytes=0,
+        num_blocks=scenario.num_blocks,
+        block_size=64,
+        sequences_at_full_length=1.0,
+    )
+    return Ready(
+        model="fake",
+        architecture="fake",
+        parameters=0,
+        device="cpu",
+        dtype="float32",
+        quantize="none",
+        context_length=scenario.context_length,
+        vocab_size=VOCABULARY,
+        eos_token_ids=(EOS,),
+        max_step_tokens=scenario.max_step_tokens,
+        max_running=scenario.max_running,
+        memory=plan,
+        sampling_defaults={},
+        versions={},
+        pid=1,
+    )
+
+
+class Supervised:
+    """The worker of the moment; `device` is None while there is none."""
+
+    def __init__(self, scenario: Scenario, rng: random.Random, log: list[object]) -> None:
+        self.device: FakeDevice | None = None
+        self.steps = 0
+        self._scenario = scenario
+        self._rng = rng
+        self._log = log
+
+    async def run(self, steps: trio.MemoryReceiveChannel[Step], scheduler: trio.MemorySendChannel[ToScheduler]) -> None:
+        scenario, rng = self._scenario, self._rng
+        deaths = 0
+        with steps, scheduler:
+            while True:
+                await trio.sleep(rng.uniform(0, 1))  # loading
+                while steps.statistics().current_buffer_used:
+                    steps.receive_nowait()  # for the worker that died
+                self.device = FakeDevice(
+                    num_blocks=scenario.num_blocks,
+                    max_step_tokens=scenario.max_step_tokens,
+                    max_running=scenario.max_running,
+                    poisoned=lambda: rng.random() < scenario.poison_rate,
+                )
+                scheduler.send_nowait(WorkerReady(ready=ready(scenario)))
+                if not await self._serve(self.device, steps, scheduler):
+                    return
+                self.device = None
+                deaths += 1
+                if deaths == scenario.max_deaths:
+                    scheduler.send_nowait(EngineFailed(reason="it died too often"))
+                    return
+                await trio.sleep(rng.uniform(0, 0.2))
+
+    async def _serve(
+        self,
+        device: FakeDevice,
+        steps: trio.MemoryReceiveChannel[Step],
+        scheduler: trio.MemorySendChannel[ToScheduler],
+    ) -> bool:
+        """Run steps until the worker dies (True) or the scheduler is gone (False)."""
+        rng = self._rng
+        async for step in steps:
+            self._log.append((round(trio.current_time(), 9), step))
+            duration = rng.uniform(0.001, 0.02)
+            await trio.sleep(duration)
+            self.steps += 1
+            if rng.random() >= self._scenario.death_rate:
+                scheduler.send_nowait(device.apply(step, duration))
+                continue
+            match rng.randrange(4):
+                case 0:  # says so before it exits
+                    scheduler.send_nowait(StepFailed(step=step.step, message="planned"))
+                    await trio.sleep(rng.uniform(0, 0.1))
+                case 1:  # dies after the step; its answer is read after the news of its death
+                    done = device.apply(step, duration)
+                    scheduler.send_nowait(WorkerLost(reason="planned"))
+                    scheduler.send_nowait(done)
+                    return True
+                case 2:  # dies with its answer in the pipe
+                    device.apply(step, duration)
+                case _:  # dies within the step
+                    pass
+            scheduler.send_nowait(WorkerLost(reason="planned"))
+            return True
+        return False

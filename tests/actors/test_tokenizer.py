@@ -1,0 +1,86 @@
+"""The tokenizer actor and what it refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from triolet.actors.load_error import EngineLoadError
+from triolet.actors.text_tokenizer import TextTokenizer, load_text_tokenizer
+from triolet.actors.tokenizer import TokenizerLane, run_tokenizer
+from triolet.protocol.errors import ApiError
+from triolet.protocol.events import Failed
+from triolet.protocol.messages import ToAdmission
+from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt, TokenPrompt
+from triolet.protocol.steps import Ready
+
+
+def encode(tokenizer: TextTokenizer, prompt: Prompt, context_length: int = 100) -> tuple[int, ...]:
+    return tokenizer.encode(prompt, context_length=context_length, vocab_size=400)
+
+
+def test_chat_is_the_template_then_the_tokenizer(text_tokenizer: TextTokenizer) -> None:
+    ids = encode(text_tokenizer, ChatPrompt(messages=(ChatMessage(role="user", content="the fox"),)))
+    text = text_tokenizer.decode(ids, vocab_size=400)
+    assert text == "<|start|>user\nthe fox<|end|>\n<|start|>assistant\n"
+    assert ids[0] == text_tokenizer.tokenizer.token_to_id("<|start|>")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        (TokenPrompt(token_ids=(3, 400)), "invalid_token_id", "prompt"),
+        (TokenPrompt(token_ids=(-1,)), "invalid_token_id", "prompt"),
+        (TextPrompt(text="x" * 100_000), "context_length_exceeded", "prompt"),
+        (TextPrompt(text="\ud800"), "invalid_value", "prompt"),
+        (ChatPrompt(messages=(ChatMessage(role="wizard", content="x"),)), "invalid_messages", "messages"),
+        (ChatPrompt(messages=(ChatMessage(role="user", content="x" * 10**5),)), "context_length_exceeded", "messages"),
+    ],
+)
+def test_refusals(text_tokenizer: TextTokenizer, prompt: Prompt, code: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        encode(text_tokenizer, prompt)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_a_model_without_a_template_refuses_chat(text_tokenizer: TextTokenizer) -> None:
+    plain = TextTokenizer(text_tokenizer.tokenizer, None)
+    with pytest.raises(ApiError, match="no chat template; use /v1/completions"):
+        encode(plain, ChatPrompt(messages=(ChatMessage(role="user", content="x"),)))
+
+
+def test_a_folder_without_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(EngineLoadError, match=r"tokenizer\.json is missing"):
+        load_text_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(EngineLoadError, match="cannot be read"):
+        load_text_tokenizer(str(tmp_path))
+
+
+async def test_the_actor_answers_everyone_and_skips_the_cancelled(
+    wired: Callable[..., object],
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+) -> None:
+    house = wired()
+    bad = generate("bad", prompts=(TokenPrompt(token_ids=(999,)),))
+    outboxes = {request.id: house.gateway.submit(request) for request in (generate("good"), bad, generate("gone"))}
+    house.gateway.cancel("gone")
+    send, receive = trio.open_memory_channel[ToAdmission](3)
+    async with trio.open_nursery() as nursery:
+        lane = TokenizerLane(text_tokenizer, make_ready())
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, lane=lane, gateway=house.gateway))
+        tokenized = await receive.receive()
+        assert tokenized.request.id == "good"
+        assert tokenized.prompts == (tuple(text_tokenizer.tokenizer.encode("the fox").ids),)
+        (failed,) = await outboxes["bad"].drain()
+        assert isinstance(failed, Failed)
+        assert failed.code == "invalid_token_id"
+        assert await lane.detokenize(tokenized.prompts[0]) == "the fox"
+        with pytest.raises(ApiError):
+            await lane.detokenize((400,))
+        nursery.cancel_scope.cancel()
+    with pytest.raises(trio.EndOfChannel):
+        receive.receive_nowait()

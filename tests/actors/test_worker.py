@@ -1,0 +1,160 @@
+"""The life of worker processes: they end with the front, and their streams outlive them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from triolet.actors.link import Link
+from triolet.actors.restart_budget import RESTARTS
+from triolet.actors.worker_process import WorkerProcess
+from triolet.protocol.errors import ApiError
+from triolet.protocol.events import Failed, Token
+from triolet.protocol.settings import EngineSettings
+from triolet.protocol.steps import FromWorker, Load, LoadFailed
+
+from .engine_house import MODEL, Answer, chat, read_all, running, settings_for, submit, until, until_balanced
+
+STREAMS = 16
+TOKENS = 48
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; one that is dead and not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_every_stream_goes_on_to_the_text_it_would_have_had() -> None:
+    """Greedy and seeded streams, killed in mid-answer, against the same requests undisturbed."""
+    async with running(settings_for(quantize="int8")) as engine:
+
+        async def run(kill: bool) -> list[str]:
+            outboxes = [
+                submit(
+                    engine,
+                    chat(f"Tell me a story about the number {place}."),
+                    seed=place if place % 2 else None,
+                    max_tokens=TOKENS,
+                    ignore_eos=True,
+                    cache_salt=str(kill),  # the second run must compute its prompts, too
+                )
+                for place in range(STREAMS)
+            ]
+            answers = [Answer() for _ in outboxes]
+            tokens = 0
+
+            def count(event: object) -> None:
+                nonlocal tokens
+                tokens += event.tokens if isinstance(event, Token) else 0
+
+            async with trio.open_nursery() as nursery:
+                for answer, outbox in zip(answers, outboxes, strict=True):
+                    nursery.start_soon(answer.read, outbox, count)
+                if kill:
+                    assert engine.ready is not None
+                    await until(lambda: tokens > STREAMS * TOKENS // 3, "a third of the text is there")
+                    os.kill(engine.ready.pid, signal.SIGKILL)
+            assert all(answer.end.reason == "length" for answer in answers)
+            assert all(answer.end.usage.completion_tokens == TOKENS for answer in answers)
+            return [answer.text() for answer in answers]
+
+        undisturbed = await run(kill=False)
+        first_pid = engine.ready.pid if engine.ready else 0
+        assert await run(kill=True) == undisturbed
+        assert engine.scheduler_statistics().totals.worker_losses == 1
+        assert engine.ready is not None
+        assert engine.ready.pid != first_pid
+        assert engine.health().ready
+        await until_balanced(engine)
+
+
+async def test_when_no_worker_comes_back_every_request_is_answered(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    async with running(settings_for(model=str(folder))) as engine:
+        streams = [submit(engine, "Hello", max_tokens=1000, ignore_eos=True) for _ in range(2)]
+        await streams[0].drain()
+        assert engine.ready is not None
+        (folder / "model.safetensors").rename(folder / "moved away")
+        os.kill(engine.ready.pid, signal.SIGKILL)
+        answers = await read_all(streams)
+        for answer in answers:
+            assert isinstance(answer.end, Failed)
+            assert answer.end.code == "engine_unavailable"
+            assert f"{RESTARTS} restarts" in answer.end.message
+        assert engine.health().status == "failed"
+        with pytest.raises(ApiError) as caught:
+            submit(engine, "Hello")
+        assert caught.value.status == 503
+        await until_balanced(engine)
+        assert engine.ledger().children == 0
+
+
+async def test_the_end_of_the_socket_ends_the_worker() -> None:
+    process = WorkerProcess()
+    link = Link(process.stream, msgspec.msgpack.Decoder[FromWorker](FromWorker))
+    await link.send(Load(settings=EngineSettings(model="/nowhere")))
+    with trio.fail_after(60):
+        answer = await link.receive()
+    assert isinstance(answer, LoadFailed)
+    assert await process.end() == "the worker process exited with status 0"
+
+    idle = WorkerProcess()
+    await trio.aclose_forcefully(idle.stream)  # closed before it said anything
+    await until(lambda: not alive(idle.pid), "the worker is gone")
+    assert await idle.end() == "the worker process exited with status 0"
+
+
+async def test_signals_of_a_terminal_or_a_service_manager_do_not_reach_it() -> None:
+    async with running(settings_for()) as engine:
+        assert engine.ready is not None
+        stream = submit(engine, "Hello", max_tokens=20, ignore_eos=True)
+        os.kill(engine.ready.pid, signal.SIGINT)
+        os.kill(engine.ready.pid, signal.SIGTERM)
+        assert (await Answer().read(stream)).end.reason == "length"
+        assert engine.scheduler_statistics().totals.worker_losses == 0
+
+
+FRONT = """
+import sys, trio
+from functools import partial
+from triolet.actors.engine import run_engine
+from triolet.protocol.settings import EngineSettings, ServeSettings
+
+async def main():
+    settings = ServeSettings(engine=EngineSettings(model=sys.argv[1], threads=1, kv_cache_memory=32 << 20))
+    async with trio.open_nursery() as nursery:
+        engine = await nursery.start(partial(run_engine, settings))
+        heavy = {"torch", "numba", "transformers"} & set(sys.modules)
+        print(engine.ready.pid, sorted(heavy), flush=True)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_killed_front_leaves_no_worker_behind(stopped: bool) -> None:
+    """Nor one that is stopped and cannot see its socket: the kernel kills it. The front imports no heavy library."""
+    command = [sys.executable, "-c", FRONT, MODEL]
+    front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - it takes a moment
+    assert front.stdout is not None
+    try:
+        pid, _, heavy = (await trio.to_thread.run_sync(front.stdout.readline)).strip().partition(" ")
+        assert heavy == "[]"
+        assert alive(int(pid))
+        if stopped:
+            os.kill(int(pid), signal.SIGSTOP)
+    finally:
+        front.kill()
+        front.wait()
+        front.stdout.close()
+    await until(lambda: not alive(int(pid)), "the worker is gone")
