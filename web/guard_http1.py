@@ -1,7 +1,7 @@
 """HTTP/1.1 as hypercorn speaks it, less what lets one request be read in two ways or end the process.
 
-Refused with 400 and closed: Content-Length together with Transfer-Encoding (request smuggling), a target that is not a
-path (a proxy request could pass for a local one). `Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior
+Refused and closed: Content-Length together with Transfer-Encoding (request smuggling), a target that is not a path (a
+proxy request could pass for a local one), an expectation that nobody will meet. `Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior
 knowledge still works. Every refusal has the JSON error body of the API.
 """
 
@@ -30,6 +30,9 @@ class GuardedHTTP1(H11Protocol):
             await self._refuse("Send either Content-Length or Transfer-Encoding, not both.")
         if not event.target.startswith(b"/") and (event.method, event.target) != (b"OPTIONS", b"*"):
             await self._refuse("The request target must be a path.")
+        for name, value in event.headers:
+            if name == b"expect" and value.lower() != b"100-continue":
+                await self._refuse("The only expectation that this server meets is 100-continue.", 417)
 
     async def _create_stream(self, request: h11.Request) -> None:
         if not _asks_for_websocket(request):
@@ -66,8 +69,8 @@ class GuardedHTTP1(H11Protocol):
         await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
 
-    async def _refuse(self, reason: str) -> NoReturn:
-        await self._send_error_response(400, reason)
+    async def _refuse(self, reason: str, status: int = 400) -> NoReturn:
+        await self._send_error_response(status, reason)
         await self.send(Closed())
         raise ConnectionRefused(reason)
 

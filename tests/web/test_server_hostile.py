@@ -101,6 +101,10 @@ async def h1_header_too_large(stream):
     await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000)
 
 
+async def h1_other_expectation(stream):
+    await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 200-ok\r\n\r\n")
+
+
 async def h1_bad_chunk(stream):
     await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n")
 
@@ -133,6 +137,7 @@ ATTACKS = [
     h1_both_lengths,
     h1_proxy_target,
     h1_header_too_large,
+    h1_other_expectation,
     h1_bad_chunk,
     h2_ping_flood,
     h2_rapid_reset,
@@ -177,7 +182,7 @@ async def test_the_offending_connection_is_closed_and_nothing_else(start_server,
         answer = await read_to_end(stream)
         if attack.__name__.startswith(("h1_", "ws_")):
             head, _, body = answer.partition(b"\r\n\r\n")
-            assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
+            assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.1 417", b"HTTP/1.1 431"))
             assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
     await beside_canaries(served, read_to_end, run)

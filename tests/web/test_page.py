@@ -1,0 +1,334 @@
+"""The chat page in a real Chromium against a real `triolet serve` with the bundled model."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect, sync_playwright
+
+TRIOLET = str(Path(sys.executable).with_name("triolet"))
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+READY = re.compile(r"Triolet is ready at (http://127\.0\.0\.1:(\d+))\n")
+PATIENCE_MS = 60_000  # only a hang takes so long; the deadline turns it into a failure
+STORY = "Tell me a short story about a fox and a lantern."
+
+# Logs, in the order in which they happen in the page, each frame that arrives and each change of the text on the page.
+WATCH = """
+window.happened = [];
+const Plain = window.WebSocket;
+window.WebSocket = class extends Plain {
+  constructor(...details) {
+    super(...details);
+    this.addEventListener("message", (event) => {
+      const frame = JSON.parse(event.data);
+      window.happened.push({ frame: frame.type, text: frame.text ?? "" });
+    });
+  }
+};
+addEventListener("DOMContentLoaded", () => {
+  const messages = document.getElementById("messages");
+  let before = "";
+  new MutationObserver(() => {
+    const text = messages.querySelector(".assistant:last-child .prose")?.textContent ?? "";
+    if (text !== before) window.happened.push({ shown: text });
+    before = text;
+    if (text.length > 20) window.onceLong?.();
+  }).observe(messages, { childList: true, subtree: true, characterData: true });
+});
+"""
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen[str], url: str, port: int) -> None:
+        self.process = process
+        self.url = url
+        self.port = port
+
+
+@contextmanager
+def serving(*options: str, port: int = 0) -> Iterator[Server]:
+    command = [TRIOLET, "serve", "--port", str(port), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        ready = READY.fullmatch(line)
+        assert ready is not None, f"the server did not start: {line!r}"
+        yield Server(process, ready[1], int(ready[2]))
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        message = "no Chromium on this machine: install the package chromium to test the page"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A fresh browser profile; any error in the page's own code fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    opened = context.new_page()
+    opened.set_default_timeout(PATIENCE_MS)
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.add_init_script(WATCH)
+    yield opened
+    context.close()
+    assert errors == []
+
+
+def visit(page: Page, url: str) -> None:
+    page.goto(url)
+    expect(page.locator("#status")).to_have_attribute("data-state", "ready", timeout=PATIENCE_MS)
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_role("textbox", name="Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def wait_for_answers(page: Page, count: int) -> None:
+    expect(page.locator(".assistant[aria-busy=false]")).to_have_count(count, timeout=PATIENCE_MS)
+
+
+def answer(page: Page) -> str:
+    return page.locator(".assistant .prose").last.inner_text()
+
+
+def letters(text: str) -> str:
+    """What Markdown cannot change."""
+    return re.sub(r"[\W_]+", "", text)
+
+
+def test_tokens_appear_as_their_frames_arrive(page: Page, server: Server) -> None:
+    frames: list[dict[str, Any]] = []
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda data: frames.append(json.loads(data))))
+    visit(page, server.url)
+    expect(page.get_by_role("heading", name="What can I help with?")).to_be_visible()
+    ask(page, STORY)
+    wait_for_answers(page, 1)
+
+    happened = page.evaluate("window.happened")
+    tokens = 0
+    sent = ""
+    for event, following in zip(happened, [*happened[1:], {}], strict=True):
+        if event.get("frame") != "token" or not letters(event["text"]):
+            continue
+        tokens += 1
+        sent += event["text"]
+        # nothing comes between a frame and its text on the page: no timer, no later frame
+        assert letters(following.get("shown", "")) == letters(sent)
+    assert tokens >= 5
+    assert letters("".join(frame["text"] for frame in frames if frame["type"] == "token")) == letters(answer(page))
+    assert next(frame["type"] for frame in frames if frame.get("id")) == "started"
+    finished = frames[-1]
+    assert (finished["type"], finished["reason"]) == ("finished", "stop")
+    stats = page.locator(".stats").last.inner_text()
+    assert f"{finished['usage']['completion_tokens']} tokens" in stats
+    assert "tokens/s" in stats
+    assert "first token" in stats
+
+
+BY_KEY = "() => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }))"
+BY_BUTTON = "() => document.querySelector('button[aria-label=Stop]:not([hidden])').click()"
+
+
+@pytest.mark.parametrize("stop", [BY_KEY, BY_BUTTON], ids=["key", "button"])
+def test_stop_ends_a_long_answer(page: Page, server: Server, stop: str) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def lengthen(route: WebSocketRoute) -> None:
+        """The real server, asked for an answer that does not end by itself."""
+        upstream = route.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            frame = json.loads(message)
+            sent.append(frame)
+            if frame["type"] == "create":
+                frame["request"] |= {"ignore_eos": True, "max_tokens": limit}
+            upstream.send(json.dumps(frame))
+
+        route.on_message(pass_on)
+
+    with urllib.request.urlopen(f"{server.url}/v1/models") as response:
+        limit = json.load(response)["data"][0]["max_model_len"] - 100
+    page.route_web_socket("**/v1/stream", lengthen)
+    visit(page, server.url)
+    # in the page, because a click from here could come after a fast machine's last token
+    page.evaluate(f"() => {{ window.onceLong = () => {{ window.onceLong = null; ({stop})(); }}; }}")
+    ask(page, STORY)
+    wait_for_answers(page, 1)
+    assert [frame["type"] for frame in sent] == ["create", "cancel"]
+    expect(page.locator(".stats")).to_contain_text("Stopped")
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    tokens = int(page.locator(".stats").inner_text().split(" · ")[1].split()[0])
+    assert 1 <= tokens < limit
+
+
+def test_a_reload_keeps_the_conversation_and_deleting_can_be_undone(page: Page, server: Server) -> None:
+    visit(page, server.url)
+    ask(page, "What is 12 + 30?")
+    wait_for_answers(page, 1)
+    ask(page, "What is 40 + 50?")
+    wait_for_answers(page, 2)
+    before = page.locator("#messages").inner_text()
+    page.reload()
+    expect(page.locator("#messages")).to_have_text(page.locator("#messages").text_content() or "")
+    assert page.locator("#messages").inner_text() == before
+    history = page.get_by_role("navigation", name="Conversation history")
+    expect(history.get_by_role("button", name="What is 12 + 30?", exact=True)).to_be_visible()
+
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#messages")).to_be_empty()
+    history.get_by_role("button", name="What is 12 + 30?", exact=True).click()
+    assert page.locator("#messages").inner_text() == before
+    page.get_by_role("button", name="Delete “What is 12 + 30?”").click()
+    expect(history.get_by_role("listitem")).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    assert page.locator("#messages").inner_text() == before
+
+
+def test_retry_makes_the_last_answer_anew_and_settings_go_with_the_request(page: Page, server: Server) -> None:
+    sent: list[dict[str, Any]] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda data: sent.append(json.loads(data))))
+    visit(page, server.url)
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_label("System prompt").fill("You answer briefly.")
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Max tokens").fill("6")
+    page.get_by_role("button", name="Close the settings").click()
+    ask(page, STORY)
+    wait_for_answers(page, 1)
+    first = answer(page)
+    expect(page.locator(".stats")).to_contain_text("Cut at the token limit")
+    page.get_by_role("button", name="Retry").click()
+    wait_for_answers(page, 1)
+    assert answer(page) == first  # temperature 0
+    assert [frame["request"] for frame in sent] == [sent[0]["request"]] * 2
+    request = sent[0]["request"]
+    assert (request["temperature"], request["max_tokens"]) == (0, 6)
+    assert [message["role"] for message in request["messages"]] == ["system", "user"]
+
+
+def test_a_refused_request_says_why_and_can_be_retried(page: Page, server: Server) -> None:
+    visit(page, server.url)
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_label("Max tokens").fill("1000000000")
+    ask(page, "What is 1 + 1?")
+    failure = page.get_by_role("alert")
+    expect(failure).to_contain_text("max_tokens")
+    page.get_by_label("Max tokens").fill("")
+    failure.get_by_role("button", name="Retry").click()
+    expect(page.locator(".assistant .prose").last).not_to_be_empty()
+    wait_for_answers(page, 1)
+    expect(failure).to_be_hidden()
+
+
+def test_a_lost_server_is_said_and_found_again(page: Page) -> None:
+    with serving() as first:
+        port = first.port
+        visit(page, first.url)
+        ask(page, "What is 2 + 2?")
+        wait_for_answers(page, 1)
+    expect(page.locator("#status")).to_contain_text("Connection lost")
+    ask(page, "What is 3 + 3?")  # waits for the connection
+    with serving(port=port):
+        expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
+        wait_for_answers(page, 2)
+        expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+
+
+def test_a_key_is_asked_for_where_one_is_needed(page: Page) -> None:
+    with serving("--api-key", "right") as guarded:
+        page.goto(guarded.url)
+        key = page.get_by_label("API key", exact=True)
+        key.fill("wrong")
+        key.press("Enter")
+        expect(page.get_by_text("did not accept that key")).to_be_visible()
+        key.fill("right")
+        key.press("Enter")
+        expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
+        ask(page, "What is 4 + 4?")
+        wait_for_answers(page, 1)
+        expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+        page.reload()  # the tab remembers it
+        expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
+
+
+def test_markdown_becomes_nodes_and_never_markup(page: Page, server: Server) -> None:
+    visit(page, server.url)
+    render = """async (texts) => {
+      const { renderMarkdown } = await import("/static/markdown.js");
+      const container = document.createElement("div");
+      const first = [];
+      for (const text of texts) {
+        renderMarkdown(container, text);
+        first.push(container.firstElementChild);
+      }
+      return [container.innerHTML, first.every((node) => node === first[0])];
+    }"""
+
+    def html(*texts: str) -> str:
+        return str(page.evaluate(render, texts)[0])
+
+    assert html("<img src=x onerror=alert(1)>") == "<p>&lt;img src=x onerror=alert(1)&gt;</p>"
+    assert html("[x](javascript:alert(1))") == "<p>[x](javascript:alert(1))</p>"
+    link = html("see [this](https://example.org/a)")
+    assert link == '<p>see <a href="https://example.org/a" target="_blank" rel="noopener noreferrer">this</a></p>'
+    assert (
+        html("**bold**, *soft* and `a < b`") == "<p><strong>bold</strong>, <em>soft</em> and <code>a &lt; b</code></p>"
+    )
+    assert html("snake_case_name and 2 * 3 * 4") == "<p>snake_case_name and 2 * 3 * 4</p>"
+    assert html("- a\n- b\n  1. c") == "<ul><li>a</li><li>b<ol><li>c</li></ol></li></ul>"
+    assert html("# Title\ntext") == "<h3>Title</h3><p>text</p>"
+    assert "<th>a</th><th>b</th>" in html("| a | b |\n|---|---|\n| 1 | 2 |")
+    assert html('```json\n{"a": 1}') == html('```json\n{"a": 1}\n```')  # open while it streams
+    assert '<code>{"a": 1}</code>' in html('{"a": 1}')
+    assert html("one\n\n**tw", "one\n\n**two**") == "<p>one</p><p><strong>two</strong></p>"
+    assert page.evaluate(render, ["one\n\ntw", "one\n\ntwo", "one\n\ntwo\n\n- three"])[1]  # its node was kept
+
+
+def test_it_fits_a_phone_and_keeps_the_theme(page: Page, server: Server) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, server.url)
+    ask(page, "Extract the name as JSON: Mia lives in Oslo. " + "Averylongwordwithoutanyspaces" * 5)
+    wait_for_answers(page, 1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.get_by_role("button", name="Show the list of conversations").click()
+    expect(page.get_by_role("button", name="New chat")).to_be_in_viewport()
+    theme = page.get_by_role("button", name="Theme")
+    theme.click()
+    theme.click()
+    expect(theme).to_have_text("Theme: dark")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="New chat")).to_be_hidden()
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert all(int(part) < 64 for part in re.findall(r"\d+", background))

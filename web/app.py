@@ -1,0 +1,65 @@
+"""The web application: routes, limits and the order in which a request is checked. Knows the engine's gateway only.
+
+A request is named, checked for its origin and its key, matched to a route, read and validated, and only then handed to
+the engine. Serve the application with web/server.py, which guards what Quart and hypercorn do not.
+"""
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from quart import Response
+
+from . import (
+    auth,
+    chat_completions,
+    completions,
+    errors,
+    health,
+    metrics,
+    models,
+    openapi,
+    page_files,
+    tokenize,
+    websocket,
+)
+from .connection import Application, current_exchange
+
+if TYPE_CHECKING:
+    from ..actors.engine import Engine
+
+BODY_TIMEOUT = 30.0  # seconds for a whole body to arrive
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def create_app(engine: "Engine") -> Application:
+    """The application in front of `engine`."""
+    app = Application(__name__, engine)
+    app.config["RESPONSE_TIMEOUT"] = None  # Quart would cut a stream after a minute; sends have their own deadline
+    app.config["BODY_TIMEOUT"] = BODY_TIMEOUT
+    app.config["MAX_CONTENT_LENGTH"] = engine.settings.limits.max_body_bytes
+    app.url_map.merge_slashes = False  # odd spellings of a path are not redirected to the right one
+    app.url_map.redirect_defaults = False
+    _name_requests(app)
+    keys = auth.Keys(engine.settings.api_keys)
+    auth.register(app, keys)
+    errors.register(app)
+    websocket.register(app, keys)
+    for part in (chat_completions, completions, models, tokenize, health, metrics, openapi, page_files):
+        part.register(app)
+    return app
+
+
+def _name_requests(app: Application) -> None:
+    """`X-Request-Id`: the client's, or one of ours, in every response, errors included."""
+
+    @app.before_request
+    async def name() -> None:
+        exchange = current_exchange()
+        given = exchange.headers.get("X-Request-Id", "")
+        exchange.request_id = given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+
+    @app.after_request
+    async def echo(response: Response) -> Response:
+        response.headers["X-Request-Id"] = current_exchange().request_id
+        return response

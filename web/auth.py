@@ -1,0 +1,93 @@
+"""Who may ask: API keys, and browsers only from pages of this server.
+
+The key is checked for every route but the few that `OPEN` names, by the matched endpoint and never by the path's text:
+a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
+constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
+"""
+
+import hmac
+from collections.abc import Iterable
+from hashlib import sha256
+from urllib.parse import urlsplit
+
+from quart import websocket
+from quart.wrappers.base import BaseRequestWebsocket
+from quart_trio import QuartTrio
+from werkzeug.datastructures import Headers
+
+from ..protocol.errors import ApiError
+from .connection import current_exchange
+
+OPEN = frozenset({"page", "page_file", "live", "stream"})  # endpoints; the WebSocket authenticates itself
+KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
+
+
+class Keys:
+    """The configured keys. Without any, everybody is the one tenant "" and no key is asked for."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(_digest(key.encode()) for key in keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def tenant(self, key: bytes) -> str:
+        """The tenant of a key; raises ApiError (401) for a wrong one."""
+        if not self._digests:
+            return ""
+        digest = _digest(key)
+        known = False
+        for other in self._digests:  # all of them, so that the time tells nothing
+            known |= hmac.compare_digest(digest, other)
+        if not known:
+            raise ApiError("invalid_api_key", "The API key is wrong.")
+        return digest.hex()
+
+    def tenant_of(self, headers: Headers) -> str:
+        """The tenant of a request by its Authorization header; raises ApiError (401)."""
+        if not self._digests:
+            return ""
+        scheme, _, key = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise ApiError("invalid_api_key", "An API key is needed: send the header `Authorization: Bearer KEY`.")
+        return self.tenant(key.strip().encode("latin-1"))
+
+
+def refuse_foreign_origin(handshake: BaseRequestWebsocket) -> None:
+    """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin."""
+    origin = handshake.headers.get("Origin")
+    if origin is None:
+        return
+    try:
+        same = urlsplit(origin).netloc.lower() == handshake.headers.get("Host", "").lower() != ""
+    except ValueError:
+        same = False
+    if not same:
+        raise ApiError("origin_forbidden", "Pages of other origins may not use this server.")
+
+
+def refuse_key_in_query(handshake: BaseRequestWebsocket) -> None:
+    """Raises ApiError (401): query strings end up in logs, so a key in one is refused even when it is right."""
+    if not KEY_IN_QUERY.isdisjoint(name.lower() for name in handshake.args):
+        raise ApiError("invalid_api_key", "Send the API key in the Authorization header, not in the query string.")
+
+
+def register(app: QuartTrio, keys: Keys) -> None:
+    @app.before_request
+    async def check() -> None:
+        exchange = current_exchange()
+        if exchange.method not in ("GET", "HEAD", "OPTIONS"):
+            refuse_foreign_origin(exchange)
+        if exchange.endpoint not in OPEN:
+            if keys:
+                refuse_key_in_query(exchange)
+            exchange.tenant = keys.tenant_of(exchange.headers)
+
+    @app.before_websocket
+    async def check_handshake() -> None:
+        refuse_foreign_origin(websocket)
+        refuse_key_in_query(websocket)
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()

@@ -1,0 +1,22 @@
+"""POST /v1/chat/completions."""
+
+import msgspec
+from quart import Response
+
+from ..protocol.openai_requests import ChatBody
+from .body import read_body
+from .connection import Application, current_exchange
+from .dialect import generate_from_chat
+from .generation import origin, reply_to, respond, served
+
+DECODER = msgspec.json.Decoder(ChatBody)
+
+
+def register(app: Application) -> None:
+    engine = app.engine
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions() -> Response:
+        body = await read_body(DECODER)
+        request = generate_from_chat(body, served(engine), origin(engine, current_exchange().tenant))
+        return await respond(engine, body, request, await reply_to(engine, body, request, "chat"))

@@ -1,0 +1,22 @@
+"""POST /v1/completions."""
+
+import msgspec
+from quart import Response
+
+from ..protocol.openai_requests import CompletionBody
+from .body import read_body
+from .connection import Application, current_exchange
+from .dialect import generate_from_completion
+from .generation import origin, reply_to, respond, served
+
+DECODER = msgspec.json.Decoder(CompletionBody)
+
+
+def register(app: Application) -> None:
+    engine = app.engine
+
+    @app.post("/v1/completions")
+    async def completions() -> Response:
+        body = await read_body(DECODER)
+        request = generate_from_completion(body, served(engine), origin(engine, current_exchange().tenant))
+        return await respond(engine, body, request, await reply_to(engine, body, request, "completion"))

@@ -1,0 +1,75 @@
+"""Every error as a JSON body in the OpenAI shape: ours, the framework's (404, 405, 413 …) and our own bugs. Never HTML."""
+
+import logging
+
+import msgspec
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from ..protocol.errors import REGISTRY, ApiError, ErrorCode
+from ..protocol.events import Failed
+
+log = logging.getLogger("triolet.http")
+
+_CODE_OF_STATUS: dict[int, ErrorCode] = {
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "content_too_large",
+    415: "unsupported_media_type",
+    426: "upgrade_required",
+}
+RETRY_AFTER = 1  # seconds, where nobody knows better: a step takes far less
+
+
+def error_response(error: ApiError) -> Response:
+    response = Response(msgspec.json.encode(error.body()), error.status, content_type="application/json")
+    if error.status in (429, 503):
+        response.headers["Retry-After"] = str(RETRY_AFTER if error.retry_after is None else error.retry_after)
+    elif error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def error_of(failed: Failed) -> ApiError:
+    """The terminal event of a request as the error that its client sees."""
+    code: ErrorCode = next((code for code in REGISTRY if code == failed.code), "internal_error")
+    return ApiError(code, failed.message, param=failed.param, retry_after=failed.retry_after)
+
+
+def unexpected(error: Exception) -> ApiError:
+    """A bug of ours: the log gets all of it, the client nothing but the fact."""
+    log.error("unexpected error", exc_info=error)
+    return ApiError("internal_error", "The server made a mistake while handling this request; its log has the details.")
+
+
+def register(app: QuartTrio) -> None:
+    @app.errorhandler(ApiError)
+    async def refused(error: ApiError) -> Response:
+        return error_response(error)
+
+    @app.errorhandler(HTTPException)
+    async def framework(error: HTTPException) -> Response:
+        status = error.code or 500
+        code = _CODE_OF_STATUS.get(status, "bad_request" if status < 500 else "internal_error")
+        response = error_response(ApiError(code, _message(code, error)))
+        if isinstance(error, MethodNotAllowed) and error.valid_methods:
+            response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+        return response
+
+    @app.errorhandler(Exception)
+    async def bug(error: Exception) -> Response:
+        return error_response(unexpected(error))
+
+
+def _message(code: ErrorCode, error: HTTPException) -> str:
+    if code == "not_found":
+        return "There is nothing at this path."
+    if code == "method_not_allowed":
+        return f"{request.method} is not allowed at this path."
+    if code == "content_too_large":
+        return "The body is larger than this server accepts (--max-body-bytes)."
+    if code == "request_timeout":
+        return "The body did not arrive in time."
+    return error.description or "The request cannot be handled."

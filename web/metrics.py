@@ -1,0 +1,13 @@
+"""GET /metrics: the engine's registry in the Prometheus text format."""
+
+from quart import Response
+
+from .connection import Application
+
+
+def register(app: Application) -> None:
+    engine = app.engine
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(engine.metrics.render(), content_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,228 @@
+"""GET /v1/stream: many requests over one WebSocket.
+
+Two tasks stand side by side for the life of the socket. The reader never waits for the client to read: what it has to
+say goes to the writer's list, which is bounded. Each request has a small task that moves its events to the writer and
+waits until they were sent, so a client that does not read stops its outboxes from being drained, the engine parks its
+requests for want of credit, and the memory held is one drain per request.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+from quart import Response, websocket
+
+from ..protocol.errors import ApiError
+from ..protocol.events import Failed, Finished
+from ..protocol.openai_requests import ChatBody, CompletionBody
+from ..protocol.requests import Generate
+from ..protocol.stream_frames import Auth, Create, CreditFrame, FromClient
+from .auth import Keys
+from .connection import Application
+from .decode import decode
+from .dialect import generate_from_chat, generate_from_completion
+from .errors import error_response
+from .frames import Frames, error_frame
+from .generation import origin, served
+from .sse import EventSource
+
+if TYPE_CHECKING:
+    from ..actors.engine import Engine
+
+MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; then it is not reading, and is closed
+AUTH_SECONDS = 10.0  # for the `auth` frame
+DRAIN_POLL_SECONDS = 0.5
+
+NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1000, 1001, 1003, 1008  # RFC 6455, 7.4.1
+
+_FRAME = msgspec.json.Decoder(FromClient)
+_CHAT = msgspec.json.Decoder(ChatBody)
+_COMPLETION = msgspec.json.Decoder(CompletionBody)
+
+
+class _Kind(msgspec.Struct):
+    prompt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+class CloseSocket(Exception):
+    """The socket is closed for what its client did; the error was sent before."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Socket:
+    """One client's connection: its running requests by the client's names, and what waits to be sent."""
+
+    def __init__(self, engine: "Engine", keys: Keys, tenant: str | None) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._tenant = tenant  # None: not known yet
+        self._running: dict[str, str] = {}  # the client's name -> the server's id
+        self._unsent = 0  # requests whose last frame was not sent yet: those running and those just ended
+        self._waiting: list[bytes] = []
+        self._code = NORMAL
+        self._wake = trio.Event()
+        self._sent = trio.Event()  # set once everything now waiting was sent
+
+    async def run(self) -> int:
+        """Until the client leaves (the handler is cancelled) or does what closes the socket: returns the close code."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._leave_when_draining, nursery.cancel_scope)
+                try:
+                    await self._read(nursery)
+                except CloseSocket as close:
+                    self._code = close.code
+                    await self._flush()
+                nursery.cancel_scope.cancel()
+        finally:
+            for id in self._running.values():
+                self._engine.gateway.cancel(id)
+        return self._code
+
+    async def _read(self, nursery: trio.Nursery) -> None:
+        if self._tenant is None:
+            with trio.move_on_after(AUTH_SECONDS) as patience:
+                await self._receive(nursery)
+            if patience.cancelled_caught:
+                self._close_with(ApiError("invalid_api_key", "The `auth` frame did not come."), POLICY_VIOLATION)
+        while True:
+            await self._receive(nursery)
+
+    async def _receive(self, nursery: trio.Nursery) -> None:
+        data = await websocket.receive()
+        if not isinstance(data, str):
+            self._close_with(ApiError("invalid_event", "Frames are JSON text, not binary."), UNSUPPORTED_DATA)
+        try:
+            frame = decode(data, _FRAME)
+        except ApiError as error:
+            self._say(error_frame(ApiError("invalid_event", error.message, param=error.param).detail()))
+            if self._tenant is None:
+                raise CloseSocket(POLICY_VIOLATION) from None
+            return
+        self._handle(frame, nursery)
+
+    def _handle(self, frame: FromClient, nursery: trio.Nursery) -> None:
+        if isinstance(frame, Auth):
+            try:
+                self._tenant = self._keys.tenant(frame.api_key.encode())
+            except ApiError as error:
+                self._close_with(error, POLICY_VIOLATION)
+        elif self._tenant is None:
+            self._close_with(
+                ApiError("invalid_api_key", "An API key is needed: send an `auth` frame first."), POLICY_VIOLATION
+            )
+        elif isinstance(frame, Create):
+            self._create(frame, self._tenant, nursery)
+        elif frame.id in self._running:  # otherwise it has just ended
+            if isinstance(frame, CreditFrame):
+                self._engine.gateway.grant(self._running[frame.id], frame.tokens)
+            else:
+                self._engine.gateway.cancel(self._running[frame.id])
+
+    def _create(self, frame: Create, tenant: str, nursery: trio.Nursery) -> None:
+        try:
+            request = self._admit(frame, tenant)
+            outbox = self._engine.gateway.submit(request)
+        except ApiError as error:
+            self._say(Frames(frame.id, 0).failed(error))
+            return
+        self._running[frame.id] = request.id
+        self._unsent += 1
+        nursery.start_soon(self._answer, frame.id, outbox, Frames(frame.id, len(request.prompts) * request.n))
+
+    def _admit(self, frame: Create, tenant: str) -> Generate:
+        if frame.id in self._running:
+            raise ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
+        limit = self._engine.settings.limits.max_socket_requests
+        if self._unsent >= limit:
+            raise ApiError("rate_limit_exceeded", f"One socket may run {limit} requests at a time.", retry_after=1)
+        asks = origin(self._engine, tenant)
+        if decode(frame.request, _KIND).prompt is not msgspec.UNSET:
+            completion = decode(frame.request, _COMPLETION)
+            _refuse_http_options(completion)
+            return generate_from_completion(completion, served(self._engine), asks)
+        chat = decode(frame.request, _CHAT)
+        _refuse_http_options(chat)
+        return generate_from_chat(chat, served(self._engine), asks)
+
+    async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
+        """Moves one request's events to the writer, no faster than the client reads."""
+        ended = False
+        while not ended:
+            events = await outbox.drain()
+            ended = isinstance(events[-1], Finished | Failed)
+            if ended:
+                del self._running[name]  # before the client knows, so that it may use the name again at once
+            self._waiting += frames.encode(events)
+            self._wake.set()
+            await self._sent.wait()
+        self._unsent -= 1
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            frames, self._waiting = self._waiting, []
+            sent, self._sent = self._sent, trio.Event()
+            for frame in frames:
+                await websocket.send(frame.decode())
+            sent.set()
+
+    async def _leave_when_draining(self, scope: trio.CancelScope) -> None:
+        """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
+        while self._unsent or self._engine.health().status != "draining":
+            await trio.sleep(DRAIN_POLL_SECONDS)
+        self._code = GOING_AWAY
+        scope.cancel()
+
+    def _say(self, frame: bytes) -> None:
+        if len(self._waiting) >= MAX_UNREAD_ERRORS + self._unsent:
+            raise CloseSocket(POLICY_VIOLATION)
+        self._waiting.append(frame)
+        self._wake.set()
+
+    def _close_with(self, error: ApiError, code: int) -> None:
+        self._waiting.append(error_frame(error.detail()))
+        raise CloseSocket(code)
+
+    async def _flush(self) -> None:
+        """Gives what is waiting a moment to leave before the socket closes."""
+        self._wake.set()
+        sent = self._sent
+        with trio.move_on_after(1):
+            await sent.wait()
+
+
+def _refuse_http_options(body: ChatBody | CompletionBody) -> None:
+    if body.stream is False:
+        raise ApiError("invalid_value", "A WebSocket always streams; leave stream out.", param="stream")
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise ApiError(
+            "unsupported_parameter",
+            "A WebSocket's frames carry their token counts; usage comes with `finished`.",
+            param="stream_options.continuous_usage_stats",
+        )
+
+
+def register(app: Application, keys: Keys) -> None:
+    engine = app.engine
+
+    @app.websocket("/v1/stream")
+    async def stream() -> None:
+        handshake = websocket.headers
+        tenant = keys.tenant_of(handshake) if not keys or "Authorization" in handshake else None
+        await websocket.accept()
+        code = await Socket(engine, keys, tenant).run()
+        await websocket.close(code)
+
+    @app.get("/v1/stream")
+    async def stream_without_upgrade() -> Response:
+        response = error_response(ApiError("upgrade_required", "Connect to /v1/stream with a WebSocket."))
+        response.headers["Upgrade"] = "websocket"
+        return response
