@@ -1,0 +1,73 @@
+"""From time stamps to figures: pure, so that a test can give the answer.
+
+A round is `batch` sequences submitted together. The prefill lasts until the last of them has its first token, the
+decode from then on; so tokens that quicker sequences already had by then count for neither rate but for the output.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class Arrival(Struct, frozen=True, array_like=True):
+    """Tokens of one sequence that came together, at a time in seconds."""
+
+    time: float
+    sequence: int
+    tokens: int
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """One repetition: when it was submitted, what came when, and how long forward passes took in all."""
+
+    submitted: float
+    prompt_tokens: int  # of one sequence
+    batch: int
+    arrivals: Sequence[Arrival]  # in order of time
+    model_seconds: float
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """What one round, or the medians of several, amounts to."""
+
+    prefill_tok_s: float
+    decode_tok_s: float
+    output_tok_s: float
+    step_ms_p50: float
+    outside_model_share: float
+
+
+def figures_of(measured: Round) -> Figures:
+    """The figures of one round. Raises ValueError when a sequence brought no token."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    gaps: list[float] = []
+    for arrival in measured.arrivals:
+        if arrival.sequence in last:
+            # Text that waited for the rest of a character comes with the next token: the gap spans several steps.
+            gaps += [(arrival.time - last[arrival.sequence]) / arrival.tokens] * arrival.tokens
+        first.setdefault(arrival.sequence, arrival.time)
+        last[arrival.sequence] = arrival.time
+    if len(first) < measured.batch:
+        raise ValueError(f"only {len(first)} of {measured.batch} sequences brought a token")
+    prefilled, ended = max(first.values()), max(last.values())
+    total = ended - measured.submitted
+    decoded = sum(arrival.tokens for arrival in measured.arrivals if arrival.time > prefilled)
+    return Figures(
+        prefill_tok_s=measured.prompt_tokens * measured.batch / (prefilled - measured.submitted),
+        decode_tok_s=decoded / (ended - prefilled) if decoded else 0.0,
+        output_tok_s=sum(arrival.tokens for arrival in measured.arrivals) / total,
+        step_ms_p50=statistics.median(gaps) * 1000 if gaps else 0.0,
+        outside_model_share=1 - measured.model_seconds / total,
+    )
+
+
+def medians(rounds: Sequence[Figures]) -> Figures:
+    """The median of each figure by itself."""
+    return Figures(
+        **{
+            name: statistics.median(getattr(figures, name) for figures in rounds)
+            for name in Figures.__struct_fields__
+        }
+    )

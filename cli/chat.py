@@ -1,0 +1,65 @@
+"""`triolet chat`: a conversation in the terminal, over the same WebSocket as the chat page.
+
+With --url it talks to a running server; without, it starts one of its own on a free port and ends it afterwards.
+Ctrl-C stops the answer that is being written, and at the prompt it leaves.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from ..actors.engine import Engine
+from .conversation import ChatOptions, converse
+from .options import build_settings, engine_options
+from .refusals import Refusal, refuse_missing_model
+from .report import LoadDisplay, report_model, standard_error
+from .serving import Serving, run_or_refuse, run_server
+
+
+@click.command()
+@engine_options
+@click.option("--url", help="A running server, such as http://127.0.0.1:8000. Then MODEL and its options are not used.")
+@click.option("--api-key", help="Key for that server.")
+@click.option("--system", help="What the model is told before the conversation.")
+@click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy.  [default: the model's]")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer.  [default: what the context leaves]")
+def chat(
+    model: Path | None,
+    url: str | None,
+    api_key: str | None,
+    system: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    **values: Any,  # Any: click's values, checked by each option's type
+) -> None:
+    """Chat with MODEL (without one: the small model that comes along), or with the server at --url."""
+    options = ChatOptions(api_key=api_key, system=system, temperature=temperature, max_tokens=max_tokens)
+    if url is not None:
+        if model is not None:
+            raise Refusal("give a MODEL to start or the --url of a server that runs, not both")
+        run_or_refuse(partial(converse, url.rstrip("/"), options))
+        return
+
+    settings = build_settings(model, {**values, "port": 0})
+    refuse_missing_model(settings.engine)
+    console = standard_error()
+    with LoadDisplay(console) as display:
+
+        def show_model(engine: Engine) -> None:
+            display.close()
+            if engine.ready is not None:
+                report_model(console, engine.ready, settings.engine, engine.model_name)
+
+        async def serve_and_converse() -> None:
+            stop = trio.Event()
+            async with trio.open_nursery() as nursery:
+                serving: Serving = await nursery.start(
+                    partial(run_server, settings, stop=stop, on_progress=display, on_ready=show_model)
+                )
+                await converse(serving.urls[0], options)
+                nursery.cancel_scope.cancel()
+
+        run_or_refuse(serve_and_converse)

@@ -1,0 +1,70 @@
+"""`triolet complete PROMPT`: one completion through an engine of its own, printed as it comes."""
+
+import secrets
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..actors.engine import Engine
+from ..protocol.events import Failed, Token
+from ..protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt
+from ..protocol.sampling import Sampling
+from .events import events_of
+from .options import build_settings, prompt_options
+from .refusals import refuse_missing_model
+from .report import LoadDisplay, standard_error
+from .serving import run_or_refuse, use_engine
+
+
+@click.command()
+@click.argument("prompt")
+@prompt_options
+@click.option("--chat", is_flag=True, help="Put PROMPT as a question, through the model's chat template.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Longest answer.")
+@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Draw the same tokens again.  [default: random]")
+def complete(
+    prompt: str,
+    model: Path | None,
+    chat: bool,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+    **values: Any,  # Any: click's values, checked by each option's type
+) -> None:
+    """Continue PROMPT and print the text as it comes."""
+    settings = build_settings(model, values)
+    refuse_missing_model(settings.engine)
+    sampling = Sampling(temperature=temperature, seed=secrets.randbits(64) if seed is None else seed)
+    asked = ChatPrompt(messages=(ChatMessage(role="user", content=prompt),)) if chat else TextPrompt(text=prompt)
+    failed: Failed | None = None
+    with LoadDisplay(standard_error()) as display:
+
+        async def stream(engine: Engine) -> None:
+            nonlocal failed
+            display.close()
+            gateway = engine.gateway
+            outbox = gateway.submit(
+                Generate(
+                    id=gateway.new_id(),
+                    model=engine.model_name,
+                    prompts=(asked,),
+                    sampling=sampling,
+                    max_tokens=max_tokens,
+                )
+            )
+            async for event in events_of(outbox):
+                match event:
+                    case Token(text=text):
+                        click.echo(text, nl=False)
+                    case Failed():
+                        failed = event
+                    case _:
+                        pass
+            click.echo()
+
+        run_or_refuse(partial(use_engine, settings, stream, on_progress=display))
+    if failed is not None:
+        raise click.ClickException(f"{failed.message} ({failed.code})")

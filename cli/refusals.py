@@ -1,0 +1,63 @@
+"""Refusals before anything is started or loaded: one plain sentence with the remedy, exit code 2."""
+
+import ipaddress
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from ..protocol.settings import EngineSettings, ServeSettings
+
+
+class Refusal(click.ClickException):
+    """Triolet will not start as it was told to."""
+
+    exit_code = 2
+
+
+def refuse_missing_model(engine: EngineSettings) -> None:
+    """Refuse a model that is no checkpoint folder. What its files say is the worker's to judge."""
+    folder = Path(engine.model)
+    if not folder.is_dir():
+        raise Refusal(f"no folder {engine.model}: MODEL is a checkpoint folder as Hugging Face writes it")
+    if not (folder / "config.json").is_file():
+        raise Refusal(f"{engine.model} has no config.json: MODEL is a checkpoint folder as Hugging Face writes it")
+
+
+def refuse_open_server(settings: ServeSettings) -> None:
+    """Refuse to let other machines in without a key: whoever reaches the port uses the model."""
+    if settings.api_keys:
+        return
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError) as error:
+        raise Refusal(f"--host {settings.host}: {error}") from error
+    # A link-local IPv6 address carries its interface behind a percent sign.
+    if not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
+        raise Refusal(
+            f"--host {settings.host} lets other machines in: add --api-key KEY (or @FILE), or keep --host 127.0.0.1"
+        )
+
+
+def refuse_taken_port(host: str, port: int) -> None:
+    """Refuse a port that something listens on, before a model is loaded for nothing."""
+    if port == 0:
+        return
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            # As the server does it, so that a port whose last connections are still winding down is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                raise Refusal(f"cannot listen on {host} port {port}: {error.strerror}; take another --port") from error
+
+
+def refuse_early(settings: ServeSettings) -> None:
+    """Everything that can be told without loading the model."""
+    refuse_missing_model(settings.engine)
+    refuse_open_server(settings)
+    refuse_taken_port(settings.host, settings.port)

@@ -1,0 +1,260 @@
+"""Accuracy of a served model on held-out instances: `python -m triolet.loadtest.accuracy --url http://127.0.0.1:8000`.
+
+Every instance goes through POST /v1/chat/completions, greedy, several at a time; the answer must equal the expected
+text, or match the expected pattern (stories). The table says how many were right per family. The exit status is 1 when
+a family is under `--minimum`, and 2 when the server gave no answer. `--json FILE` keeps the outcomes, and
+`--compare FILE` sets an earlier run beside this one: the same instances under int8 and under bfloat16, for example.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+import msgspec
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+HELD_OUT = Path(__file__).parent / "data" / "demo_heldout.jsonl"
+LONGEST_ANSWER = 200  # tokens; the longest expected answer, a story, has about 90
+CALL, CALL_END = "<tool_call>", "</tool_call>"
+ANSWER_SECONDS = 120.0  # a queued request on a busy small machine; a stuck server still ends the run
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """One line of the held-out set."""
+
+    family: str
+    wording: str
+    messages: tuple[ChatMessage, ...]
+    check: str
+    expected: str
+
+    def accepts(self, answer: str) -> bool:
+        match self.check:
+            case "exact":
+                return _same_call(answer, self.expected) if self.expected.startswith(CALL) else answer == self.expected
+            case "regex":
+                return re.fullmatch(self.expected, answer) is not None
+            case other:
+                raise ValueError(f'check must be "exact" or "regex", not {other!r} (family {self.family!r})')
+
+
+def _same_call(answer: str, expected: str) -> bool:
+    """Whether both are one tool call with equal JSON: a server that takes calls apart may space them anew."""
+    if not (answer.startswith(CALL) and answer.endswith(CALL_END)):
+        return False
+    try:
+        call = msgspec.json.decode(answer.removeprefix(CALL).removesuffix(CALL_END))
+    except msgspec.DecodeError:
+        return False
+    return bool(call == msgspec.json.decode(expected.removeprefix(CALL).removesuffix(CALL_END)))
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    function: FunctionCall
+
+
+class Answer(msgspec.Struct, frozen=True):
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+
+    def text(self) -> str:
+        """The answer as the model wrote it: a server that parses tool calls has taken them out of the text."""
+        calls = (
+            f'{{"name": {json.dumps(c.function.name)}, "arguments": {c.function.arguments}}}'
+            for c in self.tool_calls or ()
+        )
+        return (self.content or "") + "".join(f"{CALL}{call}{CALL_END}" for call in calls)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    message: Answer
+
+
+class Completion(msgspec.Struct, frozen=True):
+    choices: tuple[Choice, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    family: str
+    wording: str
+    right: bool
+    answer: str
+    expected: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What `--json` writes and `--compare` reads. Outcomes are in the order of the held-out file."""
+
+    url: str
+    model: str
+    outcomes: tuple[Outcome, ...]
+
+
+def read_instances(path: Path, limit: int | None) -> list[Instance]:
+    """The instances of the file, at most `limit` per family."""
+    taken: dict[str, int] = {}
+    kept: list[Instance] = []
+    for line in path.read_bytes().splitlines():
+        instance = msgspec.json.decode(line, type=Instance)
+        taken[instance.family] = taken.get(instance.family, 0) + 1
+        if limit is None or taken[instance.family] <= limit:
+            kept.append(instance)
+    return kept
+
+
+async def ask(client: httpx.AsyncClient, model: str, instance: Instance) -> Outcome:
+    body = {
+        "model": model,
+        "messages": [{"role": m.role, "content": m.content} for m in instance.messages],
+        "temperature": 0,
+        "max_tokens": LONGEST_ANSWER,
+    }
+    response = await client.post("/v1/chat/completions", json=body)
+    if response.status_code != 200:
+        raise RuntimeError(f"the server answered {response.status_code}: {response.text[:500]}")
+    answer = msgspec.json.decode(response.content, type=Completion).choices[0].message.text()
+    return Outcome(instance.family, instance.wording, instance.accepts(answer), answer, instance.expected)
+
+
+async def ask_all(
+    client: httpx.AsyncClient, model: str, instances: Sequence[Instance], concurrency: int, advance: Callable[[], None]
+) -> list[Outcome]:
+    """The outcomes in the order of the instances, `concurrency` requests at a time."""
+    outcomes: dict[int, Outcome] = {}
+    waiting = iter(enumerate(instances))
+
+    async def worker() -> None:
+        for index, instance in waiting:  # shared by the workers: each takes the next one
+            outcomes[index] = await ask(client, model, instance)
+            advance()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(concurrency):
+            nursery.start_soon(worker)
+    return [outcomes[index] for index in range(len(instances))]
+
+
+async def first_model(client: httpx.AsyncClient) -> str:
+    response = await client.get("/v1/models")
+    if response.status_code != 200:
+        raise RuntimeError(f"the server answered {response.status_code} to /v1/models: {response.text[:500]}")
+    return str(response.json()["data"][0]["id"])
+
+
+async def run(options: argparse.Namespace, console: Console) -> Run:
+    instances = read_instances(options.data, options.limit)
+    headers = {"authorization": f"Bearer {options.api_key}"} if options.api_key else {}
+    # One connection per worker: a worker waits for its answer before it asks again.
+    limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency)
+    columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    async with httpx.AsyncClient(
+        base_url=options.url, headers=headers, timeout=ANSWER_SECONDS, limits=limits
+    ) as client:
+        model = options.model or await first_model(client)
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("asking", total=len(instances))
+            outcomes = await ask_all(client, model, instances, options.concurrency, lambda: progress.advance(task))
+    return Run(options.url, model, tuple(outcomes))
+
+
+def share(outcomes: Sequence[Outcome]) -> float:
+    return sum(outcome.right for outcome in outcomes) / len(outcomes)
+
+
+def by_family(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.family, []).append(outcome)
+    return groups
+
+
+def table(measured: Run, earlier: Run | None) -> Table:
+    """Per family: instances, share right, trained and unseen wordings apart, and an earlier run's share."""
+    view = Table(title=f"{measured.model}: exact match on held-out instances")
+    for heading in (
+        "family",
+        "instances",
+        "right",
+        "trained wordings",
+        "unseen wordings",
+        *(["earlier run"] if earlier else []),
+    ):
+        view.add_column(heading, justify="left" if heading == "family" else "right")
+    before = by_family(earlier.outcomes) if earlier else {}
+    groups = by_family(measured.outcomes)
+    for family, group in [*groups.items(), ("all", list(measured.outcomes))]:
+        cells = [family, str(len(group)), f"{share(group):.1%}"]
+        for wording in ("trained", "unseen"):
+            part = [outcome for outcome in group if outcome.wording == wording]
+            cells.append(f"{share(part):.1%}" if part else "")
+        if earlier:
+            old = list(earlier.outcomes) if family == "all" else before.get(family, [])
+            cells.append(f"{share(old):.1%}" if old else "")
+        view.add_row(*cells, style="bold" if family == "all" else None)
+    return view
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m triolet.loadtest.accuracy", description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
+    parser.add_argument("--api-key", help="sent as a bearer token")
+    parser.add_argument("--model", help="model name (the first that the server lists)")
+    parser.add_argument("--data", type=Path, default=HELD_OUT, help="held-out instances, one JSON object per line")
+    parser.add_argument("--limit", type=int, help="at most so many instances per family")
+    parser.add_argument("--concurrency", type=int, default=16, help="requests at a time (16)")
+    parser.add_argument("--minimum", type=float, default=0.8, help="least share right in each family (0.8)")
+    parser.add_argument("--json", type=Path, help="write every outcome to this file")
+    parser.add_argument("--compare", type=Path, help="a file that --json wrote: shown beside this run")
+    parser.add_argument("--wrong", type=int, default=0, help="wrong answers to print per family (0)")
+    return parser
+
+
+def main() -> None:
+    options = arguments().parse_args()
+    console = Console()
+    earlier = msgspec.json.decode(options.compare.read_bytes(), type=Run) if options.compare else None
+    failed: Exception | None = None
+    try:
+        measured = trio.run(run, options, console)
+    except* (httpx.HTTPError, RuntimeError) as errors:
+        failed = errors.exceptions[0]
+    if failed is not None:
+        while isinstance(failed, ExceptionGroup):
+            failed = failed.exceptions[0]
+        console.print(f"no accuracy: {str(failed) or type(failed).__name__}", markup=False, style="red")
+        sys.exit(2)
+    console.print(table(measured, earlier))
+    low: list[str] = []
+    for family, group in by_family(measured.outcomes).items():
+        for outcome in [outcome for outcome in group if not outcome.right][: options.wrong]:
+            console.print(
+                f"{family}: {outcome.answer!r} instead of {outcome.expected!r}", markup=False, highlight=False
+            )
+        if share(group) < options.minimum:
+            low.append(family)
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
+    if low:
+        console.print(f"under {options.minimum:.0%}: {', '.join(low)}", style="red")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from triolet.cli.options import BUNDLED_MODEL
+from triolet.cli.refusals import Refusal, refuse_missing_model, refuse_open_server, refuse_taken_port
+from triolet.protocol.settings import EngineSettings, ServeSettings
+
+ENGINE = EngineSettings(model=str(BUNDLED_MODEL))
+
+
+def test_a_model_that_is_no_checkpoint_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="no folder"):
+        refuse_missing_model(EngineSettings(model=str(tmp_path / "none")))
+    with pytest.raises(Refusal, match=re.escape("has no config.json")):
+        refuse_missing_model(EngineSettings(model=str(tmp_path)))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_other_machines_are_let_in_only_with_a_key(host: str) -> None:
+    with pytest.raises(Refusal, match="--api-key"):
+        refuse_open_server(ServeSettings(engine=ENGINE, host=host))
+    refuse_open_server(ServeSettings(engine=ENGINE, host=host, api_keys=("secret",)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+def test_this_machine_needs_no_key(host: str) -> None:
+    refuse_open_server(ServeSettings(engine=ENGINE, host=host))
+
+
+def test_a_host_without_an_address_is_refused() -> None:
+    with pytest.raises(Refusal, match="--host"):
+        refuse_open_server(ServeSettings(engine=ENGINE, host="no host of that name"))
+
+
+def test_a_taken_port_is_refused_and_a_free_one_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Refusal, match=f"port {port}"):
+            refuse_taken_port("127.0.0.1", port)
+    refuse_taken_port("127.0.0.1", port)
+    refuse_taken_port("127.0.0.1", 0)
+
+
+def test_a_refusal_is_a_usage_error() -> None:
+    assert Refusal("no").exit_code == 2

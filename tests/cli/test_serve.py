@@ -1,0 +1,141 @@
+"""`triolet serve` as a user starts it: a process, its exit codes, its signals."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
+
+TRIOLET = str(Path(sys.executable).with_name("triolet"))
+EXIT_SECONDS = 60  # only a hang takes so long; the deadline turns it into a failure
+
+
+class Served(NamedTuple):
+    process: subprocess.Popen[str]
+    url: str
+
+
+@contextmanager
+def served(*options: str) -> Iterator[Served]:
+    """A server with the bundled model on a free port; killed at the end when the test has not ended it."""
+    command = [TRIOLET, "serve", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        match = re.fullmatch(r"Triolet is ready at (http://127\.0\.0\.1:\d+)\n", line)
+        if match is None:
+            process.kill()
+            pytest.fail(f"{line!r}\n{process.stderr.read()}")
+        yield Served(process, match[1])
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def _get(url: str) -> dict[str, object]:
+    with urllib.request.urlopen(url, timeout=EXIT_SECONDS) as response:
+        body: dict[str, object] = json.load(response)
+        return body
+
+
+@contextmanager
+def stream(url: str, tokens: int) -> Iterator[HTTPResponse]:
+    """A completion of so many tokens, its first event read."""
+    host, port = url.removeprefix("http://").split(":")
+    with closing(HTTPConnection(host, int(port), timeout=EXIT_SECONDS)) as connection:
+        asked = {"model": BUNDLED_NAME, "prompt": "One", "max_tokens": tokens, "stream": True, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
+        with connection.getresponse() as response:
+            assert response.status == 200, response.read()
+            assert response.readline().startswith(b"data: ")
+            yield response
+
+
+def _read_to_end(response: HTTPResponse) -> bytes:
+    try:
+        return response.read()
+    except IncompleteRead as error:
+        return error.partial
+
+
+def test_the_first_signal_lets_a_running_answer_finish_and_exits_with_0() -> None:
+    with served() as server:
+        assert _get(f"{server.url}/v1/models")["object"] == "list"
+        with stream(server.url, tokens=200) as response:
+            server.process.send_signal(signal.SIGINT)
+            assert b"data: [DONE]" in _read_to_end(response)
+        _, report = server.process.communicate(timeout=EXIT_SECONDS)
+    assert server.process.returncode == 0, report
+    for label in ("model", "runs on", "memory", "KV cache", "chat page", "API"):
+        assert re.search(rf"^  {label} +\S", report, re.M), report
+    assert "\x1b" not in report  # a pipe gets no colours and no bars
+
+
+def test_the_drain_timeout_ends_a_running_answer() -> None:
+    with served("--drain-timeout", "0") as server, stream(server.url, tokens=1800) as response:
+        server.process.send_signal(signal.SIGTERM)
+        assert b"data: [DONE]" not in _read_to_end(response)
+        assert server.process.wait(timeout=EXIT_SECONDS) == 0
+
+
+def test_the_model_runs_in_the_server_s_process_when_told_to() -> None:
+    with served("--inline") as server:
+        assert _get(f"{server.url}/health/ready")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("no/such/folder",), "no folder no/such/folder"),
+        (("--host", "0.0.0.0"), "--api-key"),
+        (("--quantize", "int4"), "int4"),
+        (("--kv-cache-memory", "1KiB"), "kv"),
+        (("--max-model-len", "100000"), "100000"),
+        (("--port", "99999"), "--port"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [TRIOLET, "serve", "--port", "0", *arguments], capture_output=True, text=True, timeout=EXIT_SECONDS
+    )
+    assert done.returncode == 2, done.stderr
+    assert said.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_port_in_use_is_refused_before_loading() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run([TRIOLET, "serve", "--port", port], capture_output=True, text=True, timeout=EXIT_SECONDS)
+    assert done.returncode == 2
+    assert f"port {port}" in done.stderr
+
+
+def test_an_unsupported_configuration_is_refused_naming_it(tmp_path: Path) -> None:
+    for path in BUNDLED_MODEL.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    config = json.loads((BUNDLED_MODEL / "config.json").read_text()) | {"hidden_act": "relu"}
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = subprocess.run(
+        [TRIOLET, "serve", str(tmp_path), "--port", "0"], capture_output=True, text=True, timeout=EXIT_SECONDS
+    )
+    assert done.returncode == 2, done.stderr
+    assert "hidden_act" in done.stderr
+    assert "relu" in done.stderr

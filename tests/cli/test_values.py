@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.cli.values import format_size, parse_size, read_api_keys
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4096", 4096), ("2GiB", 2 << 30), ("2 gib", 2 << 30), ("2G", 2 << 30), ("512MiB", 512 << 20),
+        ("1.5KiB", 1536), ("3GB", 3_000_000_000), (" 7 B ", 7), ("1TiB", 1 << 40),
+    ],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "2 bananas", "-1GiB", "1e9", "2GiBs", "0x10", "nan", "inf"])
+def test_what_is_not_a_size(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_size(text)
+
+
+@given(st.integers(1, 1 << 50))
+def test_a_formatted_size_reads_back_to_three_digits(size: int) -> None:
+    # Two decimals below 10, one below 100: the rounding error is at most half of the last digit, 0.5 %.
+    assert parse_size(format_size(size)) == pytest.approx(size, rel=0.005, abs=1)
+
+
+def test_api_keys_come_from_values_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text("# ours\nalpha\n\n  beta  \n")
+    assert read_api_keys(("first", f"@{file}")) == ("first", "alpha", "beta")
+
+
+@pytest.mark.parametrize("key", ["", "two words", "schlüssel", "a\tb", "a\n"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(click.BadParameter, match="visible ASCII"):
+        read_api_keys((key,))
+
+
+def test_a_key_file_must_hold_a_key(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("# none yet\n")
+    with pytest.raises(click.BadParameter, match="holds no key"):
+        read_api_keys((f"@{empty}",))
+    with pytest.raises(click.BadParameter, match="cannot read"):
+        read_api_keys((f"@{tmp_path / 'missing'}",))
