@@ -1,0 +1,51 @@
+# The commands of the house; all of them run in .venv, which the first one makes.
+#
+#   make serve                        chat with the bundled model: prints the address of the page
+#   make serve ARGS="--port 9000"     … with options; ARGS="path/to/checkpoint" serves another model
+#   make test                         lint, types, house rules and the test suite   (ARGS="-k outbox" selects tests)
+#   make check                        the first part of it: lint, types and house rules
+#   make bench                        the engine without HTTP on this machine
+#   make clean                        forget .venv and everything built
+
+SHELL := /bin/bash
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: serve test check bench clean
+
+serve: .venv/.serve
+	@exec $(BIN)/triolet serve $(ARGS)
+
+test: check
+	$(BIN)/pytest $(ARGS)
+
+check: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+	$(BIN)/pytest -q tests/test_house.py
+
+bench: .venv/.serve
+	@exec $(BIN)/triolet bench offline $(ARGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Serving needs no torch: its environment is there in well under a minute. The tests compare with torch and
+# transformers and drive real clients, so theirs is larger. A stamp is renewed when what to install changes.
+.venv/.serve: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what serving needs into .venv (once; no torch)…"
+	@$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/.test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what the tests need into .venv (once; torch among it, so this takes a few minutes)…"
+	@$(PIP) install --constraint constraints.txt --editable '.[test]'
+	@touch .venv/.serve $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Triolet needs Python 3.11 or newer: make PYTHON=python3.12 …")'
+	@echo "Making the virtual environment .venv…"
+	@$(PYTHON) -m venv .venv

@@ -1,0 +1,273 @@
+"""The rules of the house, read from the syntax tree: who may import whom, how long a file is, what a text may not say.
+
+Nothing of ours is imported here: a rule is checked whether or not a module can run on this machine.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("protocol", "kernels", "models", "actors", "web", "cli", "loadtest")
+MAX_LINES = 400
+
+# What a folder may import of ours. Longer prefixes win: a file or sub-folder may be allowed more than its folder.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "protocol": frozenset({"protocol"}),
+    "kernels": frozenset({"kernels"}),
+    "models": frozenset({"models", "kernels"}),
+    "actors": frozenset({"actors", "protocol"}),
+    "actors.executor": frozenset({"actors", "protocol", "models"}),
+    "actors.worker": frozenset({"actors", "protocol", "models"}),
+    "web": frozenset({"web", "protocol", "actors.engine", "actors.gateway"}),
+    "cli": frozenset(FOLDERS),
+    "loadtest": frozenset({"loadtest", "protocol"}),
+    "loadtest.device": frozenset({"loadtest", "protocol", "kernels", "models", "actors"}),
+}
+DEVICE_LIBRARIES = frozenset({"torch", "triton", "numba", "llvmlite", "transformers"})
+MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "actors.worker", "loadtest.device")
+# No trio, no clock, no randomness: what these decide depends on their arguments alone.
+PURE = ("protocol", "kernels", "models", "actors.plan", "actors.blocks", "actors.sequence")
+# The modules that the front process starts from. What they import when imported must leave the device libraries alone.
+FRONT = ("cli.main", "cli.serve", "actors.engine", "web.app", "web.server")
+
+
+class Import(NamedTuple):
+    """One imported name, absolute (`triolet.` of ours cut to `actors.plan`), and whether importing the file runs it."""
+
+    name: str
+    ours: bool
+    at_top: bool
+    line: int
+
+
+def _absolute(module: str, node: ast.ImportFrom) -> str:
+    """The full name behind a relative import: `.plan` in `actors.engine` is `triolet.actors.plan`."""
+    parts = ["triolet", *module.split(".")]
+    base = parts[: len(parts) - node.level]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
+    """Every import in a module, those inside functions and `import_module("…")` calls included."""
+
+    def name_of(full: str, at_top: bool, line: int) -> Import:
+        ours = full == "triolet" or full.startswith("triolet.")
+        return Import(full.removeprefix("triolet.") if ours else full, ours, at_top, line)
+
+    def walk(node: ast.AST, at_top: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.Import(names=names):
+                    for alias in names:
+                        yield name_of(alias.name, at_top, child.lineno)
+                case ast.ImportFrom():
+                    source = _absolute(module, child) if child.level else child.module or ""
+                    for alias in child.names:
+                        yield name_of(f"{source}.{alias.name}", at_top, child.lineno)  # a module, or a name in one
+                case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__")):
+                    for argument in child.args[:1]:
+                        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                            yield name_of(argument.value, False, child.lineno)
+                case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                    yield from walk(child, False)
+                    continue
+                case _:
+                    pass
+            inside_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from walk(child, at_top and not inside_function)
+
+    yield from walk(tree, True)
+
+
+def _within(name: str, prefixes: Iterable[str]) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What a module (`actors.plan`) with this source does against the rules, one sentence each."""
+    rule = max((key for key in MAY_IMPORT if _within(module, [key])), key=len)
+    found: list[str] = []
+    for imported in imports_of(module, ast.parse(source)):
+        where = f"{module.replace('.', '/')}.py:{imported.line}"
+        root = imported.name.split(".")[0]
+        if imported.ours:
+            if not _within(imported.name, MAY_IMPORT[rule]):
+                found.append(f"{where}: {rule} may not import triolet.{imported.name}")
+        elif root == "asyncio":
+            found.append(f"{where}: asyncio is not used here; trio is")
+        elif root in DEVICE_LIBRARIES and not _within(module, MAY_USE_DEVICE_LIBRARIES):
+            found.append(f"{where}: {root} belongs in {', '.join(MAY_USE_DEVICE_LIBRARIES)}")
+        elif root == "trio" and _within(module, PURE):
+            found.append(f"{where}: this file is pure and knows no trio")
+        elif root in FOLDERS:
+            found.append(f"{where}: import {imported.name} relatively, or as triolet.{imported.name}")
+    return found
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name without `triolet.`."""
+    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+
+
+def texts() -> list[Path]:
+    """Every file that people read: sources, tests, pages and documents, but no third-party and no built files."""
+    own = [path for folder in (*FOLDERS, "tests", ".github") for path in (ROOT / folder).rglob("*")]
+    kinds = {".py", ".md", ".toml", ".js", ".css", ".html", ".jinja", ".yml"}
+    named = [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")]
+    return [path for path in (*own, *named) if path.is_file() and (path.suffix in kinds or path in named)]
+
+
+def test_imports_point_one_way() -> None:
+    found = [line for name, path in modules().items() for line in violations(name, path.read_text())]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("protocol.events", "from ..actors import engine"),
+        ("protocol.events", "import trio"),
+        ("kernels.gemm.cpu", "from ...models.spec import ModelSpec"),
+        ("models.decoder", "def load():\n    import trio"),
+        ("actors.engine", "from ..models.runner import load_runner"),
+        ("actors.plan", "import trio.lowlevel"),
+        ("actors.gateway", "def lazily():\n    import torch"),
+        ("actors.gateway", "importlib.import_module('numba')"),
+        ("web.app", "from ..actors.scheduler import run_scheduler"),
+        ("web.app", "from ..actors import scheduler"),
+        ("web.app", "import asyncio"),
+        ("cli.serve", "from protocol.settings import ServeSettings"),
+        ("loadtest.accuracy", "from triolet.actors.engine import Engine"),
+    ],
+)
+def test_a_planted_import_is_found(module: str, source: str) -> None:
+    assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("actors.worker", "def load():\n    from ..models.runner import load_runner\n    import torch"),
+        ("web.app", "from ..actors.engine import Engine\nfrom ..actors import gateway"),
+        ("loadtest.device.cpu_step", "from triolet.kernels.gemm import cpu\nimport numba"),
+        ("models.runner", "from .spec import ModelSpec\nfrom ..kernels.rope import reference"),
+        ("cli.serve", "import trio\nfrom ..web.server import serve"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def _reached(start: str, sources: dict[str, ast.Module]) -> dict[str, str]:
+    """Names that importing `start` imports too, each with the module that does it."""
+    seen: dict[str, str] = {}
+    waiting = [start]
+    while waiting:
+        module = waiting.pop()
+        for imported in imports_of(module, sources[module]):
+            parent = imported.name.rpartition(".")[0]
+            name = next((name for name in (imported.name, parent) if name in sources), imported.name)
+            if imported.at_top and name not in seen:
+                seen[name] = module
+                if imported.ours and name in sources:
+                    waiting.append(name)
+    return seen
+
+
+@pytest.mark.parametrize("start", FRONT)
+def test_the_front_process_never_imports_a_device_library(start: str) -> None:
+    sources = {name: ast.parse(path.read_text()) for name, path in modules().items()}
+    reached = _reached(start, sources)
+    found = {name: by for name, by in reached.items() if name.split(".")[0] in DEVICE_LIBRARIES}
+    assert not found, f"imported by way of {found}"
+
+
+def test_modules_are_portions_of_one_namespace() -> None:
+    """An `__init__.py` in `kernels/` would shadow other people's `kernels` wherever the checkout is on the path."""
+    assert [path for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")] == []
+
+
+def test_files_fit_in_the_head() -> None:
+    sources = [*modules().values(), *(ROOT / "tests").rglob("*.py")]
+    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > MAX_LINES}
+    assert not long, f"over {MAX_LINES} lines (is each one idea?): {long}"
+
+
+def test_every_module_states_its_contract() -> None:
+    silent = [name for name, path in modules().items() if ast.get_docstring(ast.parse(path.read_text())) is None]
+    assert not silent, f"no module docstring: {silent}"
+
+
+UNWANTED = {
+    "a path of somebody's machine": re.compile(r"(?<![\w.])/(?:work|root|home|Users|opt)/[\w.]+/"),
+    "a number of an issue of ours": re.compile(r"\b[Ii]ssue #?\d+\b"),
+    "a note to do something later": re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b"),
+}
+
+
+def test_texts_speak_to_any_reader() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {what}: {line.strip()[:80]}"
+        for path in texts()
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for what, pattern in UNWANTED.items()
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_classes_are_named_for_what_they_are() -> None:
+    vague = re.compile(r"(?:Manager|Helper|Helpers|Utils|Base|Impl)$")
+    found = [
+        f"{name}.{node.name}"
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and vague.search(node.name)
+    ]
+    assert not found, found
+
+
+def test_the_readme_names_files_that_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    named = re.findall(rf"`((?:{'|'.join((*FOLDERS, 'tests'))})/[\w./-]*)`", readme)
+    missing = sorted({path for path in named if not (ROOT / path).exists()})
+    assert not missing, f"README.md names {missing}"
+
+
+def test_the_readme_tells_the_path_of_one_request() -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = re.search(r"^#+ .*path of one request.*$(.*?)(?=^#+ |\Z)", readme, re.I | re.M | re.S)
+    assert section, "README.md has no section on the path of one request"
+    files = set(re.findall(r"`([\w/]+\.py)`", section.group(1)))
+    assert len(files) >= 8, f"the path of one request names only {sorted(files)}"
+    assert {path.split("/")[0] for path in files} >= {"web", "actors", "models", "kernels"}
+
+
+def test_exact_versions_lie_within_the_bounds() -> None:
+    """`constraints.txt` pins every direct dependency, at a version that pyproject.toml allows."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    pins = {
+        canonicalize_name(name): version
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+        for name, version in [line.split("==")]
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(text) for text in (*project["dependencies"], *extras["test"], *extras["loadtest"])]
+    wrong = [
+        str(need)
+        for need in wanted
+        if (pin := pins.get(canonicalize_name(need.name))) is None or not need.specifier.contains(pin)
+    ]
+    assert not wrong, f"constraints.txt has no version for {wrong}"

@@ -1,0 +1,60 @@
+"""The wheel holds `triolet/…` and nothing else: every module, the page, the bundled model and the type markers."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("actors", "cli", "kernels", "loadtest", "models", "protocol", "web")
+
+
+def _folders_with_modules() -> set[str]:
+    paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return {".".join(("triolet", *path.parent.relative_to(ROOT).parts)) for path in paths}
+
+
+def test_every_folder_with_modules_is_listed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert listed == sorted(listed)
+    assert set(listed) == _folders_with_modules()
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names in a wheel built from a copy: setuptools leaves `build/` and `*.egg-info` where it runs."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in (*FOLDERS, "pyproject.toml", "README.md", "LICENSE"):
+        (source / name).symlink_to(ROOT / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    built = subprocess.run(
+        [*command, "--wheel-dir", str(target), str(source)], capture_output=True, text=True, timeout=120
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = target.glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_wheel_takes_one_name_in_site_packages(wheel_names: set[str]) -> None:
+    assert {name.split("/")[0] for name in wheel_names} == {"triolet", "triolet-0.1.0.dist-info"}
+
+
+def test_the_wheel_holds_every_module(wheel_names: set[str]) -> None:
+    modules = {f"triolet/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    assert modules - wheel_names == set()
+
+
+def test_the_wheel_holds_what_serving_needs_besides(wheel_names: set[str]) -> None:
+    page = {f"triolet/web/page/{path.name}" for path in (ROOT / "web/page").iterdir() if path.is_file()}
+    checkpoint = {f"triolet/models/demo/checkpoint/{path.name}" for path in (ROOT / "models/demo/checkpoint").iterdir()}
+    assert "triolet/web/page/index.html" in page
+    assert {Path(name).name for name in checkpoint} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    markers = {f"triolet/{folder}/py.typed" for folder in FOLDERS}
+    assert (page | checkpoint | markers) - wheel_names == set()
+
+
+def test_the_wheel_leaves_measurements_and_tests_out(wheel_names: set[str]) -> None:
+    assert not [name for name in wheel_names if "/results/" in name or "/tests/" in name]
