@@ -25,6 +25,7 @@ def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
         whole = chunk.start + chunk.count == sequence.max_total - 1 and sequence.read == sequence.max_total
         return Accepted(reason="length" if whole else None)  # no token is wanted, only the prompt's probabilities
     assert row.tokens, "a sampled row without a token"
+    sequence.losses = 0
     sequence.unread -= 1
     sequence.live.unread -= 1
     live, before = sequence.live, len(sequence.generated)

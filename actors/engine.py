@@ -149,6 +149,7 @@ async def _run(
     gateway = Gateway(
         settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler.clone(), worker=status, accounts=accounts
     )
+    last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(run_scheduler, inbox, to_executor, to_detokenizer, state=state))
@@ -181,10 +182,13 @@ async def _run(
                 settings, gateway=gateway, accounts=accounts, state=state, status=status, lane=lane
             )
             task_status.started(engine)
+    except Exception:
+        last_word = ApiError("engine_error", "the engine failed; the server's log says how")
+        raise
     finally:
         # Whatever ends the engine, every stream gets its terminal event; its writer may still be there.
         gateway.refuse_new("shutting_down", "the engine has stopped")
-        gateway.fail_all(ApiError("shutting_down", "the engine was stopped before this request ended"))
+        gateway.fail_all(last_word)
 
 
 async def _load(

@@ -4,7 +4,7 @@
 are given back there and nowhere else. Pure: no clock, no I/O.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import chain
 
 from ..protocol.messages import Admit
@@ -15,6 +15,8 @@ from .prefix_keys import PrefixKeys
 from .queues import Queues
 from .sequence import LiveRequest, Prompt, Sequence
 from .timers import Timers
+
+MAX_LOSSES = 3  # as often the supervisor restarts a worker in a short time; with the next loss the engine ends
 
 
 class LiveTable:
@@ -74,6 +76,19 @@ class LiveTable:
     def finish_all(self, live: LiveRequest) -> None:
         for sequence in tuple(live.choices.values()):
             self.finish(sequence)
+
+    def suspects(self, computed: Set[int]) -> list[LiveRequest]:
+        """The requests that may be what kills workers: computed in each of the last losses, with no token between.
+
+        Neighbours of the culprit are suspect too when they got no token either; that is better than losing the engine.
+        """
+        found: dict[str, LiveRequest] = {}
+        for id in sorted(computed & self.sequences.keys()):
+            sequence = self.sequences[id]
+            sequence.losses += 1
+            if sequence.losses >= MAX_LOSSES:
+                found[sequence.live.id] = sequence.live
+        return list(found.values())
 
     def forget_worker(self) -> int:
         """The worker is gone with its KV cache: every sequence waits, to be computed anew. Returns how many ran."""

@@ -47,7 +47,7 @@ class Plan:
         self.dropped: list[int] = []  # known to the worker and preempted
         self.planned: dict[int, Sequence] = {}
         self.started: list[Sequence] = []  # admitted for the first time
-        self.preempted: dict[int, Sequence] = {}
+        self.preempted = 0
         self.blocked: dict[int, Blocked] = {}  # why a sequence has no chunk; not named: "order"
 
 
@@ -173,7 +173,7 @@ class _Planner:
     def _comes_earlier(self, key: Key, sequence: Sequence) -> bool:
         """Whether a running sequence before it computes block `key`. Nobody waits for a less urgent one."""
         owner = self.computing.get(key)
-        return owner is not None and owner.place == "running" and owner.order < sequence.order
+        return owner is not None and owner.order < sequence.order
 
     def _no_place(self, sequence: Sequence, cached: list[int]) -> Blocked | None:
         """Why it cannot join this step; makes room by preempting parked sequences."""
@@ -181,9 +181,7 @@ class _Planner:
             return "rows"
         if self.budget == 0:
             return "budget"
-        if self.short_of_blocks or sequence.id in self.plan.preempted:
-            return "blocks"
-        if self._missing_blocks(sequence, cached) > self._parked_blocks():
+        if self.short_of_blocks or self._missing_blocks(sequence, cached) > self._parked_blocks():
             return "blocks"
         while self._missing_blocks(sequence, cached) > 0:
             if not self.queues.parked:
@@ -231,6 +229,7 @@ class _Planner:
             victim = self.policy.choose_victim(self.queues, self.plan.planned.keys())
             if victim is None or victim is sequence:
                 break
+            assert victim.id not in self.plan.planned, victim
             self._preempt(victim)
         room = (len(sequence.blocks) + self.pool.available) * BLOCK_SIZE - sequence.computed
         return min(count, room)
@@ -241,7 +240,7 @@ class _Planner:
         if sequence.known:
             self.plan.dropped.append(sequence.id)
         forget_kv(sequence, self.pool)
-        self.plan.preempted[sequence.id] = sequence
+        self.plan.preempted += 1
 
     def _add_chunk(self, sequence: Sequence, count: int) -> None:
         start, end = sequence.computed, sequence.computed + count
@@ -273,7 +272,7 @@ class _Planner:
         for block in range(sequence.published, sequence.prompt.full_blocks):
             key = sequence.key(block)
             owner = self.computing.get(key)
-            if owner is None or owner.place != "running" or sequence.order < owner.order:
+            if owner is None or sequence.order < owner.order:
                 self.computing[key] = sequence
 
 

@@ -30,7 +30,7 @@ from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
 from .accept import Accepted, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
-from .live_table import LiveTable
+from .live_table import MAX_LOSSES, LiveTable
 from .plan import Blocked, Limits, distrust_kv, plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
@@ -92,6 +92,7 @@ class SchedulerState:
                 self._fail_step(step, text)
             case WorkerLost():
                 self.totals.worker_losses += 1
+                self._fail_suspects()
                 self._forget_worker()
             case WorkerReady(ready=ready):
                 self._meet_worker(ready)
@@ -114,7 +115,7 @@ class SchedulerState:
             return None
         plan = plan_step(table.queues, table.pool, self._limits, self._policy)
         self._blocked = plan.blocked
-        self.totals.preemptions += len(plan.preempted)
+        self.totals.preemptions += plan.preempted
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
             self._start(sequence, now)
@@ -262,6 +263,12 @@ class SchedulerState:
         self._say([self._fail(live, "engine_error", message) for live in lives.values()])
         self._forget_worker()  # it exits; the next one says when it is ready
 
+    def _fail_suspects(self) -> None:
+        """A request that kills every worker must not use up the restarts, and with them the engine."""
+        flying = {chunk.sequence for step in self.in_flight.values() for chunk in step.chunks}
+        message = f"The engine's worker died {MAX_LOSSES} times while computing this request."
+        self._say([self._fail(live, "engine_error", message) for live in self.table.suspects(flying)])
+
     # Requests end.
 
     def _drop(self, live: LiveRequest, reason: FinishReason) -> None:
@@ -293,8 +300,9 @@ class SchedulerState:
     def _meet_worker(self, ready: Ready) -> None:
         assert ready.memory.block_size == BLOCK_SIZE, ready.memory
         self._forget_worker()
-        self.totals.evictions += self.table.pool.evictions
-        self.table.pool = BlockPool(ready.memory.num_blocks)
+        if ready.memory.num_blocks != self.table.pool.total:
+            self.totals.evictions += self.table.pool.evictions
+            self.table.pool = BlockPool(ready.memory.num_blocks)
         self._limits = Limits(
             max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
         )

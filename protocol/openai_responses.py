@@ -1,6 +1,6 @@
 """What the OpenAI dialect answers: whole bodies, and the chunks of a stream.
 
-`finish_reason` and `logprobs` are always present, null included: clients index them. The two fields that OpenAI does not
+`finish_reason` and `logprobs` are always present, null included: clients index them. Two fields that OpenAI does not
 have stand beside its own: `stop_reason` (the stop string or token id that matched) and `triolet_finish_reason` (the
 reason in this server's words, such as `deadline`).
 """
@@ -129,7 +129,7 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     delta: Delta
     logprobs: ChatLogprobs | None = None
     finish_reason: OpenAIFinishReason | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     triolet_finish_reason: FinishReason | UnsetType = UNSET
 
 
@@ -141,7 +141,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: UsageBody | None | UnsetType = UNSET
+    usage: UsageBody | UnsetType | None = UNSET
 
 
 class CompletionChunkChoice(Struct, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class CompletionChunkChoice(Struct, frozen=True, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: OpenAIFinishReason | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     triolet_finish_reason: FinishReason | UnsetType = UNSET
 
 
@@ -159,7 +159,7 @@ class CompletionChunk(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[CompletionChunkChoice]
-    usage: UsageBody | None | UnsetType = UNSET
+    usage: UsageBody | UnsetType | None = UNSET
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):

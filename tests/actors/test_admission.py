@@ -14,6 +14,8 @@ from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, TextPro
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Ready
 
+from .wiring import Wired
+
 Make = Callable[..., Generate]
 MakeReady = Callable[..., Ready]
 HOUSE = House(now=10.0, tenant_requests=1, live_requests=1, max_requests=4, several_tenants=False)
@@ -110,7 +112,7 @@ def test_with_several_tenants_one_may_hold_what_is_free_for_the_others(
 
 
 async def test_every_refusal_is_an_answer_and_the_cancelled_are_let_go(
-    wired: Callable[..., object], generate: Make, make_ready: MakeReady
+    wired: Callable[..., Wired], generate: Make, make_ready: MakeReady
 ) -> None:
     house = wired()
     send, inbox = trio.open_memory_channel[ToAdmission](3)

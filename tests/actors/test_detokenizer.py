@@ -12,13 +12,15 @@ from triolet.protocol.messages import Cancel, ChoiceTokens, DropRequest, OpenCho
 from triolet.protocol.requests import Generate
 from triolet.protocol.sampling import Sampling
 
+from .wiring import Wired
+
 Make = Callable[..., Generate]
 
 
 class House:
     """A detokenizer behind a real gateway."""
 
-    def __init__(self, wired: object, tokenizer: TextTokenizer) -> None:
+    def __init__(self, wired: Wired, tokenizer: TextTokenizer) -> None:
         self.wired = wired
         self.gateway = wired.gateway
         self.tokenizer = tokenizer
@@ -37,7 +39,7 @@ class House:
 
 
 @pytest.fixture
-def house(wired: Callable[[], object], text_tokenizer: TextTokenizer) -> House:
+def house(wired: Callable[[], Wired], text_tokenizer: TextTokenizer) -> House:
     return House(wired(), text_tokenizer)
 
 
@@ -183,7 +185,7 @@ async def test_echo_with_log_probabilities_waits_for_them(house: House, generate
 
 
 async def test_the_actor_ends_with_its_channel(
-    house: House, generate: Make, wired: Callable[[], object], text_tokenizer: TextTokenizer
+    house: House, generate: Make, wired: Callable[[], Wired], text_tokenizer: TextTokenizer
 ) -> None:
     other = wired()
     outbox = other.gateway.submit(generate())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from triolet.actors.engine import EngineLoadError, run_engine
+from triolet.actors.engine import Engine, EngineLoadError, run_engine
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, Token
 from triolet.protocol.requests import TokenPrompt
@@ -51,49 +51,6 @@ async def test_a_chat_from_request_to_end_inline_and_through_the_worker() -> Non
             assert engine.ledger().children == (0 if inline else 1)
             assert b"triolet_requests_finished_total" in engine.metrics.render()
     assert texts[0] == texts[1] != ""
-
-
-async def test_several_prompts_and_choices_and_every_option_at_once() -> None:
-    async with running(settings_for()) as engine:
-        prompt = "Once upon a time"
-        sampling = Sampling(
-            temperature=1.0, top_k=20, top_p=0.95, min_p=0.01, presence_penalty=0.1, frequency_penalty=0.1,
-            repetition_penalty=1.1, logit_bias=((7, -5.0),), min_tokens=8, seed=11, logprobs=3, prompt_logprobs=2,
-        )  # fmt: skip
-        ids = await engine.tokenize(chat(prompt))
-        prompts = (TokenPrompt(token_ids=ids), TokenPrompt(token_ids=ids[:5]))
-        request = {"prompts": prompts, "n": 2, "sampling": sampling, "max_tokens": 8, "echo": True}
-        first, again = [await Answer().read(submit(engine, "", **request)) for _ in range(2)]
-        finished = [event for event in first.events if isinstance(event, ChoiceFinished)]
-        assert sorted(event.index for event in finished) == [0, 1, 2, 3]
-        assert first.end.usage.prompt_tokens == len(ids) + 5
-        assert first.end.usage.completion_tokens == 4 * 8
-        for index, prompt_ids in enumerate((ids, ids, ids[:5], ids[:5])):
-            assert first.text(index) == again.text(index)  # same seed, same text
-            logprobs = [
-                logprob
-                for event in first.events
-                if isinstance(event, Token) and event.index == index
-                for logprob in event.logprobs
-            ]
-            assert [logprob.token_id for logprob in logprobs[: len(prompt_ids)]] == list(prompt_ids)
-            assert logprobs[0].logprob is None
-            assert len(logprobs) == len(prompt_ids) + 8
-            assert all(len(logprob.top) == 3 for logprob in logprobs[len(prompt_ids) :])
-            assert all(logprob.logprob is not None and logprob.logprob <= 0 for logprob in logprobs[1:])
-        assert first.text(0) != first.text(1)  # each choice has its own seed
-        await until_balanced(engine)
-
-
-async def test_a_stop_string_ends_the_text_before_it() -> None:
-    async with running(settings_for()) as engine:
-        whole = await Answer().read(submit(engine, "Once", max_tokens=12, ignore_eos=True))
-        stop = whole.text()[len(whole.text()) // 2 :][:3]
-        cut = await Answer().read(submit(engine, "Once", max_tokens=12, ignore_eos=True, stop=(stop,)))
-        assert cut.text() == whole.text()[: whole.text().index(stop)]
-        assert cut.end.reason == "stop"
-        assert [event.stop_reason for event in cut.events if isinstance(event, ChoiceFinished)] == [stop]
-        await until_balanced(engine)
 
 
 async def test_cancelled_in_every_phase_and_the_ledger_balances() -> None:
@@ -147,64 +104,120 @@ async def test_cancelled_in_every_phase_and_the_ledger_balances() -> None:
         await until_balanced(engine)
 
 
-async def test_a_parked_stream_goes_on_where_it_was() -> None:
-    async with running(settings_for(limits=LimitSettings(outbox_tokens=4))) as engine:
-        unread = submit(engine, "Hello", max_tokens=40, ignore_eos=True)
-        await until(lambda: engine.scheduler_statistics().parked == 1, "the sequence is parked")
-        late = await Answer().read(unread)
-        prompt = await Answer().read(submit(engine, "Hello", max_tokens=40, ignore_eos=True))
-        assert late.text() == prompt.text()
-        assert late.end.usage.completion_tokens == 40
-
-
-async def test_two_hundred_streams_at_once_all_finish() -> None:
-    async with running(settings_for()) as engine:
-        outboxes = [
-            submit(engine, chat(f"Count from {place} to {place + 9}."), seed=place, max_tokens=24)
-            for place in range(200)
+async def several_prompts_and_choices_with_every_option(engine: Engine) -> None:
+    prompt = "Once upon a time"
+    sampling = Sampling(
+        temperature=5.0, top_k=200, top_p=0.99, min_p=0.001, presence_penalty=0.1, frequency_penalty=0.1,
+        repetition_penalty=1.1, logit_bias=((7, -5.0),), min_tokens=8, seed=11, logprobs=3, prompt_logprobs=2,
+    )  # fmt: skip
+    ids = await engine.tokenize(chat(prompt))
+    prompts = (TokenPrompt(token_ids=ids), TokenPrompt(token_ids=ids[:5]))
+    request = {"prompts": prompts, "n": 2, "sampling": sampling, "max_tokens": 8, "echo": True}
+    first, again = [await Answer().read(submit(engine, "", **request)) for _ in range(2)]
+    finished = [event for event in first.events if isinstance(event, ChoiceFinished)]
+    assert sorted(event.index for event in finished) == [0, 1, 2, 3]
+    assert first.end.usage.prompt_tokens == len(ids) + 5
+    assert first.end.usage.completion_tokens == 4 * 8
+    for index, prompt_ids in enumerate((ids, ids, ids[:5], ids[:5])):
+        assert first.text(index) == again.text(index)  # same seed, same text
+        logprobs = [
+            logprob
+            for event in first.events
+            if isinstance(event, Token) and event.index == index
+            for logprob in event.logprobs
         ]
-        answers = await read_all(outboxes)
-        assert all(isinstance(answer.end, Finished) for answer in answers)
-        assert all(answer.end.usage.completion_tokens > 0 for answer in answers)
-        await until_balanced(engine)
+        assert [logprob.token_id for logprob in logprobs[: len(prompt_ids)]] == list(prompt_ids)
+        assert logprobs[0].logprob is None
+        assert len(logprobs) == len(prompt_ids) + 8
+        assert all(len(logprob.top) == 3 for logprob in logprobs[len(prompt_ids) :])
+        assert all(logprob.logprob is not None and logprob.logprob <= 0 for logprob in logprobs[1:])
+    assert first.text(0) != first.text(1)  # each choice has its own seed
+    await until_balanced(engine)
 
 
-async def test_a_stopped_worker_is_not_healthy_and_recovers() -> None:
-    async with running(settings_for()) as engine:
-        assert engine.ready is not None
-        stream = submit(engine, "Hello", max_tokens=30, ignore_eos=True)
-        os.kill(engine.ready.pid, signal.SIGSTOP)
-        try:
-            began = trio.current_time()
-            await until(lambda: not engine.health().ready, "the stopped worker is noticed")
-            assert trio.current_time() - began < 4.0  # it promises two; the rest is for a busy machine
-            assert engine.health().status == "silent"
-        finally:
-            os.kill(engine.ready.pid, signal.SIGCONT)
-        await until(lambda: engine.health().ready, "the worker is heard again")
-        assert (await Answer().read(stream)).end.reason == "length"
-        assert engine.scheduler_statistics().totals.worker_losses == 0
+async def a_stop_string_ends_the_text_before_it(engine: Engine) -> None:
+    whole = await Answer().read(submit(engine, "Once", max_tokens=12, ignore_eos=True))
+    stop = whole.text()[len(whole.text()) // 2 :][:3]
+    cut = await Answer().read(submit(engine, "Once", max_tokens=12, ignore_eos=True, stop=(stop,)))
+    assert cut.text() == whole.text()[: whole.text().index(stop)]
+    assert cut.end.reason == "stop"
+    assert [event.stop_reason for event in cut.events if isinstance(event, ChoiceFinished)] == [stop]
+    await until_balanced(engine)
 
 
-async def test_draining_answers_what_was_accepted_and_refuses_the_rest() -> None:
+async def two_hundred_streams_at_once_all_finish(engine: Engine) -> None:
+    outboxes = [
+        submit(engine, chat(f"Count from {place} to {place + 9}."), seed=place, max_tokens=24)
+        for place in range(200)
+    ]
+    answers = await read_all(outboxes)
+    assert all(isinstance(answer.end, Finished) for answer in answers)
+    assert all(answer.end.usage.completion_tokens > 0 for answer in answers)
+    await until_balanced(engine)
+
+
+async def a_stopped_worker_is_not_healthy_and_recovers(engine: Engine) -> None:
+    assert engine.ready is not None
+    stream = submit(engine, "Hello", max_tokens=30, ignore_eos=True)
+    os.kill(engine.ready.pid, signal.SIGSTOP)
+    try:
+        began = trio.current_time()
+        await until(lambda: not engine.health().ready, "the stopped worker is noticed")
+        assert trio.current_time() - began < 4.0  # it promises two; the rest is for a busy machine
+        assert engine.health().status == "silent"
+    finally:
+        os.kill(engine.ready.pid, signal.SIGCONT)
+    await until(lambda: engine.health().ready, "the worker is heard again")
+    assert (await Answer().read(stream)).end.reason == "length"
+    assert engine.scheduler_statistics().totals.worker_losses == 0
+
+
+async def a_parked_stream_goes_on_where_it_was(engine: Engine) -> None:
+    unread = submit(engine, "Hello", max_tokens=40, ignore_eos=True)
+    await until(lambda: engine.scheduler_statistics().parked == 1, "the sequence is parked")
+    late = await Answer().read(unread)
+    prompt = await Answer().read(submit(engine, "Hello", max_tokens=40, ignore_eos=True))
+    assert late.text() == prompt.text()
+    assert late.end.usage.completion_tokens == 40
+
+
+async def signals_of_a_terminal_do_not_reach_the_worker(engine: Engine) -> None:
+    assert engine.ready is not None
+    stream = submit(engine, "Hello", max_tokens=20, ignore_eos=True)
+    os.kill(engine.ready.pid, signal.SIGINT)
+    os.kill(engine.ready.pid, signal.SIGTERM)
+    assert (await Answer().read(stream)).end.reason == "length"
+
+
+SCENARIOS = (
+    several_prompts_and_choices_with_every_option,
+    a_stop_string_ends_the_text_before_it,
+    two_hundred_streams_at_once_all_finish,
+    a_parked_stream_goes_on_where_it_was,
+    a_stopped_worker_is_not_healthy_and_recovers,
+    signals_of_a_terminal_do_not_reach_the_worker,
+)
+
+
+async def test_one_engine_through_many_scenarios() -> None:
+    """In one process, because a start costs seconds: after each, the ledger balances and no worker was lost."""
+    async with running(settings_for(limits=LimitSettings(outbox_tokens=16))) as engine:
+        for scenario in SCENARIOS:
+            await scenario(engine)
+            await until_balanced(engine)
+            assert engine.scheduler_statistics().totals.worker_losses == 0, scenario
+
+
+async def test_the_end_of_the_engine_drained_or_stopped() -> None:
     async with running(settings_for()) as engine:
         accepted = submit(engine, "Hello", max_tokens=8, ignore_eos=True)
+        unread = submit(engine, "Hello", max_tokens=1000, ignore_eos=True)
         engine.begin_drain()
         with pytest.raises(ApiError) as caught:
             submit(engine, "Hello")
         assert caught.value.code == "shutting_down"
         assert engine.health().status == "draining"
-        async with trio.open_nursery() as nursery:
-            answer = Answer()
-            nursery.start_soon(answer.read, accepted)
-            await engine.wait_idle()
-        assert answer.end.reason == "length"
-
-
-async def test_stopping_the_engine_ends_every_stream() -> None:
-    async with running(settings_for()) as engine:
-        unread = submit(engine, "Hello", max_tokens=1000, ignore_eos=True)
-        await unread.drain()
+        assert (await Answer().read(accepted)).end.reason == "length"
     answer = await Answer().read(unread)
     assert isinstance(answer.end, Failed)
     assert answer.end.code == "shutting_down"

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import trio
@@ -14,9 +13,10 @@ from triolet.protocol.messages import Cancel, Credit
 from triolet.protocol.requests import Generate
 from triolet.protocol.settings import LimitSettings
 
-Wire = Callable[..., Any]  # conftest.Wired: a conftest cannot be imported for its types
-Make = Callable[..., Generate]
+from .wiring import Wired
 
+Wire = Callable[..., Wired]
+Make = Callable[..., Generate]
 
 
 def token(text: str, tokens: int = 1, index: int = 0) -> Token:

@@ -1,7 +1,5 @@
 """Incremental decoding equals decoding everything at once, whatever the tokens."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,7 +105,7 @@ def test_vocabulary_bytes() -> None:
 
 
 @pytest.mark.parametrize("text", ["the fox", "naïve 漢字 🙂", "\x00\x7f ÿ"])
-def test_byte_level_vocabulary_spells_the_text(text_tokenizer: TextTokenizer, text: str, tmp_path: Path) -> None:
+def test_byte_level_vocabulary_spells_the_text(text_tokenizer: TextTokenizer, text: str) -> None:
     ids = text_tokenizer.tokenizer.encode(text).ids
     assert b"".join(map(text_tokenizer.vocabulary.piece_bytes, ids)) == text.encode()
     assert text_tokenizer.vocabulary.max_token_bytes >= max(

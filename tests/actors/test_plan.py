@@ -1,9 +1,13 @@
 """plan_step: who gets a chunk, who waits and why, who gives way."""
 
+import pytest
+
+from triolet.actors.policies import parked_then_latest
 from triolet.actors.scheduler_state import SchedulerState
 from triolet.actors.sequence import Place
-from triolet.protocol.messages import Cancel, Credit
+from triolet.protocol.messages import Cancel, Credit, OpenChoice
 from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import Step
 
 from .scheduling import Bench, admit, done, ready, text
 
@@ -160,13 +164,58 @@ def test_prompt_logprobs_need_every_row_so_the_cache_is_not_read() -> None:
     assert not any(chunk.prompt_logprobs for chunk in bench.step().chunks)
 
 
-def test_generated_text_is_cached_for_the_next_turn_of_a_conversation() -> None:
-    bench = Bench()
-    bench.send(admit("a", text(60), max_tokens=10))
-    for _ in range(10):
-        bench.step(token=7)
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("max_tokens", [5, 10])  # 5: the block is full with the last computed token
+def test_generated_text_is_cached_for_the_next_turn_of_a_conversation(in_flight: int, max_tokens: int) -> None:
+    bench = Bench(max_steps_in_flight=in_flight)
+    bench.send(admit("a", text(60), max_tokens=max_tokens))
+    flying: list[Step] = []
+    while bench.state.table.requests:
+        while step := bench.state.plan(0.0):
+            flying.append(step)
+        bench.send(done(flying.pop(0), token=7))
+    bench.send(*(done(step) for step in flying))
     bench.send(admit("b", (*text(60), 7, 7, 7, 7, 7, 7)))
     assert counts(bench) == {2: 2}
+    assert bench.state.totals.prefix_hit_tokens == 64
+    assert [message.cached_tokens for message in bench.texts() if isinstance(message, OpenChoice)] == [0, 64]
+
+
+def test_nobody_takes_the_blocks_that_a_preemption_left_over_before_the_preempted_one() -> None:
+    bench = Bench(worker=ready(num_blocks=6, max_step_tokens=512), max_steps_in_flight=2)
+    bench.send(admit("a", text(128)), admit("large", text(128, 1000)), admit("small", text(3, 5000)))
+    step = bench.plan()
+    while True:  # until both need a block in the same step
+        following = bench.plan()
+        if bench.state.totals.preemptions:
+            break
+        bench.send(done(step))
+        step = following
+    assert bench.state.explain("large") == {0: "unread"}
+    assert bench.state.explain("small") == {0: "blocks"}
+
+
+def test_blocks_that_parked_sequences_share_are_not_counted_twice() -> None:
+    bench = Bench(worker=ready(num_blocks=11, max_step_tokens=512), outbox_tokens=4)
+    bench.send(admit("r", text(256), max_tokens=20), admit("p", text(130, 1000), n=2, max_tokens=20))
+    bench.send(Credit(id="r", tokens=100))
+    for _ in range(5):
+        bench.step()
+    assert bench.state.explain("p") == {0: "parked", 1: "parked"}
+    assert bench.state.statistics().blocks.owned == 5 + 4  # each of p's tables names three
+    bench.send(admit("w", text(330, 5000), max_tokens=20))
+    assert 4 not in counts(bench)
+    assert bench.state.explain("w") == {0: "blocks"}
+
+
+def test_the_last_in_order_is_the_victim_unless_it_is_spared() -> None:
+    bench = Bench()
+    bench.send(*(admit(str(number), text(3, 10 * number)) for number in range(3)))
+    bench.step()
+    queues = bench.state.table.queues
+    assert [getattr(parked_then_latest(queues, spared), "id", None) for spared in (set(), {3}, {2, 3}, {1, 2, 3})] == [
+        3, 2, 1, None,
+    ]  # fmt: skip
 
 
 def test_without_credit_a_sequence_is_parked_with_its_blocks_and_its_row_is_free() -> None:

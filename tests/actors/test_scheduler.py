@@ -70,6 +70,14 @@ def test_without_stop_tokens_the_end_of_sequence_token_is_text() -> None:
     assert said(bench) == [ChoiceTokens(id="a", index=0, tokens=(0,))]
 
 
+def test_a_stop_token_before_min_tokens_is_text() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(3), sampling=Sampling(min_tokens=2)))
+    for _ in range(3):
+        bench.step(token=0)
+    assert [(choice.tokens, choice.reason) for choice in said(bench)] == [((0,), None), ((0,), None), ((), "stop")]
+
+
 def test_the_context_length_ends_a_sequence() -> None:
     bench = Bench(worker=ready(context_length=10))
     bench.send(admit("a", text(8), max_tokens=100))
@@ -216,6 +224,27 @@ def test_a_stream_goes_on_with_a_new_worker_where_it_was() -> None:
     assert [choice.tokens for choice in said(bench)] == [(8,)]
 
 
+def test_a_request_that_kills_every_worker_fails_before_the_restarts_are_used_up() -> None:
+    bench = Bench(worker=ready(max_running=1))
+    bench.send(admit("deadly", text(3)), admit("other", text(3, 50)))
+    for _ in range(3):
+        bench.plan()
+        bench.send(WorkerLost(reason="segmentation fault"), ready())
+    assert [(choice.id, choice.error) for choice in said(bench)] == [("deadly", "engine_error")]
+    assert [chunk.sequence for chunk in bench.step().chunks] == [2]
+
+
+def test_a_stream_that_gets_tokens_between_losses_goes_on() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(3)))
+    for _ in range(5):
+        bench.step()
+        bench.plan()
+        bench.send(WorkerLost(reason="killed"), ready())
+    assert all(choice.reason is None for choice in said(bench))
+    assert bench.state.explain("a") == {0: "order"}
+
+
 def test_when_no_worker_will_come_everybody_is_told_also_those_who_come_later() -> None:
     bench = Bench(worker=ready(max_running=1))
     bench.send(admit("a", text(3)), admit("b", text(3, 50), n=2))
@@ -319,10 +348,11 @@ async def test_a_reader_that_takes_nothing_for_so_long_is_ended(autojump_clock: 
 
 
 async def test_a_hanging_worker_does_not_make_a_stalled_reader(autojump_clock: trio.testing.MockClock) -> None:
-    state = SchedulerState(outbox_tokens=1, stall_timeout=60.0)
+    state = SchedulerState(outbox_tokens=2, stall_timeout=60.0)
     async with acting(state) as (scheduler, steps, _):
         scheduler.send_nowait(ready())
         scheduler.send_nowait(admit("a", text(3)))
+        scheduler.send_nowait(done(await steps.receive()))
         step = await steps.receive()
         await trio.sleep(600)
         scheduler.send_nowait(done(step))

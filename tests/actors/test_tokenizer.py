@@ -15,6 +15,8 @@ from triolet.protocol.messages import ToAdmission
 from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt, TokenPrompt
 from triolet.protocol.steps import Ready
 
+from .wiring import Wired
+
 
 def encode(tokenizer: TextTokenizer, prompt: Prompt, context_length: int = 100) -> tuple[int, ...]:
     return tokenizer.encode(prompt, context_length=context_length, vocab_size=400)
@@ -59,7 +61,7 @@ def test_a_folder_without_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
 
 
 async def test_the_actor_answers_everyone_and_skips_the_cancelled(
-    wired: Callable[..., object],
+    wired: Callable[..., Wired],
     generate: Callable[..., Generate],
     make_ready: Callable[..., Ready],
     text_tokenizer: TextTokenizer,

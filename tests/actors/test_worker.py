@@ -11,13 +11,24 @@ import msgspec
 import pytest
 import trio
 
+from triolet.actors import worker_status
 from triolet.actors.link import Link
 from triolet.actors.restart_budget import RESTARTS
 from triolet.actors.worker_process import WorkerProcess
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed, Token
 from triolet.protocol.settings import EngineSettings
-from triolet.protocol.steps import FromWorker, Load, LoadFailed
+from triolet.protocol.steps import (
+    Chunk,
+    FromWorker,
+    Load,
+    LoadFailed,
+    Ping,
+    Pong,
+    Ready,
+    Step,
+    StepFailed,
+)
 
 from .engine_house import MODEL, Answer, chat, read_all, running, settings_for, submit, until, until_balanced
 
@@ -33,9 +44,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_every_stream_goes_on_to_the_text_it_would_have_had() -> None:
+async def test_every_stream_goes_on_to_the_text_it_would_have_had(tmp_path: Path) -> None:
     """Greedy and seeded streams, killed in mid-answer, against the same requests undisturbed."""
-    async with running(settings_for(quantize="int8")) as engine:
+    folder = tmp_path / "model"  # of our own: the second worker must load what the first one did
+    shutil.copytree(MODEL, folder)
+    async with running(settings_for(model=str(folder), quantize="int8")) as engine:
 
         async def run(kill: bool) -> list[str]:
             outboxes = [
@@ -114,14 +127,39 @@ async def test_the_end_of_the_socket_ends_the_worker() -> None:
     assert await idle.end() == "the worker process exited with status 0"
 
 
-async def test_signals_of_a_terminal_or_a_service_manager_do_not_reach_it() -> None:
-    async with running(settings_for()) as engine:
+async def test_a_worker_answers_pings_and_leaves_after_a_step_that_raises() -> None:
+    process = WorkerProcess()
+    link = Link(process.stream, msgspec.msgpack.Decoder[FromWorker](FromWorker))
+    await link.send(Load(settings=settings_for().engine))
+    await link.send(Ping())
+    received: list[FromWorker] = []
+    with trio.fail_after(120):
+        while not (received and isinstance(received[-1], Ready)):
+            received.append(await link.receive())
+        assert Pong() in received  # its event loop answers while the model is loaded in the thread
+        await link.send(Step(step=1, chunks=(Chunk(sequence=77, start=0, count=1),)))
+        failed = await link.receive()
+    assert isinstance(failed, StepFailed)
+    assert "77" in failed.message
+    with pytest.raises(trio.EndOfChannel):
+        await link.receive()
+    assert await process.end() == "the worker process exited with status 1"
+
+
+async def test_a_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    async with running(settings_for(model=str(folder))) as engine:
+        whole = await Answer().read(submit(engine, "Hello", max_tokens=40, ignore_eos=True))
         assert engine.ready is not None
-        stream = submit(engine, "Hello", max_tokens=20, ignore_eos=True)
-        os.kill(engine.ready.pid, signal.SIGINT)
-        os.kill(engine.ready.pid, signal.SIGTERM)
-        assert (await Answer().read(stream)).end.reason == "length"
-        assert engine.scheduler_statistics().totals.worker_losses == 0
+        hung = engine.ready.pid
+        monkeypatch.setattr(worker_status, "KILL_AFTER", 5.0)
+        stream = submit(engine, "Hello", max_tokens=40, ignore_eos=True)
+        os.kill(hung, signal.SIGSTOP)
+        answer = await Answer().read(stream)
+        assert answer.text() == whole.text()
+        assert engine.ready.pid != hung
+        assert not alive(hung)
 
 
 FRONT = """

@@ -1,10 +1,14 @@
-"""`python -m tests.actors.simulation --seed N --count M [--plant NAME]`: live through seeds; a seed has one digest."""
+"""`python -m tests.actors.simulation --seed N --count M [--house] [--plant NAME]`: live through seeds.
+
+A seed has one digest: whoever replays it sees the same messages at the same times.
+"""
 
 import argparse
 import sys
 import traceback
 from contextlib import nullcontext
 
+from .house import simulate_house
 from .plants import PLANTS, planted
 from .world import simulate
 
@@ -14,11 +18,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="plant this bug first")
+    parser.add_argument("--house", action="store_true", help="with the real gateway, detokenizer and outboxes")
     options = parser.parse_args()
+    live = simulate_house if options.house else simulate
     for seed in range(options.seed, options.seed + options.count):
         try:
             with planted(options.plant, seed) if options.plant else nullcontext():
-                outcome = simulate(seed)
+                outcome = live(seed)
         except (Exception, BaseExceptionGroup):
             traceback.print_exc()
             print(f"seed {seed} failed; replay it with --seed {seed}", file=sys.stderr)

@@ -36,9 +36,12 @@ def simulate_house(seed: int) -> Outcome:
     return run_life(seed, _live)
 
 
+def letter(token: int) -> str:
+    return chr(ord("@") + token)
+
+
 def one_character_tokenizer() -> TextTokenizer:
-    letters = [chr(ord("A") + number) for number in range(VOCABULARY - 1)]
-    vocabulary = {"<|end|>": EOS} | {letter: number + 1 for number, letter in enumerate(letters)}
+    vocabulary = {"<|end|>": EOS} | {letter(token): token for token in range(EOS + 1, VOCABULARY)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
@@ -48,15 +51,14 @@ def one_character_tokenizer() -> TextTokenizer:
 class Client:
     """A request, its client's habit and what came out of its outbox."""
 
-    def __init__(self, admit: Admit, habit: str, rng: random.Random, tokenizer: TextTokenizer) -> None:
-        stop = tuple(chr(ord("A") + rng.randrange(VOCABULARY - 1)) * n for n in (1, 2) if rng.random() < 0.15)
+    def __init__(self, admit: Admit, habit: str, rng: random.Random) -> None:
+        stop = tuple(letter(rng.randrange(1, VOCABULARY)) * n for n in (1, 2) if rng.random() < 0.15)
         sampling = msgspec.structs.replace(admit.request.sampling, min_tokens=0)
         request = msgspec.structs.replace(admit.request, stop=stop, sampling=sampling)
         self.admit = msgspec.structs.replace(admit, request=request)
         self.id = request.id
         self.habit = habit
         self.events: list[StreamEvent] = []
-        self._tokenizer = tokenizer
 
     def check(self) -> str:
         """The whole stream, once it has ended; returns how."""
@@ -87,19 +89,16 @@ class Client:
         request, number = self.admit.request, index // self.admit.request.n
         seed = (request.sampling.seed + index % request.n) % 2**64
         stream = expected_tokens(self.admit.prompts[number], Sampling(seed=seed), self.admit.stop_token_ids)
-        tokens: list[int] = []
+        tokens, text = 0, ""
         for token in islice(stream, self.admit.max_tokens[number]):
             if token in self.admit.stop_token_ids:
-                return self._decode(tokens), "stop", len(tokens) + 1
-            tokens.append(token)
-            text = self._decode(tokens)
+                return text, "stop", tokens + 1
+            tokens += 1
+            text += "" if token == EOS else letter(token)
             ends = [text.index(stop) for stop in request.stop if stop in text]
             if ends:
-                return text[: min(ends)], "stop", len(tokens)
-        return self._decode(tokens), "length", len(tokens)
-
-    def _decode(self, tokens: list[int]) -> str:
-        return "".join(chr(ord("A") + token - 1) for token in tokens if token != EOS)
+                return text[: min(ends)], "stop", tokens
+        return text, "length", tokens
 
     async def run(self, gateway: Gateway, rng: random.Random, outbox_tokens: int) -> None:
         await trio.sleep(rng.uniform(0, 4))
@@ -112,8 +111,7 @@ class Client:
                 gateway.cancel(self.id)
             case "stalls":
                 await read(pause=0.05, batches=rng.randrange(3))
-                while not outbox.ended:
-                    await trio.sleep(rng.uniform(1, 2))
+                await trio.sleep(600)  # long after every timeout
             case _:
                 await read(pause=0.5 if self.habit == "slow" else 0.005)
                 return
@@ -149,7 +147,7 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
     limits = LimitSettings(outbox_tokens=scenario.outbox_tokens)
     gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler.clone())
     detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=to_scheduler.clone())
-    clients = [Client(admit, habit, rng, tokenizer) for admit, habit in scenario.requests]
+    clients = [Client(admit, habit, rng) for admit, habit in scenario.requests]
     admits = {client.id: client.admit for client in clients}
     supervised = Supervised(scenario, rng, log)
     check_every_plan(state, scenario)
