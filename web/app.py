@@ -8,7 +8,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from . import (
     auth,

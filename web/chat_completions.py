@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 import msgspec
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.openai_requests import ChatBody
 from .body import read_body

@@ -131,7 +131,7 @@ class Chunks:
             return _event(ChatChunk(id=id, created=created, model=model, choices=[], usage=usage))
         return _event(CompletionChunk(id=id, created=created, model=model, choices=[], usage=usage))
 
-    def _usage(self) -> UsageBody | None | UnsetType:
+    def _usage(self) -> UsageBody | UnsetType | None:
         if self._reply.continuous_usage:
             return usage_body(Usage(prompt_tokens=self._reply.prompt_tokens, completion_tokens=self._completion_tokens))
         return None if self._reply.include_usage else UNSET

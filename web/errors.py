@@ -1,10 +1,11 @@
-"""Every error as a JSON body in the OpenAI shape: ours, the framework's (404, 405, 413 …) and our own bugs. Never HTML."""
+"""Every error as a JSON body in the OpenAI shape: ours, the framework's (404, 405, 413 …), our bugs. Never HTML."""
 
 import logging
 
 import msgspec
-from quart import Response, request
+from quart import request
 from quart_trio import QuartTrio
+from quart_trio.wrappers import TrioResponse as Response
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from ..protocol.errors import REGISTRY, ApiError, ErrorCode
@@ -20,6 +21,7 @@ _CODE_OF_STATUS: dict[int, ErrorCode] = {
     415: "unsupported_media_type",
     426: "upgrade_required",
 }
+_CODES: dict[str, ErrorCode] = {code: code for code in REGISTRY}
 RETRY_AFTER = 1  # seconds, where nobody knows better: a step takes far less
 
 
@@ -34,7 +36,7 @@ def error_response(error: ApiError) -> Response:
 
 def error_of(failed: Failed) -> ApiError:
     """The terminal event of a request as the error that its client sees."""
-    code: ErrorCode = next((code for code in REGISTRY if code == failed.code), "internal_error")
+    code = _CODES.get(failed.code, "internal_error")
     return ApiError(code, failed.message, param=failed.param, retry_after=failed.retry_after)
 
 

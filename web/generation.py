@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import trio
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
 from ..protocol.events import Failed, Finished, StreamEvent, Token

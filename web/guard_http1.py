@@ -1,8 +1,8 @@
 """HTTP/1.1 as hypercorn speaks it, less what lets one request be read in two ways or end the process.
 
 Refused and closed: Content-Length together with Transfer-Encoding (request smuggling), a target that is not a path (a
-proxy request could pass for a local one), an expectation that nobody will meet. `Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior
-knowledge still works. Every refusal has the JSON error body of the API.
+proxy request could pass for a local one), an expectation that nobody will meet. `Upgrade: h2c` is ignored, as RFC 9113
+allows; HTTP/2 with prior knowledge still works. Every refusal has the JSON error body of the API.
 """
 
 from itertools import chain

@@ -2,7 +2,7 @@
 
 import json
 
-CODES = {417: "expectation_failed", 431: "headers_too_large"}
+CODES = {404: "not_found", 417: "expectation_failed", 431: "headers_too_large"}
 MESSAGES = {
     400: "The request is not valid HTTP for this server.",
     403: "The WebSocket handshake was refused.",

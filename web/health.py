@@ -1,9 +1,9 @@
-"""What operators ask: is the process alive, is the engine making progress, which version, and does the ledger balance."""
+"""What operators ask: does the process live, does the engine make progress, which version, does the ledger balance."""
 
 from importlib.metadata import version
 
 import msgspec
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
 from .connection import Application

@@ -1,6 +1,6 @@
 """GET /metrics: the engine's registry in the Prometheus text format."""
 
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from .connection import Application
 

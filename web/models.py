@@ -1,7 +1,7 @@
 """GET /v1/models and /v1/models/{id}: the one model that is served."""
 
 import msgspec
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.openai_responses import ModelCard, ModelList
 from .connection import Application

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 import msgspec
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import REGISTRY, ErrorBody
 from ..protocol.openai_requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody

@@ -4,7 +4,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from quart import Response, request
+from quart import request
+from quart_trio.wrappers import TrioResponse as Response
 from werkzeug.exceptions import NotFound
 
 from .connection import Application

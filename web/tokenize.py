@@ -1,7 +1,7 @@
 """POST /tokenize and /detokenize."""
 
 import msgspec
-from quart import Response
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
 from ..protocol.openai_requests import DetokenizeBody, TokenizeBody

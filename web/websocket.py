@@ -6,11 +6,12 @@ waits until they were sent, so a client that does not read stops its outboxes fr
 requests for want of credit, and the memory held is one drain per request.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import trio
-from quart import Response, websocket
+from quart import websocket
+from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
 from ..protocol.events import Failed, Finished
@@ -176,7 +177,7 @@ class Socket:
 
     async def _leave_when_draining(self, scope: trio.CancelScope) -> None:
         """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
-        while self._unsent or self._engine.health().status != "draining":
+        while self._unsent or self._engine.health().status != "draining":  # noqa: ASYNC110  # the engine has no such event
             await trio.sleep(DRAIN_POLL_SECONDS)
         self._code = GOING_AWAY
         scope.cancel()
@@ -187,7 +188,7 @@ class Socket:
         self._waiting.append(frame)
         self._wake.set()
 
-    def _close_with(self, error: ApiError, code: int) -> None:
+    def _close_with(self, error: ApiError, code: int) -> NoReturn:
         self._waiting.append(error_frame(error.detail()))
         raise CloseSocket(code)
 
@@ -217,7 +218,6 @@ def register(app: Application, keys: Keys) -> None:
     async def stream() -> None:
         handshake = websocket.headers
         tenant = keys.tenant_of(handshake) if not keys or "Authorization" in handshake else None
-        await websocket.accept()
         code = await Socket(engine, keys, tenant).run()
         await websocket.close(code)
 

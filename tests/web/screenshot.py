@@ -10,9 +10,13 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 DOCS = Path(__file__).parents[2] / "docs"
-EARLIER = ("Count from 5 to 12.", "How many minutes are in 3 hours?", "Tell me a story about Nina the owl.")
+EARLIER = (
+    "Count from 5 to 12.",
+    "Sort 42, 7, 19, 88 and 3.",
+    "How many minutes are in 3 hours?",
+    "What is 347 + 285?",
+)
 CONVERSATION = (
-    "Hi, my name is Clara. What is 347 + 285?",
     "Extract name, age and city as JSON: Mia is 34 years old, lives in Oslo and works as a nurse.",
     "Tell me a short story about a red fox called Emma who likes apples.",
 )

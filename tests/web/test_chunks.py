@@ -1,10 +1,12 @@
 """The bytes of a stream: compared with a golden file, and the spliced chunks with the encoded ones."""
 
+import json
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pytest
+
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import (
     ChoiceFinished,
@@ -66,12 +68,8 @@ def test_a_stream_with_usage_is_the_golden_one(dialect: Literal["chat", "complet
 def test_usage_in_every_chunk_counts_up() -> None:
     chunks = Chunks(reply("chat", include_usage=True, continuous_usage=True, prompt_tokens=7))
     events = encode(EVENTS, chunks).decode().split("\n\n")
-    counts = [
-        msgspec.json.decode(event.removeprefix("data: "), type=ChatChunk).usage
-        for event in events
-        if event.startswith("data: {")
-    ]
-    assert [(usage.prompt_tokens, usage.completion_tokens) for usage in counts if isinstance(usage, msgspec.Struct)] == [
+    counts = [json.loads(event.removeprefix("data: "))["usage"] for event in events if event.startswith("data: {")]
+    assert [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in counts] == [
         (7, 0), (7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 4), (7, 4), (7, 5),
     ]  # fmt: skip
 

@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+
 from triolet.protocol.errors import ApiError
 from triolet.protocol.openai_requests import ChatBody, CompletionBody
 from triolet.web.decode import decode

@@ -1,9 +1,10 @@
-"""From a decoded body to the program's own request: defaults, bounds that need the model, and what is refused by name."""
+"""From a decoded body to the program's own request: defaults, bounds that need the model, refusals by name."""
 
 import json
 
 import msgspec
 import pytest
+
 from triolet.protocol.errors import ApiError
 from triolet.protocol.openai_requests import ChatBody, CompletionBody, StreamOptions
 from triolet.protocol.requests import ChatPrompt, Generate, TextPrompt, TokenPrompt

@@ -91,12 +91,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A fresh browser profile; any error in the page's own code fails the test."""
+    """A fresh browser profile; an error in the page's code or against its security policy fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []
     opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda message: errors.extend([message.text] * ("Content Security" in message.text)))
     opened.add_init_script(WATCH)
     yield opened
     context.close()

@@ -99,7 +99,7 @@ function ask(text) {
 
 function retry(chat, index) {
   if (running.has(chat.id)) return;
-  chat.messages.length = index; // a retried answer takes back what followed from it
+  chat.messages.length = index; // the last answer: only there is the button shown
   answer(chat);
 }
 
@@ -203,7 +203,7 @@ function showState(state, seconds) {
   };
   $("status").dataset.state = state;
   $("status-text").textContent = words[state];
-  if (state === "ready" && models.length === 0) loadModels();
+  if (state === "ready" && models.length === 0) loadModels().catch(() => {}); // the next connection asks again
   if (state === "refused") start(true);
 }
 

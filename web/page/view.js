@@ -48,7 +48,7 @@ export class AnswerView {
     this.stats = make("span", "stats");
     const copy = button("small-button", "copy", "Copy", () => copyText(message.content, copy));
     this.copy = copy;
-    this.retry = button("small-button", "retry", "Retry", onRetry);
+    this.retry = button("small-button last-only", "retry", "Retry", onRetry);
     this.failure = make("div", "failure");
     this.failure.setAttribute("role", "alert");
     this.failureText = make("span");

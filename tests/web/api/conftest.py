@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
+
 from triolet.actors.gateway import Gateway
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
@@ -67,6 +68,7 @@ class ScriptedEngine:
         self.metrics = Metrics()
         self.state = Health(True, "ready", "")
         self.requests: list[Generate] = []
+        self.delivered = 0  # tokens, where a script counts them
         self._arrivals = trio.lowlevel.ParkingLot()
         self.script: Callable[[ScriptedEngine, Generate], Awaitable[None]] = answer
         to_tokenizer, self._from_web = trio.open_memory_channel[ToTokenizer](16)
@@ -83,6 +85,10 @@ class ScriptedEngine:
     async def wait_for_requests(self, count: int) -> None:
         while len(self.requests) < count:
             await self._arrivals.park()
+
+    async def receive(self) -> ToScheduler:
+        """What the gateway tells the scheduler next."""
+        return await self._from_gateway.receive()
 
     def to_scheduler(self) -> list[ToScheduler]:
         """What the gateway has told the scheduler since the last call."""

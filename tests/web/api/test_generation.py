@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 import trio
+
 from triolet.protocol.settings import ServeSettings
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}

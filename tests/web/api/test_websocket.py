@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+
 from triolet.protocol.messages import Cancel, Credit
 from triolet.protocol.settings import ServeSettings
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 TEXT = "Hello, wörld!"
@@ -43,7 +44,10 @@ async def connect(web, path: str = "/v1/stream", **headers: str) -> AsyncGenerat
     extra = [(name.encode(), value.encode()) for name, value in headers.items()]
     host = web.url.removeprefix("http://")
     # The stream is ours to close: trio-websocket forgets it when the server closes first.
-    async with await trio.open_tcp_stream(*host.split(":")) as stream, trio.open_nursery() as nursery:
+    async with (
+        await trio.open_tcp_stream("127.0.0.1", int(host.split(":")[1])) as stream,
+        trio.open_nursery() as nursery,
+    ):
         socket = await wrap_client_stream(nursery, stream, host, path, extra_headers=extra)
         yield Client(socket)
         await socket.aclose()

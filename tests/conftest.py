@@ -1,0 +1,57 @@
+"""A real `triolet serve` over TCP, with its worker process and the bundled model, for every test that wants one."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+READY_LINE = "Triolet is ready at "
+STOP_SECONDS = 30.0  # for an idle server to leave; it takes well under one
+
+
+class Server(NamedTuple):
+    """A running server: its address, the front's process id and what it has written to standard error so far."""
+
+    url: str
+    pid: int
+    log: Path
+
+
+@contextmanager
+def running_server(log: Path, *options: str) -> Iterator[Server]:
+    command = [str(Path(sys.executable).with_name("triolet")), "serve", "--port", "0", *options]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line.startswith(READY_LINE), log.read_text()
+            yield Server(line.removeprefix(READY_LINE).strip(), process.pid, log)
+            assert process.poll() is None, log.read_text()
+            process.terminate()
+            assert process.wait(STOP_SECONDS) == 0, log.read_text()
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def serve_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """Starts a server with the options given; all of them stop, with exit code 0, when the session ends."""
+    with ExitStack() as servers:
+
+        def start(*options: str) -> Server:
+            return servers.enter_context(running_server(tmp_path_factory.mktemp("serve") / "log", *options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(serve_process: Callable[..., Server]) -> Server:
+    """The server that tests share: the bundled model, default options. Leave it as you found it."""
+    return serve_process()

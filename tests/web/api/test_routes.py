@@ -1,0 +1,193 @@
+"""Everything but generation: small routes, errors in the OpenAI shape everywhere, keys, origins, the page's files."""
+
+import gzip
+
+import msgspec
+import pytest
+
+from triolet.protocol.settings import ServeSettings
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+JSON = {"Content-Type": "application/json"}
+
+
+def error(response) -> tuple[int, str]:
+    """Status and code; asserts the shape."""
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    return response.status_code, response.json()["error"]["code"]
+
+
+async def test_models(web) -> None:
+    card = {"id": "tiny", "object": "model", "created": 1_700_000_000, "owned_by": "triolet", "max_model_len": 128}
+    assert (await web.client.get("/v1/models")).json() == {"object": "list", "data": [card]}
+    assert (await web.client.get("/v1/models/tiny")).json() == card
+    assert error(await web.client.get("/v1/models/other/one")) == (404, "model_not_found")
+
+
+async def test_tokenize_and_back(web) -> None:
+    response = await web.client.post("/tokenize", json={"prompt": "ab"})
+    assert response.json() == {"count": 2, "max_model_len": 128, "tokens": [97, 98]}
+    assert (await web.client.post("/tokenize", json=CHAT)).json()["count"] == 1
+    assert (await web.client.post("/detokenize", json={"tokens": [97, 98]})).json() == {"prompt": "ab"}
+    assert error(await web.client.post("/detokenize", json={"tokens": [100]})) == (400, "invalid_token_id")
+    assert error(await web.client.post("/tokenize", json={})) == (400, "invalid_value")
+    assert error(await web.client.post("/tokenize", json=CHAT | {"prompt": ""})) == (400, "invalid_value")
+
+
+async def test_health_tells_the_reason(web) -> None:
+    for path in ("/health", "/health/ready", "/health/live"):
+        assert (await web.client.get(path)).status_code == 200
+    web.engine.state = web.engine.state._replace(ready=False, status="stuck", reason="no step for 3 s")
+    for path in ("/health", "/health/ready"):
+        response = await web.client.get(path)
+        assert error(response) == (503, "engine_unavailable")
+        assert "no step for 3 s" in response.json()["error"]["message"]
+        assert "retry-after" in response.headers
+    assert (await web.client.get("/health/live")).status_code == 200
+
+
+async def test_what_operators_read(web) -> None:
+    assert (await web.client.get("/metrics")).text == "triolet_up 1\n"
+    assert (await web.client.get("/internal/ledger")).json() == {"requests": 0}
+    assert set((await web.client.get("/version")).json()) == {"version", "components"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/nothing", (404, "not_found")),
+        ("GET", "//v1/models", (404, "not_found")),
+        ("GET", "/V1/models", (404, "not_found")),
+        ("GET", "/v1/models/", (404, "not_found")),
+        ("GET", "/%ff%00%0d%0aX", (404, "not_found")),
+        ("GET", "/v1/chat/completions", (405, "method_not_allowed")),
+        ("DELETE", "/v1/models", (405, "method_not_allowed")),
+        ("GET", "/v1/stream", (426, "upgrade_required")),
+        ("GET", "/static/none.js", (404, "not_found")),
+    ],
+)
+async def test_errors_of_the_framework_have_our_shape(web, method: str, path: str, expected: tuple[int, str]) -> None:
+    response = await web.client.request(method, path)
+    assert error(response) == expected
+    assert expected[0] != 405 or response.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=UTF-8", 200),
+        ("application/json; charset=utf-16", 415),
+        ("text/plain", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("", 415),
+    ],
+)
+async def test_only_json_is_read(web, content_type: str, status: int) -> None:
+    body = msgspec.json.encode(CHAT)
+    response = await web.client.post("/v1/chat/completions", content=body, headers={"Content-Type": content_type})
+    assert response.status_code == status
+    assert status == 200 or error(response) == (415, "unsupported_media_type")
+
+
+async def test_compressed_bodies_are_not_inflated(web) -> None:
+    headers = JSON | {"Content-Encoding": "gzip"}
+    response = await web.client.post("/v1/chat/completions", content=gzip.compress(b"{}"), headers=headers)
+    assert error(response) == (415, "unsupported_encoding")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_over_the_limit_is_refused(web, chunked: bool) -> None:
+    size = 64 * 1024 + 1
+
+    async def parts():
+        yield b" " * size
+
+    content = parts() if chunked else b" " * size
+    assert error(await web.client.post("/v1/completions", content=content, headers=JSON)) == (413, "content_too_large")
+
+
+async def test_a_bug_is_a_500_without_details(web, caplog, monkeypatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(web.engine, "ledger", broken)
+    response = await web.client.get("/internal/ledger")
+    assert error(response) == (500, "internal_error")
+    assert "secret" not in response.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_request_ids_are_echoed_or_made(web) -> None:
+    response = await web.client.get("/health", headers={"X-Request-Id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    for bad in ("a" * 129, "two words"):
+        response = await web.client.get("/health", headers={"X-Request-Id": bad})
+        assert response.headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize("origin", ["https://elsewhere.example", "null", "http://[", "http://127.0.0.1:1"])
+async def test_pages_of_other_origins_may_not_post(web, origin: str) -> None:
+    response = await web.client.post("/v1/chat/completions", json=CHAT, headers={"Origin": origin})
+    assert error(response) == (403, "origin_forbidden")
+    assert "access-control-allow-origin" not in response.headers
+    assert (await web.client.post("/tokenize", json={"prompt": ""}, headers={"Origin": web.url})).status_code == 200
+
+
+async def test_the_pages_files(web) -> None:
+    response = await web.client.get("/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["content-security-policy"].startswith("default-src 'self';")
+    assert response.headers["x-content-type-options"] == "nosniff"
+    again = await web.client.get("/", headers={"If-None-Match": response.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert (await web.client.get("/static/chat.css")).headers["content-type"] == "text/css; charset=utf-8"
+    for path in (
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/",
+        "/static/../../LICENSE",
+    ):
+        assert (await web.client.get(path)).status_code == 404
+
+
+class TestWithKeys:
+    @pytest.fixture
+    def settings(self, settings: ServeSettings) -> ServeSettings:
+        return msgspec.structs.replace(settings, api_keys=("first", "secönd"))
+
+    @pytest.mark.parametrize("path", ["/", "/static/chat.css", "/health/live"])
+    async def test_the_page_and_liveness_are_open(self, web, path: str) -> None:
+        assert (await web.client.get(path)).status_code == 200
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/v1/models", "/V1/models", "//v1/models", "/v1%2fmodels", "/health", "/health/ready", "/metrics", "/version",
+         "/openapi.json", "/internal/ledger", "/nothing", "/v1/chat/completions", "/v1/models?api_key=first"],
+    )  # fmt: skip
+    async def test_everything_else_needs_the_key(self, web, path: str) -> None:
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Basic first"},
+            {"X-Original-URL": "/"},
+        ):
+            response = await web.client.get(path, headers=headers)
+            assert error(response) == (401, "invalid_api_key")
+            assert response.headers["www-authenticate"] == "Bearer"
+
+    async def test_each_key_is_a_tenant(self, web) -> None:
+        for key in ("first", "secönd"):
+            headers = {"Authorization": b"bearer " + key.encode()}
+            assert (await web.client.post("/v1/chat/completions", json=CHAT, headers=headers)).status_code == 200
+        first, second = (request.tenant for request in web.engine.requests)
+        assert first != second
+        assert "first" not in first
+
+    async def test_a_right_key_in_the_query_is_still_refused(self, web) -> None:
+        headers = {"Authorization": "Bearer first"}
+        assert error(await web.client.get("/v1/models?api_key=first", headers=headers)) == (401, "invalid_api_key")
+        assert (await web.client.get("/v1/models", headers=headers)).status_code == 200

@@ -1,0 +1,65 @@
+"""A client that does not read costs what the kernel's buffers hold and one outbox; the engine is told to wait."""
+
+import json
+
+import trio
+import trio.testing
+from trio_websocket import wrap_client_stream
+
+from triolet.protocol.messages import Credit
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+PIECE = "x" * 65536
+PIECES = 1000  # 64 MiB in all, far beyond what the kernel takes for one connection
+TAKEN = 400  # of them at most: loopback buffers grow to a few MiB in each direction
+OUTBOX = 8  # tokens, in the settings of these tests
+
+
+async def flood(engine, request) -> None:
+    """Generates as the scheduler does: only on credit."""
+    engine.gateway.started(request.id)
+    credit = OUTBOX
+    for engine.delivered in range(1, PIECES + 1):
+        while not credit:
+            message = await engine.receive()
+            credit += message.tokens if isinstance(message, Credit) else 0
+        engine.token(request, PIECE)
+        credit -= 1
+        await trio.lowlevel.checkpoint()
+    engine.gateway.complete(request.id, "stop")
+
+
+async def wait_stalled() -> None:
+    """Until nobody has anything to do but the server's own polls, which are further apart than the cushion."""
+    with trio.fail_after(30):
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+
+async def test_of_a_stream(web) -> None:
+    web.engine.script = flood
+    body = json.dumps(CHAT | {"stream": True}).encode()
+    stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rsplit(":")[-1]))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    await stream.send_all(f"{head}{len(body)}\r\n\r\n".encode() + body)
+    await web.engine.wait_for_requests(1)
+    await wait_stalled()
+    assert 0 < web.engine.delivered < TAKEN
+    await stream.aclose()
+    await web.engine.gateway.wait_idle()
+
+
+async def test_of_a_socket(web) -> None:
+    web.engine.script = flood
+    host = web.url.removeprefix("http://")
+    port = int(host.split(":")[1])
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
+        # A queue of one message: the client's reader stops after that.
+        socket = await wrap_client_stream(nursery, stream, host, "/v1/stream", message_queue_size=1)
+        await socket.send_message(json.dumps({"type": "create", "id": "a", "request": CHAT}))
+        await web.engine.wait_for_requests(1)
+        await wait_stalled()
+        assert 0 < web.engine.delivered < TAKEN
+        # The server still hears a client that it cannot speak to.
+        await socket.send_message(json.dumps({"type": "cancel", "id": "a"}))
+        await web.engine.gateway.wait_idle()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,217 @@
+"""The official client of OpenAI against `triolet serve` over TCP, with its worker process and the bundled model."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 3 plus 4?"}]
+FREED_SECONDS = 30.0  # a bound on a loaded machine; a step takes milliseconds
+
+
+@pytest.fixture(scope="module")
+def client(server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def model(client: OpenAI) -> str:
+    (card,) = client.models.list().data
+    assert client.models.retrieve(card.id) == card
+    return card.id
+
+
+@pytest.fixture(scope="module")
+def answer(client: OpenAI, model: str) -> str:
+    """The greedy answer to QUESTION; what other ways of asking are compared with."""
+    completion = client.chat.completions.create(model=model, messages=QUESTION, temperature=0)
+    content = completion.choices[0].message.content
+    assert content
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
+    return content
+
+
+def test_a_streamed_chat_is_the_same_text(client: OpenAI, model: str, answer: str) -> None:
+    stream = client.chat.completions.create(
+        model=model, messages=QUESTION, temperature=0, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = stream
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == answer
+    assert sum(bool(chunk.choices[0].delta.content) for chunk in chunks) > 1
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["stop"]
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.prompt_tokens_details is not None
+    whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0).usage
+    assert whole is not None
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (whole.prompt_tokens, whole.completion_tokens)
+
+
+def test_logprobs_of_a_chat(client: OpenAI, model: str, answer: str) -> None:
+    completion = client.chat.completions.create(
+        model=model, messages=QUESTION, temperature=0, logprobs=True, top_logprobs=3
+    )
+    logprobs = completion.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert b"".join(bytes(token.bytes or []) for token in logprobs.content).decode() == answer
+    for token in logprobs.content:
+        assert len(token.top_logprobs) == 3
+        assert token.logprob <= 0
+        assert (token.top_logprobs[0].token, token.top_logprobs[0].logprob) == (token.token, token.logprob)
+        values = [top.logprob for top in token.top_logprobs]
+        assert values == sorted(values, reverse=True)
+
+
+def test_stop_cuts_the_text_and_counts_nothing_behind_it(client: OpenAI, model: str, answer: str) -> None:
+    middle = answer[len(answer) // 2]
+    completion = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=[middle, "never"])
+    choice = completion.choices[0]
+    assert choice.message.content == answer[: answer.index(middle)]
+    assert choice.finish_reason == "stop"
+    assert choice.model_extra is not None
+    assert choice.model_extra["stop_reason"] == middle
+
+
+def test_a_seed_repeats_n_choices(client: OpenAI, model: str) -> None:
+    def ask(seed: int) -> list[str | None]:
+        completion = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "Tell me a short story."}],
+            temperature=1.5,
+            n=2,
+            seed=seed,
+            max_tokens=24,
+        )
+        return [choice.message.content for choice in completion.choices]
+
+    first = ask(7)
+    assert len(first) == 2
+    assert first[0] != first[1]
+    assert ask(7) == first
+    assert ask(8) != first
+
+
+def test_max_tokens_ends_with_length(client: OpenAI, model: str) -> None:
+    completion = client.chat.completions.create(model=model, messages=QUESTION, max_completion_tokens=2, temperature=0)
+    assert completion.choices[0].finish_reason == "length"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 2
+
+
+def test_completions_of_several_prompts(client: OpenAI, model: str) -> None:
+    prompts = ["Once upon a time", "One, two, three"]
+    together = client.completions.create(model=model, prompt=prompts, temperature=0, max_tokens=8)
+    assert [choice.index for choice in together.choices] == [0, 1]
+    assert together.usage is not None
+    assert together.usage.completion_tokens <= 16
+    alone = [client.completions.create(model=model, prompt=p, temperature=0, max_tokens=8) for p in prompts]
+    assert [choice.text for choice in together.choices] == [completion.choices[0].text for completion in alone]
+
+
+def test_a_streamed_completion_of_token_ids(client: OpenAI, model: str, server) -> None:
+    text = "Once upon a time"
+    ids = httpx.post(f"{server.url}/tokenize", json={"prompt": text}).json()["tokens"]
+    whole = client.completions.create(model=model, prompt=text, temperature=0, max_tokens=8).choices[0]
+    chunks = list(client.completions.create(model=model, prompt=ids, temperature=0, max_tokens=8, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.text
+    assert chunks[-1].choices[0].finish_reason == whole.finish_reason
+    assert httpx.post(f"{server.url}/detokenize", json={"tokens": ids}).json()["prompt"].endswith(text)
+
+
+def test_echo_with_logprobs_covers_the_prompt(client: OpenAI, model: str) -> None:
+    prompt = "Once upon a time"
+    choice = client.completions.create(
+        model=model, prompt=prompt, temperature=0, max_tokens=4, echo=True, logprobs=2
+    ).choices[0]
+    assert choice.text.startswith(prompt)
+    logprobs = choice.logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.token_logprobs is not None
+    assert logprobs.text_offset is not None
+    assert "".join(logprobs.tokens) == choice.text
+    assert logprobs.token_logprobs[0] is None
+    assert all(value is not None and value <= 0 for value in logprobs.token_logprobs[1:])
+    for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
+        assert choice.text[offset:].startswith(token)
+
+
+def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server) -> None:
+    stream = client.chat.completions.create(
+        model=model, messages=QUESTION, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    stream.close()
+    deadline = time.monotonic() + FREED_SECONDS
+    while True:
+        ledger = httpx.get(f"{server.url}/internal/ledger").json()
+        if ledger["requests"] == 0 and ledger["kv_blocks"]["owned"] == 0:
+            break
+        assert time.monotonic() < deadline, ledger
+    blocks = ledger["kv_blocks"]
+    assert blocks["free"] + blocks["cached"] == blocks["total"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "code", "param"),
+    [
+        ({"model": "none"}, openai.NotFoundError, "model_not_found", "model"),
+        ({"temperature": 3}, openai.BadRequestError, "invalid_value", "temperature"),
+        ({"n": 1000}, openai.BadRequestError, "integer_out_of_range", "n"),
+        ({"max_tokens": 100_000}, openai.BadRequestError, "context_length_exceeded", "max_tokens"),
+        ({"tools": [{"type": "function"}]}, openai.BadRequestError, "unsupported_parameter", "tools"),
+        ({"extra_body": {"best": 1}}, openai.BadRequestError, "unknown_parameter", "best"),
+        ({"extra_headers": {"Origin": "https://x.example"}}, openai.PermissionDeniedError, "origin_forbidden", None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_are_the_clients_own_classes(
+    client: OpenAI,
+    model: str,
+    arguments: dict[str, object],
+    error: type[openai.APIStatusError],
+    code: str,
+    param: str | None,
+    stream: bool,
+) -> None:
+    with pytest.raises(error) as caught:
+        client.chat.completions.create(**({"model": model, "messages": QUESTION, "stream": stream} | arguments))
+    assert (caught.value.code, caught.value.param) == (code, param)
+    assert caught.value.request_id
+
+
+def test_a_prompt_beyond_the_context_is_a_bad_request(client: OpenAI, model: str) -> None:
+    for words in (4_000, 400_000):  # the second is refused by its size alone, before it is tokenised
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.completions.create(model=model, prompt="word " * words)
+        assert caught.value.code == "context_length_exceeded"
+
+
+def test_keys_and_a_full_house(serve_process: Callable[..., object], model: str) -> None:
+    server = serve_process("--api-key", "secret", "--max-requests", "1")
+    url = f"{server.url}/v1"  # type: ignore[attr-defined]
+    with OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(openai.AuthenticationError) as unknown:
+            stranger.chat.completions.create(model=model, messages=QUESTION)
+        assert unknown.value.code == "invalid_api_key"
+    with OpenAI(base_url=url, api_key="secret", max_retries=0) as client:
+        # Nobody reads it, so it holds its place until it is closed, parked for want of credit.
+        held = client.chat.completions.create(
+            model=model, messages=QUESTION, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
+        )
+        with pytest.raises(openai.RateLimitError) as full:
+            client.chat.completions.create(model=model, messages=QUESTION)
+        assert full.value.code == "server_overloaded"
+        assert full.value.response.headers["retry-after"] == "1"
+        held.close()
+    with OpenAI(base_url=url, api_key="secret", max_retries=10) as patient:  # retries as Retry-After tells it
+        assert patient.chat.completions.create(model=model, messages=QUESTION, max_tokens=4).choices
