@@ -2,19 +2,16 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from urllib.request import urlopen
 
 import psutil
 import pytest
 
-TRIOLET = Path(sys.executable).with_name("triolet")
+from ..conftest import running_server
+
 PATIENCE = 120.0  # seconds until a hang becomes a failure; a cold start compiles the kernels
 POLL = 0.02
 
@@ -22,9 +19,9 @@ POLL = 0.02
 class Server:
     """The serving process and what it says of itself."""
 
-    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
-        self.process = process
+    def __init__(self, url: str, pid: int) -> None:
         self.url = url
+        self.front = psutil.Process(pid)
 
     def ledger(self) -> dict[str, object]:
         with urlopen(f"{self.url}/internal/ledger", timeout=PATIENCE) as answer:
@@ -51,7 +48,7 @@ class Server:
         """The worker process."""
         workers = [
             child
-            for child in psutil.Process(self.process.pid).children()
+            for child in self.front.children()
             if "triolet.actors.worker" in " ".join(child.cmdline())
         ]
         assert len(workers) == 1, workers
@@ -60,7 +57,7 @@ class Server:
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not holds():
-            assert self.process.poll() is None, "the server has ended"
+            assert self.front.status() != psutil.STATUS_ZOMBIE, "the server has ended"
             assert time.monotonic() < deadline, f"never came true: {what}; {self.ledger()}"
             time.sleep(POLL)
 
@@ -72,29 +69,13 @@ class Server:
 Serve = Callable[..., Server]
 
 
-@contextmanager
-def _served(*options: str) -> Iterator[Server]:
-    command = [str(TRIOLET), "serve", "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if found := re.search(r"ready at (http://\S+)", line):
-                    yield Server(process, found[1])
-                    break
-            else:
-                pytest.fail(f"`{' '.join(command)}` ended before it was ready, with status {process.wait()}")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-
-
 @pytest.fixture(scope="module")
-def serve() -> Iterator[Serve]:
-    """Start servers with the given options of `triolet serve`; all end with the module's tests."""
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Start servers with the given options of `triolet serve`; all end, with exit code 0, after the module's tests."""
     with ExitStack() as stack:
-        yield lambda *options: stack.enter_context(_served(*options))
+
+        def start(*options: str) -> Server:
+            served = stack.enter_context(running_server(tmp_path_factory.mktemp("serve") / "log", *options))
+            return Server(served.url, served.pid)
+
+        yield start
