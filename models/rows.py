@@ -15,6 +15,8 @@ from .batch import Batch
 from .sequence_state import SequenceState, sampling_row
 from .step import ChunkResult, NewSequence, StepChunk, TokenScore
 
+PLACEHOLDER = 0  # stands for the token that a failed row did not give; the sequence is dropped soon
+
 
 class Piece(NamedTuple):
     """Tokens [start, start + length) of a sequence in one batch, and the logits wanted of them."""
@@ -130,6 +132,8 @@ class RowStore:
             drawn, end = first + scored, first + scored + sample
             if any(code != OK for code in status[first:end]):
                 results.append(ChunkResult(sequence=sequence, error="nonfinite_logits"))
+                if sample:  # the next step may be on its way already and counts on a token here
+                    state.append(PLACEHOLDER)
             else:
                 prompt = tuple(_score(sampled, row, tops[row]) for row in range(first, drawn))
                 if sample:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile_cache import compiled
+from ..compile_cache import compiled, inlined
 from ..embedding.cpu import embedding_row
 from ..gemm.cpu import gemm
 from ..quantise.cpu import plain_row
@@ -45,7 +45,7 @@ from .shape import (
 )
 
 
-@compiled
+@inlined
 def _project(
     tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, channels: int,
     weights: int, scales: int, out: int, add: int,
@@ -60,7 +60,7 @@ def _project(
     )
 
 
-@compiled
+@inlined
 def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory,
           staged: Staged) -> int:
     tokens = staged.job[TOKENS]
@@ -128,7 +128,7 @@ def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shap
     return _logits(tag, thread, threads, state, generation, scratch, shape, memory, staged)
 
 
-@compiled
+@inlined
 def _logits(tag: Tag, thread: int, threads: int, state: int, generation: int, scratch: int, shape: Shape,
             memory: Memory, staged: Staged) -> int:
     rows = staged.job[LOGIT_ROWS]

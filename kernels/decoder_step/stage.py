@@ -5,7 +5,7 @@ The check is the guard of raw memory: everything that the step uses as an index 
 
 from __future__ import annotations
 
-from ..compile_cache import compiled
+from ..compile_cache import compiled, inlined
 from ..paged_attention.cache import BLOCK_TOKENS
 from ..paged_attention.tile import MOST_ROWS
 from .shape import CHUNK, FIRST_ROW, KV_HEAD, LOGIT_ROWS, ROWS, TASKS, TOKENS, Int32Array, Shape, Staged
@@ -66,7 +66,7 @@ def stage_batch(
     return OK, 0
 
 
-@compiled
+@inlined
 def _cut_attention(shape: Shape, staged: Staged, chunks: int) -> int:
     """Tasks of at most MOST_ROWS rows (a row is a token and a head of the group); in a chunk the longest come first."""
     group = shape.heads // shape.kv_heads

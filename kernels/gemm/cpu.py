@@ -12,6 +12,7 @@ from ..simd.functions import kernel
 from .tile import ARGUMENTS, MOST_ROWS, PANEL, emit
 
 L2_ACTIVATION_BYTES = 384 * 1024
+DISTANCE = 16384
 FEW_ROWS = 4  # up to 16 rows, tiles of 4 balance better than tiles of 6
 
 tile = kernel("i" + ARGUMENTS, emit)
@@ -54,7 +55,9 @@ def gemm(
                 row = rows * t // tiles
                 count = rows * (t + 1) // tiles - row
                 ahead = a
-                if block == 0 and t < 4 and tiles > 1:
+                if tiles == 1:
+                    ahead = w + DISTANCE
+                elif block == 0 and t < 4:
                     ahead = w + panel_bytes + t * (panel_bytes // 4)
                 tile(
                     tag,

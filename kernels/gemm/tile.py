@@ -58,8 +58,9 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
             totals = list(totals)
             w = scaled(b, weights, index, UNROLL * PANEL_VECTORS * VECTOR_BYTES)
             if first == 0:
-                ahead = scaled(b, following, index, LINES_AHEAD * VECTOR_BYTES)
-                for line in range(LINES_AHEAD):
+                lines = UNROLL * PANEL_VECTORS if rows <= 2 else LINES_AHEAD
+                ahead = scaled(b, following, index, lines * VECTOR_BYTES)
+                for line in range(lines):
                     prefetch(b, at(b, ahead, line * VECTOR_BYTES))
             xs = [scaled(b, start, index, UNROLL * 4) for start in row_starts]
             for turn in range(UNROLL):

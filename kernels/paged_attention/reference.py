@@ -22,15 +22,15 @@ def paged_attention_reference(
 ) -> FloatArray:
     """query [tokens, heads, size] of one sequence, keys and values [blocks, kv_heads, block_size, size]."""
     q: FloatArray = np.asarray(query, np.float64)
-    group = q.shape[1] // keys.shape[1]
-    block_size = keys.shape[2]
-    out = np.zeros_like(q)
+    tokens, heads, size = q.shape
+    kv_heads, block_size = keys.shape[1:3]
+    grouped = q.reshape(tokens, kv_heads, heads // kv_heads, size)
+    out = np.zeros_like(grouped)
     for token, position in enumerate(positions):
         seen = np.arange(max(0, position - window + 1) if window else 0, position + 1)
         blocks, slots = block_table[seen // block_size], seen % block_size
-        for head in range(q.shape[1]):
-            k, v = (cache[blocks, head // group, slots].astype(np.float64) for cache in (keys, values))
-            scores = k @ q[token, head] / np.sqrt(q.shape[2])
-            weights = np.exp(scores - scores.max())
-            out[token, head] = weights @ v / weights.sum()
-    return out
+        k, v = (cache[blocks, :, slots].astype(np.float64) for cache in (keys, values))  # [seen, kv_heads, size]
+        scores = np.einsum("hgd,shd->hgs", grouped[token], k) / np.sqrt(size)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        out[token] = np.einsum("hgs,shd->hgd", weights / weights.sum(axis=-1, keepdims=True), v)
+    return out.reshape(q.shape)

@@ -24,7 +24,7 @@ token_counter = register_jitable(numbers.token_counter)
 
 BLOCK = RANDOM_BLOCK
 LANES = 64
-LIKELY = np.int32(ONE >> 13)  # first guess of what a filter keeps: at least e^-9 of the largest probability
+LIKELY = (np.int32(ONE >> 13), np.int32(ONE >> 20))  # guesses of what filters need: e^-9, e^-14 of the most probable
 INFINITY_BITS = np.int32(0x7F800000)
 MAGNITUDE = np.int32(0x7FFFFFFF)
 SMALLEST_KEY = np.int32(-(2**31))
@@ -189,12 +189,29 @@ def amount_from(held, threshold, by_count):
 
 
 @compiled
-def highest_threshold(held, needed, by_count):
-    """The largest weight t such that the candidates of weight >= t amount to `needed`; 1 if all together do not."""
-    low, high = np.int32(1), np.int32(ONE)
+def highest_threshold(held, needed, by_count, scratch):
+    """The largest weight t such that the candidates of weight >= t amount to `needed`; 1 if all together do not.
+
+    First the power of two below it, over all candidates, then its other bits, over those that share the power.
+    """
+    least, most = 0, 30
+    while least < most:
+        middle = (least + most + 1) >> 1
+        if amount_from(held, np.int32(1 << middle), by_count) >= needed:
+            least = middle
+        else:
+            most = middle - 1
+    low, high = np.int32(1 << least), np.int32(min((2 << least) - 1, ONE))
+    above = amount_from(held, np.int32(high + 1), by_count)
+    count = 0
+    for index in range(held.size):
+        value = held[index]
+        scratch[count] = value
+        count += 1 if (value >= low) & (value <= high) else 0
+    between = scratch[:count]
     while low < high:
         middle = np.int32((low + high + 1) >> 1)
-        if amount_from(held, middle, by_count) >= needed:
+        if above + amount_from(between, middle, by_count) >= needed:
             low = middle
         else:
             high = np.int32(middle - 1)
@@ -202,31 +219,38 @@ def highest_threshold(held, needed, by_count):
 
 
 @compiled
+def gather_enough(row, total, least, weights, tokens, held):
+    """The candidates among which the filters decide: as few as suffice for top_k and top_p; (how many, their sum)."""
+    needed = np.int64(np.ceil(row.top_p * np.float64(total))) if row.top_p < 1.0 else np.int64(0)
+    for guess in LIKELY:
+        if guess > least:
+            count, amount = gather(weights, guess, tokens, held)
+            if count >= row.top_k if row.top_k > 0 else amount >= needed > 0:
+                return count, amount
+    # min_p alone never needs what is below its own bound, but top_k and top_p come first and count it.
+    return gather(weights, np.int32(1) if row.top_k > 0 else least, tokens, held)
+
+
+@compiled
 def keep(row, total, weights, tokens, held):
     """Apply top_k, top_p and min_p: compact `tokens` and `held` (their weights) to what is left, in the order of ids.
 
-    What is left is every weight above a threshold, and the first ids at it. `total` is the sum of all weights.
+    What is left is every weight above a threshold, and the first ids at it. `total` is the sum of all weights, which are
+    overwritten.
     """
     least = max(np.int32(1), np.int32(np.ceil(np.float64(row.min_p) * np.float64(ONE))))
-    floor = max(least, LIKELY)
-    count, sum_held = gather(weights, floor, tokens, held)
-    if row.top_k > 0:
-        if count < row.top_k:
-            count, sum_held = gather(weights, np.int32(1), tokens, held)
-    elif row.top_p < 1.0 and floor > least and sum_held < np.int64(np.ceil(row.top_p * np.float64(total))):
-        count, sum_held = gather(weights, least, tokens, held)
+    count, amount = gather_enough(row, total, least, weights, tokens, held)
     candidates = held[:count]
-
     threshold, ties = np.int32(0), np.int64(0)  # kept: weight > threshold, and the first `ties` equal to it
     if 0 < row.top_k < count:
-        threshold = highest_threshold(candidates, np.int64(row.top_k), True)
+        threshold = highest_threshold(candidates, np.int64(row.top_k), True, weights)
         ties = row.top_k - amount_from(candidates, np.int32(threshold + 1), True)
         total = amount_from(candidates, np.int32(threshold + 1), False) + ties * threshold
     elif row.top_k > 0:
-        total = sum_held
+        total = amount
     if row.top_p < 1.0:
         needed = np.int64(np.ceil(row.top_p * np.float64(total)))
-        nucleus = highest_threshold(candidates, needed, False)
+        nucleus = highest_threshold(candidates, needed, False, weights)
         missing = needed - amount_from(candidates, np.int32(nucleus + 1), False)
         # The nucleus lies within the top k, so at an equal threshold it never takes more of the ties.
         threshold, ties = nucleus, (missing + nucleus - 1) // nucleus

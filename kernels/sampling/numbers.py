@@ -85,7 +85,7 @@ def gumbel(word: Any) -> Any:
     """
     w = np.float32(word) * _WORD_UNIT + _HALF_WORD
     u = _UNIT - w
-    return -log((w - _UNIT + u) - log(u))
+    return -log((w - (_UNIT - u)) - log(u))
 
 
 def philox(counter: Any, position: Any, seed: Any) -> tuple[Any, Any, Any, Any]:

@@ -34,7 +34,7 @@ def sample(logits: Float32Array, batch: SamplingRows) -> Sampled:
     )
     for index in range(count):
         row, raw = batch.rows[index], logits[index]
-        adjusted = _adjust(raw, batch, index)
+        adjusted = _adjust(raw, batch, index) if row["target"] < 0 else raw
         if not (_usable(raw) and _usable(adjusted)):
             result.status[index] = NOT_FINITE
             continue

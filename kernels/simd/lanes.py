@@ -77,5 +77,5 @@ def prefetch(b: ir.IRBuilder, address: ir.Value) -> None:
     """Ask for a cache line; any address is allowed, an invalid one is ignored by the CPU."""
     pointer = ir.PointerType(i8)
     function = declare(b.module, "llvm.prefetch.p0", void, [pointer, i32, i32, i32])
-    read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)
+    read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 2), ir.Constant(i32, 1)
     b.call(function, [b.inttoptr(address, pointer), read, keep, data])

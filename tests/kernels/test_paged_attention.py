@@ -1,0 +1,152 @@
+"""The attention kernel against its definition: ragged rows, windows, any head size, stale NaN in every unused place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from triolet.kernels.gemm.pack import to_bfloat16_bits
+from triolet.kernels.gemm.reference import round_to_bfloat16
+from triolet.kernels.paged_attention.cache import BLOCK_TOKENS, region_bytes, store_key, store_value
+from triolet.kernels.paged_attention.cpu import attend
+from triolet.kernels.paged_attention.reference import paged_attention_reference
+from triolet.kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
+from triolet.kernels.simd.formats import CACHE_BYTES, TAGS
+
+CacheFormat = Literal["float32", "bfloat16"]
+FloatArray = npt.NDArray[np.float32]
+KV_HEADS, BLOCKS = 2, 9
+TABLE = np.array([5, 2, 7, 0], np.int32)
+
+
+@numba.njit
+def call_store(tag, key, value, bias, region, token, size):
+    store_key(tag, key, region, token, size)
+    store_value(tag, value, bias, region, token, size)
+
+
+@numba.njit
+def call_attend(tag, rows, q, stride, descriptors, table, first, blocks, seen, cache, block_stride, scratch, size):
+    attend(tag, rows, q, stride, descriptors, table, first, blocks, seen, cache, block_stride, scratch, size)
+
+
+def aligned(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
+    raw = np.full(size + 64, fill, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size]
+
+
+class Cache:
+    """A sequence of `length` tokens in scattered blocks; every other byte of the cache is 0xFF, which is NaN."""
+
+    def __init__(self, cache_format: CacheFormat, size: int, length: int, table: npt.NDArray[np.int32]) -> None:
+        self.format, self.size, self.length, self.table = cache_format, size, length, table
+        rng = np.random.default_rng(size + length)
+        self.keys = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
+        self.values = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
+        if cache_format == "bfloat16":
+            self.keys, self.values = round_to_bfloat16(self.keys), round_to_bfloat16(self.values)
+        self.region = region_bytes(size, CACHE_BYTES[cache_format])
+        self.memory = aligned(BLOCKS * KV_HEADS * self.region, 0xFF)
+        bias = np.zeros(size, np.float32)
+        for token in range(length):
+            block = int(table[token // BLOCK_TOKENS])
+            for head in range(KV_HEADS):
+                key = self.keys[token, head]
+                stored = key if cache_format == "float32" else to_bfloat16_bits(key)
+                call_store(
+                    TAGS[cache_format], stored.ctypes.data, self.values[token, head].ctypes.data, bias.ctypes.data,
+                    self.memory.ctypes.data + (block * KV_HEADS + head) * self.region, token % BLOCK_TOKENS, size,
+                )  # fmt: skip
+
+    def attend(self, queries: FloatArray, positions: list[int], head: int, window: int | None) -> FloatArray:
+        """queries [rows, size] of one kv head, already scaled; at most MOST_ROWS."""
+        rows, size = queries.shape
+        stored = queries if self.format == "float32" else to_bfloat16_bits(queries)
+        out = np.full((rows, size), np.nan, np.float32)
+        lows = [max(0, p - window + 1) if window else 0 for p in positions]
+        descriptors = np.array(
+            [[out[row].ctypes.data, lows[row], positions[row]] for row in range(rows)], np.int64
+        )
+        scratch = aligned(scratch_bytes(size), 0xFF)
+        first = min(lows) // BLOCK_TOKENS
+        call_attend(
+            TAGS[self.format], rows, stored.ctypes.data, stored.strides[0], descriptors.ctypes.data,
+            self.table.ctypes.data, first, positions[-1] // BLOCK_TOKENS + 1 - first, positions[-1] + 1,
+            self.memory.ctypes.data + head * self.region, KV_HEADS * self.region, scratch.ctypes.data, size,
+        )  # fmt: skip
+        return out
+
+    def wanted(self, queries: FloatArray, positions: list[int], head: int, window: int | None) -> FloatArray:
+        shape = (BLOCKS, KV_HEADS, BLOCK_TOKENS, self.size)
+        paged = [np.full(shape, np.nan, np.float32) for _ in range(2)]
+        for token in range(self.length):
+            for cache, source in zip(paged, (self.keys, self.values), strict=True):
+                cache[self.table[token // BLOCK_TOKENS], :, token % BLOCK_TOKENS] = source[token]
+        # The kernel's queries come scaled by log2(e) / sqrt(size); the definition scales by itself.
+        plain = queries.astype(np.float64) * np.sqrt(self.size) * np.log(2)
+        wide = np.zeros((len(positions), KV_HEADS, self.size))
+        wide[:, head] = plain
+        result = paged_attention_reference(wide, np.array(positions, np.int32), *paged, self.table, window)
+        return np.asarray(result[:, head], np.float32)
+
+
+def close(cache: Cache, result: FloatArray, wanted: FloatArray, keys_seen: int) -> bool:
+    """float32: a score has an error of size * 2**-24 times |q| |k| (a few units), which the exponential passes on:
+    2e-5.
+
+    bfloat16: besides, each probability has a rounding error of deviation 2**-8 / sqrt(3), independent of the others.
+    With scores of deviation 1 the squared probabilities of n keys sum to about e / n: five deviations are 5 * 2**-8 /
+    sqrt(n).
+    """
+    slack = 2e-5 if cache.format == "float32" else 5 * 2.0**-8 / keys_seen**0.5
+    return bool((np.abs(result - wanted) <= slack).all())
+
+
+def make_queries(cache_format: CacheFormat, rows: int, size: int) -> FloatArray:
+    queries = (np.random.default_rng(rows).standard_normal((rows, size)) * 1.5 / np.sqrt(size)).astype(np.float32)
+    return queries if cache_format == "float32" else round_to_bfloat16(queries)
+
+
+@pytest.mark.parametrize("cache_format", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [32, 64, 96])
+@pytest.mark.parametrize("window", [None, 1, 40, 64, 100])
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 201])
+def test_matches_the_definition(cache_format: CacheFormat, size: int, window: int | None, length: int) -> None:
+    cache = Cache(cache_format, size, length, TABLE)
+    for rows in range(1, MOST_ROWS + 1):
+        positions = [max(0, length - 1 - (rows - 1 - row) // 2) for row in range(rows)]  # two heads a token
+        queries = make_queries(cache_format, rows, size)
+        result = cache.attend(queries, positions, 1, window)
+        wanted = cache.wanted(queries, positions, 1, window)
+        keys_seen = min(positions[0] + 1, window or length)
+        assert close(cache, result, wanted, keys_seen)
+        if length > 2:
+            shifted = cache.wanted(queries, [position - 1 for position in positions], 1, window)
+            assert not close(cache, result, shifted, keys_seen)
+
+
+@pytest.mark.parametrize("cache_format", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 50])
+def test_a_row_is_the_same_alone_and_beside_others(cache_format: CacheFormat, window: int | None) -> None:
+    size, length = 64, 230
+    cache = Cache(cache_format, size, length, TABLE)
+    elsewhere = Cache(cache_format, size, length, np.array([1, 8, 3, 6], np.int32))
+    positions = [10, 63, 64, 128, 190, 229][:MOST_ROWS]  # some see a single block, some four
+    queries = make_queries(cache_format, len(positions), size)
+    together = cache.attend(queries, positions, 0, window)
+    for row, position in enumerate(positions):
+        alone = elsewhere.attend(queries[row : row + 1], [position], 0, window)
+        np.testing.assert_array_equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize("cache_format", ["float32", "bfloat16"])
+def test_extreme_scores_stay_finite(cache_format: CacheFormat) -> None:
+    cache = Cache(cache_format, 32, 100, TABLE)
+    result = cache.attend(make_queries(cache_format, 1, 32) * 1e4, [99], 0, None)
+    best = cache.wanted(make_queries(cache_format, 1, 32) * 1e4, [99], 0, None)
+    assert close(cache, result, best, 1)

@@ -1,0 +1,157 @@
+"""The demo corpus: deterministic, its answers are right, and nothing held out is ever trained on."""
+
+import json
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from triolet.models.demo.corpus import FAMILIES, MIX, PRACTICE, TASKS, conversation, digest
+from triolet.models.demo.heldout import FEW_PROMPTS, instances, kept_out
+from triolet.models.demo.tasks.language import Wordings, expand
+from triolet.models.demo.tasks.story import story, story_pattern
+
+HELD_OUT = Path(__file__).parents[2] / "loadtest" / "data" / "demo_heldout.jsonl"
+
+
+def test_a_conversation_depends_on_seed_and_index_alone() -> None:
+    first = [conversation(3, index) for index in range(50)]
+    assert first == [conversation(3, index) for index in reversed(range(50))][::-1]
+    assert first != [conversation(4, index) for index in range(50)]
+
+
+def test_every_pattern_expands() -> None:
+    rng = Random(0)
+    for family in FAMILIES.values():
+        for _ in range(150):
+            for unseen in (False, True):
+                turns = family(rng, unseen)
+                assert turns[-1][0] == "assistant"
+                assert not re.search(r"[\[\]|]", "".join(text for role, text in turns if role == "user"))
+
+
+def test_alternatives_nest_and_slots_are_not_patterns() -> None:
+    assert expand(Random(1), "[a [b|b]|a b] {x}", x="[c|d]") == "a b [c|d]"
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_sums_and_differences_are_right(unseen: bool) -> None:
+    rng = Random(5)
+    for _ in range(300):
+        for family in ("add", "subtract"):
+            question, answer = (text for _, text in FAMILIES[family](rng, unseen))
+            found = re.fullmatch(r"(\d+) ([+-]) (\d+) = (-?\d+)\.", answer)
+            assert found is not None
+            a, b = int(found[1]), int(found[3])
+            assert int(found[4]) == (a + b if found[2] == "+" else a - b)
+            assert {int(n) for n in re.findall(r"\d+", question)} == {a, b}
+
+
+def test_practice_sums_are_right() -> None:
+    rng = Random(5)
+    for _ in range(200):
+        _, (_, answer) = PRACTICE["several sums"](rng, False)
+        for part in answer.removesuffix(".").split(", "):
+            found = re.fullmatch(r"(\d+) ([+-]) (\d+) = (\d+)", part)
+            assert found is not None
+            a, b = int(found[1]), int(found[3])
+            assert int(found[4]) == (a + b if found[2] == "+" else a - b)
+
+
+def test_sorted_and_reversed_lists_are_right() -> None:
+    rng = Random(6)
+    for _ in range(300):
+        question, answer = (text for _, text in FAMILIES["sort"](rng, False))
+        given, told = ([int(n) for n in re.findall(r"\d+", text)] for text in (question, answer))
+        down = re.search(r"descend|decreas|fall|largest to|large to|high to", question, re.IGNORECASE) is not None
+        assert told == sorted(given, reverse=down)
+        question, answer = (text for _, text in FAMILIES["reverse"](rng, False))
+        items = answer.removesuffix(".").split(", ")
+        assert ", ".join(reversed(items)) in question
+
+
+def test_extracted_values_stand_in_the_text() -> None:
+    rng = Random(7)
+    for _ in range(300):
+        turns = FAMILIES["extract"](rng, False)
+        for (_, question), (_, answer) in zip(turns[::2], turns[1::2], strict=True):
+            for key, value in json.loads(answer).items():
+                assert key in question
+                assert str(value) in turns[0][1]
+
+
+def test_a_called_tool_is_in_the_list_with_its_parameters() -> None:
+    rng = Random(8)
+    calls = 0
+    for _ in range(300):
+        system, _, (_, answer), *_ = FAMILIES["tool call"](rng, False)
+        if answer.startswith("<tool_call>"):
+            call = json.loads(answer.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+            listed = dict(line.split(" ", 1) for line in system[1].split("Tools:\n")[1].splitlines())
+            assert list(json.loads(listed[call["name"]])) == list(call["arguments"])
+            calls += 1
+    assert calls > 200
+
+
+def test_a_story_matches_its_grammar_and_a_wrong_one_does_not() -> None:
+    rng = Random(9)
+    for _ in range(200):
+        (_, request), (_, text) = story(rng, False)
+        pattern = story_pattern(request)
+        assert re.fullmatch(pattern, text)
+        hero = re.search(r"called (\w+) who", text)
+        assert hero is not None
+        assert re.fullmatch(pattern, text.replace(hero[1], "Nobodyelse")) is None  # another hero
+        assert re.fullmatch(pattern, text.replace(hero[1], "Nobodyelse", 1)) is None  # a hero who changes its name
+        assert re.fullmatch(pattern, text.rsplit(".", 2)[0] + ".") is None  # no end
+
+
+def test_nothing_held_out_is_trained_on() -> None:
+    held = kept_out()
+    for index in range(3000):
+        turns = conversation(1, index, held)
+        bare = [turn for turn in turns if turn[0] != "system"]
+        for start in range(len(bare)):
+            for end in range(start + 1, min(len(bare), start + 12) + 1):
+                # A chat may hold an instance's whole prompt only if it is not the beginning of a task.
+                if (
+                    bare[end - 1][0] == "user"
+                    and bare[start][0] == "user"
+                    and end == start + 1
+                    and digest(bare[start:end]) in held
+                ):
+                    pytest.fail(f"held out, yet trained on: {bare[start:end]}")
+
+
+def test_the_mix_names_every_task() -> None:
+    assert set(MIX) == set(TASKS) == set(FAMILIES) | set(PRACTICE)
+
+
+def test_the_overlap_test_can_fail() -> None:
+    prompt = next(turns for turns in (conversation(1, i) for i in range(100)) if len(turns) == 2)
+    key = digest(prompt[:-1])
+    index = next(i for i in range(100) if conversation(1, i) == prompt)
+    assert conversation(1, index, frozenset([key])) != prompt
+
+
+def test_held_out_wordings_differ_from_trained_ones() -> None:
+    for wordings in _all_wordings():
+        assert not set(wordings.trained) & set(wordings.unseen)
+
+
+def _all_wordings() -> list[Wordings]:
+    from triolet.models.demo.tasks import arithmetic, extract, facts, lists, repeat, story, units
+
+    modules = (arithmetic, extract, facts, lists, repeat, story, units)
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Wordings)]
+
+
+def test_the_committed_set_is_the_one_the_corpus_avoids() -> None:
+    assert [json.loads(line) for line in HELD_OUT.read_text().splitlines()] == instances()
+
+
+def test_every_family_is_held_out_in_trained_and_in_unseen_wordings() -> None:
+    for family in FAMILIES:
+        wordings = {item["wording"] for item in instances() if item["family"] == family}
+        assert wordings == ({"unseen"} if family in FEW_PROMPTS else {"trained", "unseen"})

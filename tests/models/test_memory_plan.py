@@ -1,0 +1,163 @@
+"""What fits into memory: block counts, plain refusals, and what the machine says it has."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from triolet.models.checkpoint import Checkpoint
+from triolet.models.errors import DoesNotFit, UnsupportedDevice
+from triolet.models.host import available_memory, usable_cores
+from triolet.models.plan import GIB, MIB, choose_num_blocks, size
+from triolet.models.runner import load_runner, plan_memory
+
+NEEDS: dict[str, Any] = {
+    "available": 8 * GIB,
+    "fixed_bytes": 2 * GIB,
+    "block_bytes": MIB,
+    "block_size": 64,
+    "max_model_len": 4096,  # 64 blocks
+    "max_running": 4,
+    "kv_cache_memory": None,
+}
+
+
+def test_default_share() -> None:
+    assert choose_num_blocks(**NEEDS) == 2 * 4 * 64  # what 4 sequences could use, and as much for prefixes
+    assert choose_num_blocks(**{**NEEDS, "max_running": 1000}) == 3 * 1024  # half of what is free
+    assert choose_num_blocks(**{**NEEDS, "max_model_len": 5 * 1024 * 64}) == 5 * 1024  # one sequence, though over half
+
+
+def test_explicit_amount() -> None:
+    assert choose_num_blocks(**{**NEEDS, "kv_cache_memory": 100 * MIB + 5}) == 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fixed_bytes": 9 * GIB}, "needs 9216MiB .* only 8192MiB are available: use --quantize int8"),
+        (
+            {"kv_cache_memory": 63 * MIB},
+            "holds 4032 tokens, .* may have 4096: raise it to 64MiB or pass --max-model-len 4032",
+        ),
+        ({"kv_cache_memory": 7 * GIB}, "--kv-cache-memory 7168MiB does not fit: 6144MiB are left"),
+        (
+            {"max_model_len": 6 * 1024 * 64},
+            "one sequence of 393216 tokens needs .* pass --max-model-len 353856 or less",
+        ),
+    ],
+)
+def test_refusals_name_numbers_and_flags(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DoesNotFit, match=message):
+        choose_num_blocks(**{**NEEDS, **change})
+
+
+def test_the_suggested_length_fits() -> None:
+    assert choose_num_blocks(**{**NEEDS, "max_model_len": 353856}) == 353856 // 64
+
+
+def test_sizes_are_written_as_flags_are() -> None:
+    assert [size(value) for value in (0, 1, 5 * MIB + 1, 11 * MIB + 1, 10 * GIB)] == [
+        "0KiB",
+        "1KiB",
+        "5121KiB",
+        "12MiB",
+        "10GiB",
+    ]
+
+
+def write(folder: Path, **options: object) -> Path:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 20, "hidden_size": 8,
+        "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "max_position_embeddings": 1000, "rms_norm_eps": 1e-5, **options,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({"x": np.zeros(4, np.float16)}, folder / "model.safetensors")
+    return folder
+
+
+def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
+    """From the headers alone: the weights are not even the model's."""
+    checkpoint = Checkpoint(write(tmp_path))
+    assert checkpoint.widened_bytes == 16
+    limits: dict[str, Any] = {
+        "max_model_len": None, "max_running": 2, "max_step_tokens": 64, "kv_cache_memory": None, "threads": 1,
+        "available": GIB,
+    }  # fmt: skip
+    plan = plan_memory(checkpoint, "bfloat16", **limits)
+    assert plan.max_model_len == 1000
+    assert plan.num_blocks == 2 * 2 * 16
+    assert plan.sequences_at_full_length == 4
+    assert plan.kv_bytes % plan.num_blocks == 0
+    assert plan.max_logit_rows == 64
+    assert plan_memory(checkpoint, "float32", **limits).kv_bytes == 2 * plan.kv_bytes
+    short = plan_memory(checkpoint, "bfloat16", **{**limits, "max_model_len": 65})
+    assert (short.max_model_len, short.num_blocks) == (65, 8)
+    with pytest.raises(DoesNotFit, match="--max-model-len 1001 is beyond the model's context of 1000"):
+        plan_memory(checkpoint, "bfloat16", **{**limits, "max_model_len": 1001})
+    for name in ("max_model_len", "max_running", "max_step_tokens", "threads"):
+        with pytest.raises(UnsupportedDevice, match=f"--{name.replace('_', '-')} 0: must be at least 1"):
+            plan_memory(checkpoint, "bfloat16", **{**limits, name: 0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda"}, "--device cuda: this version runs on the CPU only"),
+        ({"quantize": "int4"}, "--quantize int4: the CPU runs none and int8"),
+        ({"dtype": "float64"}, "--dtype float64"),
+    ],
+)
+def test_unsupported_devices_and_formats(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedDevice, match=message):
+        load_runner(write(tmp_path), **options)  # type: ignore[arg-type]
+
+
+def fake_host(root: Path, cgroup: str, files: dict[str, str]) -> tuple[Path, Path]:
+    for name, text in {
+        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n",
+        "proc/self/cgroup": cgroup,
+        **{f"cgroup/{name}": text for name, text in files.items()},
+    }.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root / "proc", root / "cgroup"
+
+
+V2 = {"a/memory.max": "4000000\n", "a/memory.current": "1000000\n", "a/memory.stat": "anon 5\ninactive_file 300000\n"}
+V1 = {
+    "memory/a/b/memory.limit_in_bytes": "4000000",
+    "memory/a/b/memory.usage_in_bytes": "3500000",
+    "memory/a/b/memory.stat": "inactive_file 0\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        ("0::/\n", {}, 8000 * 1024),
+        ("0::/a/b\n", V2, 3_300_000),  # the parent's limit counts
+        ("0::/a/b\n", {**V2, "a/b/memory.max": "max", "a/b/memory.current": "0", "a/b/memory.stat": ""}, 3_300_000),
+        ("4:cpu:/x\n3:memory:/a/b\n0::/\n", V1, 500_000),
+        ("0::/\n", {"memory.max": "9", "memory.current": "100", "memory.stat": "x 1"}, 0),
+    ],
+)
+def test_available_memory(tmp_path: Path, cgroup: str, files: dict[str, str], expected: int) -> None:
+    assert available_memory(*fake_host(tmp_path, cgroup, files)) == expected
+
+
+def test_usable_cores(tmp_path: Path) -> None:
+    import os
+
+    cpus = sorted(os.sched_getaffinity(0))
+    assert 1 <= usable_cores() <= len(cpus)
+    for cpu in cpus:  # all of them threads of one core
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text("0-7\n")
+    assert usable_cores(tmp_path) == 1
+    assert usable_cores(tmp_path / "nowhere") == len(cpus)

@@ -1,0 +1,123 @@
+"""The whole engine against transformers: greedy tokens are equal over chunked prompts, prefix hits and preemptions.
+
+The engine runs inline on the random checkpoints of the parity tests; log probabilities carry the token ids out.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+from tokenizers import Tokenizer, models
+
+from triolet.actors.engine import Engine, run_engine
+from triolet.actors.outbox import Outbox
+from triolet.models.cpu_memory import memory_plan
+from triolet.models.spec import ModelSpec, load_spec
+from triolet.protocol.events import Failed, Finished, StreamEvent, Token
+from triolet.protocol.requests import Generate, TokenPrompt
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+
+from .parity_cases import NEW_TOKENS, ParityCase
+
+STEP_TOKENS = 40  # prompts of 150, 101 and 64 tokens are cut, in places that are no multiples of a block
+MAX_MODEL_LEN = 256  # 4 blocks
+
+
+@asynccontextmanager
+async def engine_with(case: ParityCase, *, blocks: int, outbox_tokens: int = 256) -> AsyncIterator[Engine]:
+    """An engine whose KV pool has so many blocks, and whose streams run so far ahead of their readers."""
+    spec = load_spec(case.folder)
+    write_tokenizer(case.folder, spec)
+    block_bytes = memory_plan(spec, "float32", 64, STEP_TOKENS, STEP_TOKENS, MAX_MODEL_LEN).kv_block_bytes
+    settings = EngineSettings(
+        model=str(case.folder),
+        dtype="float32",
+        threads=1,
+        max_model_len=MAX_MODEL_LEN,
+        max_step_tokens=STEP_TOKENS,
+        kv_cache_memory=blocks * block_bytes,
+    )
+    async with trio.open_nursery() as nursery:
+        serve = ServeSettings(engine=settings, limits=LimitSettings(outbox_tokens=outbox_tokens), inline=True)
+        engine: Engine = await nursery.start(partial(run_engine, serve))
+        assert engine.ready is not None
+        assert engine.ready.memory.num_blocks == blocks
+        yield engine
+        nursery.cancel_scope.cancel()
+
+
+def write_tokenizer(folder: Path, spec: ModelSpec) -> None:
+    """One made-up word per token: the texts do not matter here."""
+    words = {f"word{index}": index for index in range(spec.vocab_size)}
+    Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
+
+
+def submit(engine: Engine, prompt: list[int], max_tokens: int = NEW_TOKENS) -> Outbox:
+    """Ask for the greedy tokens of a prompt."""
+    return engine.gateway.submit(
+        Generate(
+            id=engine.gateway.new_id(),
+            model=engine.model_name,
+            prompts=(TokenPrompt(token_ids=tuple(prompt)),),
+            sampling=Sampling(temperature=0.0, logprobs=0),
+            max_tokens=max_tokens,
+            ignore_eos=True,
+        )
+    )
+
+
+async def read(outbox: Outbox) -> tuple[list[int], int]:
+    """The tokens, and how many of the prompt's were found in the prefix cache."""
+    events: list[StreamEvent] = []
+    while True:
+        try:
+            events += await outbox.drain()
+        except trio.EndOfChannel:
+            break
+    assert not any(isinstance(event, Failed) for event in events), events[-1]
+    assert isinstance(events[-1], Finished)
+    scores = [score for event in events if isinstance(event, Token) for score in event.logprobs]
+    return [score.token_id for score in scores], events[-1].usage.cached_tokens
+
+
+async def generate_all(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+    """All at once, in this order. Outboxes hold an answer whole, so nobody need read while others write."""
+    outboxes = [submit(engine, prompt) for prompt in prompts]
+    return [(await read(outbox))[0] for outbox in outboxes]
+
+
+async def test_chunked_together_and_from_the_prefix_cache(parity_case: ParityCase) -> None:
+    where = f"{parity_case.variant}, seed {parity_case.seed}"
+    async with engine_with(parity_case, blocks=40) as engine:
+        assert await generate_all(engine, parity_case.prompts) == parity_case.continuations, where
+        for index, prompt in enumerate(parity_case.prompts):
+            again, cached = await read(submit(engine, prompt))
+            assert again == parity_case.continuations[index], where
+            # Whole blocks are found again, but for the last token, whose logits are needed.
+            assert cached == (len(prompt) - 1) // 64 * 64, where
+        # A conversation goes on: the prompt of the next turn is the last one and its answer.
+        turn = parity_case.prompts[0] + parity_case.continuations[0][:50]
+        rest, cached = await read(submit(engine, turn, NEW_TOKENS - 50))
+        assert cached == 192, where
+        assert rest == parity_case.continuations[0][50:], where
+        assert engine.scheduler_statistics().totals.preemptions == 0
+
+
+async def test_preempted_by_a_small_pool(parity_case: ParityCase) -> None:
+    """Two long sequences whose readers pause are parked; those behind them need their blocks, so they lose them and are
+    computed again when their readers come back."""
+    where = f"{parity_case.variant}, seed {parity_case.seed}"
+    order = [0, 3, 2, 1]
+    async with engine_with(parity_case, blocks=6, outbox_tokens=20) as engine:
+        statistics = engine.scheduler_statistics
+        outboxes = {index: submit(engine, parity_case.prompts[index]) for index in (0, 3)}
+        with trio.fail_after(60):
+            while statistics().parked < 2:  # noqa: ASYNC110 - the scheduler gives no event
+                await trio.sleep(0.002)
+        outboxes |= {index: submit(engine, parity_case.prompts[index]) for index in (2, 1)}
+        for index in reversed(order):
+            assert await read(outboxes[index]) == (parity_case.continuations[index], 0), where
+        assert statistics().totals.preemptions > 0, where

@@ -1,0 +1,62 @@
+"""Rotary tables against transformers' own functions; every scaling differs from the plain one."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from triolet.models.rope import inverse_frequencies, rope_tables
+from triolet.models.spec import spec_from_config
+
+SCALINGS: dict[str, dict[str, Any]] = {  # as in config.json
+    "default": {"rope_type": "default", "rope_theta": 1e4},
+    "linear": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.5},
+    "llama3": {
+        "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768},
+    "yarn odd": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 64,
+        "beta_fast": 4.0, "beta_slow": 0.5, "truncate": False, "attention_factor": 0.7,
+    },
+    "yarn step": {  # both ends of the ramp fall on one dimension
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 6,
+        "beta_fast": 2.0, "beta_slow": 1.0,
+    },
+}  # fmt: skip
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 10, "hidden_size": 256,
+    "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(SCALINGS))
+def test_frequencies_are_those_of_transformers(name: str) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    theirs = LlamaRotaryEmbedding(LlamaConfig(**CONFIG, rope_parameters=dict(SCALINGS[name])))
+    spec = spec_from_config({**CONFIG, "rope_parameters": SCALINGS[name]})
+    ours = inverse_frequencies(spec.rope, spec.head_dim)
+    # They compute in float32: a power, a few products, each rounded to 2^-24.
+    np.testing.assert_allclose(ours, theirs.inv_freq.numpy(), rtol=8 * 2.0**-24)
+    assert abs(spec.rope.attention_factor - theirs.attention_scaling) < 1e-12
+    if name != "default":
+        plain = inverse_frequencies(replace(spec.rope, kind="default"), spec.head_dim)
+        assert not np.allclose(ours, plain, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", list(SCALINGS))
+def test_tables(name: str) -> None:
+    """cos and sin of position times frequency, exact to float32, over the boundary of a piece."""
+    spec = spec_from_config({**CONFIG, "rope_parameters": SCALINGS[name]})
+    table = rope_tables(spec, 5000)
+    assert table.shape == (5000, spec.head_dim)
+    assert table.dtype == np.float32
+    for position in (0, 1, 4095, 4096, 4999):
+        angles = position * inverse_frequencies(spec.rope, spec.head_dim)
+        expected = np.concatenate([np.cos(angles), np.sin(angles)]) * spec.rope.attention_factor
+        np.testing.assert_array_equal(table[position], expected.astype(np.float32))
