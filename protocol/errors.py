@@ -10,11 +10,12 @@ from msgspec import Struct
 
 ErrorCode = Literal[
     "bad_request", "invalid_json", "invalid_type", "invalid_value", "integer_out_of_range", "unknown_parameter",
-    "unsupported_parameter", "invalid_messages", "invalid_stop", "invalid_token_id", "context_length_exceeded",
-    "invalid_api_key", "origin_forbidden", "not_found", "model_not_found", "method_not_allowed", "request_timeout",
-    "content_too_large", "unsupported_media_type", "unsupported_encoding", "upgrade_required", "invalid_event",
-    "rate_limit_exceeded", "server_overloaded", "cancelled", "deadline_exceeded", "client_stalled", "engine_error",
-    "nonfinite_logits", "engine_unavailable", "shutting_down", "internal_error",
+    "unsupported_parameter", "invalid_messages", "invalid_stop", "invalid_token_id", "invalid_cache_salt",
+    "context_length_exceeded", "invalid_api_key", "origin_forbidden", "not_found", "model_not_found",
+    "method_not_allowed", "request_timeout", "content_too_large", "unsupported_media_type", "unsupported_encoding",
+    "expectation_failed", "upgrade_required", "headers_too_large", "invalid_event", "rate_limit_exceeded",
+    "server_overloaded", "cancelled", "deadline_exceeded", "client_stalled", "engine_error", "nonfinite_logits",
+    "engine_unavailable", "shutting_down", "internal_error",
 ]  # fmt: skip
 
 
@@ -39,6 +40,7 @@ REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
     "invalid_messages": ErrorKind(400, _INVALID),
     "invalid_stop": ErrorKind(400, _INVALID),
     "invalid_token_id": ErrorKind(400, _INVALID),
+    "invalid_cache_salt": ErrorKind(400, _INVALID),
     "context_length_exceeded": ErrorKind(400, _INVALID),
     "invalid_api_key": ErrorKind(401, "authentication_error"),
     "origin_forbidden": ErrorKind(403, "permission_error"),
@@ -49,7 +51,9 @@ REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
     "content_too_large": ErrorKind(413, _INVALID),
     "unsupported_media_type": ErrorKind(415, _INVALID),
     "unsupported_encoding": ErrorKind(415, _INVALID),
+    "expectation_failed": ErrorKind(417, _INVALID),
     "upgrade_required": ErrorKind(426, _INVALID),
+    "headers_too_large": ErrorKind(431, _INVALID),
     "invalid_event": ErrorKind(400, _INVALID),
     "rate_limit_exceeded": ErrorKind(429, "rate_limit_error"),
     "server_overloaded": ErrorKind(429, "rate_limit_error"),

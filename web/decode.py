@@ -25,7 +25,7 @@ _MEDIA_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "r
 _CODE_OF_PARAM: dict[str, ErrorCode] = {
     "seed": "invalid_value",
     "top_k": "invalid_value",
-    "cache_salt": "invalid_value",
+    "cache_salt": "invalid_cache_salt",
     "stop": "invalid_stop",
     "stop_token_ids": "invalid_token_id",
     "tokens": "invalid_token_id",

@@ -1,8 +1,10 @@
 """What a peer is told when the server will not go on with its connection, before any application code has run."""
 
-import json
+import msgspec
 
-CODES = {404: "not_found", 417: "expectation_failed", 431: "headers_too_large"}
+from ..protocol.errors import REGISTRY, ErrorBody, ErrorCode, ErrorDetail
+
+CODES: dict[int, ErrorCode] = {404: "not_found", 417: "expectation_failed", 431: "headers_too_large"}
 MESSAGES = {
     400: "The request is not valid HTTP for this server.",
     403: "The WebSocket handshake was refused.",
@@ -19,9 +21,8 @@ class ConnectionRefused(Exception):
 
 def error_answer(status: int, reason: str | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and body of an error in the shape that every other error of the API has."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
     code = CODES.get(status, "bad_request" if status < 500 else "internal_error")
     message = reason or MESSAGES.get(status, MESSAGES[400])
-    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
+    body = msgspec.json.encode(ErrorBody(error=ErrorDetail(message=message, type=REGISTRY[code].type, code=code)))
     length = str(len(body)).encode()
     return [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")], body
