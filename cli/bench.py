@@ -4,7 +4,6 @@ Prompts are the token ids 10, 11, … so that another engine can be given the sa
 cache salt of its own, so nothing is taken from the prefix cache.
 """
 
-import os
 import platform
 import re
 from functools import partial
@@ -15,9 +14,11 @@ from typing import Any, Final
 import click
 import msgspec
 import trio
+from rich.console import Console
 from rich.table import Table
 
 from ..actors.engine import Engine
+from ..models.host import usable_cores
 from ..protocol.events import Failed, Finished, Token
 from ..protocol.requests import Generate, TokenPrompt
 from ..protocol.sampling import Sampling
@@ -162,7 +163,7 @@ def _result(load: Load, ready: Ready, rounds: list[Figures]) -> dict[str, object
             "weights_bytes": ready.memory.weights_bytes,
         },
         "versions": {"triolet": version("triolet"), "python": platform.python_version(), **ready.versions},
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "rounds": rounds,
     }
 
@@ -178,4 +179,4 @@ def _show(load: Load, ready: Ready, figures: Figures) -> None:
     table.add_row("output, whole run", f"{figures.output_tok_s:,.1f} tokens/s")
     table.add_row("step, p50", f"{figures.step_ms_p50:.2f} ms")
     table.add_row("outside the model", f"{figures.outside_model_share:.1%}")
-    standard_error().print(table)
+    Console(highlight=False).print(table)

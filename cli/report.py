@@ -1,6 +1,5 @@
 """What a person sees while a model loads and once it serves, on standard error: bars on a terminal, lines elsewhere."""
 
-import os
 from types import TracebackType
 from typing import Self
 
@@ -8,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ..models.host import usable_cores
 from ..protocol.settings import EngineSettings, ServeSettings
 from ..protocol.steps import LoadProgress, Ready
 from .values import format_size
@@ -61,7 +61,7 @@ class LoadDisplay:
 
 
 def _threads(engine: EngineSettings) -> str:
-    count = engine.threads or len(os.sched_getaffinity(0))
+    count = engine.threads or usable_cores()
     return f"{count} thread{'s' if count > 1 else ''}"
 
 

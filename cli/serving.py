@@ -134,7 +134,7 @@ def run_or_refuse(main: Callable[[], Awaitable[None]]) -> None:
         refusal = Refusal(str(_first(group)))
     except* OSError as group:
         # The only address that is bound is the server's own; every other OSError is a bug and keeps its traceback.
-        if (error := _first(group)).errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+        if (error := _first(group)).errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
             raise
         refusal = Refusal(f"cannot listen there: {error.strerror}; take another --host or --port")
     except* KeyboardInterrupt:

@@ -29,5 +29,6 @@ class TerminalLines:
             if not data:
                 rest, self._buffer = self._buffer, b""
                 return rest.decode(errors="replace") if rest else None
+            self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode(errors="replace").rstrip("\r")

@@ -118,7 +118,7 @@ def modules() -> dict[str, Path]:
 
 def texts() -> list[Path]:
     """Every file that people read: sources, tests, pages and documents, but no third-party and no built files."""
-    own = [path for folder in (*FOLDERS, "tests", ".github") for path in (ROOT / folder).rglob("*")]
+    own = [path for folder in (*FOLDERS, "tests", "docs", ".github") for path in (ROOT / folder).rglob("*")]
     kinds = {".py", ".md", ".toml", ".js", ".css", ".html", ".jinja", ".yml"}
     named = [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")]
     return [path for path in (*own, *named) if path.is_file() and (path.suffix in kinds or path in named)]
@@ -238,13 +238,14 @@ def test_classes_are_named_for_what_they_are() -> None:
 def test_the_readme_names_files_that_exist() -> None:
     readme = (ROOT / "README.md").read_text()
     named = re.findall(rf"`((?:{'|'.join((*FOLDERS, 'tests'))})/[\w./-]*)`", readme)
-    missing = sorted({path for path in named if not (ROOT / path).exists()})
+    linked = re.findall(r"\]\((?!https?://|#)([^)#]+)", readme)
+    missing = sorted({path for path in (*named, *linked) if not (ROOT / path).exists()})
     assert not missing, f"README.md names {missing}"
 
 
 def test_the_readme_tells_the_path_of_one_request() -> None:
     readme = (ROOT / "README.md").read_text()
-    section = re.search(r"^#+ .*path of one request.*$(.*?)(?=^#+ |\Z)", readme, re.I | re.M | re.S)
+    section = re.search(r"^#+ [^\n]*path of one request[^\n]*$(.*?)(?=^#+ |\Z)", readme, re.I | re.M | re.S)
     assert section, "README.md has no section on the path of one request"
     files = set(re.findall(r"`([\w/]+\.py)`", section.group(1)))
     assert len(files) >= 8, f"the path of one request names only {sorted(files)}"

@@ -91,9 +91,8 @@ def ratios(rows: list[Row]) -> list[Row]:
 def machine() -> Row:
     """What the figures belong to."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    fields = dict(
-        (part.strip() for part in line.split(":", 1)) for line in info.split("\n\n")[0].splitlines() if ":" in line
-    )
+    pairs = (line.partition(":") for line in info.split("\n\n")[0].splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
     wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "avx_vnni")
     flags = fields.get("flags", "").split()
     return {

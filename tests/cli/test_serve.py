@@ -93,6 +93,17 @@ def test_the_drain_timeout_ends_a_running_answer() -> None:
         assert server.process.wait(timeout=EXIT_SECONDS) == 0
 
 
+def test_the_second_signal_ends_a_running_answer_at_once() -> None:
+    with served("--drain-timeout", "1000") as server, stream(server.url, tokens=1800) as response:
+        assert server.process.stderr is not None
+        server.process.send_signal(signal.SIGINT)
+        while "Finishing running answers" not in server.process.stderr.readline():
+            assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
+        assert b"data: [DONE]" not in _read_to_end(response)
+        assert server.process.wait(timeout=EXIT_SECONDS) == 0
+
+
 def test_the_model_runs_in_the_server_s_process_when_told_to() -> None:
     with served("--inline") as server:
         assert _get(f"{server.url}/health/ready")

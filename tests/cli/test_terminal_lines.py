@@ -1,0 +1,41 @@
+import os
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.cli.terminal_lines import TerminalLines
+
+
+async def test_lines_come_one_by_one_however_they_are_written() -> None:
+    source, sink = os.pipe()
+    lines = TerminalLines(source)
+    os.write(sink, b"one\ntwo\r\nhal")
+    assert [await lines.read(), await lines.read()] == ["one", "two"]
+    os.write(sink, "f é\nrest".encode())
+    os.close(sink)
+    assert [await lines.read(), await lines.read(), await lines.read()] == ["half é", "rest", None]
+    os.close(source)
+
+
+async def test_waiting_for_a_line_can_be_cancelled() -> None:
+    source, sink = os.pipe()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(TerminalLines(source).read)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    os.close(source)
+    os.close(sink)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a\nb\n", ["a", "b"]), ("", []), ("a", ["a"])])
+async def test_a_file_is_read_too(tmp_path: Path, text: str, expected: list[str]) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text(text)
+    with path.open() as file:
+        lines = TerminalLines(file.fileno())
+        read: list[str] = []
+        while (line := await lines.read()) is not None:
+            read.append(line)
+    assert read == expected
