@@ -7,7 +7,7 @@ template refuses (an unknown role, a wrong order of turns) is the request's mist
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 from jinja2 import TemplateError, nodes
@@ -83,8 +83,8 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
+        names: dict[str, object] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        environment.globals.update(names)
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
 
@@ -109,7 +109,7 @@ class ChatTemplate:
 
 def _text(token: object) -> str | None:
     """A special token of tokenizer_config.json: plain, or an object with its flags."""
-    found: object = token.get("content") if isinstance(token, dict) else token
+    found = cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else None
 
 
@@ -118,11 +118,12 @@ def _source(folder: Path, config: dict[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    entry = config.get("chat_template")
+    entry: object = config.get("chat_template")
     if isinstance(entry, list):
-        entry = {named.get("name"): named.get("template") for named in entry}
+        named = [cast("dict[str, object]", item) for item in cast("list[object]", entry) if isinstance(item, dict)]
+        entry = {item.get("name"): item.get("template") for item in named}
     if isinstance(entry, dict):
-        entry = entry.get("default")
+        entry = cast("dict[object, object]", entry).get("default")
     return entry if isinstance(entry, str) else None
 
 

@@ -100,8 +100,7 @@ class Supervisor:
             else:
                 why = answer
         finally:
-            with trio.CancelScope(shield=True):
-                how = await process.end()
+            how = await process.end()
         if task_status is not None and self._status.ready is None:
             raise EngineLoadError("internal_error", f"{how} while it loaded the model; its messages are above")
         return f"{how} ({why})" if why else how

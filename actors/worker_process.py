@@ -38,16 +38,22 @@ class WorkerProcess:
         return self._process.pid
 
     async def end(self) -> str:
-        """Kill it if it still runs, and wait until it is gone. Says how it ended."""
-        await trio.aclose_forcefully(self.stream)
-        # It may just have exited by itself, having said all it had to say; then its own status is worth more.
-        with trio.move_on_after(0.2, shield=True):
-            while self._process.poll() is None:  # noqa: ASYNC110 - a process gives no event that every system has
-                await trio.sleep(0.01)
-        self._process.kill()
-        # Shielded: the kernel frees its memory in a moment, and nobody may be left behind.
+        """Kill it if it still runs, and wait until it is gone. Says how it ended.
+
+        Cancelling does not cut this short: the kernel frees its memory in a moment, and nobody may be left behind.
+        """
         with trio.CancelScope(shield=True):
-            status = await trio.to_thread.run_sync(self._process.wait)
+            await self._end()
+        status = self._process.wait()  # known by now
         if status < 0:
             return f"the worker process was killed by {signal.Signals(-status).name}"
         return f"the worker process exited with status {status}"
+
+    async def _end(self) -> None:
+        await trio.aclose_forcefully(self.stream)
+        # It may just have exited by itself, having said all it had to say; then its own status is worth more.
+        with trio.move_on_after(0.2):
+            while self._process.poll() is None:  # noqa: ASYNC110 - a process gives no event that every system has
+                await trio.sleep(0.01)
+        self._process.kill()
+        await trio.to_thread.run_sync(self._process.wait)

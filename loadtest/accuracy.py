@@ -231,11 +231,12 @@ def main() -> None:
     console = Console()
     earlier = msgspec.json.decode(options.compare.read_bytes(), type=Run) if options.compare else None
     failed: Exception | None = None
+    measured: Run | None = None
     try:
         measured = trio.run(run, options, console)
     except* (httpx.HTTPError, RuntimeError) as errors:
         failed = errors.exceptions[0]
-    if failed is not None:
+    if measured is None:
         while isinstance(failed, ExceptionGroup):
             failed = failed.exceptions[0]
         console.print(f"no accuracy: {str(failed) or type(failed).__name__}", markup=False, style="red")

@@ -41,7 +41,8 @@ def stream_all(server: Server, kill_after: int | None = None) -> list[str]:
     def one(number: int) -> None:
         connection = HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE)
         together.wait()
-        connection.request("POST", "/v1/chat/completions", json.dumps(_body(number)), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(_body(number)), headers)
         for line in connection.getresponse():
             if not line.startswith(b"data: "):
                 continue
