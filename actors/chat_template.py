@@ -83,8 +83,9 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.filters["tojson"] = _tojson
-        names: dict[str, object] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-        environment.globals.update(names)
+        # jinja2's annotation lists only its own global functions.
+        names = cast("dict[str, object]", environment.globals)
+        names |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
 
