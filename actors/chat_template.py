@@ -83,8 +83,7 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.filters["tojson"] = _tojson
-        # jinja2's annotation lists only its own global functions.
-        names = cast("dict[str, object]", environment.globals)
+        names: dict[str, Any] = environment.globals  # Any: its type lists jinja2's own functions and no others
         names |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
