@@ -85,8 +85,7 @@ class CpuRunner:
         _run_stopped(body)  # compiles, or loads from the disk cache
         pool = WorkerPool(threads, body)
         self._pool = pool
-        self.close = weakref.finalize(self, pool.close)
-        """Stop the threads. Idempotent; also called when the runner is dropped and at interpreter exit."""
+        self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
         self._warm_up()
         progress(shape.layers + 2, shape.layers + 2)
 
@@ -113,6 +112,10 @@ class CpuRunner:
         """Copy KV blocks, in every layer: targets[i] becomes what sources[i] was before the call."""
         cache = self._workspace.cache
         cache[:, targets] = cache[:, sources]
+
+    def close(self) -> None:
+        """Stop the threads. Idempotent; not while a step runs."""
+        self._close()
 
     def _warm_up(self) -> None:
         """One step of one token: compiles what is left. What it writes into block 0 is never read."""

@@ -20,7 +20,7 @@ class CheckpointError(LoadError):
     `key` is what was read (a config key, a tensor or a file name), `value` what it held.
     """
 
-    code = "invalid_checkpoint"
+    code: ClassVar[LoadErrorCode] = "invalid_checkpoint"
 
     def __init__(self, key: str, value: object, remedy: str) -> None:
         shown = repr(value)
@@ -35,16 +35,16 @@ class CheckpointError(LoadError):
 class UnsupportedModel(CheckpointError):
     """The checkpoint is sound, but asks for something that the decoder does not implement."""
 
-    code = "unsupported_model"
+    code: ClassVar[LoadErrorCode] = "unsupported_model"
 
 
 class DoesNotFit(LoadError):
     """The model, or one sequence of full length, does not fit into the memory at hand. The message names the flags."""
 
-    code = "out_of_memory"
+    code: ClassVar[LoadErrorCode] = "out_of_memory"
 
 
 class UnsupportedDevice(LoadError):
     """The device or number format that was asked for cannot be had here."""
 
-    code = "unsupported_device"
+    code: ClassVar[LoadErrorCode] = "unsupported_device"

@@ -42,7 +42,7 @@ def attention(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array, tables
 
 def mlp(layer: LayerWeights, hidden: Float32Array) -> Float32Array:
     gate = linear(hidden, layer.gate, None)
-    silu: Float32Array = gate / (np.float32(1) + np.exp(-gate))
+    silu = np.divide(gate, 1 + np.exp(-gate), dtype=np.float32)
     return linear(silu * linear(hidden, layer.up, None), layer.down, None)
 
 

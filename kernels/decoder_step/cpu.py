@@ -61,15 +61,25 @@ def _project(
 
 
 @inlined
-def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory,
-          staged: Staged) -> int:
+def _normalise(tag: Tag, row: int, to: int, weight: int, scratch: int, shape: Shape, memory: Memory) -> None:
+    """One row of the residual stream, normalised, as row `to` of the activations."""
+    rms_norm_row(
+        tag, memory.hidden + row * shape.hidden_padded * 4, weight, shape.hidden_padded,
+        memory.activations + to * shape.activation_stride, memory.row_scales + to * 4, memory.corrections + to * 4,
+        scratch, np.float32(shape.hidden), np.float32(shape.eps),
+    )
+
+
+@inlined
+def _step(
+    tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory, staged: Staged
+) -> int:
     tokens = staged.job[TOKENS]
     weights = memory.weights
     single = tokens == 1
     first, last = tokens * thread // threads, tokens * (thread + 1) // threads
     hidden_bytes, mlp_bytes = shape.hidden_padded * 4, shape.mlp_padded * 8
     scratch = memory.scratch + thread * shape.scratch_stride
-    size, eps = np.float32(shape.hidden), np.float32(shape.eps)
     for row in range(first, last):
         embedding_row(tag, memory.embedding, staged.tokens[row], shape.hidden, shape.embedding_is_bfloat16,
                       memory.hidden + row * hidden_bytes)
@@ -82,10 +92,7 @@ def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shap
     copy = thread if single else 0  # of the activations
     for layer in range(shape.layers):
         for row in range(first, last):
-            to = row + copy
-            rms_norm_row(tag, memory.hidden + row * hidden_bytes, weights[layer, INPUT_NORM], shape.hidden_padded,
-                         memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
-                         memory.corrections + to * 4, scratch, size, eps)
+            _normalise(tag, row, row + copy, weights[layer, INPUT_NORM], scratch, shape, memory)
         if not single:
             generation = barrier(state, threads, generation)
         _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, shape.qkv_padded,
@@ -106,10 +113,7 @@ def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shap
                  weights[layer, OUT], weights[layer, OUT_SCALE], memory.hidden, 1)
         generation = barrier(state, threads, generation)
         for row in range(first, last):
-            to = row + copy
-            rms_norm_row(tag, memory.hidden + row * hidden_bytes, weights[layer, POST_NORM], shape.hidden_padded,
-                         memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
-                         memory.corrections + to * 4, scratch, size, eps)
+            _normalise(tag, row, row + copy, weights[layer, POST_NORM], scratch, shape, memory)
         if not single:
             generation = barrier(state, threads, generation)
         _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, 2 * shape.mlp_padded,
@@ -129,8 +133,10 @@ def _step(tag: Tag, thread: int, threads: int, state: int, generation: int, shap
 
 
 @inlined
-def _logits(tag: Tag, thread: int, threads: int, state: int, generation: int, scratch: int, shape: Shape,
-            memory: Memory, staged: Staged) -> int:
+def _logits(
+    tag: Tag, thread: int, threads: int, state: int, generation: int, scratch: int, shape: Shape, memory: Memory,
+    staged: Staged,
+) -> int:
     rows = staged.job[LOGIT_ROWS]
     if rows == 0:
         return generation
@@ -139,11 +145,8 @@ def _logits(tag: Tag, thread: int, threads: int, state: int, generation: int, sc
     if rows == 1:
         first, last = 0, 1
     for row in range(first, last):
-        to = row + copy
-        rms_norm_row(tag, memory.hidden + staged.logit_rows[row] * shape.hidden_padded * 4,
-                     memory.weights[shape.layers, FINAL_NORM], shape.hidden_padded,
-                     memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
-                     memory.corrections + to * 4, scratch, np.float32(shape.hidden), np.float32(shape.eps))
+        norm = memory.weights[shape.layers, FINAL_NORM]
+        _normalise(tag, staged.logit_rows[row], row + copy, norm, scratch, shape, memory)
     generation = barrier(state, threads, generation)
     _project(tag, thread, threads, shape, memory, rows, shape.hidden_padded, shape.vocab_padded,
              memory.weights[shape.layers, HEAD], memory.weights[shape.layers, HEAD_SCALE], memory.logits, 0)

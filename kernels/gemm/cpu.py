@@ -12,7 +12,6 @@ from ..simd.functions import kernel
 from .tile import ARGUMENTS, MOST_ROWS, PANEL, emit
 
 L2_ACTIVATION_BYTES = 384 * 1024
-DISTANCE = 16384
 FEW_ROWS = 4  # up to 16 rows, tiles of 4 balance better than tiles of 6
 
 tile = kernel("i" + ARGUMENTS, emit)
@@ -37,8 +36,9 @@ def gemm(
     row_scales: int,
     corrections: int,
 ) -> None:
-    """out[rows, channels] = (or +=, if add) a[rows, k] @ weights; strides in bytes, channels a multiple of 64, k of
-    32.
+    """out[rows, channels] = (or +=, if add) a[rows, k] @ weights.
+
+    Strides are in bytes, channels a multiple of 64, k of 32.
     """
     panels = channels // PANEL
     first = panels * thread // threads
@@ -54,10 +54,8 @@ def gemm(
             for t in range(block, min(tiles, block + tiles_a_block)):
                 row = rows * t // tiles
                 count = rows * (t + 1) // tiles - row
-                ahead = a
-                if tiles == 1:
-                    ahead = w + DISTANCE
-                elif block == 0 and t < 4:
+                ahead = a  # nothing new: a single tile streams the weights, which the hardware prefetches as well
+                if block == 0 and t < 4 and tiles > 1:
                     ahead = w + panel_bytes + t * (panel_bytes // 4)
                 tile(
                     tag,

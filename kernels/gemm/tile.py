@@ -58,9 +58,8 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
             totals = list(totals)
             w = scaled(b, weights, index, UNROLL * PANEL_VECTORS * VECTOR_BYTES)
             if first == 0:
-                lines = UNROLL * PANEL_VECTORS if rows <= 2 else LINES_AHEAD
-                ahead = scaled(b, following, index, lines * VECTOR_BYTES)
-                for line in range(lines):
+                ahead = scaled(b, following, index, LINES_AHEAD * VECTOR_BYTES)
+                for line in range(LINES_AHEAD):
                     prefetch(b, at(b, ahead, line * VECTOR_BYTES))
             xs = [scaled(b, start, index, UNROLL * 4) for start in row_starts]
             for turn in range(UNROLL):
@@ -85,9 +84,7 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
 def _dequantise(
     b: ir.IRBuilder, totals: Values, rows: int, width: int, row_scale: ir.Value, correction: ir.Value, scales: ir.Value
 ) -> Values:
-    """(sum of unsigned products - 128 * sum of x) * channel scale * row scale; the second term is the row's
-    correction.
-    """
+    """(sum of unsigned products - the row's correction, 128 * sum of x) * channel scale * row scale."""
     channels = [load(b, at(b, scales, v * VECTOR_BYTES), VF) for v in range(width)]
     values = []
     for row in range(rows):

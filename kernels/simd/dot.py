@@ -91,9 +91,7 @@ def _vnni_256(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.V
 
 
 def _multiply_add_256(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
-    """VPMADDUBSW would saturate (255 * 127 * 2 > 32767), so even and odd bytes go through 16-bit VPMADDWD, which is
-    exact.
-    """
+    """By 16-bit VPMADDWD on even and odd bytes, which is exact; VPMADDUBSW would saturate (255 * 127 * 2 > 32767)."""
     lanes, shorts = vector(i32, 8), vector(i16, 16)
     eight = constant(i16, 8, 16)
     function = declare(b.module, "llvm.x86.avx2.pmadd.wd", lanes, [shorts, shorts])

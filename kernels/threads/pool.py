@@ -19,9 +19,7 @@ Body = Callable[[int, int, int], None]  # (thread number, threads, address of th
 
 
 class WorkerPool:
-    """`body` must loop on wait_for_job and finish_job; it must have been compiled before, or the first job waits for
-    that.
-    """
+    """`body` loops on wait_for_job and finish_job. Compile it before, or the first job waits for that."""
 
     def __init__(self, threads: int, body: Body) -> None:
         self.threads = threads

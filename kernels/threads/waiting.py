@@ -82,9 +82,7 @@ def run_job(state: int, threads: int) -> None:
 
 @compiled
 def stop_workers(state: int) -> None:
-    """Caller: let every worker return from wait_for_job. The job counter moves too, so that no futex wait is left
-    behind.
-    """
+    """Caller: let every worker return from wait_for_job. The job counter moves too, which ends every futex wait."""
     atomic_set(state + STOP, 1)
     atomic_add(state, 1)
     futex(state, FUTEX_WAKE_PRIVATE, EVERYBODY)

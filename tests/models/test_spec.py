@@ -1,4 +1,4 @@
-"""config.json to ModelSpec: families as transformers writes them, and every setting that we do not implement refused."""
+"""config.json to ModelSpec: families as transformers writes them; what we do not implement is refused."""
 
 import json
 from pathlib import Path
