@@ -32,9 +32,9 @@ FAMILIES: Mapping[str, Family] = {
 
 # Shares of conversations (not of tokens). Reading families cost the most to learn and sums the most digits to get right.
 MIX: Mapping[str, float] = {
-    "add": 4.0, "subtract": 4.5, "compare": 0.8, "sort": 3.5, "reverse": 1.5, "count items": 1.3, "count": 0.9,
-    "convert": 2.0, "paragraph": 3.2, "extract": 2.6, "tool call": 2.0, "tool result": 0.5,
-    "memory": 2.4, "story": 0.9, "small talk": 1.6, "cannot": 0.8, "repeat": 5.0, "facts": 0.8,
+    "add": 4.5, "subtract": 5.5, "compare": 0.8, "sort": 5.0, "reverse": 2.6, "count items": 1.2, "count": 1.3,
+    "convert": 2.8, "paragraph": 2.0, "extract": 2.2, "tool call": 2.2, "tool result": 0.4,
+    "memory": 1.4, "story": 0.5, "small talk": 1.8, "cannot": 1.0, "repeat": 1.2, "facts": 1.2,
 }  # fmt: skip
 
 SYSTEMS = (
@@ -56,7 +56,7 @@ def conversation(
     """Conversation number `index` of the stream `seed`; a task whose prompt is held out gives way to the next draw."""
     rng = Random(f"{seed}/{index}")
     names, shares = list(mix), list(mix.values())
-    length = 1 if rng.random() < 0.72 else rng.randint(2, 6)
+    length = 1 if rng.random() < 0.65 else rng.randint(2, 8)
     turns: Conversation = []
     while length > 0:
         task = FAMILIES[rng.choices(names, shares)[0]](rng, False)

@@ -97,13 +97,16 @@ def is_matrix(name: str, parameter: Tensor) -> bool:
     return parameter.ndim == 2 and name != "embedding"
 
 
+def shared_zeros(*size: int) -> Tensor:
+    """Zeros in memory that child processes see too."""
+    zeros = torch.zeros(size)
+    zeros.share_memory_()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return zeros
+
+
 def new_momenta(network: nn.Module) -> list[Tensor]:
-    return [
-        torch.zeros_like(p, requires_grad=False).share_memory_()
-        for n, p in network.named_parameters()
-        if is_matrix(n, p)
-    ]
+    return [shared_zeros(*p.shape) for name, p in network.named_parameters() if is_matrix(name, p)]
 
 
 def new_gradients(network: nn.Module, workers: int) -> Tensor:
-    return torch.zeros(workers, sum(p.numel() for p in network.parameters())).share_memory_()
+    return shared_zeros(workers, sum(p.numel() for p in network.parameters()))

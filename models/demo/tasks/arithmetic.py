@@ -1,6 +1,4 @@
-"""Add, subtract and compare numbers of up to three digits. The answer restates the operands, which is what a small model copes with."""
-
-# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+"""Add, subtract and compare numbers of up to three digits. Sums are worked out in the answer, column by column."""
 
 from random import Random
 
@@ -61,21 +59,49 @@ SMALLER = Wordings(
 
 
 def _pair(rng: Random) -> tuple[int, int]:
-    # Sums of a few digits are easy; half of the draws have three, where the carries are.
-    return tuple(rng.randrange(10 ** rng.choice((1, 2, 2, 3, 3, 3))) for _ in range(2))  # type: ignore[return-value]
+    # Half of the draws have three digits, where the carries are.
+    return rng.randrange(10 ** rng.choice((1, 2, 2, 3, 3, 3))), rng.randrange(10 ** rng.choice((1, 2, 2, 3, 3, 3)))
+
+
+def sum_text(a: int, b: int) -> str:
+    """The sum, worked out column by column from the ones: each step needs two digits and a carry, and no more."""
+    if max(a, b) < 10:
+        return f"{a} + {b} = {a + b}."
+    steps: list[str] = []
+    carry = 0
+    for x, y in _columns(a, b):
+        steps.append(f"{x} + {y}{' + 1' if carry else ''} = {x + y + carry}")
+        carry = int(x + y + carry > 9)
+    return f"{a} + {b}: {', '.join(steps)}. The sum is {a + b}."
+
+
+def difference_text(a: int, b: int) -> str:
+    """The difference of a and a smaller b, column by column from the ones; a column that borrows shows ten more."""
+    if max(a, b) < 10:
+        return f"{a} - {b} = {a - b}."
+    steps: list[str] = []
+    borrowed = 0
+    for x, y in _columns(a, b):
+        top = x + 10 if x < y + borrowed else x
+        steps.append(f"{top} - {y}{' - 1' if borrowed else ''} = {top - y - borrowed}")
+        borrowed = int(top > 9)
+    return f"{a} - {b}: {', '.join(steps)}. The difference is {a - b}."
+
+
+def _columns(a: int, b: int) -> list[tuple[int, int]]:
+    """The digits of both numbers in pairs, ones first; a missing digit is 0."""
+    width = max(len(str(a)), len(str(b)))
+    return [(a // 10**place % 10, b // 10**place % 10) for place in range(width)]
 
 
 def add(rng: Random, unseen: bool) -> Conversation:
     a, b = _pair(rng)
-    return [("user", typed(rng, ADD.say(rng, unseen, a=a, b=b), True)), ("assistant", f"{a} + {b} = {a + b}.")]
+    return [("user", typed(rng, ADD.say(rng, unseen, a=a, b=b), True)), ("assistant", sum_text(a, b))]
 
 
 def subtract(rng: Random, unseen: bool) -> Conversation:
-    a, b = _pair(rng)
-    if a < b and rng.random() < 0.9:
-        a, b = b, a
-    wordings = SUBTRACT if a >= b else Wordings(SUBTRACT.trained[:5], SUBTRACT.unseen[:3])
-    return [("user", typed(rng, wordings.say(rng, unseen, a=a, b=b), True)), ("assistant", f"{a} - {b} = {a - b}.")]
+    b, a = sorted(_pair(rng))
+    return [("user", typed(rng, SUBTRACT.say(rng, unseen, a=a, b=b), True)), ("assistant", difference_text(a, b))]
 
 
 def compare(rng: Random, unseen: bool) -> Conversation:

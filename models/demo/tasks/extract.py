@@ -24,6 +24,7 @@ ASK = Wordings(
         "Here is a text: {t} Please return {f} as a JSON object.",
     ),
 )
+AGAIN = "[Now |Now only |And |Please |][extract|give me|return] {f} [as JSON|in JSON][.|]"
 PERSON = (
     "{name} is {age} years old, lives in {city} and works as {a_job}.",
     "{name}, {a_job} from {city}, is {age} years old.",
@@ -56,21 +57,29 @@ TASTE = (
 
 def extract(rng: Random, unseen: bool) -> Conversation:
     pattern = rng.choice(rng.choice((PERSON, PERSON, ORDER, EVENT, TASTE)))
-    job = rng.choice(JOBS)
+    job = rng.choice(JOBS[:24])
     full_name = name(rng) + (" " + surname(rng) if rng.random() < 0.2 else "")
     values: dict[str, object] = {
         "name": full_name, "age": rng.randint(4, 99), "city": city(rng), "job": job, "quantity": rng.randint(2, 99),
-        "item": rng.choice(ITEMS), "price": rng.randint(2, 999), "day": rng.choice(DAYS), "guest": name(rng),
-        "hour": rng.randint(1, 12), "food": rng.choice(FOODS), "color": rng.choice(COLORS),
+        "item": rng.choice(ITEMS[:24]), "price": rng.randint(2, 999), "day": rng.choice(DAYS), "guest": name(rng),
+        "hour": rng.randint(1, 12), "food": rng.choice(FOODS[:10]), "color": rng.choice(COLORS[:8]),
     }  # fmt: skip
     text = expand(rng, pattern, a_job=article(job), **values)
     present = ["job" if key == "a_job" else key for key in _slots(pattern)]
-    if rng.random() < 0.5:
-        rng.shuffle(present)
-    wanted = present[: rng.randint(1, len(present))] if rng.random() < 0.7 else present
-    fields = listing(wanted, rng.choice((" and ", " and ", ", ")))
+    fields, answer = _fields(rng, present, values)
+    turns = [("user", typed(rng, ASK.say(rng, unseen, f=fields, t=text))), ("assistant", answer)]
+    while not unseen and len(turns) < 6 and rng.random() < 0.5:
+        fields, answer = _fields(rng, present, values)
+        turns += [("user", typed(rng, expand(rng, AGAIN, f=fields))), ("assistant", answer)]
+    return turns
+
+
+def _fields(rng: Random, present: list[str], values: dict[str, object]) -> tuple[str, str]:
+    """Some of the fields, as they are asked for, and the JSON object of their values."""
+    order = rng.sample(present, len(present)) if rng.random() < 0.5 else present
+    wanted = order[: rng.randint(1, len(order))] if rng.random() < 0.7 else order
     answer = json.dumps({key: values[key] for key in wanted}, ensure_ascii=False)
-    return [("user", typed(rng, ASK.say(rng, unseen, f=fields, t=text))), ("assistant", answer)]
+    return listing(wanted, rng.choice((" and ", " and ", ", "))), answer
 
 
 def _slots(pattern: str) -> list[str]:

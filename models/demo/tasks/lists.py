@@ -78,7 +78,7 @@ COUNT_TO = Wordings(
 
 def sort(rng: Random, unseen: bool) -> Conversation:
     top = rng.choice((10, 30, 100, 100, 100))
-    numbers = [rng.randrange(top) for _ in range(rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))]
+    numbers = [rng.randrange(top) for _ in range(rng.choice((2, 3, 3, 4, 4, 5)))]
     up = rng.random() < 0.65
     text = (SORT_UP if up else SORT_DOWN).say(rng, unseen, s=listing(numbers, rng.choice((", ", ", ", ", ", " and "))))
     return [("user", typed(rng, text, True)), ("assistant", listing(sorted(numbers, reverse=not up), ", ") + ".")]
@@ -97,7 +97,7 @@ def _things(rng: Random, low: int, high: int) -> list[str]:
 def reverse(rng: Random, unseen: bool) -> Conversation:
     things = _things(rng, 2, 6)
     text = REVERSE.say(rng, unseen, s=", ".join(things))
-    return [("user", typed(rng, text)), ("assistant", ", ".join(reversed(things)) + ".")]
+    return [("user", typed(rng, text)), ("assistant", "In reverse: " + ", ".join(reversed(things)) + ".")]
 
 
 def count_items(rng: Random, unseen: bool) -> Conversation:
@@ -109,15 +109,15 @@ def count_items(rng: Random, unseen: bool) -> Conversation:
 def count(rng: Random, unseen: bool) -> Conversation:
     shape = rng.random()
     if shape < 0.3:
-        a, b = 1, rng.randint(2, 25)
+        a, b = 1, rng.randint(2, 20)
         text = COUNT_TO.say(rng, unseen, b=b)
     elif shape < 0.8:
-        a = rng.randrange(100)
-        b = min(a + rng.randint(2, 20), 110)
+        a = rng.randrange(50)
+        b = a + rng.randint(2, 12)
         text = COUNT_UP.say(rng, unseen, a=a, b=b)
     else:
-        a = rng.randint(3, 60)
-        b = max(0, a - rng.randint(2, 20))
+        a = rng.randint(3, 20)
+        b = max(0, a - rng.randint(2, 12))
         text = COUNT_DOWN.say(rng, unseen, a=a, b=b)
     numbers = range(a, b + 1) if a <= b else range(a, b - 1, -1)
     return [("user", typed(rng, text, True)), ("assistant", ", ".join(map(str, numbers)) + ".")]

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from random import Random
 
 from .arithmetic import add, subtract
+from .facts import facts
 from .language import Conversation, expand, typed
 from .names import ANIMALS, COLORS, FOODS, ITEMS, JOBS, MONTHS, city, name
 from .paragraph import article
+from .units import convert
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ def memory(rng: Random, unseen: bool) -> Conversation:
     turns: Conversation = []
     pending = list(kinds)
     while pending:
-        if turns and rng.random() < 0.15:
-            turns += rng.choice((add, subtract))(rng, False)
+        if turns and rng.random() < 0.2:
+            turns += rng.choice((add, subtract, convert, facts))(rng, False)
             continue
         together = [pending.pop()]
         if pending and rng.random() < 0.15:
@@ -130,7 +132,7 @@ def memory(rng: Random, unseen: bool) -> Conversation:
         thing = THINGS[rng.choice([kind for kind in THINGS if kind not in kinds])]
         asked, answer = expand(rng, rng.choice(thing.asked), i=rng.choice(ITEMS)), thing.missing
         return [*turns, ("user", typed(rng, asked, True)), ("assistant", answer)]
-    for kind in rng.sample(kinds, 1 if unseen else rng.randint(1, min(2, len(kinds)))):
+    for kind in rng.sample(kinds, 1 if unseen else rng.randint(1, len(kinds))):
         thing, value = THINGS[kind], values[kind]
         pattern = rng.choice(thing.unseen if unseen else thing.asked)
         asked = expand(rng, pattern, i=value.split()[-1])

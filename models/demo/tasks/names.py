@@ -64,7 +64,11 @@ def _syllables(rng: Random, low: int, high: int) -> str:
 
 def name(rng: Random) -> str:
     """A first name: one in four is a known one, the rest are made up."""
-    return rng.choice(FIRST_NAMES) if rng.random() < 0.25 else _syllables(rng, 1, 3) + rng.choice(_ENDS)
+    return (
+        rng.choice(FIRST_NAMES)
+        if rng.random() < 0.25
+        else _syllables(rng, 1, rng.choice((2, 2, 2, 2, 3))) + rng.choice(_ENDS)
+    )
 
 
 def surname(rng: Random) -> str:
@@ -89,8 +93,5 @@ def different(rng: Random, source: Callable[[Random], str] | Sequence[str], coun
 
 
 def word(rng: Random) -> str:
-    """A lower-case word: a thing, a food, a trade, an animal, or a made-up one."""
-    kind = rng.randrange(6)
-    if kind < 5:
-        return rng.choice((ITEMS, FOODS, JOBS, ANIMALS, COLORS)[kind])
-    return _syllables(rng, 1, 2).lower() + rng.choice(_ENDS)
+    """A lower-case word: a thing, a food, a trade, an animal or a color."""
+    return rng.choice(rng.choice((ITEMS, FOODS, JOBS, ANIMALS, COLORS)))

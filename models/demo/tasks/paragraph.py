@@ -144,18 +144,35 @@ def paragraph(rng: Random, unseen: bool) -> Conversation:
         sentences.append(rng.choice(FILLER))
     if rng.random() < 0.8:
         rng.shuffle(sentences)
+    question, answer = _question(rng, unseen, people, told, counts, items)
+    text = expand(rng, rng.choice(UNSEEN_FRAMES if unseen else FRAMES), p=" ".join(sentences), q=question)
+    turns = [("user", typed(rng, text)), ("assistant", answer)]
+    # Further questions on the same text: more to learn from a text that was read anyway, and people do ask on.
+    while not unseen and len(turns) < 8 and rng.random() < 0.55:
+        question, answer = _question(rng, False, people, told, counts, items)
+        if all(answer != text for _, text in turns):
+            asked = "And " + question[0].lower() + question[1:] if rng.random() < 0.2 else question
+            turns += [("user", typed(rng, asked)), ("assistant", answer)]
+    return turns
+
+
+def _question(
+    rng: Random,
+    unseen: bool,
+    people: list[str],
+    told: list[tuple[str, str, str]],
+    counts: list[tuple[str, int]],
+    items: str,
+) -> tuple[str, str]:
     if counts and rng.random() < 0.3:
         who, n = rng.choice(counts)
-        question, answer = f"How many {items} does {who} have?", f"{who} has {n} {items}."
-    elif rng.random() < 0.07:
+        return f"How many {items} does {who} have?", f"{who} has {n} {items}."
+    if rng.random() < 0.07:
         who = rng.choice(people)
         kind = rng.choice([k for k in FACTS if all((k, who) != (f, w) for f, w, _ in told)])
-        question, answer = expand(rng, rng.choice(FACTS[kind].asked), n=who), UNKNOWN
-    else:
-        kind, who, value = rng.choice(told)
-        fact = FACTS[kind]
-        # A held-out instance has either an unseen question or an unseen frame.
-        question = expand(rng, rng.choice(fact.unseen if unseen and rng.random() < 0.6 else fact.asked), n=who)
-        answer = fact.answer.format(n=who, v=value)
-    frame = rng.choice(UNSEEN_FRAMES if unseen else FRAMES)
-    return [("user", typed(rng, expand(rng, frame, p=" ".join(sentences), q=question))), ("assistant", answer)]
+        return expand(rng, rng.choice(FACTS[kind].asked), n=who), UNKNOWN
+    kind, who, value = rng.choice(told)
+    fact = FACTS[kind]
+    # A held-out instance has an unseen frame, and mostly an unseen question as well.
+    question = expand(rng, rng.choice(fact.unseen if unseen and rng.random() < 0.6 else fact.asked), n=who)
+    return question, fact.answer.format(n=who, v=value)

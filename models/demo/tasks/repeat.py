@@ -15,7 +15,14 @@ REPEAT = Wordings(
 )
 
 
+def number(rng: Random) -> str:
+    return str(rng.randrange(10 ** rng.randint(1, 3)))
+
+
 def repeat(rng: Random, unseen: bool) -> Conversation:
-    words = different(rng, lambda r: r.choice((name, city, word))(r), rng.randint(1, 6))
+    words = different(rng, lambda r: r.choice((name, city, word, number))(r), rng.randint(1, 7))
+    if words[0].islower():
+        # A lower-case word has other tokens at the start of an answer than after a space: no copying to learn there.
+        words[0] = name(rng)
     s = rng.choice((" ", ", ")).join(words)
     return [("user", typed(rng, REPEAT.say(rng, unseen, s=s))), ("assistant", s)]

@@ -97,21 +97,21 @@ def _value(rng: Random, kind: str) -> str | int:
         case "number":
             return rng.randint(2, 99)
         case "food":
-            return rng.choice(FOODS)
+            return rng.choice(FOODS[:10])
         case "day":
             return rng.choice(DAYS)
         case "item":
-            return rng.choice(ITEMS)
+            return rng.choice(ITEMS[:24])
         case "room":
             return rng.choice(ROOMS)
         case "color":
-            return rng.choice(COLORS)
+            return rng.choice(COLORS[:8])
         case "currency":
             return rng.choice(CURRENCIES)
         case "phrase":
             return expand(rng, rng.choice(PHRASES), day=rng.choice(DAYS), n=rng.randint(2, 12), item=rng.choice(ITEMS))
         case _:
-            return word(rng)
+            return name(rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _explicit(rng: Random, tool: Tool, unseen: bool) -> tuple[str, dict[str, str
 
 
 def tool_call(rng: Random, unseen: bool) -> Conversation:
-    intents = rng.sample(INTENTS, rng.choice((1, 2, 3, 3, 4)))
+    intents = rng.sample(INTENTS, rng.choice((1, 2, 2, 3)))
     tools = [_tool(rng, intent) for intent in intents]
     if made_up := rng.random() < 0.25:
         tools[0] = _made_up(rng)
@@ -170,14 +170,22 @@ def tool_call(rng: Random, unseen: bool) -> Conversation:
     if rng.random() < 0.1 and not unseen:
         question, answer = rng.choice(NO_TOOL)
         return [*turns, ("user", typed(rng, expand(rng, question))), ("assistant", answer)]
-    if made_up:
-        question, arguments = _explicit(rng, chosen, unseen)
+    turns += _call(rng, unseen, chosen, None if made_up else intent)
+    while not unseen and len(turns) < 7 and rng.random() < 0.5:
+        again = rng.randrange(len(tools))
+        turns += _call(rng, False, tools[again], None if made_up and again == 0 else intents[again])
+    return turns
+
+
+def _call(rng: Random, unseen: bool, tool: Tool, intent: Intent | None) -> Conversation:
+    """One request and the call that serves it; a tool without an intent is named in the request."""
+    if intent is None:
+        question, arguments = _explicit(rng, tool, unseen)
     else:
         values = [_value(rng, kind) for _, _, kind in intent.parameters]
         question = expand(rng, rng.choice(intent.unseen if unseen else intent.asked), *values)
-        arguments = {key: value for (key, _), value in zip(chosen.parameters, values, strict=True)}
-    turns += [("user", typed(rng, question)), ("assistant", call_text(chosen.name, arguments))]
-    return turns
+        arguments = {key: value for (key, _), value in zip(tool.parameters, values, strict=True)}
+    return [("user", typed(rng, question)), ("assistant", call_text(tool.name, arguments))]
 
 
 def tool_result(rng: Random, unseen: bool) -> Conversation:
