@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ class CpuRunner:
         max_logit_rows: int,
         max_model_len: int,
         threads: int,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         check_block_size(block_size)
         limits = Limits(max_step_tokens, max_logit_rows, max_model_len, threads, num_blocks)
@@ -74,7 +75,7 @@ class CpuRunner:
         workspace = Workspace(shape, limits)
         _fill_rotation(workspace.rotation, rope_tables(spec, max_model_len), shape.head_dim)
         progress = on_progress or _ignore
-        packed = PackedWeights(shape, weights, weight_format, workspace.weight_table, progress)
+        packed = PackedWeights(shape, weights, weight_format, workspace.weight_table, partial(progress, "packing weights"))
         memory = workspace.memory(embedding.ctypes.data)
         self._shape, self._workspace = shape, workspace
         tag = TAGS[weight_format]
@@ -82,12 +83,13 @@ class CpuRunner:
         def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, workspace)) -> None:
             work(tag, thread, threads, state, shape, memory, workspace.staged)
 
+        progress("compiling kernels", 0, 1)
         _run_stopped(body)  # compiles, or loads from the disk cache
         pool = WorkerPool(threads, body)
         self._pool = pool
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
         self._warm_up()
-        progress(shape.layers + 2, shape.layers + 2)
+        progress("compiling kernels", 1, 1)
 
     memory_plan = staticmethod(memory_plan)
 
@@ -150,5 +152,5 @@ def _fill_rotation(target: FloatArray, tables: FloatArray, head_dim: int) -> Non
     target[:, head_positions(head_dim)] = tables
 
 
-def _ignore(done: int, total: int) -> None:
+def _ignore(stage: str, done: int, total: int) -> None:
     pass

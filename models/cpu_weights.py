@@ -39,10 +39,10 @@ class PackedWeights:
     ) -> None:
         self._shape, self._format = shape, weight_format
         self.arrays: list[npt.NDArray[np.uint8] | npt.NDArray[np.float32]] = []
-        self._total = shape.layers + 2
+        total = shape.layers + 1  # the head is one more
         for index, layer in enumerate(weights.layers):
             self._layer(layer, table[index])
-            progress(index + 1, self._total)
+            progress(index + 1, total)
         hidden = np.arange(shape.hidden)
         head = weights.embedding if weights.lm_head is None else weights.lm_head
         self._matrix(
@@ -50,7 +50,7 @@ class PackedWeights:
             shape.hidden_padded,
         )
         table[shape.layers, FINAL_NORM] = self._vector(weights.final_norm, hidden, shape.hidden_padded)
-        progress(shape.layers + 1, self._total)
+        progress(total, total)
 
     def _layer(self, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape

@@ -98,7 +98,7 @@ def load_runner(
         max_logit_rows=plan.max_logit_rows,
         max_model_len=plan.max_model_len,
         threads=plan.threads,
-        on_progress=lambda done, total: report("packing weights", done, total),
+        on_progress=report,
     )
     return LoadedModel(
         runner=runner,
