@@ -75,7 +75,8 @@ class CpuRunner:
         workspace = Workspace(shape, limits)
         _fill_rotation(workspace.rotation, rope_tables(spec, max_model_len), shape.head_dim)
         progress = on_progress or _ignore
-        packed = PackedWeights(shape, weights, weight_format, workspace.weight_table, partial(progress, "packing weights"))
+        packing = partial(progress, "packing weights")
+        packed = PackedWeights(shape, weights, weight_format, workspace.weight_table, packing)
         memory = workspace.memory(embedding.ctypes.data)
         self._shape, self._workspace = shape, workspace
         tag = TAGS[weight_format]
