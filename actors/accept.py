@@ -68,7 +68,6 @@ def choice_tokens(sequence: Sequence, accepted: Accepted) -> ChoiceTokens:
         tokens=accepted.tokens,
         logprobs=accepted.logprobs,
         prompt_logprobs=prompt_logprobs,
-        cached_tokens=sequence.cached_tokens,
         reason=accepted.reason,
         stop_reason=accepted.stop_reason,
     )

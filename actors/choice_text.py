@@ -60,15 +60,21 @@ class ChoiceText:
 
     def echo(self) -> Delta:
         """The prompt's own text, and its log probabilities where asked for. Counts no token: none was generated."""
+        source = self._request.prompts[self._prompt_index]
+        sent = source.text if isinstance(source, TextPrompt) else None
         pieces: list[str] = []
         offsets: list[int] = []
         for id in self._prompt:
             offsets.append(self._characters)
             piece = self._text.feed(id)
+            if sent is not None and id in self._vocabulary.special:
+                # The text goes back as it came: with the special tokens that it spells, without one put in front of it.
+                spelt = self._vocabulary.added[id]
+                piece = spelt if sent.startswith(spelt, self._characters) else ""
             pieces.append(piece)
             self._characters += len(piece)
-        source = self._request.prompts[self._prompt_index]
-        text = source.text if isinstance(source, TextPrompt) else "".join(pieces)
+        text = "".join(pieces) if sent is None else sent
+        self._characters = len(text)  # a tokenizer that normalises gives other pieces than it got
         if not self.wants_prompt_logprobs:
             return Delta(text=text, kept=0)
         # The runner scores what follows a token; nothing precedes the prompt's first.

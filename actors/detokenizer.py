@@ -56,7 +56,8 @@ class Detokenizer:
         if state is None:
             state = self._requests[id] = _Request(len(request.prompts) * request.n)
         choice = state.open[index] = ChoiceText(request, message.prompt, index // request.n, self._tokenizer)
-        self._gateway.started(id, message.cached_tokens)
+        # The choices of one prompt share it: usage counts it once, and its cached part as the first of them found it.
+        self._gateway.started(id, 0 if index % request.n else message.cached_tokens)
         if choice.wants_prompt_logprobs:
             state.echo_due.add(index)
         elif request.echo:
@@ -64,18 +65,16 @@ class Detokenizer:
 
     def _add(self, tokens: ChoiceTokens) -> None:
         id, index = tokens.id, tokens.index
+        if tokens.reason == "error":  # of the whole request; this choice may not be open yet, or not any more
+            self._requests.pop(id, None)
+            self._gateway.fail(id, _error(tokens))
+            return
         state = self._requests.get(id)
         if state is None or not self._gateway.is_live(id):
             self._requests.pop(id, None)
-            if tokens.reason == "error":  # it failed before any of its choices was opened
-                self._gateway.fail(id, _error(tokens))
             return
         choice = state.open.get(index)
         if choice is None:
-            return
-        if tokens.reason == "error":
-            del self._requests[id]
-            self._gateway.fail(id, _error(tokens))
             return
         choice.add_prompt_logprobs(tokens.prompt_logprobs)
         if index in state.echo_due and (tokens.tokens or tokens.reason):

@@ -13,10 +13,11 @@ from .plan import forget_kv, publish_blocks
 from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .queues import Queues
+from .restart_budget import RESTARTS
 from .sequence import LiveRequest, Prompt, Sequence
 from .timers import Timers
 
-MAX_LOSSES = 3  # as often the supervisor restarts a worker in a short time; with the next loss the engine ends
+MAX_LOSSES = RESTARTS  # with the next loss the engine would end
 
 
 class LiveTable:

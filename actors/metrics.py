@@ -4,7 +4,6 @@ Nothing is counted here. Labels are reasons, codes and states from our own vocab
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,8 +14,6 @@ from .histogram import Histogram
 from .ledger import resident_bytes
 from .scheduler_statistics import SchedulerStatistics
 from .worker_status import WorkerStatus
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:

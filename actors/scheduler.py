@@ -36,7 +36,7 @@ async def run_scheduler(
             now = trio.current_time()
             _handle_waiting(inbox, state, now)
             state.expire(now)
-            while step := state.plan(now):
+            while step := state.plan():
                 await steps.send(step)
             for text in state.take_texts():
                 await texts.send(text)

@@ -63,7 +63,6 @@ class SchedulerState:
         self._next_step = 1
         self._blocked: dict[int, Blocked] = {}  # of the last plan
         self._texts: list[ToDetokenizer] = []
-        self._last_step_seconds = 0.0
 
     @property
     def worker_ready(self) -> bool:
@@ -108,7 +107,7 @@ class SchedulerState:
         for id, reason in self.timers.due(now):
             self._drop(self.table.requests[id], reason)
 
-    def plan(self, now: float) -> Step | None:
+    def plan(self) -> Step | None:
         """The next step, or None when there is nothing to compute or enough in flight."""
         table = self.table
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
@@ -118,7 +117,7 @@ class SchedulerState:
         self.totals.preemptions += plan.preempted
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
-            self._start(sequence, now)
+            self._start(sequence)
         self.check()
         if not plan.chunks:
             return None
@@ -157,7 +156,6 @@ class SchedulerState:
             waiting=len(queues.waiting),
             waiting_by_reason=dict(Counter(map(self._whereabouts, queues.waiting))),
             steps_in_flight=len(self.in_flight),
-            last_step_seconds=self._last_step_seconds,
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
         )
@@ -196,13 +194,12 @@ class SchedulerState:
                 self._say([self._fail(live, "context_length_exceeded", f"{text} Shorten them or lower max_tokens.")])
                 return
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
-                self._open(sequence)
+                if not sequence.started:
+                    self._open(sequence)
                 self._say([choice_tokens(sequence, Accepted(reason="length"))])
                 self.table.finish(sequence)
 
-    def _start(self, sequence: Sequence, now: float) -> None:
-        self.totals.started_choices += 1
-        self.totals.queued_seconds += now - sequence.live.generate.arrival_time
+    def _start(self, sequence: Sequence) -> None:
         self.totals.prompt_tokens += len(sequence.prompt.tokens)
         if sequence.reads_prefix_cache:
             self.totals.prefix_query_tokens += len(sequence.prompt.tokens)
@@ -225,9 +222,7 @@ class SchedulerState:
         step = self.in_flight.pop(done.step, None)
         if step is None:
             return  # of a worker that is gone: its sequences are computed anew
-        self._last_step_seconds = done.duration
         self.totals.steps += 1
-        self.totals.step_seconds += done.duration
         self.totals.model_seconds += done.model_duration
         choices: list[ChoiceTokens] = []
         for chunk, row in zip(step.chunks, done.rows, strict=True):

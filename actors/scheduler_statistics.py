@@ -1,4 +1,4 @@
-"""What the scheduler tells about itself: one frozen Struct behind /metrics, /internal/ledger and the health check."""
+"""What the scheduler tells about itself: one frozen Struct behind /metrics and /internal/ledger."""
 
 from msgspec import Struct
 
@@ -9,8 +9,7 @@ class SchedulerTotals(Struct, kw_only=True):
     """Counters that only grow, for the life of the front."""
 
     steps: int = 0  # answered
-    step_seconds: float = 0.0  # in the worker
-    model_seconds: float = 0.0  # of which in the forward pass
+    model_seconds: float = 0.0  # in the forward pass
     prompt_tokens: int = 0  # of choices when they first ran
     generated_tokens: int = 0  # kept: stop tokens yes, what was sampled behind the end no
     wasted_tokens: int = 0  # sampled behind the end of their sequence, by steps in flight
@@ -19,8 +18,6 @@ class SchedulerTotals(Struct, kw_only=True):
     preemptions: int = 0  # sequences that lost their KV, lost workers included
     evictions: int = 0  # blocks whose cached content made room
     worker_losses: int = 0
-    queued_seconds: float = 0.0  # arrival to first chunk, summed over choices
-    started_choices: int = 0
 
 
 class SchedulerStatistics(Struct, frozen=True, kw_only=True):
@@ -33,6 +30,5 @@ class SchedulerStatistics(Struct, frozen=True, kw_only=True):
     waiting: int
     waiting_by_reason: dict[str, int]
     steps_in_flight: int
-    last_step_seconds: float
     blocks: BlockCounts
     totals: SchedulerTotals

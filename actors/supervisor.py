@@ -82,7 +82,13 @@ class Supervisor:
 
     async def _run_worker(self, task_status: trio.TaskStatus[Ready] | None) -> str:
         """One worker from its start to its end; the reason why it ended. `task_status`: this is the first one."""
-        process = WorkerProcess()
+        try:
+            process = WorkerProcess()
+        except OSError as error:  # no memory, descriptor or process to be had: it may pass, like a lost worker
+            why = f"a worker process cannot be started: {error}"
+            if task_status is not None:
+                raise EngineLoadError("internal_error", why) from error
+            return why
         self._status.begin(process.pid)
         why = ""
         try:
@@ -147,7 +153,11 @@ class Supervisor:
             nursery.cancel_scope.cancel()
 
         async def send() -> None:
-            await self._send_steps(link)
+            nonlocal why
+            try:
+                await self._send_steps(link)
+            except LinkError as error:
+                why = str(error)
             nursery.cancel_scope.cancel()
 
         async def receive() -> None:

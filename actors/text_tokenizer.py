@@ -1,7 +1,8 @@
 """A model's tokenizer as the server uses it: prompts to ids, ids to text, with every refusal an `ApiError`.
 
-Blocking and free of trio: the tokenizer actor calls it in its own thread. `encode_batch_fast` is called for single
-texts too, because `encode` holds the GIL for its whole run and the batch calls do not.
+Blocking and free of trio: the tokenizer actor calls it in its own thread. The batch calls are used for
+single texts too, because `encode` and `decode` hold the GIL for their whole run and those do not: decoding a million
+ids would stop every stream for 0.6 s.
 """
 
 import os
@@ -48,7 +49,7 @@ class TextTokenizer:
 
     def decode(self, ids: tuple[int, ...], *, vocab_size: int) -> str:
         _check_ids(ids, vocab_size, param="tokens")
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        return self.tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
 
     def _encode(
         self, text: str, param: str, context_length: int, vocab_size: int, *, add_special_tokens: bool

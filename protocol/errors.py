@@ -14,8 +14,8 @@ ErrorCode = Literal[
     "context_length_exceeded", "invalid_api_key", "origin_forbidden", "not_found", "model_not_found",
     "method_not_allowed", "request_timeout", "content_too_large", "unsupported_media_type", "unsupported_encoding",
     "expectation_failed", "upgrade_required", "headers_too_large", "invalid_event", "rate_limit_exceeded",
-    "server_overloaded", "cancelled", "deadline_exceeded", "client_stalled", "engine_error", "nonfinite_logits",
-    "engine_unavailable", "shutting_down", "internal_error",
+    "server_overloaded", "deadline_exceeded", "engine_error", "nonfinite_logits", "engine_unavailable",
+    "shutting_down", "internal_error",
 ]  # fmt: skip
 
 
@@ -57,9 +57,7 @@ REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
     "invalid_event": ErrorKind(400, _INVALID),
     "rate_limit_exceeded": ErrorKind(429, "rate_limit_error"),
     "server_overloaded": ErrorKind(429, "rate_limit_error"),
-    "cancelled": ErrorKind(499, _INVALID),
     "deadline_exceeded": ErrorKind(504, _SERVER),
-    "client_stalled": ErrorKind(408, _INVALID),
     "engine_error": ErrorKind(500, _SERVER),
     "nonfinite_logits": ErrorKind(500, _SERVER),
     "engine_unavailable": ErrorKind(503, _SERVER),

@@ -25,8 +25,8 @@ class Admit(Message, frozen=True, kw_only=True):
     request: Generate
     prompts: tuple[tuple[int, ...], ...]
     max_tokens: tuple[int, ...]  # per prompt
-    stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids (unless ignore_eos) and the request's own
-    eos_token_ids: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids and the request's own
+    eos_token_ids: tuple[int, ...]  # those of the model: they end a choice without a stop reason; none with ignore_eos
 
 
 class Cancel(Message, frozen=True, kw_only=True):
@@ -91,7 +91,6 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    cached_tokens: int = 0
     reason: FinishReason | None = None
     stop_reason: int | None = None
     error: str = ""  # a code of protocol.errors, with reason == "error"

@@ -94,7 +94,7 @@ class Bench:
             self.state.handle(message, self.now)
 
     def plan(self) -> Step:
-        step = self.state.plan(self.now)
+        step = self.state.plan()
         assert step is not None
         return step
 

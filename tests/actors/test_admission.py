@@ -71,10 +71,22 @@ def test_the_field_is_named_as_the_client_wrote_it(generate: Make, make_ready: M
     assert decision.param == "prompt[1]"
 
 
+def test_log_probabilities_of_an_echo_are_bounded(generate: Make, make_ready: MakeReady) -> None:
+    ready = make_ready(context_length=2048)
+    ready = msgspec.structs.replace(ready, memory=msgspec.structs.replace(ready.memory, num_blocks=64))
+    scored = Sampling(logprobs=20, prompt_logprobs=20)
+    assert admit(generate(echo=True, sampling=scored, n=6), (5,) * 1000, ready)
+    error = refusal(generate(echo=True, sampling=scored, n=7), (5,) * 1000, ready)
+    assert (error.code, error.param) == ("invalid_value", "logprobs")
+    assert str(7 * 1000 * 21) in error.message
+
+
 def test_stop_tokens_are_the_models_and_the_requests(generate: Make, make_ready: MakeReady) -> None:
     ready = make_ready(eos_token_ids=(1, 2))
     assert admit(generate(stop_token_ids=(7, 2)), (5,), ready).stop_token_ids == (1, 2, 7)
     assert admit(generate(stop_token_ids=(7,), ignore_eos=True), (5,), ready).stop_token_ids == (7,)
+    named = admit(generate(stop_token_ids=(2,), ignore_eos=True), (5,), ready)
+    assert (named.stop_token_ids, named.eos_token_ids) == ((2,), ())  # so it is told which one stopped it
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,28 @@ def test_echo_gives_the_prompt_with_its_log_probabilities(
     assert echo.logprobs[0].logprob is (None if not first_included else -0.5)
     following = choice.feed(prompt[:1], scores[:1])
     assert following.logprobs[0].text_offset == len("the fox")
+
+
+@pytest.mark.parametrize("skip_special", [True, False])
+def test_offsets_of_an_echo_point_into_the_text_that_was_sent(
+    text_tokenizer: TextTokenizer, skip_special: bool, generate: Callable[..., Generate]
+) -> None:
+    """The echo is the prompt as it came: special tokens that it spells are in it, one put in front of it is not."""
+    sent = "<|start|>user\nhi<|end|>"
+    front = text_tokenizer.tokenizer.token_to_id("<|end|>")
+    prompt = (front, *text_tokenizer.tokenizer.encode(sent).ids)
+    request = generate(
+        prompts=(TextPrompt(text=sent),),
+        echo=True,
+        skip_special_tokens=skip_special,
+        sampling=Sampling(prompt_logprobs=0),
+    )
+    choice = ChoiceText(request, prompt, 0, text_tokenizer)
+    choice.add_prompt_logprobs([TokenLogprob(token_id=id, logprob=-0.5) for id in prompt[1:]])
+    echo = choice.echo()
+    assert echo.text == sent
+    assert echo.logprobs[0].text_offset == 0
+    for logprob in echo.logprobs[1:]:
+        assert sent.startswith(logprob.text.decode(), logprob.text_offset)
+    following = choice.feed(prompt[1:2], [TokenLogprob(token_id=prompt[1], logprob=-0.5)])
+    assert following.logprobs[0].text_offset == len(sent)

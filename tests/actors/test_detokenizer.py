@@ -9,7 +9,7 @@ from triolet.actors.detokenizer import Detokenizer, run_detokenizer
 from triolet.actors.text_tokenizer import TextTokenizer
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token, TokenLogprob
 from triolet.protocol.messages import Cancel, ChoiceTokens, DropRequest, OpenChoice, StepText, Stop, ToDetokenizer
-from triolet.protocol.requests import Generate
+from triolet.protocol.requests import Generate, TextPrompt
 from triolet.protocol.sampling import Sampling
 
 from .wiring import Wired
@@ -110,6 +110,17 @@ async def test_a_request_ends_with_its_last_choice(house: House, generate: Make)
     assert [event.stop_reason for event in events if isinstance(event, ChoiceFinished)] == [None, 7]
 
 
+async def test_cached_tokens_are_those_of_each_prompt_once(house: House, generate: Make) -> None:
+    """All but the first choice of a prompt find it in the cache; usage counts a prompt once, and so its cached part."""
+    request = generate(n=2, prompts=(TextPrompt(text="the fox"), TextPrompt(text="the fox")))
+    outbox = house.gateway.submit(request)
+    for index, cached in enumerate((64, 128, 128, 128)):
+        message = OpenChoice(request=request, index=index, prompt=house.ids("the fox"), cached_tokens=cached)
+        house.detokenizer.handle(message)
+        house.text("a", index, reason="length")
+    assert (await outbox.drain())[-1].usage.cached_tokens == 64 + 128
+
+
 @pytest.mark.parametrize("opened", [True, False])
 async def test_an_error_of_a_choice_fails_the_request(house: House, generate: Make, opened: bool) -> None:
     outbox = house.gateway.submit(generate(n=2))
@@ -119,6 +130,17 @@ async def test_an_error_of_a_choice_fails_the_request(house: House, generate: Ma
     failed = (await outbox.drain())[-1]
     assert failed == Failed(id="r1", code="nonfinite_logits", message="row 3")
     assert house.wired.scheduler_messages() == [Cancel(id="r1", reason="error")]  # for its other choice
+
+
+async def test_an_error_told_by_a_choice_that_is_complete_still_fails_the_request(house: House, generate: Make) -> None:
+    """The step that failed was in flight when the stop string was found: the scheduler names its first open choice."""
+    request = generate(stop=("o",), n=2)
+    outbox = house.gateway.submit(request)
+    house.open(request, 0, 1)
+    house.text(" over", 0)
+    house.text("", 0, reason="error", error="engine_error", message="the step failed")
+    events = await outbox.drain()
+    assert events[-1] == Failed(id="r1", code="engine_error", message="the step failed")
 
 
 async def test_an_error_nobody_has_heard_of_is_an_engine_error(house: House, generate: Make) -> None:

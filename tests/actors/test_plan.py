@@ -171,7 +171,7 @@ def test_generated_text_is_cached_for_the_next_turn_of_a_conversation(in_flight:
     bench.send(admit("a", text(60), max_tokens=max_tokens))
     flying: list[Step] = []
     while bench.state.table.requests:
-        while step := bench.state.plan(0.0):
+        while step := bench.state.plan():
             flying.append(step)
         bench.send(done(flying.pop(0), token=7))
     bench.send(*(done(step) for step in flying))
@@ -244,7 +244,7 @@ def test_parked_sequences_are_the_first_victims() -> None:
     bench.send(admit("a", text(100)))
     bench.step()
     bench.step()
-    assert bench.state.plan(0.0) is None
+    assert bench.state.plan() is None
     bench.send(admit("b", text(190, 500), max_tokens=60))
     assert counts(bench) == {2: 190}
     assert place(bench.state, 1) == "waiting"
@@ -258,7 +258,7 @@ def test_a_preempted_sequence_waits_until_its_tokens_on_the_way_are_read() -> No
     third = bench.plan()
     assert third.dropped == (1,)
     bench.send(Cancel(id="b"))
-    assert bench.state.plan(0.0) is None
+    assert bench.state.plan() is None
     assert bench.state.explain("a") == {0: "unread"}
     bench.send(done(second, token=9))
     step = bench.plan()
@@ -299,7 +299,7 @@ def test_a_step_is_planned_upon_tokens_that_are_not_read_yet() -> None:
     steps = [bench.plan() for _ in range(3)]
     assert [(step.chunks[0].start, step.chunks[0].sample) for step in steps] == [(0, True), (10, True), (11, True)]
     bench.send(done(steps[0]))
-    assert bench.state.plan(0.0) is None  # max_tokens are on their way
+    assert bench.state.plan() is None  # max_tokens are on their way
 
 
 def test_more_rows_than_tokens_in_a_step_are_never_given() -> None:

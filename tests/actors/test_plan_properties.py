@@ -66,7 +66,7 @@ def live(life: Life, check: Callable[[Bench, Step], None]) -> tuple[list[Step], 
     flying: list[Step] = []
     trouble = list(life.trouble)
     while bench.state.table.requests:
-        while step := bench.state.plan(bench.now):
+        while step := bench.state.plan():
             check(bench, step)
             steps.append(step)
             flying.append(step)

@@ -89,7 +89,7 @@ def test_the_context_length_ends_a_sequence() -> None:
 def test_no_token_is_computed_when_none_is_wanted() -> None:
     bench = Bench()
     bench.send(admit("a", text(100), max_tokens=0))
-    assert bench.state.plan(0.0) is None
+    assert bench.state.plan() is None
     opened, end = bench.texts()
     assert isinstance(opened, OpenChoice)
     assert end == StepText(choices=(ChoiceTokens(id="a", index=0, tokens=(), reason="length"),))
@@ -202,7 +202,7 @@ def test_a_failed_step_fails_its_requests_and_the_others_go_on_with_the_next_wor
     (failed,) = said(bench)
     assert (failed.id, failed.error) == ("a", "engine_error")
     assert "division by zero" in failed.message
-    assert bench.state.plan(0.0) is None
+    assert bench.state.plan() is None
     bench.send(WorkerLost(reason="exit"), ready())
     assert [chunk.sequence for chunk in bench.step().chunks] == [2]
 
@@ -273,6 +273,18 @@ def test_a_new_worker_with_less_memory_fails_what_does_not_fit_any_more() -> Non
     bench.send(WorkerLost(reason="killed"), ready(num_blocks=2))
     assert [(choice.id, choice.error) for choice in said(bench)] == [("a", "context_length_exceeded")]
     assert [chunk.sequence for chunk in bench.step().chunks] == [2]
+
+
+def test_a_new_worker_with_a_shorter_context_ends_a_choice_without_opening_it_again() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(100)))
+    bench.step()
+    bench.step()
+    bench.texts()
+    bench.send(WorkerLost(reason="killed"), ready(context_length=102))
+    (message,) = bench.texts()
+    assert isinstance(message, StepText)
+    assert [(choice.id, choice.reason) for choice in message.choices] == [("a", "length")]
 
 
 def test_statistics_tell_where_everybody_is() -> None:

@@ -12,11 +12,13 @@ import pytest
 import trio
 
 from triolet.actors import worker_status
+from triolet.actors.engine import EngineLoadError, run_engine
 from triolet.actors.link import Link
 from triolet.actors.restart_budget import RESTARTS
 from triolet.actors.worker_process import WorkerProcess
 from triolet.protocol.errors import ApiError
-from triolet.protocol.events import Failed, Token
+from triolet.protocol.events import Failed, Finished, Token
+from triolet.protocol.requests import TokenPrompt
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
     Chunk,
@@ -110,6 +112,32 @@ async def test_when_no_worker_comes_back_every_request_is_answered(tmp_path: Pat
         assert caught.value.status == 503
         await until_balanced(engine)
         assert engine.ledger().children == 0
+
+
+async def test_when_no_process_can_be_started_it_counts_as_a_lost_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(settings_for()) as engine:
+        stream = submit(engine, "Hello", max_tokens=1000, ignore_eos=True)
+        await stream.drain()
+        assert engine.ready is not None
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        os.kill(engine.ready.pid, signal.SIGKILL)
+        (answer,) = await read_all([stream])
+        assert isinstance(answer.end, Failed)
+        assert (answer.end.code, "cannot be started" in answer.end.message) == ("engine_unavailable", True)
+        with pytest.raises(EngineLoadError, match="cannot be started"):
+            await run_engine(settings_for())
+
+
+async def test_a_step_too_large_for_the_link_costs_its_request_and_not_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(settings_for()) as engine:
+        monkeypatch.setattr("triolet.actors.link.MAX_FRAME", 2000)  # of the front; the worker keeps its own
+        (large,) = await read_all([submit(engine, TokenPrompt(token_ids=(300,) * 1500))])
+        assert isinstance(large.end, Failed)
+        assert large.end.code == "engine_error"
+        (small,) = await read_all([submit(engine, "Hello")])
+        assert isinstance(small.end, Finished)
 
 
 async def test_the_end_of_the_socket_ends_the_worker() -> None:

@@ -104,8 +104,8 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
 def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
     plan = state.plan
 
-    def checked(now: float) -> Step | None:
-        step = plan(now)
+    def checked() -> Step | None:
+        step = plan()
         if step is None:
             stuck = [] if state.in_flight or not state.worker_ready else list(state.table.sequences.values())
             require(all(sequence.live.credit <= 0 for sequence in stuck), "nothing is planned for one that could run")
