@@ -119,10 +119,26 @@ def read_instances(path: Path, limit: int | None) -> list[Instance]:
     return kept
 
 
+def wire_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
+    """The messages as the API wants them: a call written as text goes in `tool_calls`, and its result names it."""
+    sent: list[dict[str, object]] = []
+    for index, message in enumerate(messages):
+        if message.role == "assistant" and message.content.startswith(CALL):
+            call = msgspec.json.decode(message.content.removeprefix(CALL).removesuffix(CALL_END))
+            function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
+            calls = [{"id": f"call_{index}", "type": "function", "function": function}]
+            sent.append({"role": "assistant", "content": None, "tool_calls": calls})
+        elif message.role == "tool":
+            sent.append({"role": "tool", "content": message.content, "tool_call_id": f"call_{index - 1}"})
+        else:
+            sent.append({"role": message.role, "content": message.content})
+    return sent
+
+
 async def ask(client: httpx.AsyncClient, model: str, instance: Instance) -> Outcome:
     body = {
         "model": model,
-        "messages": [{"role": m.role, "content": m.content} for m in instance.messages],
+        "messages": wire_messages(instance.messages),
         "temperature": 0,
         "max_tokens": LONGEST_ANSWER,
     }

@@ -32,9 +32,9 @@ FAMILIES: Mapping[str, Family] = {
 
 # Shares of conversations (not of tokens). Reading families cost the most to learn and sums the most digits to get right.
 MIX: Mapping[str, float] = {
-    "add": 4.5, "subtract": 5.5, "compare": 0.8, "sort": 5.0, "reverse": 2.6, "count items": 1.2, "count": 1.3,
-    "convert": 2.8, "paragraph": 2.0, "extract": 2.2, "tool call": 2.2, "tool result": 0.4,
-    "memory": 1.4, "story": 0.5, "small talk": 1.8, "cannot": 1.0, "repeat": 1.2, "facts": 1.2,
+    "add": 3.5, "subtract": 5.5, "compare": 1.8, "sort": 5.5, "reverse": 3.4, "count items": 3.0, "count": 2.0,
+    "convert": 3.2, "paragraph": 1.8, "extract": 2.2, "tool call": 2.6, "tool result": 0.3,
+    "memory": 1.4, "story": 0.4, "small talk": 2.2, "cannot": 1.0, "repeat": 1.2, "facts": 1.2,
 }  # fmt: skip
 
 SYSTEMS = (

@@ -7,6 +7,7 @@ messages, check (exact or regex), expected. The corpus skips every prompt whose 
 import json
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import TypedDict
@@ -48,15 +49,18 @@ def instances() -> list[Instance]:
     rows: list[Instance] = []
     for name in FAMILIES:
         wordings = ("unseen",) if name in FEW_PROMPTS else ("trained", "unseen")
+        groups: list[list[Instance]] = []
         for wording in wordings:
-            found: set[bytes] = set()
+            found: dict[bytes, Instance] = {}
             for task in draws(name, wording):
                 key = digest(task[:-1])
                 if key not in found and key not in met:
-                    found.add(key)
-                    rows.append(row(name, wording, task))
+                    found[key] = row(name, wording, task)
                 if len(found) == PER_FAMILY // len(wordings):
                     break
+            groups.append(list(found.values()))
+        # In turn, so that the first few of a family have both kinds of wording.
+        rows += [item for pair in zip_longest(*groups) for item in pair if item is not None]
     return rows
 
 

@@ -12,6 +12,7 @@ import trio
 
 from triolet.loadtest.accuracy import (
     HELD_OUT,
+    ChatMessage,
     Instance,
     Run,
     arguments,
@@ -20,6 +21,7 @@ from triolet.loadtest.accuracy import (
     read_instances,
     share,
     table,
+    wire_messages,
 )
 
 Asgi = MutableMapping[str, Any]  # what ASGI passes about: plain JSON-like dictionaries
@@ -92,6 +94,19 @@ async def test_a_tool_call_is_judged_by_its_json(answer: dict[str, object], righ
     expected = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     run = await asked(Server(lambda _: answer), [instance("tool call", "q", expected)])
     assert run.outcomes[0].right is right
+
+
+def test_a_call_in_the_history_is_sent_as_the_api_wants_it() -> None:
+    messages = [
+        ChatMessage("user", "weather?"),
+        ChatMessage("assistant", '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'),
+        ChatMessage("tool", '{"b": 2}'),
+    ]
+    user, call, result = wire_messages(messages)
+    assert user == {"role": "user", "content": "weather?"}
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    assert call["tool_calls"] == [{"id": "call_1", "type": "function", "function": function}]
+    assert result == {"role": "tool", "content": '{"b": 2}', "tool_call_id": "call_1"}
 
 
 def test_text_is_compared_exactly_and_patterns_in_full() -> None:

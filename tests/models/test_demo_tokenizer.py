@@ -1,11 +1,13 @@
 """The demo tokenizer and its chat template: what training wrote is what a server will send."""
 
 import json
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from jinja2 import Template
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
@@ -22,21 +24,24 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
 
 
-def render(
-    messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, generate: bool = True
-) -> str:  # JSON values
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+def raise_exception(message: str) -> None:
+    raise TemplateError(message)
 
+
+@cache
+def template() -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = raise_exception
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    template = environment.from_string((CHECKPOINT / "chat_template.jinja").read_text())
-    return template.render(messages=messages, tools=tools, add_generation_prompt=generate)
+    return environment.from_string((CHECKPOINT / "chat_template.jinja").read_text())
+
+
+def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, generate: bool = True) -> str:
+    return template().render(messages=messages, tools=tools, add_generation_prompt=generate)  # Any: JSON values
 
 
 def test_the_template_writes_what_training_wrote() -> None:
-    for index in range(300):
+    for index in range(150):
         turns = conversation(2, index)
         messages = [{"role": role, "content": text} for role, text in turns]
         assert render(messages, generate=False) == plain(turns)
@@ -99,7 +104,7 @@ def test_a_late_system_message_is_refused() -> None:
 
 
 def test_pieces_encode_as_the_whole_does(tokenizer: Tokenizer) -> None:
-    for index in range(200):
+    for index in range(100):
         turns = conversation(2, index)
         apart = [token for text, _ in pieces(turns) for token in tokenizer.encode(text).ids]
         assert apart == tokenizer.encode(plain(turns)).ids
