@@ -127,8 +127,8 @@ class Network(nn.Module):
         return answers
 
 
-def export_tensors(network: Network) -> dict[str, Tensor]:
-    """The weights in bfloat16 under the names that LlamaForCausalLM expects; the head is tied to the embedding."""
+def named_views(network: Network) -> dict[str, Tensor]:
+    """The weights under the names that LlamaForCausalLM expects; the head is tied to the embedding."""
     s = network.shape
     tensors: dict[str, Tensor] = {"model.embed_tokens.weight": network.embedding, "model.norm.weight": network.norm}
     for index, layer in enumerate(network.stack()):
@@ -147,7 +147,21 @@ def export_tensors(network: Network) -> dict[str, Tensor]:
             prefix + "input_layernorm.weight": layer.attention_norm,
             prefix + "post_attention_layernorm.weight": layer.mlp_norm,
         }
-    return {name: tensor.detach().to(torch.bfloat16).contiguous().clone() for name, tensor in tensors.items()}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def export_tensors(network: Network) -> dict[str, Tensor]:
+    """A copy of the weights in bfloat16, as a checkpoint holds them."""
+    return {name: view.to(torch.bfloat16).contiguous().clone() for name, view in named_views(network).items()}
+
+
+def import_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
+    """Take over the weights of a checkpoint of the same shape."""
+    views = named_views(network)
+    if views.keys() != tensors.keys():
+        raise ValueError(f"not a checkpoint of this network: {sorted(views.keys() ^ tensors.keys())[:4]}")
+    for name, view in views.items():
+        view.copy_(tensors[name])
 
 
 def llama_config(shape: Shape, end_ids: list[int]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 The work folder holds the tokenizer (made on the first run) and one training state: weights, optimizer, position in the
 corpus and the minutes trained. Running the command again goes on from there, and a TERM signal ends a run with a save.
 The learning rate is constant, then falls linearly over the last part of the planned minutes; both may be changed on a
-later run. Each save also exports a checkpoint folder.
+later run. Each save also exports a checkpoint folder, and `--start` begins with such a folder's tokenizer and weights.
 
 One process per core, one thread each: they meet twice per step instead of after every operation, which on cores shared
 with other work is worth half as much speed again.
@@ -11,6 +11,7 @@ with other work is worth half as much speed again.
 
 import argparse
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -21,13 +22,14 @@ from types import FrameType
 import torch
 import torch.multiprocessing
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from .corpus import conversation
 from .export import export
 from .heldout import kept_out
-from .network import Network, Shape
+from .network import Network, Shape, import_tensors
 from .optimizer import Optimizer, new_gradients, new_momenta, shared_zeros
 from .pack import BLOCK, PROMPT_WEIGHT, Packer
 from .tokenizer import plain, train_tokenizer
@@ -121,8 +123,12 @@ def train(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
     work: Path = options.work
     work.mkdir(parents=True, exist_ok=True)
+    if options.start is not None and not (work / "tokenizer.json").exists():
+        shutil.copyfile(options.start / "tokenizer.json", work / "tokenizer.json")
     tokenizer = tokenizer_in(work, options.seed, kept_out())
     network = Network(Shape(vocabulary=tokenizer.get_vocab_size())).share_memory()
+    if options.start is not None:
+        import_tensors(network, load_file(options.start / "model.safetensors"))
     context = torch.multiprocessing.get_context("spawn")
     control = shared_zeros(2)
     momenta, gradients = new_momenta(network), new_gradients(network, options.workers)
@@ -189,6 +195,8 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m triolet.models.demo.train", description=__doc__)
     checkpoint = Path(__file__).parent / "checkpoint"
     parser.add_argument("--work", type=Path, required=True, help="folder of the tokenizer and the training state")
+    begin = "exported checkpoint to begin with where the work folder has no state yet; take a --seed it has not seen"
+    parser.add_argument("--start", type=Path, help=begin)
     parser.add_argument("--export", type=Path, default=checkpoint, help="checkpoint folder to write")
     parser.add_argument("--minutes", type=float, default=100.0, help="planned minutes, all runs together (100)")
     parser.add_argument("--decay", type=float, default=0.4, help="part of them over which the rate falls (0.4)")

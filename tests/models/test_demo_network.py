@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from triolet.models.demo.corpus import conversation
 from triolet.models.demo.export import export
-from triolet.models.demo.network import Network, Shape
+from triolet.models.demo.network import Network, Shape, export_tensors, import_tensors
 from triolet.models.demo.optimizer import Optimizer, new_gradients, new_momenta, orthogonal
 from triolet.models.demo.pack import PROMPT_WEIGHT, Packer
 from triolet.models.demo.tokenizer import plain
@@ -164,3 +164,13 @@ def test_two_processes_share_one_update(network: Network) -> None:
 def alone_after(optimizer: Optimizer) -> list[torch.Tensor]:
     optimizer.update(1.0)
     return [parameter.detach() for parameter in optimizer.parameters]
+
+
+def test_an_exported_checkpoint_can_be_taken_over(network: Network) -> None:
+    other = Network(SMALL)
+    exported = export_tensors(network)
+    import_tensors(other, exported)
+    for name, weights in export_tensors(other).items():
+        assert torch.equal(weights, exported[name]), name
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        import_tensors(other, {name: weights for name, weights in exported.items() if name != "model.norm.weight"})
