@@ -4,6 +4,7 @@ Each attack runs beside eight canary streams that are held in their middle until
 """
 
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -32,6 +33,7 @@ class HTTP2Client:
             )
         )
         self.h2.initiate_connection()
+        self._unread: deque[h2.events.Event] = deque()
 
     def request(self, path: bytes = b"/", *extra: tuple[bytes, bytes], method: bytes = b"GET", end: bool = True) -> int:
         stream_id = self.h2.get_next_available_stream_id()
@@ -50,10 +52,13 @@ class HTTP2Client:
         return events
 
     async def wait_for(self, kind: type[h2.events.Event], stream_id: int | None = None) -> h2.events.Event:
+        """The next such event; those before it are passed over, those after it are kept for the next call."""
         while True:
-            for event in await self.events():
+            while self._unread:
+                event = self._unread.popleft()
                 if isinstance(event, kind) and (stream_id is None or event.stream_id == stream_id):
                     return event
+            self._unread.extend(await self.events())
 
 
 async def h2_non_ascii_path(stream):
