@@ -1,12 +1,12 @@
-"""Admission: who may enter. Every limit is checked here, once, and every refusal is an answer.
+"""Admission: what may be computed. Every limit on a tokenised request is checked here, once; a refusal is an answer.
 
-`decide` is the whole rule, pure: a tokenised request and the state of the house in, an `Admit` or an `ApiError` out.
+`decide` is the whole rule, pure: a tokenised request and the time in, an `Admit` or an `ApiError` out. Whether there
+is a place at all, the gateway has said before.
 """
 
 from typing import Final
 
 import trio
-from msgspec import Struct
 
 from ..protocol.errors import ApiError
 from ..protocol.messages import Admit, ToAdmission, Tokenized, ToScheduler
@@ -17,30 +17,23 @@ from .gateway import Gateway
 # Of an echo, alternatives included. Each takes 2 µs of the front's loop to spell and some 120 bytes until it was sent:
 # 0.3 s and 16 MB, for a request of a few kilobytes.
 MAX_PROMPT_LOGPROBS: Final = 2**17
+# Of an answer, in all choices, alternatives included: one choice with 20 of them over a whole context of 32,768. An
+# answer that is not streamed is held whole: 80 MB, and encoded in one go.
+MAX_LOGPROBS: Final = 21 * 2**15
 
 
-class House(Struct, frozen=True, kw_only=True):
-    """How full it is, seen by one tenant whose request is counted already."""
-
-    now: float
-    tenant_requests: int
-    live_requests: int
-    max_requests: int
-    several_tenants: bool
-
-
-def decide(tokenized: Tokenized, ready: Ready, house: House) -> Admit | ApiError:
+def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
     """Admit the request with every number resolved, or say what is wrong with it."""
     request = tokenized.request
     try:
-        _check_deadline(request, house)
-        _check_share(house)
+        _check_deadline(request, now)
         _check_ids(request, ready)
         _check_prompt_logprobs(request, sum(map(len, tokenized.prompts)))
         max_tokens = tuple(
             _resolve_max_tokens(request, len(prompt), ready, _param(request, place))
             for place, prompt in enumerate(tokenized.prompts)
         )
+        _check_logprobs(request, sum(max_tokens))
     except ApiError as error:
         return error
     eos = () if request.ignore_eos else ready.eos_token_ids
@@ -59,24 +52,9 @@ def _param(request: Generate, place: int) -> str:
     return "prompt" if len(request.prompts) == 1 else f"prompt[{place}]"
 
 
-def _check_deadline(request: Generate, house: House) -> None:
-    if request.deadline is not None and house.now >= request.deadline:
+def _check_deadline(request: Generate, now: float) -> None:
+    if request.deadline is not None and now >= request.deadline:
         raise ApiError("deadline_exceeded", "the request's deadline passed before it was admitted")
-
-
-def _check_share(house: House) -> None:
-    """With several API keys a tenant may hold as many places as are still free for all the others.
-
-    One tenant then takes at most half of the house, two a third each: a newcomer always finds room, and no table of
-    shares has to be kept.
-    """
-    free = house.max_requests - house.live_requests
-    if house.several_tenants and house.tenant_requests > max(1, free):
-        message = (
-            f"this API key has {house.tenant_requests} unfinished requests and only {free} of "
-            f"{house.max_requests} places are free for everybody else; wait for some to end"
-        )
-        raise ApiError("rate_limit_exceeded", message, retry_after=1)
 
 
 def _check_ids(request: Generate, ready: Ready) -> None:
@@ -99,6 +77,23 @@ def _check_prompt_logprobs(request: Generate, prompt_tokens: int) -> None:
             f"at most {MAX_PROMPT_LOGPROBS} are given: lower logprobs or n, or shorten the prompt"
         )
         raise ApiError("invalid_value", message, param="logprobs")
+
+
+def _check_logprobs(request: Generate, max_tokens: int) -> None:
+    """`max_tokens` is that of one choice of each prompt, together."""
+    alternatives = request.sampling.logprobs
+    if alternatives is None:
+        return
+    wanted = request.n * max_tokens * (1 + alternatives)
+    if wanted > MAX_LOGPROBS:
+        choices = len(request.prompts) * request.n
+        message = (
+            f"{choices} choices with {request.n * max_tokens} tokens in all (n, max_tokens) and {alternatives} "
+            f"alternatives each (logprobs, top_logprobs) may bring {wanted} log probabilities; at most {MAX_LOGPROBS} "
+            f"are given: set max_tokens to {MAX_LOGPROBS // (choices * (1 + alternatives))} or less, or ask for fewer "
+            "choices or alternatives"
+        )
+        raise ApiError("integer_out_of_range", message, param="logprobs")
 
 
 def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str) -> int:
@@ -133,8 +128,6 @@ async def run_admission(
     ready: Ready,
     gateway: Gateway,
     scheduler: trio.MemorySendChannel[ToScheduler],
-    max_requests: int,
-    several_tenants: bool,
 ) -> None:
     """Decide about every tokenised request; those cancelled on the way are let go."""
     with inbox, scheduler:
@@ -142,14 +135,7 @@ async def run_admission(
             id = tokenized.request.id
             if not gateway.is_live(id):
                 continue
-            house = House(
-                now=trio.current_time(),
-                tenant_requests=gateway.tenant_requests(tokenized.request.tenant),
-                live_requests=gateway.live_requests,
-                max_requests=max_requests,
-                several_tenants=several_tenants,
-            )
-            decision = decide(tokenized, ready, house)
+            decision = decide(tokenized, ready, trio.current_time())
             if isinstance(decision, ApiError):
                 gateway.fail(id, decision)
                 continue

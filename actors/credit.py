@@ -9,11 +9,11 @@ dry. A client may grant credit itself (WebSocket `credit` frames); the outbox's 
 class CreditLine:
     """The accounts of one stream. Each method returns the credit to pass on to the engine now."""
 
-    def __init__(self, size: int, *, client_credit: bool = False) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
         self._taken = 0
-        self._passed_on = 0 if client_credit else size
-        self._granted: int | None = 0 if client_credit else None  # in all, by the client; None: it grants none
+        self._passed_on = size
+        self._granted: int | None = None  # in all, by the client; None: it grants none
 
     @property
     def first(self) -> int:

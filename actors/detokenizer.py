@@ -87,9 +87,15 @@ class Detokenizer:
                 self._scheduler.send_nowait(Stop(id=id, index=index, tokens_kept=choice.tokens))
             self._close(state, ChoiceFinished(id=id, index=index, reason="stop", stop_reason=delta.stop))
         elif tokens.reason is not None:
-            finished = ChoiceFinished(id=id, index=index, reason=tokens.reason, stop_reason=tokens.stop_reason)
             # The scheduler ends a choice with `stop` for a stop token alone; the token was generated and counts.
-            self._close(state, finished, stop_tokens=1 if tokens.reason == "stop" else 0)
+            finished = ChoiceFinished(
+                id=id,
+                index=index,
+                reason=tokens.reason,
+                stop_reason=tokens.stop_reason,
+                stop_tokens=1 if tokens.reason == "stop" else 0,
+            )
+            self._close(state, finished)
 
     def _drop(self, id: str, reason: FinishReason) -> None:
         """The request ended by other means. What its choices still held back belongs to its answer."""
@@ -111,10 +117,10 @@ class Detokenizer:
             token = Token(id=id, index=index, text=delta.text, tokens=delta.kept, logprobs=delta.logprobs)
             self._gateway.deliver(token)
 
-    def _close(self, state: _Request, finished: ChoiceFinished, *, stop_tokens: int = 0) -> None:
+    def _close(self, state: _Request, finished: ChoiceFinished) -> None:
         del state.open[finished.index]
         state.unfinished -= 1
-        self._gateway.choice_finished(finished, stop_tokens=stop_tokens)
+        self._gateway.choice_finished(finished)
         if not state.unfinished:
             del self._requests[finished.id]
             self._gateway.complete(finished.id, finished.reason)

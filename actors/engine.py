@@ -147,7 +147,12 @@ async def _run(
     to_executor, steps = trio.open_memory_channel[Step](_STEPS)
     to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
     gateway = Gateway(
-        settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler.clone(), worker=status, accounts=accounts
+        settings.limits,
+        tokenizer=to_tokenizer,
+        scheduler=to_scheduler.clone(),
+        worker=status,
+        accounts=accounts,
+        several_tenants=len(settings.api_keys) > 1,
     )
     last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:
@@ -165,15 +170,7 @@ async def _run(
             lane = TokenizerLane(text, ready)
             nursery.start_soon(partial(run_tokenizer, requests, to_admission, lane=lane, gateway=gateway))
             nursery.start_soon(
-                partial(
-                    run_admission,
-                    tokenized,
-                    ready=ready,
-                    gateway=gateway,
-                    scheduler=to_scheduler.clone(),
-                    max_requests=settings.limits.max_requests,
-                    several_tenants=len(settings.api_keys) > 1,
-                )
+                partial(run_admission, tokenized, ready=ready, gateway=gateway, scheduler=to_scheduler.clone())
             )
             nursery.start_soon(
                 partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=to_scheduler)

@@ -41,10 +41,12 @@ class Gateway:
         scheduler: trio.MemorySendChannel[ToScheduler],
         worker: WorkerStatus | None = None,
         accounts: Accounts | None = None,
+        several_tenants: bool = False,
     ) -> None:
         self._worker = worker
         self.accounts = accounts or Accounts()
         self._limits = limits
+        self._several_tenants = several_tenants
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._live: dict[str, StreamRecord] = {}
@@ -70,6 +72,7 @@ class Gateway:
                 raise trio.WouldBlock
             if not request.arrival_time:
                 request = msgspec.structs.replace(request, arrival_time=trio.current_time())
+            self._check_share(request.tenant)
             self._tokenizer.send_nowait(request)
         except trio.WouldBlock:
             self.accounts.refused["server_overloaded"] += 1
@@ -77,11 +80,28 @@ class Gateway:
             raise ApiError("server_overloaded", message, retry_after=_RETRY_SECONDS) from None
         id = request.id
         outbox = Outbox(id, lambda taken: self._pass_on(id, taken))
-        credit = CreditLine(self._limits.outbox_tokens, client_credit=request.client_credit)
+        credit = CreditLine(self._limits.outbox_tokens)
         self._live[id] = StreamRecord(request, outbox, credit)
         self._tenants[request.tenant] = self.tenant_requests(request.tenant) + 1
         self.accounts.accepted += 1
         return outbox
+
+    def _check_share(self, tenant: str) -> None:
+        """With several API keys a tenant may hold as many places as are then still free for all the others.
+
+        One tenant then takes at most half of the house, two a third each: a newcomer always finds room, and no table of
+        shares has to be kept.
+        """
+        held = self.tenant_requests(tenant)
+        limit = self._limits.max_requests
+        free = limit - len(self._live) - 1
+        if self._several_tenants and held >= max(1, free):
+            self.accounts.refused["rate_limit_exceeded"] += 1
+            message = (
+                f"this API key has {held} unfinished requests; with one more, only {free} of {limit} places would be "
+                "free for everybody else; wait for some to end"
+            )
+            raise ApiError("rate_limit_exceeded", message, retry_after=_RETRY_SECONDS)
 
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
         """End a request for its client's sake; harmless when it has ended already."""
@@ -136,7 +156,7 @@ class Gateway:
         if live.started_at is None:
             live.started_at = trio.current_time()
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
-            live.outbox.push(Started(id=request_id, model=live.request.model))
+            live.outbox.push(Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
 
     def deliver(self, event: Token) -> None:
         """Text for the stream."""
@@ -155,10 +175,10 @@ class Gateway:
                 self.accounts.first_token.observe(now - live.request.arrival_time)
         live.outbox.push(event)
 
-    def choice_finished(self, event: ChoiceFinished, *, stop_tokens: int = 0) -> None:
-        """A choice is complete. `stop_tokens`: 1 when a stop token was generated, which has no text but is counted."""
+    def choice_finished(self, event: ChoiceFinished) -> None:
+        """A choice is complete."""
         if live := self._live.get(event.id):
-            live.completion_tokens += stop_tokens
+            live.completion_tokens += event.stop_tokens
             live.last_token_at.pop(event.index, None)
             live.outbox.push(event)
 

@@ -171,14 +171,12 @@ class SchedulerState:
 
     def _admit(self, message: Admit, now: float) -> None:
         generate = message.request
-        live = self.table.add(message, credit=0 if generate.client_credit else self._outbox_tokens)
+        live = self.table.add(message, credit=self._outbox_tokens)
         if self._failure is not None:
             self._say([self._unavailable(live)])
             return
         if generate.deadline is not None:
             self.timers.set_deadline(generate.id, generate.deadline)
-        if live.credit <= 0:
-            self.timers.starve(generate.id, now)
         self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:

@@ -1,9 +1,11 @@
 """The tokenizer: prompts become token ids in a thread of their own, so that a long text stops nobody else's stream.
 
 One lane of one thread: it does a few megabytes a second, and more threads would take cores from the model. Requests
-that wait are taken together, one hop to the lane for all of them.
+that wait are taken together, one hop to the lane for all of them. Whatever the library or the template does with one
+text, it ends that request alone.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -17,7 +19,9 @@ from .gateway import Gateway
 from .text_tokenizer import TextTokenizer
 
 T = TypeVar("T")
+_LOG: Final = logging.getLogger("triolet.tokenizer")
 _BATCH: Final = 16  # requests of one hop: enough to hide its 42 µs, few enough that the first does not wait for long
+MAX_WAITING: Final = 64  # calls of /tokenize and /detokenize: each holds a body and takes no place (--max-requests)
 
 
 class TokenizerLane:
@@ -28,12 +32,13 @@ class TokenizerLane:
         self._context_length = ready.context_length
         self._vocab_size = ready.vocab_size
         self._limiter = trio.CapacityLimiter(1)
+        self._direct = trio.Lock()  # one such call at a time queues for the thread, so requests never wait for many
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
-        return await self._run(lambda: self._encode(prompt))
+        return await self._run_direct(lambda: self._encode(prompt))
 
     async def detokenize(self, ids: tuple[int, ...]) -> str:
-        return await self._run(lambda: self._tokenizer.decode(ids, vocab_size=self._vocab_size))
+        return await self._run_direct(lambda: self._tokenizer.decode(ids, vocab_size=self._vocab_size))
 
     async def prepare(self, requests: list[Generate]) -> list[Tokenized | ApiError]:
         """Tokenise several requests; one that cannot be is answered with its error, the others go on."""
@@ -41,15 +46,35 @@ class TokenizerLane:
 
     def _prepare(self, request: Generate) -> Tokenized | ApiError:
         try:
-            return Tokenized(request=request, prompts=tuple(self._encode(prompt) for prompt in request.prompts))
+            prompts = _guarded(lambda: tuple(self._encode(prompt) for prompt in request.prompts), request.id)
+            return Tokenized(request=request, prompts=prompts)
         except ApiError as error:
             return error
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         return self._tokenizer.encode(prompt, context_length=self._context_length, vocab_size=self._vocab_size)
 
+    async def _run_direct(self, job: Callable[[], T]) -> T:
+        if self._direct.statistics().tasks_waiting >= MAX_WAITING:
+            message = f"{MAX_WAITING} calls are waiting for the tokenizer already; try again"
+            raise ApiError("server_overloaded", message, retry_after=1)
+        async with self._direct:
+            return await self._run(lambda: _guarded(job, "a direct call"))
+
     async def _run(self, job: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(job, limiter=self._limiter)
+
+
+def _guarded(job: Callable[[], T], whose: str) -> T:
+    """Any failure as an `ApiError`."""
+    try:
+        return job()
+    except ApiError:
+        raise
+    except BaseException as error:  # a panic of the Rust library is no Exception; no signal is raised in this thread
+        _LOG.exception("the tokenizer failed for %s", whose)
+        message = f"the tokenizer failed on this input ({type(error).__name__}); the server's log says how"
+        raise ApiError("internal_error", message) from None
 
 
 async def run_tokenizer(

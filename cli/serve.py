@@ -21,6 +21,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     settings = build_settings(model, values)
     refuse_early(settings)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("triolet").setLevel(logging.INFO)  # a line per request; of libraries only warnings
     console = standard_error()
     with LoadDisplay(console) as display:
 

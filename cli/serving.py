@@ -16,9 +16,11 @@ import click
 import trio
 
 from ..actors.engine import Engine, EngineLoadError, run_engine
+from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress
 from ..web.app import create_app
+from ..web.server import LAST_WORDS_SECONDS
 from ..web.server import serve as serve_web
 from .refusals import Refusal
 
@@ -56,14 +58,31 @@ async def run_server(
     on_ready: Callable[[Engine], None] = lambda engine: None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load, serve until `stop` is set, drain, return."""
+    """Load, serve until `stop` is set, drain, return. An engine that breaks down sets `stop` and raises."""
+    serving, ended = trio.Event(), trio.Event()
+
+    async def run_engine_then_drain(*, task_status: trio.TaskStatus[Engine]) -> None:
+        try:
+            await run_engine(settings, on_progress=on_progress, task_status=task_status)
+        except Exception:
+            # The engine has told every outbox; without this wait the exception would cancel the tasks that read them.
+            if serving.is_set():
+                stop.set()
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await ended.wait()
+            raise
+
     async with trio.open_nursery() as engine_nursery:
-        engine: Engine = await engine_nursery.start(partial(run_engine, settings, on_progress=on_progress))
+        engine: Engine = await engine_nursery.start(run_engine_then_drain)
         on_ready(engine)
 
         async def stop_admitting() -> None:
             await stop.wait()
             engine.begin_drain()
+
+        def end_requests() -> None:
+            message = f"the server is shutting down, and the answer took longer than {settings.drain_timeout:g} s"
+            engine.gateway.fail_all(ApiError("shutting_down", f"{message} (--drain-timeout)"))
 
         async with trio.open_nursery() as web_nursery:
             urls: list[str] = await web_nursery.start(
@@ -75,9 +94,12 @@ async def run_server(
                     drain_timeout=settings.drain_timeout,
                     send_timeout=settings.send_timeout,
                     shutdown_trigger=stop_admitting,
+                    on_drain_timeout=end_requests,
                 )
             )
+            serving.set()
             task_status.started(Serving(engine, urls))
+        ended.set()
         engine_nursery.cancel_scope.cancel()
 
 

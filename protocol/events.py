@@ -57,6 +57,7 @@ class Started(Event, frozen=True, kw_only=True):
     """The request was admitted; it has a place and will be answered."""
 
     model: str
+    prompt_tokens: int  # of all prompts
 
 
 class Token(Event, frozen=True, kw_only=True):
@@ -75,6 +76,7 @@ class ChoiceFinished(Event, frozen=True, kw_only=True):
     index: int
     reason: FinishReason
     stop_reason: str | int | None = None
+    stop_tokens: int = 0  # 1 when a stop token ended it: generated and counted, but of no text and so of no Token
 
 
 class Finished(Event, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
+    `deadline` is honoured by admission and planner; no wire of today sets it, it is for front ends to come.
     """
 
     id: str  # unique in this server, carries the process; never a key made by the client
@@ -75,4 +76,3 @@ class Generate(Message, frozen=True, kw_only=True):
     adapter: str = ""
     arrival_time: float = 0.0
     deadline: float | None = None
-    client_credit: bool = False  # the client grants credit itself (WebSocket `credit` frames) from the first frame on

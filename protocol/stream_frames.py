@@ -1,7 +1,8 @@
 """The frames of the WebSocket `/v1/stream`: JSON text, told apart by `type`.
 
 `id` is the client's name for a request, unique among its running ones. `seq` counts the server's frames of one request
-from 0. Every `create` is answered by exactly one `finished` or `failed`; `error` is for what belongs to no request.
+from 0. Every `create` is answered by exactly one `finished` or `failed`, unless its `id` is that of a running request:
+that is answered by an `error`, as is everything that belongs to no request, and the running request goes on.
 """
 
 from typing import Annotated, Literal
@@ -92,6 +93,7 @@ class FailedFrame(ServerFrame, frozen=True, kw_only=True, tag="failed"):
     id: str
     seq: int
     error: ErrorDetail
+    retry_after: int | UnsetType = UNSET  # seconds, as the header of a 429 or 503 has it
 
 
 class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):

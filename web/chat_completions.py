@@ -19,4 +19,4 @@ def register(app: Application) -> None:
     async def chat_completions() -> Response:
         body = await read_body(DECODER)
         request = generate_from_chat(body, served(engine), origin(engine, current_exchange().tenant))
-        return await respond(engine, body, request, await reply_to(engine, body, request, "chat"))
+        return await respond(engine, body, request, reply_to(body, request, "chat"))

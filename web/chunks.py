@@ -42,7 +42,6 @@ class Reply(NamedTuple):
     choices: int
     include_usage: bool = False
     continuous_usage: bool = False
-    prompt_tokens: int = 0  # known beforehand where `continuous_usage` needs it
 
 
 class Chunks:
@@ -51,6 +50,7 @@ class Chunks:
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._open = set(range(reply.choices))
+        self._prompt_tokens = 0
         self._completion_tokens = 0
         self._spliced: dict[int, tuple[bytes, bytes]] = {}
 
@@ -65,14 +65,18 @@ class Chunks:
             prefix, suffix = self._spliced.get(event.index) or self._prepare(event.index)
             return prefix + _one_line(_encode(event.text)) + suffix
         if isinstance(event, ChoiceFinished):
+            self._completion_tokens += event.stop_tokens
             return self._finish(event.index, event.reason, event.stop_reason)
-        if isinstance(event, Started) and self._reply.dialect == "chat":
-            role = Delta(role="assistant", content="")
-            return b"".join(self._chat(ChatChunkChoice(index=index, delta=role)) for index in sorted(self._open))
+        if isinstance(event, Started):
+            self._prompt_tokens = event.prompt_tokens
+            if self._reply.dialect == "chat":
+                role = Delta(role="assistant", content="")
+                return b"".join(self._chat(ChatChunkChoice(index=index, delta=role)) for index in sorted(self._open))
         return b""
 
     def finished(self, reason: FinishReason, usage: Usage) -> bytes:
         """The end of a stream that went well."""
+        self._prompt_tokens, self._completion_tokens = usage.prompt_tokens, usage.completion_tokens
         parts = [self._finish(index, reason, None) for index in sorted(self._open)]
         if self._reply.include_usage:
             parts.append(self._last(usage_body(usage)))
@@ -133,7 +137,7 @@ class Chunks:
 
     def _usage(self) -> UsageBody | UnsetType | None:
         if self._reply.continuous_usage:
-            return usage_body(Usage(prompt_tokens=self._reply.prompt_tokens, completion_tokens=self._completion_tokens))
+            return usage_body(Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens))
         return None if self._reply.include_usage else UNSET
 
     def _prepare(self, index: int) -> tuple[bytes, bytes]:

@@ -19,4 +19,4 @@ def register(app: Application) -> None:
     async def completions() -> Response:
         body = await read_body(DECODER)
         request = generate_from_completion(body, served(engine), origin(engine, current_exchange().tenant))
-        return await respond(engine, body, request, await reply_to(engine, body, request, "completion"))
+        return await respond(engine, body, request, reply_to(body, request, "completion"))

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import trio
 from hypercorn.typing import ASGISendCallable
 from quart import request as current_request
+from quart.routing import QuartMap
 from quart.wrappers import Request
+from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest
+from werkzeug.routing import MapAdapter
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
@@ -41,9 +44,22 @@ class GenerationConnection(TrioASGIHTTPConnection):
                 self.app.engine.gateway.cancel(request.generation)
 
 
+class ExactMap(QuartMap):
+    """Matches paths as they were sent: werkzeug strips leading slashes, and `//v1/models` would be `/v1/models`."""
+
+    def bind_to_request(
+        self, request: BaseRequestWebsocket, subdomain: str | None, server_name: str | None
+    ) -> MapAdapter:
+        adapter = super().bind_to_request(request, subdomain, server_name)
+        if request.scope["path"].startswith("//"):
+            adapter.path_info = "%2F" + adapter.path_info  # no route begins so
+        return adapter
+
+
 class Application(QuartTrio):
     """The Quart application and the engine that it fronts."""
 
+    url_map_class = ExactMap
     asgi_http_class = GenerationConnection
     request_class = GenerationRequest
 

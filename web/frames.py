@@ -52,7 +52,8 @@ class Frames:
         return frames
 
     def failed(self, error: ApiError) -> bytes:
-        return _encode(FailedFrame(id=self._id, seq=self._next(), error=error.detail()))
+        retry_after = msgspec.UNSET if error.retry_after is None else error.retry_after
+        return _encode(FailedFrame(id=self._id, seq=self._next(), error=error.detail(), retry_after=retry_after))
 
     def _token(self, token: Token) -> bytes:
         return _encode(

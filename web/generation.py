@@ -36,11 +36,8 @@ def origin(engine: "Engine", tenant: str) -> Origin:
     return Origin(engine.gateway.new_id(), tenant, trio.current_time())
 
 
-async def reply_to(
-    engine: "Engine", body: GenerateBody, request: Generate, dialect: Literal["chat", "completion"]
-) -> Reply:
+def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "completion"]) -> Reply:
     options = body.stream_options
-    continuous = bool(options and options.continuous_usage_stats)
     return Reply(
         dialect=dialect,
         id=("chatcmpl-" if dialect == "chat" else "cmpl-") + request.id,
@@ -48,8 +45,7 @@ async def reply_to(
         model=request.model,
         choices=len(request.prompts) * request.n,
         include_usage=bool(options and options.include_usage),
-        continuous_usage=continuous,
-        prompt_tokens=sum([len(await engine.tokenize(prompt)) for prompt in request.prompts]) if continuous else 0,
+        continuous_usage=bool(options and options.continuous_usage_stats),
     )
 
 

@@ -3,8 +3,9 @@
 Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_server_*
 hold what is relied on. One input never ends the process (web/guard_*.py).
 
-Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout` and are then cancelled, and a
-client that does not read delays nothing. A WebSocket counts as in flight until its handler returns.
+Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout`. Then `on_drain_timeout` ends
+the requests that are left, their last words get LAST_WORDS_SECONDS, and what is still open is aborted: a client that
+does not read delays nothing for longer. A WebSocket counts as in flight until its handler returns.
 """
 
 import logging
@@ -28,6 +29,7 @@ BACKLOG = 1024  # connections the kernel holds for us while one step of the loop
 HEADER_BYTES = 16 * 1024
 WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
+LAST_WORDS_SECONDS = 1.0  # a write, the closing of an idle WebSocket: twice what the slower of them takes
 HANGUP_POLL_SECONDS = 0.05  # one system call for all connections whose reader is blocked, usually none
 PEER_HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
@@ -48,13 +50,15 @@ class Connections:
             if self._draining is not None and not self._open:
                 self._draining.set()
 
-    async def drain(self) -> None:
-        """Closes what is idle and waits for the rest to end."""
+    async def drain(self, timeout: float) -> bool:
+        """Closes what is idle and waits so long for the rest to end; whether it did."""
         self._draining = trio.Event()
         for connection in self._open:
             connection.close_if_idle()
-        if self._open:
-            await self._draining.wait()
+        with trio.move_on_after(timeout):
+            if self._open:
+                await self._draining.wait()
+        return not self._open
 
     def abort_all(self) -> None:
         for connection in self._open:
@@ -82,9 +86,13 @@ async def serve(
     send_timeout: float = 30.0,
     keep_alive_timeout: float = 30.0,
     shutdown_trigger: Callable[[], Awaitable[None]],
+    on_drain_timeout: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until `shutdown_trigger` returns; `task_status` gets the URLs, with the port that 0 became."""
+    """Serves until `shutdown_trigger` returns; `task_status` gets the URLs, with the port that 0 became.
+
+    `on_drain_timeout` is to make every request in flight end by itself, soon.
+    """
     config = _configuration(keep_alive_timeout)
     wrapped = ASGIWrapper(app)
     state: LifespanState = {}
@@ -109,8 +117,9 @@ async def serve(
                         await shutdown_trigger()
                         accepting.cancel_scope.cancel()
                     await context.terminated.set()
-                    with trio.move_on_after(drain_timeout):
-                        await connections.drain()
+                    if not await connections.drain(drain_timeout):
+                        on_drain_timeout()
+                        await connections.drain(LAST_WORDS_SECONDS)
                 finally:
                     connections.abort_all()
                     nursery.cancel_scope.cancel()

@@ -6,7 +6,7 @@ waits until they were sent, so a client that does not read stops its outboxes fr
 requests for want of credit, and the memory held is one drain per request.
 """
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 import trio
@@ -39,6 +39,9 @@ NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1000, 1001, 1003, 1008 
 _FRAME = msgspec.json.Decoder(FromClient)
 _CHAT = msgspec.json.Decoder(ChatBody)
 _COMPLETION = msgspec.json.Decoder(CompletionBody)
+
+
+_Body = TypeVar("_Body", ChatBody, CompletionBody)
 
 
 class _Kind(msgspec.Struct):
@@ -127,6 +130,10 @@ class Socket:
                 self._engine.gateway.cancel(self._running[frame.id])
 
     def _create(self, frame: Create, tenant: str, nursery: trio.Nursery) -> None:
+        if frame.id in self._running:  # a `failed` would be taken for the end of the request that has this name
+            taken = ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
+            self._say(error_frame(taken.detail()))
+            return
         try:
             request = self._admit(frame, tenant)
             outbox = self._engine.gateway.submit(request)
@@ -138,18 +145,14 @@ class Socket:
         nursery.start_soon(self._answer, frame.id, outbox, Frames(frame.id, len(request.prompts) * request.n))
 
     def _admit(self, frame: Create, tenant: str) -> Generate:
-        if frame.id in self._running:
-            raise ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
         limit = self._engine.settings.limits.max_socket_requests
         if self._unsent >= limit:
             raise ApiError("rate_limit_exceeded", f"One socket may run {limit} requests at a time.", retry_after=1)
         asks = origin(self._engine, tenant)
         if decode(frame.request, _KIND).prompt is not msgspec.UNSET:
-            completion = decode(frame.request, _COMPLETION)
-            _refuse_http_options(completion)
+            completion = _streaming(decode(frame.request, _COMPLETION))
             return generate_from_completion(completion, served(self._engine), asks)
-        chat = decode(frame.request, _CHAT)
-        _refuse_http_options(chat)
+        chat = _streaming(decode(frame.request, _CHAT))
         return generate_from_chat(chat, served(self._engine), asks)
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
@@ -200,7 +203,8 @@ class Socket:
             await sent.wait()
 
 
-def _refuse_http_options(body: ChatBody | CompletionBody) -> None:
+def _streaming(body: _Body) -> _Body:
+    """A body as HTTP would stream it. Refuses what only HTTP has."""
     if body.stream is False:
         raise ApiError("invalid_value", "A WebSocket always streams; leave stream out.", param="stream")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
@@ -209,6 +213,7 @@ def _refuse_http_options(body: ChatBody | CompletionBody) -> None:
             "A WebSocket's frames carry their token counts; usage comes with `finished`.",
             param="stream_options.continuous_usage_stats",
         )
+    return msgspec.structs.replace(body, stream=True)
 
 
 def register(app: Application, keys: Keys) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import trio
 
-from triolet.actors.admission import House, decide, run_admission
+from triolet.actors.admission import MAX_LOGPROBS, decide, run_admission
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed
 from triolet.protocol.messages import Admit, Cancel, ToAdmission, Tokenized
@@ -18,17 +18,17 @@ from .wiring import Wired
 
 Make = Callable[..., Generate]
 MakeReady = Callable[..., Ready]
-HOUSE = House(now=10.0, tenant_requests=1, live_requests=1, max_requests=4, several_tenants=False)
+NOW = 10.0
 
 
-def refusal(request: Generate, prompt: tuple[int, ...], ready: Ready, house: House = HOUSE) -> ApiError:
-    decision = decide(Tokenized(request=request, prompts=(prompt,)), ready, house)
+def refusal(request: Generate, prompt: tuple[int, ...], ready: Ready) -> ApiError:
+    decision = decide(Tokenized(request=request, prompts=(prompt,)), ready, NOW)
     assert isinstance(decision, ApiError)
     return decision
 
 
-def admit(request: Generate, prompt: tuple[int, ...], ready: Ready, house: House = HOUSE) -> Admit:
-    decision = decide(Tokenized(request=request, prompts=(prompt,)), ready, house)
+def admit(request: Generate, prompt: tuple[int, ...], ready: Ready) -> Admit:
+    decision = decide(Tokenized(request=request, prompts=(prompt,)), ready, NOW)
     assert isinstance(decision, Admit), decision
     return decision
 
@@ -66,7 +66,7 @@ def test_the_field_is_named_as_the_client_wrote_it(generate: Make, make_ready: M
     chat = ChatPrompt(messages=(ChatMessage(role="user", content=""),))
     assert refusal(generate(prompts=(chat,)), (), ready).param == "messages"
     two = generate(prompts=(TextPrompt(text="a"), TextPrompt(text="")))
-    decision = decide(Tokenized(request=two, prompts=((5,), ())), ready, HOUSE)
+    decision = decide(Tokenized(request=two, prompts=((5,), ())), ready, NOW)
     assert isinstance(decision, ApiError)
     assert decision.param == "prompt[1]"
 
@@ -79,6 +79,43 @@ def test_log_probabilities_of_an_echo_are_bounded(generate: Make, make_ready: Ma
     error = refusal(generate(echo=True, sampling=scored, n=7), (5,) * 1000, ready)
     assert (error.code, error.param) == ("invalid_value", "logprobs")
     assert str(7 * 1000 * 21) in error.message
+
+
+def roomy(make_ready: MakeReady, context_length: int) -> Ready:
+    ready = make_ready(context_length=context_length)
+    memory = msgspec.structs.replace(ready.memory, num_blocks=context_length // 64)
+    return msgspec.structs.replace(ready, memory=memory)
+
+
+@pytest.mark.parametrize("max_tokens", [1900, None])
+def test_log_probabilities_of_an_answer_are_bounded(
+    generate: Make, make_ready: MakeReady, max_tokens: int | None
+) -> None:
+    ready = roomy(make_ready, 1920)
+    scored = Sampling(logprobs=20)
+    fits = MAX_LOGPROBS // (1900 * 21)
+    admit(generate(sampling=scored, max_tokens=max_tokens, n=fits), (5,) * 20, ready)
+    error = refusal(generate(sampling=scored, max_tokens=max_tokens, n=fits + 1), (5,) * 20, ready)
+    assert (error.code, error.param, error.status) == ("integer_out_of_range", "logprobs", 400)
+    assert str((fits + 1) * 1900 * 21) in error.message
+    assert all(name in error.message for name in ("n,", "max_tokens", "top_logprobs"))
+    remedy = MAX_LOGPROBS // ((fits + 1) * 21)
+    assert f"set max_tokens to {remedy}" in error.message
+    admit(generate(sampling=scored, max_tokens=remedy, n=fits + 1), (5,) * 20, ready)
+    admit(generate(sampling=Sampling(logprobs=0), max_tokens=max_tokens, n=128), (5,) * 20, ready)
+    admit(generate(max_tokens=max_tokens, n=128), (5,) * 20, ready)
+
+
+def test_log_probabilities_count_in_all_prompts(generate: Make, make_ready: MakeReady) -> None:
+    request = generate(prompts=(TextPrompt(text="a"),) * 20, sampling=Sampling(logprobs=20), max_tokens=1900)
+    decision = decide(Tokenized(request=request, prompts=((5,),) * 20), roomy(make_ready, 1920), NOW)
+    assert isinstance(decision, ApiError)
+    assert decision.code == "integer_out_of_range"
+
+
+def test_one_choice_may_be_scored_over_a_whole_context_of_32768(generate: Make, make_ready: MakeReady) -> None:
+    scored = generate(sampling=Sampling(logprobs=20), max_tokens=None)
+    assert admit(scored, (5,), roomy(make_ready, 2**15)).max_tokens == (2**15 - 1,)
 
 
 def test_stop_tokens_are_the_models_and_the_requests(generate: Make, make_ready: MakeReady) -> None:
@@ -113,16 +150,6 @@ def test_a_deadline_that_has_passed(generate: Make, make_ready: MakeReady) -> No
     admit(generate(deadline=10.1), (5,), make_ready())
 
 
-def test_with_several_tenants_one_may_hold_what_is_free_for_the_others(
-    generate: Make, make_ready: MakeReady
-) -> None:
-    house = House(now=0, tenant_requests=3, live_requests=3, max_requests=4, several_tenants=True)
-    error = refusal(generate(), (5,), make_ready(), house)
-    assert (error.code, error.retry_after) == ("rate_limit_exceeded", 1)
-    admit(generate(), (5,), make_ready(), msgspec.structs.replace(house, several_tenants=False))
-    admit(generate(), (5,), make_ready(), msgspec.structs.replace(house, tenant_requests=1))
-
-
 async def test_every_refusal_is_an_answer_and_the_cancelled_are_let_go(
     wired: Callable[..., Wired], generate: Make, make_ready: MakeReady
 ) -> None:
@@ -134,12 +161,7 @@ async def test_every_refusal_is_an_answer_and_the_cancelled_are_let_go(
         send.send_nowait(Tokenized(request=generate(id), prompts=(prompt,)))
     send.close()
     await run_admission(
-        inbox,
-        ready=make_ready(),
-        gateway=house.gateway,
-        scheduler=house.to_scheduler.clone(),
-        max_requests=8,
-        several_tenants=False,
+        inbox, ready=make_ready(), gateway=house.gateway, scheduler=house.to_scheduler.clone()
     )
     messages = house.scheduler_messages()
     assert [message.request.id for message in messages if isinstance(message, Admit)] == ["good"]

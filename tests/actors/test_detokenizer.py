@@ -217,4 +217,4 @@ async def test_the_actor_ends_with_its_channel(
     await run_detokenizer(
         inbox, tokenizer=text_tokenizer, gateway=other.gateway, scheduler=other.to_scheduler.clone()
     )
-    assert await outbox.drain() == (Started(id="r1", model="tiny"),)
+    assert await outbox.drain() == (Started(id="r1", model="tiny", prompt_tokens=0),)

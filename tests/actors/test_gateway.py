@@ -36,7 +36,7 @@ async def test_a_request_ends_once_with_usage_and_times(
     house.gateway.started("r1")  # a second choice starts no second stream
     mock_clock.jump(0.5)
     house.gateway.deliver(token("a", 2))
-    house.gateway.choice_finished(ChoiceFinished(id="r1", index=0, reason="stop"), stop_tokens=1)
+    house.gateway.choice_finished(ChoiceFinished(id="r1", index=0, reason="stop", stop_tokens=1))
     mock_clock.jump(0.5)
     house.gateway.complete("r1", "stop")
     house.gateway.complete("r1", "length")
@@ -45,6 +45,7 @@ async def test_a_request_ends_once_with_usage_and_times(
     assert [type(event) for event in events] == [Started, Token, ChoiceFinished, Finished]
     end = events[-1]
     assert isinstance(end, Finished)
+    assert events[0] == Started(id="r1", model="tiny", prompt_tokens=7)
     assert end.reason == "stop"
     assert (end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.cached_tokens) == (7, 3, 3)
     assert (end.timing.queued, end.timing.ttft, end.timing.total) == (1.0, 1.5, 2.0)
@@ -120,10 +121,13 @@ async def test_reading_returns_credit_in_halves(wired: Wire, generate: Make) -> 
 
 
 async def test_the_clients_own_credit_is_passed_on_at_once(wired: Wire, generate: Make) -> None:
-    house = wired()
-    house.gateway.submit(generate(client_credit=True))
+    house = wired(LimitSettings(outbox_tokens=4))
+    outbox = house.gateway.submit(generate())
     house.gateway.grant("r1", 1)
     house.gateway.grant("unknown", 1)
+    assert house.scheduler_messages() == []  # the outbox has room for no more than the first credit
+    house.gateway.deliver(token("a"))
+    await outbox.drain()
     assert house.scheduler_messages() == [Credit(id="r1", tokens=1)]
 
 
@@ -134,6 +138,43 @@ async def test_tenants_are_counted_while_their_requests_live(wired: Wire, genera
     assert (house.gateway.tenant_requests("t"), house.gateway.tenant_requests("")) == (2, 0)
     house.gateway.cancel("a")
     assert house.gateway.tenant_requests("t") == 1
+
+
+async def test_with_several_tenants_the_newest_requests_of_a_greedy_one_are_refused(
+    wired: Wire, generate: Make
+) -> None:
+    house = wired(LimitSettings(max_requests=4), several_tenants=True)
+
+    def submit(id: str) -> None:
+        house.gateway.submit(generate(id, tenant=id[0]))
+
+    submit("a0")
+    submit("a1")
+    for id in ("a2", "a3"):
+        with pytest.raises(ApiError, match="2 unfinished requests; with one more, only 1 of 4 places") as caught:
+            submit(id)
+        assert (caught.value.code, caught.value.status, caught.value.retry_after) == ("rate_limit_exceeded", 429, 1)
+    submit("b0")
+    with pytest.raises(ApiError, match="1 unfinished requests"):
+        submit("b1")
+    assert house.gateway.statistics().refused == {"rate_limit_exceeded": 3}
+    submit("c0")  # the last place, for a newcomer
+    with pytest.raises(ApiError, match="--max-requests"):
+        submit("d0")
+    house.gateway.cancel("b0")
+    with pytest.raises(ApiError, match="unfinished requests"):
+        submit("a4")
+    house.gateway.cancel("a0")
+    house.gateway.cancel("c0")
+    for _ in range(4):
+        await house.tokenizer.receive()
+    submit("a4")
+
+
+async def test_a_single_tenant_may_take_the_whole_house(wired: Wire, generate: Make) -> None:
+    house = wired(LimitSettings(max_requests=4))
+    for number in range(4):
+        house.gateway.submit(generate(f"a{number}", tenant="a"))
 
 
 async def test_ids_are_unique_and_carry_the_process(wired: Wire) -> None:

@@ -18,7 +18,7 @@ FINISHED = Finished(id="r", reason="stop", usage=Usage(prompt_tokens=1, completi
 async def test_drain_takes_everything_and_reports_the_tokens_taken() -> None:
     taken: list[int] = []
     outbox = Outbox("r", taken.append)
-    events: list[StreamEvent] = [Started(id="r", model="m"), token("a"), token("b", 3), FINISHED]
+    events: list[StreamEvent] = [Started(id="r", model="m", prompt_tokens=2), token("a"), token("b", 3), FINISHED]
     for event in events:
         outbox.push(event)
     with assert_checkpoints():

@@ -372,13 +372,14 @@ async def test_a_hanging_worker_does_not_make_a_stalled_reader(autojump_clock: t
         assert state.explain("a") == {0: "parked"}  # only now its reader has something to take
 
 
-async def test_a_client_that_grants_credit_gets_no_token_before_it_does(autojump_clock: trio.testing.MockClock) -> None:
-    state = SchedulerState()
+async def test_without_credit_no_token_is_generated(autojump_clock: trio.testing.MockClock) -> None:
+    state = SchedulerState(outbox_tokens=1)
     async with acting(state) as (scheduler, steps, _):
         scheduler.send_nowait(ready())
-        scheduler.send_nowait(admit("a", text(3), client_credit=True))
+        scheduler.send_nowait(admit("a", text(3)))
+        scheduler.send_nowait(done(await steps.receive()))
         await trio.testing.wait_all_tasks_blocked()
-        assert state.explain("a") == {0: "credit"}
+        assert state.explain("a") == {0: "parked"}
         scheduler.send_nowait(Credit(id="a", tokens=1))
         assert (await steps.receive()).chunks[0].sample
         await trio.testing.wait_all_tasks_blocked()

@@ -1,14 +1,17 @@
 """The tokenizer actor and what it refuses."""
 
+import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from triolet.actors.load_error import EngineLoadError
 from triolet.actors.text_tokenizer import TextTokenizer, load_text_tokenizer
-from triolet.actors.tokenizer import TokenizerLane, run_tokenizer
+from triolet.actors.tokenizer import MAX_WAITING, TokenizerLane, run_tokenizer
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed
 from triolet.protocol.messages import ToAdmission
@@ -86,3 +89,97 @@ async def test_the_actor_answers_everyone_and_skips_the_cancelled(
         nursery.cancel_scope.cancel()
     with pytest.raises(trio.EndOfChannel):
         receive.receive_nowait()
+
+
+class Tripping(TextTokenizer):
+    """The real one, which fails on one text as the library might."""
+
+    def __init__(self, real: TextTokenizer, error: BaseException) -> None:
+        super().__init__(real.tokenizer, real.template)
+        self.error = error
+
+    def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
+        if isinstance(prompt, TextPrompt) and prompt.text == "trip":
+            raise self.error
+        return super().encode(prompt, context_length=context_length, vocab_size=vocab_size)
+
+
+class Panic(BaseException):
+    """As a panic of the library comes: no Exception."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such merge"), Panic("index out of bounds")])
+async def test_a_text_on_which_the_library_fails_ends_its_own_request_alone(
+    wired: Callable[..., Wired],
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+) -> None:
+    caplog.set_level(logging.ERROR, "triolet.tokenizer")
+    house = wired()
+    outbox = house.gateway.submit(generate("bad", prompts=(TextPrompt(text="trip"),)))
+    house.gateway.submit(generate("good"))
+    send, receive = trio.open_memory_channel[ToAdmission](3)
+    async with trio.open_nursery() as nursery:
+        lane = TokenizerLane(Tripping(text_tokenizer, error), make_ready())
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, lane=lane, gateway=house.gateway))
+        assert (await receive.receive()).request.id == "good"
+        (failed,) = await outbox.drain()
+        assert isinstance(failed, Failed)
+        assert failed.code == "internal_error"
+        (record,) = caplog.records
+        assert "bad" in record.getMessage()
+        assert record.exc_info
+        with pytest.raises(ApiError) as caught:
+            await lane.tokenize(TextPrompt(text="trip"))
+        assert (caught.value.code, caught.value.status) == ("internal_error", 500)
+        assert await lane.tokenize(TextPrompt(text="the fox"))
+        nursery.cancel_scope.cancel()
+
+
+class Held(TextTokenizer):
+    """The real one, which decodes once it is let."""
+
+    def __init__(self, real: TextTokenizer) -> None:
+        super().__init__(real.tokenizer, real.template)
+        self.go = threading.Event()
+
+    def decode(self, ids: tuple[int, ...], *, vocab_size: int) -> str:
+        self.go.wait()
+        return super().decode(ids, vocab_size=vocab_size)
+
+
+async def test_direct_calls_wait_in_a_bounded_line_and_requests_pass_it(
+    generate: Callable[..., Generate], make_ready: Callable[..., Ready], text_tokenizer: TextTokenizer
+) -> None:
+    held = Held(text_tokenizer)
+    lane = TokenizerLane(held, make_ready())
+    order: list[str] = []
+
+    async def decode() -> None:
+        await lane.detokenize((5,))
+        order.append("direct")
+
+    async def prepare() -> None:
+        await lane.prepare([generate()])
+        order.append("request")
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(1 + MAX_WAITING):
+                nursery.start_soon(decode)
+            await trio.testing.wait_all_tasks_blocked()
+            for call in (lane.tokenize(TextPrompt(text="a")), lane.detokenize((5,))):
+                with pytest.raises(ApiError) as caught:
+                    await call
+                assert (caught.value.code, caught.value.retry_after) == ("server_overloaded", 1)
+            nursery.start_soon(prepare)
+            await trio.testing.wait_all_tasks_blocked()
+            held.go.set()
+    finally:
+        held.go.set()
+    assert order.index("request") <= 2
+    assert order.count("direct") == 1 + MAX_WAITING
+    assert await lane.tokenize(TextPrompt(text="a"))  # the line is empty again

@@ -29,11 +29,11 @@ class Wired(NamedTuple):
                 return messages
 
 
-def wire(limits: LimitSettings | None = None) -> Wired:
+def wire(limits: LimitSettings | None = None, *, several_tenants: bool = False) -> Wired:
     limits = limits or LimitSettings()
     to_tokenizer, tokenizer = trio.open_memory_channel[ToTokenizer](limits.max_requests)
     to_scheduler, scheduler = trio.open_memory_channel[ToScheduler](1000)
-    gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler)
+    gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler, several_tenants=several_tenants)
     return Wired(gateway, tokenizer, scheduler, to_scheduler)
 
 

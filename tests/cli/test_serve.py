@@ -13,7 +13,10 @@ from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import pytest
+import trio
+from trio_websocket import open_websocket_url
 
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
 
@@ -91,6 +94,41 @@ def test_the_drain_timeout_ends_a_running_answer() -> None:
         server.process.send_signal(signal.SIGTERM)
         assert b"data: [DONE]" not in _read_to_end(response)
         assert server.process.wait(timeout=EXIT_SECONDS) == 0
+
+
+async def test_what_the_drain_timeout_ends_is_told_so() -> None:
+    asked = {"prompt": "One", "max_tokens": 1800, "n": 8, "ignore_eos": True}  # 14,400 tokens: seconds
+    with served("--drain-timeout", "0.5") as server, trio.fail_after(EXIT_SECONDS):
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=EXIT_SECONDS, verify=False) as client,
+            open_websocket_url(f"{server.url.replace('http', 'ws')}/v1/stream") as socket,
+            client.stream("POST", "/v1/completions", json=asked | {"stream": True}) as streamed,
+            trio.open_nursery() as nursery,
+        ):
+            whole: list[httpx.Response] = []
+
+            async def ask_for_a_whole_answer() -> None:
+                whole.append(await client.post("/v1/completions", json=asked))
+
+            nursery.start_soon(ask_for_a_whole_answer)
+            await socket.send_message(json.dumps({"type": "create", "id": "a", "request": asked}))
+            assert json.loads(await socket.get_message())["type"] == "started"
+            while (await client.get("/internal/ledger")).json()["requests"] < 3:
+                await trio.lowlevel.checkpoint()
+            server.process.send_signal(signal.SIGTERM)
+            lines = [line async for line in streamed.aiter_lines() if line]
+            frames = [json.loads(await socket.get_message())]
+            while frames[-1]["type"] == "token":
+                frames.append(json.loads(await socket.get_message()))
+        _, report = server.process.communicate(timeout=EXIT_SECONDS)
+    assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert (frames[-1]["type"], frames[-1]["error"]["code"]) == ("failed", "shutting_down")
+    assert (whole[0].status_code, whole[0].json()["error"]["code"]) == (503, "shutting_down")
+    assert server.process.returncode == 0, report
+    # Every request has its line in the log, and nothing else has one.
+    logged = [line for line in report.splitlines() if re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line)]
+    assert len(logged) == 3, report
+    assert all(re.search(r" INFO triolet\.requests: \S+ error .* shutting_down$", line) for line in logged), report
 
 
 def test_the_second_signal_ends_a_running_answer_at_once() -> None:

@@ -53,7 +53,7 @@ def test_the_members_of_a_channel_can_be_told_apart(union: Any) -> None:  # Any:
 @pytest.mark.parametrize(
     "event",
     [
-        Started(id="r", model="m"),
+        Started(id="r", model="m", prompt_tokens=2),
         Token(id="r", index=0, text="ü", tokens=1),
         ChoiceFinished(id="r", index=0, reason="stop", stop_reason="END"),
         Finished(id="r", reason="length", usage=Usage(prompt_tokens=1, completion_tokens=2)),

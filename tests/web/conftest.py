@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -144,7 +145,7 @@ async def start_server(nursery: trio.Nursery) -> AsyncGenerator[StartServer, Non
     """Starts servers with the options of `serve`; all are stopped at the end of the test."""
     started: list[Served] = []
 
-    async def run(served: Served, options: dict[str, float], task_status: trio.TaskStatus[list[str]]) -> None:
+    async def run(served: Served, options: dict[str, Any], task_status: trio.TaskStatus[list[str]]) -> None:
         settings = {"drain_timeout": 0.0, "keep_alive_timeout": 60.0} | options
         await serve(
             small_app(served),
@@ -156,7 +157,7 @@ async def start_server(nursery: trio.Nursery) -> AsyncGenerator[StartServer, Non
         )
         served.stopped.set()
 
-    async def start(**options: float) -> Served:
+    async def start(**options: Any) -> Served:
         served = Served()
         urls = await nursery.start(partial(run, served, options))
         served.port = int(urls[0].rpartition(":")[2])

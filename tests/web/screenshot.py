@@ -11,14 +11,15 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 DOCS = Path(__file__).parents[2] / "docs"
 EARLIER = (
-    "Count from 5 to 12.",
-    "Sort 42, 7, 19, 88 and 3.",
-    "How many minutes are in 3 hours?",
-    "What is 347 + 285?",
+    "Count down from 12 to 3.",
+    "Tom lives in Rome. Anna lives in Paris. Where does Anna live?",
+    "Who are you?",
+    "Tell me a short story about a red fox called Emma who likes apples.",
 )
 CONVERSATION = (
-    "Extract name, age and city as JSON: Mia is 34 years old, lives in Oslo and works as a nurse.",
-    "Tell me a short story about a red fox called Emma who likes apples.",
+    "What is 347 + 285?",
+    "Give me the name, age and city as JSON: Mia lives in Oslo. She is 34 years old.",
+    "How many centimeters are in 12 meters?",
 )
 
 

@@ -36,7 +36,7 @@ LOGPROBS = (
     ),
 )
 EVENTS: list[StreamEvent] = [
-    Started(id="r", model="tiny"),
+    Started(id="r", model="tiny", prompt_tokens=7),
     Token(id="r", index=0, text="a", tokens=1),
     Token(id="r", index=1, text=ODD, tokens=1),
     Token(id="r", index=0, text="", tokens=1),  # held back
@@ -66,12 +66,21 @@ def test_a_stream_with_usage_is_the_golden_one(dialect: Literal["chat", "complet
 
 
 def test_usage_in_every_chunk_counts_up() -> None:
-    chunks = Chunks(reply("chat", include_usage=True, continuous_usage=True, prompt_tokens=7))
+    chunks = Chunks(reply("chat", include_usage=True, continuous_usage=True))
     events = encode(EVENTS, chunks).decode().split("\n\n")
     counts = [json.loads(event.removeprefix("data: "))["usage"] for event in events if event.startswith("data: {")]
     assert [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in counts] == [
-        (7, 0), (7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 4), (7, 4), (7, 5),
+        (7, 0), (7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 4), (7, 5), (7, 5),
     ]  # fmt: skip
+
+
+def test_a_stop_token_counts_in_its_choices_last_chunk() -> None:
+    chunks = Chunks(reply("completion", continuous_usage=True))
+    chunks.encode(Started(id="r", model="tiny", prompt_tokens=7))
+    chunks.encode(Token(id="r", index=0, text="a", tokens=1))
+    end = chunks.encode(ChoiceFinished(id="r", index=0, reason="stop", stop_tokens=1))
+    usage = json.loads(end.removeprefix(b"data: "))["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (7, 2, 9)
 
 
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029", "\x0b", "\x1e"])

@@ -180,6 +180,30 @@ async def test_shutdown_lets_a_stream_finish_and_takes_no_new_connection(start_s
         await served.stopped.wait()
 
 
+async def test_what_the_drain_timeout_ends_may_say_so(start_server):
+    served = await start_server(drain_timeout=0.0, on_drain_timeout=lambda: served.gate.set())
+    stream, idle = await served.connect(), await served.connect()
+    await stream.send_all(get("/canary"))
+    with trio.fail_after(SOON):
+        await receive_until(stream, b"line 9")
+        served.stop.set()
+        assert await at_end(idle)
+        assert (await receive_until(stream, b"\r\n0\r\n\r\n")).endswith(b"data: line 19\n\n\r\n0\r\n\r\n")
+        assert await at_end(stream)
+        await served.stopped.wait()
+
+
+async def test_the_drain_timeout_is_not_announced_when_all_has_ended(start_server):
+    announced = []
+    served = await start_server(drain_timeout=3600.0, on_drain_timeout=lambda: announced.append(True))
+    await served.connect()
+    with trio.fail_after(SOON):
+        await served.get("/")
+        served.stop.set()
+        await served.stopped.wait()
+    assert announced == []
+
+
 async def test_an_error_in_one_connection_stays_there(start_server, monkeypatch, caplog):
     sound = guard_http1.GuardedHTTP1._check_protocol
 

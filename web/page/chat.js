@@ -7,7 +7,7 @@ import { $, AnswerView, copyText, historyList, make, userMessage } from "./view.
 
 const EXAMPLES = [
   ["Arithmetic", "What is 347 + 285?"],
-  ["Sorting", "Sort these numbers from small to large: 42, 7, 19, 88, 3"],
+  ["Counting", "Count down from 12 to 3."],
   ["JSON", "Extract name, age and city as JSON: Mia is 34 years old, lives in Oslo and works as a nurse."],
   ["Story", "Tell me a short story about a red fox called Emma who likes apples."],
   ["Units", "How many centimeters are in 12 meters?"],

@@ -10,29 +10,31 @@ from .front import FrontDesk, Stream
 async def read(desk: FrontDesk, stream: Stream, habit: str, rng: random.Random, outbox_tokens: int) -> None:
     """Submit the request and behave like a client until its stream ends."""
     await trio.sleep(rng.uniform(0, 4))
-    grants = stream.admit.request.client_credit
-    desk.submit(stream, 0 if grants else outbox_tokens)
+    grants = habit == "grants"
+    desk.submit(stream, outbox_tokens)
     match habit:
         case "leaves":
             with trio.move_on_after(rng.expovariate(1.5)):
-                await _take_all(desk, stream, rng, pause=0.01, grants=grants)
+                await _take_all(desk, stream, rng, pause=0.01)
             desk.cancel(stream)
         case "stalls":
             for _ in range(rng.randrange(3)):
-                await _take_some(desk, stream, rng, pause=0.05, grants=grants)
+                await _take_some(desk, stream, rng, pause=0.05)
             await _wait_for_end(stream)
         case "slow":
-            await _take_all(desk, stream, rng, pause=0.5, grants=grants)
+            await _take_all(desk, stream, rng, pause=0.5)
         case _:
             await _take_all(desk, stream, rng, pause=0.005, grants=grants)
 
 
-async def _take_all(desk: FrontDesk, stream: Stream, rng: random.Random, *, pause: float, grants: bool) -> None:
+async def _take_all(desk: FrontDesk, stream: Stream, rng: random.Random, *, pause: float, grants: bool = False) -> None:
     while stream.terminal is None:
         await _take_some(desk, stream, rng, pause=pause, grants=grants)
 
 
-async def _take_some(desk: FrontDesk, stream: Stream, rng: random.Random, *, pause: float, grants: bool) -> None:
+async def _take_some(
+    desk: FrontDesk, stream: Stream, rng: random.Random, *, pause: float, grants: bool = False
+) -> None:
     if grants and stream.ahead == 0:
         desk.give(stream, rng.randrange(1, 20))
     if not stream.unread and stream.terminal is None:

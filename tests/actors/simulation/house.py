@@ -128,7 +128,7 @@ class Client:
         batches: int = 10**9,
     ) -> None:
         for _ in range(batches):
-            if self.admit.request.client_credit:
+            if self.habit == "grants":
                 gateway.grant(self.id, rng.randrange(1, 20))
             require(outbox.tokens_waiting <= outbox_tokens, f"{self.id} holds {outbox.tokens_waiting} tokens")
             try:

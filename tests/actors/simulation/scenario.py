@@ -9,7 +9,7 @@ from triolet.protocol.sampling import Sampling
 
 from .device import EOS, VOCABULARY
 
-HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "stalls")
+HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "grants", "grants", "stalls")
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ def draw_scenario(rng: random.Random) -> Scenario:
     return Scenario(
         num_blocks=num_blocks,
         max_step_tokens=rng.choice((4, 16, 64, 256)),
-        max_running=rng.choice((1, 3, 8, 16)),
+        max_running=rng.choice((1, 1, 2, 3, 8, 16)),
         max_steps_in_flight=rng.randrange(1, 4),
-        outbox_tokens=rng.choice((4, 16, 64, 256)),
+        outbox_tokens=rng.choice((1, 4, 16, 64, 256)),
         stall_timeout=10.0,
         context_length=context_length,
         death_rate=0.01 if deadly else 0.0,
@@ -69,7 +69,6 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
         tenant=rng.choice(("", "", "a")),
         cache_salt=rng.choice(("", "", "", "salt")),
         deadline=rng.uniform(1, 20) if rng.random() < 0.1 else None,
-        client_credit=rng.random() < 0.1,
     )
     stops = () if rng.random() < 0.5 else (EOS,) if rng.random() < 0.7 else (EOS, 7)
     return Admit(request=request, prompts=prompts, max_tokens=max_tokens, stop_token_ids=stops, eos_token_ids=(EOS,))

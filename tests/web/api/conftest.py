@@ -122,7 +122,7 @@ class ScriptedEngine:
         self.gateway.deliver(Token(id=request.id, index=index, text=text, tokens=1, logprobs=logprobs))
 
     def finish_choice(self, request: Generate, index: int = 0, reason: FinishReason = "stop") -> None:
-        self.gateway.choice_finished(ChoiceFinished(id=request.id, index=index, reason=reason), stop_tokens=1)
+        self.gateway.choice_finished(ChoiceFinished(id=request.id, index=index, reason=reason, stop_tokens=1))
 
 
 def logprob(text: str, offset: int) -> TokenLogprob:

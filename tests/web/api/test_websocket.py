@@ -122,9 +122,24 @@ async def test_a_name_in_use_is_refused(web, scripts) -> None:
         await client.create("a")
         assert [(await client.hear())["type"] for _ in range(2)] == ["started", "token"]
         await client.create("a")
-        failed = await client.hear()
-        assert (failed["type"], failed["error"]["param"]) == ("failed", "id")
+        error = await client.hear()
+        assert (error["type"], error["error"]["code"], error["error"]["param"]) == ("error", "invalid_value", "id")
         assert len(web.engine.requests) == 1
+        await client.say(type="cancel", id="a")
+        finished = await client.hear()
+        assert (finished["type"], finished["id"], finished["seq"]) == ("finished", "a", 2)
+
+
+@pytest.mark.parametrize("request_body", [CHAT, {"prompt": "Hi"}])
+async def test_stream_options_need_no_stream(web, request_body: dict[str, object]) -> None:
+    async with connect(web) as client:
+        for stream in ({}, {"stream": True}, {"stream": None}):
+            body = request_body | stream | {"stream_options": {"include_usage": True}}
+            await client.say(type="create", id="r1", request=body)
+            assert (await client.hear_all("r1"))[-1]["type"] == "finished"
+        await client.say(type="create", id="r1", request=body | {"stream": False})
+        (failed,) = await client.hear_all("r1")
+        assert (failed["error"]["code"], failed["error"]["param"]) == ("invalid_value", "stream")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +169,7 @@ async def test_what_the_engine_refuses_or_breaks_is_failed(web, scripts) -> None
         await client.create("a")
         (failed,) = await client.hear_all("a")
         assert failed["error"]["code"] == "context_length_exceeded"
+        assert "retry_after" not in failed
         web.engine.script = scripts.break_down
         await client.create("b")
         assert (await client.hear_all("b"))[-1]["error"]["code"] == "engine_error"
@@ -165,7 +181,7 @@ async def test_a_socket_has_a_limit_of_requests(web, scripts) -> None:
         for id in ("a", "b", "c", "d"):
             await client.create(id)
         failed = await client.hear()
-        assert (failed["id"], failed["error"]["code"]) == ("d", "rate_limit_exceeded")
+        assert (failed["id"], failed["error"]["code"], failed["retry_after"]) == ("d", "rate_limit_exceeded", 1)
 
 
 async def test_credit_is_the_clients_from_its_first_frame_on(web, scripts) -> None:
