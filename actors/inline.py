@@ -50,7 +50,8 @@ async def run_inline(
             status.heard(trio.current_time())
             await trio.sleep(PING_INTERVAL)
 
-    with steps, scheduler, to_executor:
+    # `own_steps` is held open too: a step may follow before the scheduler hears that the executor has ended.
+    with steps, scheduler, to_executor, own_steps.clone():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hear)
             nursery.start_soon(feed)
