@@ -3,11 +3,15 @@
 The key is checked for every route but the few that `OPEN` names, by the matched endpoint and never by the path's text:
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
 constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
+
+A server on a loopback address that asks for no key answers to no name but localhost: a page anywhere in the world may
+let its own name point to 127.0.0.1 (DNS rebinding), and the browser then takes that server for the page's own.
 """
 
 import hmac
 from collections.abc import Iterable
 from hashlib import sha256
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from quart import websocket
@@ -16,6 +20,7 @@ from quart_trio import QuartTrio
 from werkzeug.datastructures import Headers
 
 from ..protocol.errors import ApiError
+from ..protocol.settings import ServeSettings
 from .connection import current_exchange
 
 OPEN = frozenset({"page", "page_file", "live", "stream"})  # endpoints; the WebSocket authenticates itself
@@ -66,16 +71,34 @@ def refuse_foreign_origin(handshake: BaseRequestWebsocket) -> None:
         raise ApiError("origin_forbidden", "Pages of other origins may not use this server.")
 
 
+def refuse_foreign_name(handshake: BaseRequestWebsocket) -> None:
+    """Raises ApiError (403) when the Host header is neither an address nor localhost."""
+    try:
+        name = urlsplit("//" + handshake.headers.get("Host", "")).hostname or "localhost"
+    except ValueError:
+        name = ""
+    if not (_is_address(name) or name == "localhost" or name.endswith(".localhost")):
+        raise ApiError(
+            "origin_forbidden",
+            f"This server is for its own machine and does not answer to the name {name!r}: use localhost, or start it "
+            "with --api-key or another --host.",
+        )
+
+
 def refuse_key_in_query(handshake: BaseRequestWebsocket) -> None:
     """Raises ApiError (401): query strings end up in logs, so a key in one is refused even when it is right."""
     if not KEY_IN_QUERY.isdisjoint(name.lower() for name in handshake.args):
         raise ApiError("invalid_api_key", "Send the API key in the Authorization header, not in the query string.")
 
 
-def register(app: QuartTrio, keys: Keys) -> None:
+def register(app: QuartTrio, keys: Keys, settings: ServeSettings) -> None:
+    own_machine_only = not keys and _is_loopback(settings.host)
+
     @app.before_request
     async def check() -> None:
         exchange = current_exchange()
+        if own_machine_only:
+            refuse_foreign_name(exchange)
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
             refuse_foreign_origin(exchange)
         if exchange.endpoint not in OPEN:
@@ -85,9 +108,23 @@ def register(app: QuartTrio, keys: Keys) -> None:
 
     @app.before_websocket
     async def check_handshake() -> None:
+        if own_machine_only:
+            refuse_foreign_name(websocket)
         refuse_foreign_origin(websocket)
         if keys:
             refuse_key_in_query(websocket)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.partition("%")[0])  # an IPv6 address may name its interface
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ip_address(host.partition("%")[0]).is_loopback)
 
 
 def _digest(key: bytes) -> bytes:

@@ -10,6 +10,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from ..protocol.errors import REGISTRY, ApiError, ErrorCode
 from ..protocol.events import Failed
+from .metrics import HttpErrors
 
 log = logging.getLogger("triolet.http")
 
@@ -46,23 +47,27 @@ def unexpected(error: Exception) -> ApiError:
     return ApiError("internal_error", "The server made a mistake while handling this request; its log has the details.")
 
 
-def register(app: QuartTrio) -> None:
+def register(app: QuartTrio, http_errors: HttpErrors) -> None:
+    def answer(error: ApiError) -> Response:
+        http_errors.add(error.code)
+        return error_response(error)
+
     @app.errorhandler(ApiError)
     async def refused(error: ApiError) -> Response:
-        return error_response(error)
+        return answer(error)
 
     @app.errorhandler(HTTPException)
     async def framework(error: HTTPException) -> Response:
         status = error.code or 500
         code = _CODE_OF_STATUS.get(status, "bad_request" if status < 500 else "internal_error")
-        response = error_response(ApiError(code, _message(code, error)))
+        response = answer(ApiError(code, _message(code, error)))
         if isinstance(error, MethodNotAllowed) and error.valid_methods:
             response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
         return response
 
     @app.errorhandler(Exception)
     async def bug(error: Exception) -> Response:
-        return error_response(unexpected(error))
+        return answer(unexpected(error))
 
 
 def _message(code: ErrorCode, error: HTTPException) -> str:

@@ -4,13 +4,16 @@
 - permessage-deflate is never negotiated: 261 KB of it inflate to 256 MB before any size check sees them.
 - A message above `config.websocket_max_message_size`, or a malformed frame, closes the connection (1009, 1002, 1007);
   hypercorn would go on collecting the message.
+- A handshake that the application refuses ends its HTTP/1.1 connection, and says so: it has become a WebSocket's, and a
+  further request on it would get no answer.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from hypercorn.protocol.events import Body, Data, EndBody, Event, Request, Response, StreamClosed
-from hypercorn.protocol.ws_stream import FrameTooLargeError, WSStream
+from hypercorn.protocol.ws_stream import ASGIWebsocketState, FrameTooLargeError, WSStream
+from hypercorn.typing import WebsocketResponseBodyEvent
 from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
@@ -62,6 +65,11 @@ class GuardedWebSocketStream(WSStream):
                 answer = event.response() if self.connection.state is ConnectionState.REMOTE_CLOSING else event
                 await self._close(answer)
                 return
+
+    async def _send_rejection(self, message: WebsocketResponseBodyEvent) -> None:
+        if self.state is ASGIWebsocketState.HANDSHAKE and self.scope["http_version"].startswith("1"):
+            self.response["headers"] = [*self.response["headers"], (b"connection", b"close")]
+        await super()._send_rejection(message)
 
     async def _tell(self, message: dict[str, object]) -> None:
         put: Callable[[object], Awaitable[None]] | None = self.app_put  # pyright: ignore  untyped in hypercorn

@@ -1,6 +1,7 @@
 """Everything but generation: small routes, errors in the OpenAI shape everywhere, keys, origins, the page's files."""
 
 import gzip
+import re
 
 import msgspec
 import pytest
@@ -49,7 +50,7 @@ async def test_health_tells_the_reason(web) -> None:
 
 
 async def test_what_operators_read(web) -> None:
-    assert (await web.client.get("/metrics")).text == "triolet_up 1\n"
+    assert (await web.client.get("/metrics")).text.startswith("triolet_up 1\n")
     assert (await web.client.get("/internal/ledger")).json() == {"requests": 0}
     assert set((await web.client.get("/version")).json()) == {"version", "components"}
 
@@ -124,6 +125,18 @@ async def test_a_bug_is_a_500_without_details(web, caplog, monkeypatch) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
+async def test_requests_refused_at_the_edge_are_counted_by_code(web) -> None:
+    for path in ("/nothing", "/nowhere"):
+        await web.client.get(path)
+    await web.client.post("/v1/chat/completions", json={"model": "tiny", "messages": [], "surprise": 1})
+    await web.client.get("/v1/models", headers={"Host": "rebound.example"})
+    text = (await web.client.get("/metrics")).text
+    counted = dict(re.findall(r'triolet_http_errors_total{code="(\w+)"} (\d+)', text))
+    assert counted["not_found"] == "2"
+    assert counted["origin_forbidden"] == "1"
+    assert sum(map(int, counted.values())) == 4
+
+
 async def test_request_ids_are_echoed_or_made(web) -> None:
     response = await web.client.get("/health", headers={"X-Request-Id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
@@ -138,6 +151,27 @@ async def test_pages_of_other_origins_may_not_post(web, origin: str) -> None:
     assert error(response) == (403, "origin_forbidden")
     assert "access-control-allow-origin" not in response.headers
     assert (await web.client.post("/tokenize", json={"prompt": ""}, headers={"Origin": web.url})).status_code == 200
+
+
+NAMES = {
+    "localhost": 200,
+    "LOCALHOST:8000": 200,
+    "chat.localhost:8000": 200,
+    "127.0.0.1:8000": 200,
+    "[::1]:8000": 200,
+    "rebound.example:8000": 403,
+    "localhost.example": 403,
+    "127.0.0.1.example": 403,
+    "[::1": 403,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_server_on_loopback_without_keys_answers_to_no_foreign_name(web, name: str) -> None:
+    response = await web.client.get("/v1/models", headers={"Host": name, "Origin": f"http://{name}"})
+    assert response.status_code == NAMES[name]
+    if NAMES[name] == 403:
+        assert error(response) == (403, "origin_forbidden")
 
 
 async def test_the_pages_files(web) -> None:
@@ -162,6 +196,10 @@ class TestWithKeys:
     @pytest.fixture
     def settings(self, settings: ServeSettings) -> ServeSettings:
         return msgspec.structs.replace(settings, api_keys=("first", "secönd"))
+
+    async def test_any_name_will_do_where_a_key_is_asked_for(self, web) -> None:
+        headers = {"Host": "llm.example", "Authorization": "Bearer first"}
+        assert (await web.client.get("/v1/models", headers=headers)).status_code == 200
 
     @pytest.mark.parametrize("path", ["/", "/static/chat.css", "/health/live"])
     async def test_the_page_and_liveness_are_open(self, web, path: str) -> None:

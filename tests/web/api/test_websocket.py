@@ -252,6 +252,8 @@ async def test_a_draining_server_closes_a_socket_once_it_is_idle(web, scripts) -
 
 async def test_pages_of_other_origins_are_refused(web) -> None:
     assert await refused(web, "/v1/stream", {"Origin": "https://elsewhere.example"}) == (403, "origin_forbidden")
+    foreign = {"Host": "rebound.example", "Origin": "http://rebound.example"}
+    assert await refused(web, "/v1/stream", foreign) == (403, "origin_forbidden")
     async with connect(web, origin=web.url) as client:
         await client.create("a")
         await client.hear_all("a")
