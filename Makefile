@@ -5,6 +5,7 @@
 #   make test                         lint, types, house rules and the test suite   (ARGS="-k outbox" selects tests)
 #   make check                        the first part of it: lint, types and house rules
 #   make bench                        the engine without HTTP on this machine
+#   make kernels                      compile every GPU kernel for sm_80 and sm_90 (no GPU needed) and show what it uses
 #   make clean                        forget .venv and everything built
 
 SHELL := /bin/bash
@@ -13,7 +14,7 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check bench clean
+.PHONY: serve test check bench kernels clean
 
 serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
@@ -29,6 +30,9 @@ check: .venv/.test
 
 bench: .venv/.serve
 	@exec $(BIN)/triolet bench offline $(ARGS)
+
+kernels: .venv/.test
+	$(BIN)/python -m triolet.loadtest.device.compile_kernels --processes 2 $(ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

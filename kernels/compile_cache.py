@@ -3,8 +3,8 @@
 numba's disk cache knows only the file of the cached function. Code that an intrinsic emits, or that lives in another
 file, may change without invalidating it, and the old machine code then runs silently. So the folder's name carries a
 hash of every kernel source and of the compiler's version; numba itself adds the CPU's name and features to the keys
-inside. Every module with compiled functions calls prepare_compile_cache() before it decorates one (`compiled` does
-so).
+inside. Triton's files (`gpu*.py` and the folder `gpu`) are no part of it. Every module with compiled functions calls
+prepare_compile_cache() before it decorates one (`compiled` does so).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def _source_hash() -> str:
         digest.update(f"{package} {importlib.metadata.version(package)}\n".encode())
     root = Path(__file__).parent
     for file in sorted(root.rglob("*.py")):
-        digest.update(str(file.relative_to(root)).encode())
-        digest.update(file.read_bytes())
+        name = file.relative_to(root)
+        if name.parts[0] != "gpu" and not file.name.startswith("gpu"):
+            digest.update(str(name).encode())
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 

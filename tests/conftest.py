@@ -1,4 +1,6 @@
-"""A real `triolet serve` over TCP, with its worker process and the bundled model, for every test that wants one."""
+"""Triton interprets in tests. And for every test that wants one, a real `triolet serve` over TCP, with its worker
+process and the bundled model.
+"""
 
 import subprocess
 import sys
@@ -8,6 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from triolet.kernels.gpu.mode import interpret_kernels
+
+# Before anything imports Triton. A process that interprets cannot compile: compiling is tested in processes of its own.
+interpret_kernels()
 
 READY_LINE = "Triolet is ready at "
 STOP_SECONDS = 30.0  # for an idle server to leave; it takes well under one

@@ -1,0 +1,94 @@
+"""Compile every launch-table row ahead of time, with no GPU: `python -m triolet.loadtest.device.compile_kernels`.
+
+Prints registers, spills, shared memory and tensor-core instructions per target, and exits with 1 where a kernel does
+not compile or falls short of what its row promises. `make kernels` runs it for every target.
+"""
+
+import argparse
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from triolet.kernels.gpu.catalogue import every_specialisation
+from triolet.kernels.gpu.compiling import compile_for, faults
+
+
+def compiled(job: tuple[int, int]) -> dict[str, Any]:  # Any: a JSON object
+    """One specialisation (by its place in the catalogue) for one capability."""
+    place, capability = job
+    operation, specialisation = list(every_specialisation())[place]
+    row: dict[str, Any] = {
+        "operation": operation,
+        "kernel": specialisation.name,
+        "capability": capability,
+        "constants": {name: str(value) for name, value in specialisation.constants.items()},
+    }
+    try:
+        code = compile_for(specialisation, capability)
+    except Exception as error:  # whatever Triton and ptxas raise: it is this row's result
+        return row | {"faults": [f"does not compile: {type(error).__name__}: {str(error).strip().splitlines()[-1]}"]}
+    used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps")}
+    counts = dict(code.instructions)
+    return row | used | {"instructions": counts, "faults": faults(specialisation, capability, code)}
+
+
+def jobs(only: str, capabilities: list[int]) -> list[tuple[int, int]]:
+    return [
+        (place, capability)
+        for place, (operation, specialisation) in enumerate(every_specialisation())
+        if only in ("", operation)
+        for capability in specialisation.capabilities
+        if capability in capabilities
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    shown = Table("operation", "kernel", "sm", "constants", "registers", "spills", "shared", "instructions", "faults")
+    for row in rows:
+        counts = {name: n for name, n in row.get("instructions", {}).items() if n}
+        shown.add_row(
+            row["operation"],
+            row["kernel"],
+            str(row["capability"]),
+            " ".join(f"{name}={value}" for name, value in row["constants"].items()),
+            *(str(row.get(key, "–")) for key in ("registers", "spills", "shared")),
+            " ".join(f"{name} {n}" for name, n in counts.items()),
+            "; ".join(row["faults"]),
+        )
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m triolet.loadtest.device.compile_kernels", description=__doc__)
+    parser.add_argument("--only", default="", help="one operation, such as paged_attention")
+    parser.add_argument("--capability", type=int, action="append", help="80 or 90; both unless given")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
+    options = parser.parse_args()
+    todo = jobs(options.only, options.capability or [80, 90])
+    if not todo:
+        sys.exit(f"no kernel to compile: --only {options.only!r} names no operation of the catalogue")
+    with ProcessPoolExecutor(options.processes) as pool:
+        rows = list(track(pool.map(compiled, todo), "compiling", len(todo), console=Console(stderr=True)))
+    Console(width=200).print(table(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1))
+    wrong = sum(bool(row["faults"]) for row in rows)
+    print(f"{len(rows)} compiled, {wrong} at fault, Triton {_version()}")
+    sys.exit(1 if wrong else 0)
+
+
+def _version() -> str:
+    import triton
+
+    return str(triton.__version__)
+
+
+if __name__ == "__main__":
+    main()
