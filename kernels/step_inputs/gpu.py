@@ -1,0 +1,79 @@
+"""What a step reads, made on the device from what the host knows: few numbers, and no token that was just drawn.
+
+A running sequence has a slot: one row of `slot_rows` [slots, 1 + W], int32. Word 0 is the token that was drawn last,
+the other W are its block table. A given id of -1 means that token: the host has not read it yet.
+"""
+
+from ..gpu.language import jit, tl
+
+PAGE = tl.constexpr(64)
+TILE = tl.constexpr(64)  # of tokens, and of block-table entries
+
+
+@jit(do_not_specialize=("count",))
+def scatter_kernel(values, places, target, count, BLOCK: tl.constexpr):
+    """target[places[i]] = values[i]: new blocks, and tokens that the host knows better."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    place = tl.load(places + index, mask=inside, other=0)
+    tl.store(target + place, tl.load(values + index, mask=inside, other=0), mask=inside)
+
+
+@jit(do_not_specialize=("tokens", "chunks"))
+def prepare_kernel(
+    chunk_slots, first_positions, starts, given_ids, slot_rows,
+    ids, positions, slots, lengths, block_tables, tokens, chunks, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A program per chunk, and one for the padding behind the last: tokens [starts[chunks], tokens) go nowhere."""
+    chunk = tl.program_id(0)
+    begin = tl.load(starts + chunk)
+    place = tl.arange(0, TILE)
+    if chunk < chunks:
+        count = tl.load(starts + chunk + 1) - begin
+        first = tl.load(first_positions + chunk)
+        length = tl.where(count > 0, first + count, 0)
+        tl.store(lengths + chunk, length)
+        row = slot_rows + tl.load(chunk_slots + chunk).to(tl.int64) * (WIDTH + 1)
+        for some in range(0, tl.cdiv(length, PAGE), TILE):
+            inside = some + place < WIDTH
+            blocks = tl.load(row + 1 + some + place, mask=inside, other=0)
+            tl.store(block_tables + chunk.to(tl.int64) * WIDTH + some + place, blocks, mask=inside)
+        drawn = tl.load(row)
+        for some in range(0, count, TILE):
+            inside = some + place < count
+            given = tl.load(given_ids + begin + some + place, mask=inside, other=0)
+            position = first + some + place
+            block = tl.load(row + 1 + position // PAGE, mask=inside, other=0)
+            tl.store(ids + begin + some + place, tl.where(given < 0, drawn, given), mask=inside)
+            tl.store(positions + begin + some + place, position, mask=inside)
+            tl.store(slots + begin + some + place, block * PAGE + position % PAGE, mask=inside)
+    else:
+        for some in range(begin, tokens, TILE):
+            inside = some + place < tokens
+            tl.store(ids + some + place, tl.zeros([TILE], tl.int32), mask=inside)
+            tl.store(positions + some + place, tl.zeros([TILE], tl.int32), mask=inside)
+            tl.store(slots + some + place, tl.full([TILE], -1, tl.int32), mask=inside)
+
+
+@jit(do_not_specialize=("rows",))
+def keep_drawn_kernel(drawn, row_slots, slot_rows, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The drawn token of each row becomes the next one of its slot; a negative slot keeps nothing."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    slot = tl.load(row_slots + index, mask=index < rows, other=-1)
+    token = tl.load(drawn + index, mask=slot >= 0, other=0)
+    tl.store(slot_rows + slot.to(tl.int64) * (WIDTH + 1), token, mask=slot >= 0)
+
+
+@jit(do_not_specialize=("blocks",))
+def copy_blocks_kernel(sources, targets, cache, blocks, WORDS: tl.constexpr, BLOCK: tl.constexpr):
+    """Blocks of a cache [parts, blocks, WORDS] of int32 words. A program copies BLOCK words of one pair in one part.
+
+    No block may be both source and target: the programs run in any order.
+    """
+    pair, part = tl.program_id(0), tl.program_id(1)
+    word = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    inside = word < WORDS
+    source = part.to(tl.int64) * blocks + tl.load(sources + pair)
+    target = part.to(tl.int64) * blocks + tl.load(targets + pair)
+    value = tl.load(cache + source * WORDS + word, mask=inside, other=0)
+    tl.store(cache + target * WORDS + word, value, mask=inside)
