@@ -1,0 +1,332 @@
+"""The device sampler against the definition, bit for bit; its promises; planted faults fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from triolet.kernels.gpu.language import jit, tl
+from triolet.kernels.gpu.table import Row
+from triolet.kernels.sampling import (
+    gpu_buffers,
+    gpu_draw,
+    gpu_filters,
+    gpu_launch,
+    gpu_numbers,
+    gpu_penalties,
+    gpu_threshold,
+    numbers,
+)
+from triolet.kernels.sampling.gpu_buffers import (
+    DeviceRows,
+    DeviceSampled,
+    make_rows,
+    make_sampled,
+    make_workspace,
+    merged_edits,
+    remember,
+)
+from triolet.kernels.sampling.gpu_rows import ROW_WORDS
+from triolet.kernels.sampling.gpu_table import SamplingLaunch
+from triolet.kernels.sampling.reference import sample as reference
+from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, SamplingRows
+
+from .mutants import mutated
+
+Float32Array = npt.NDArray[np.float32]
+VOCAB = 300  # two blocks of 256, the last one short
+NEUTRAL = {"repetition": 1, "temperature": 1, "top_p": 1, "target": -1, "top": -1}
+LOGPROB_SLACK = 1e-6  # see gpu_logprobs.py
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small rows have several blocks, and short lists several turns."""
+    monkeypatch.setattr(gpu_buffers, "TABLE", {80: (Row(None, SamplingLaunch(256, 4, 4), "a test's"),)})
+    monkeypatch.setattr(gpu_threshold, "CANDIDATES", tl.constexpr(128))
+    monkeypatch.setattr(gpu_penalties, "EDITS", tl.constexpr(1))
+
+
+def records(*rows: dict[str, object]) -> npt.NDArray[np.void]:
+    made = np.zeros(len(rows), ROW)
+    for record, fields in zip(made, rows, strict=True):
+        for name, value in (NEUTRAL | fields).items():
+            record[name] = value
+    return made
+
+
+def csr(rows: list[list[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    starts = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    return starts, np.array([token for row in rows for token in row], np.int32)
+
+
+def staged(batch: SamplingRows) -> DeviceRows:
+    """A batch on the device, a slot of the table for every row that has seen anything."""
+    count = len(batch.rows)
+    edits = merged_edits(batch)
+    rows = make_rows(count, VOCAB, edits=max(1, len(edits.tokens)), slots=count, masks=2, device="cpu")
+    rows.words.copy_(torch.from_numpy(batch.rows.view(np.int32).reshape(count, ROW_WORDS).copy()))
+    rows.edit_starts.copy_(torch.from_numpy(edits.starts))
+    rows.edit_tokens[: len(edits.tokens)] = torch.from_numpy(edits.tokens)
+    rows.edit_values[: len(edits.values)] = torch.from_numpy(edits.values)
+    for row in range(count if len(batch.seen_starts) else 0):
+        entries = slice(batch.seen_starts[row], batch.seen_starts[row + 1])
+        tokens = torch.from_numpy(batch.seen_tokens[entries].astype(np.int64))
+        slot = count - 1 - row
+        remember(rows.seen, slot, tokens, torch.from_numpy(batch.seen_counts[entries]))
+        rows.seen_slots[row] = slot
+    return rows
+
+
+def on_device(logits: Float32Array, rows: DeviceRows, **options: Any) -> DeviceSampled:  # Any: switches of sample
+    count = len(logits)
+    out = make_sampled(count, "cpu")
+    workspace = make_workspace(count, VOCAB, 90, "cpu")
+    gpu_launch.sample(torch.from_numpy(logits), rows, workspace, out, capability=90, **options)
+    return out
+
+
+def check(logits: Float32Array, batch: SamplingRows) -> DeviceSampled:
+    """The device says what the reference says; kernels that no row needs are not launched."""
+    rows = batch.rows
+    filters = bool(np.any((rows["top_k"] > 0) | (rows["top_p"] < 1) | (rows["min_p"] > 0)))
+    found = on_device(logits, staged(batch), filters=filters, reports=bool(np.any(rows["top"] >= 0)))
+    expected = reference(logits, batch)
+    sound = expected.status == OK
+    assert found.status.tolist() == expected.status.tolist()
+    assert found.ids.numpy()[sound].tolist() == expected.tokens[sound].tolist()
+    for row in np.flatnonzero(sound & (batch.rows["top"] >= 0)):
+        most = batch.rows["top"][row]
+        assert found.top_ids.numpy()[row, :most].tolist() == expected.top_tokens[row, :most].tolist()
+        here = np.append(found.top_logprobs.numpy()[row, :most], found.logprobs.numpy()[row])
+        there = np.append(expected.top_logprobs[row, :most], expected.logprobs[row])
+        assert np.array_equal(np.isfinite(here), np.isfinite(there))
+        finite = np.isfinite(there)
+        assert np.all(np.abs(here[finite] - there[finite]) <= LOGPROB_SLACK * np.maximum(1, np.abs(there[finite])))
+    return found
+
+
+def drawn_logits(count: int, scale: float = 4.0) -> Float32Array:
+    return (np.random.default_rng(count).normal(size=(count, VOCAB)) * scale).astype(np.float32)
+
+
+# numbers
+
+
+def test_numbers_are_those_of_the_cpu() -> None:
+    """Bit for bit; through kernels of one block."""
+    size = 4096
+    rng = np.random.default_rng(0)
+
+    @jit
+    def apply(source, out, WHICH: tl.constexpr, SIZE: tl.constexpr):
+        place = tl.arange(0, SIZE)
+        value = tl.load(source + place)
+        if WHICH == 0:
+            tl.store(out + place, gpu_numbers.weight(value))
+        elif WHICH == 1:
+            tl.store(out + place, gpu_numbers.logarithm(value))
+        else:
+            tl.store(out + place, gpu_numbers.gumbel(value.to(tl.uint32, bitcast=True)))
+
+    d = -np.geomspace(1e-9, 90, size).astype(np.float32)
+    x = np.geomspace(1e-11, 2.0**30, size).astype(np.float32)
+    words = rng.integers(0, 2**32, size, dtype=np.uint32)
+    words[:2] = 0, 2**32 - 1
+    expected = numbers.weight(np.maximum(d, numbers.LOWEST)), numbers.log(x), numbers.gumbel(words)
+    for which, source in enumerate((d, x, words.view(np.int32))):
+        out = torch.empty(size, dtype=torch.int32 if which == 0 else torch.float32)
+        apply[(1,)](torch.from_numpy(source), out, which, size)
+        assert np.array_equal(out.numpy(), expected[which]), which
+
+
+# the definition
+
+FILTER_ROWS: tuple[dict[str, object], ...] = (
+    {"top_k": 5},
+    {"top_p": 0.9},
+    {"top_p": 0.5, "temperature": 3.0},
+    {"min_p": 0.05},
+    {"top_k": 40, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
+    {"top_k": 10**6, "top_p": 0.999999},
+    {"top_p": 1e-6},
+    {"top_k": 1},
+    {"temperature": 0.0},
+    {"temperature": 50.0, "top_p": 0.99},
+)
+
+
+def test_draws_are_the_definitions() -> None:
+    """Every filter, alone and together, on rows with ties, excluded tokens and zeros of both signs."""
+    count = len(FILTER_ROWS)
+    logits = drawn_logits(count)
+    logits[1::3] = np.round(logits[1::3] / 2)
+    logits[2::3, np.random.default_rng(1).random(VOCAB) < 0.5] = -np.inf
+    logits[-3] = np.where(logits[-3] > 0, np.float32(0.0), np.float32(-0.0))
+    rows = records(
+        *({"seed": 2**40 + row, "position": 2**33 + row, "top": row - 1} | f for row, f in enumerate(FILTER_ROWS))
+    )
+    check(logits, SamplingRows(rows))
+
+
+def test_top_p_stops_at_the_edge() -> None:
+    """Equal weights, and a share that ends exactly at a token: that token is kept and the next is not."""
+    logits = np.full((6, VOCAB), -np.inf, np.float32)
+    logits[:, [3, 270, 280, 299]] = 1.5
+    seeds: list[dict[str, object]] = [{"top_p": 0.5, "seed": seed} for seed in range(6)]
+    found = check(logits, SamplingRows(records(*seeds)))
+    assert set(found.ids.tolist()) == {3, 270}
+
+
+def penalty_case() -> tuple[Float32Array, SamplingRows]:
+    """Greedy rows in which token 7 leads and token 270 is next: what each penalty does to 7 decides."""
+    cases: tuple[tuple[float, float, int, dict[str, object]], ...] = (
+        (5.0, 4.8, 0, {"presence": 0.9, "frequency": 0.1}),  # only in the prompt: neither applies
+        (5.0, 4.8, 1, {"presence": 0.1, "frequency": 0.15}),
+        (3.0, 1.8, 3, {"frequency": 0.5}),
+        (2.0, 1.5, 0, {"repetition": 1.7}),
+        (-1.0, -1.2, 2, {"repetition": 1.7}),
+    )
+    logits = np.full((len(cases), VOCAB), -5, np.float32)
+    logits[:, 7], logits[:, 270] = [case[0] for case in cases], [case[1] for case in cases]
+    starts, tokens = csr([[7, 290]] * len(cases))
+    counts = np.array([times for case in cases for times in (case[2], 1)], np.int32)
+    rows = records(*({"temperature": 0.0} | case[3] for case in cases))
+    return logits, SamplingRows(rows, starts, tokens, counts)
+
+
+def test_penalties_are_the_definitions() -> None:
+    assert check(*penalty_case()).ids.tolist() == [7, 270, 270, 270, 270]
+
+
+def test_bias_and_bans_are_the_definitions() -> None:
+    """A banned token stays banned, whatever its bias."""
+    logits = drawn_logits(3)
+    best = logits.argmax(-1)
+    bias_starts, bias_tokens = csr([[int(best[0]), 4], [], [270]])
+    banned_starts, banned_tokens = csr([[int(best[0])], [int(best[1])], []])
+    values = np.array([80, 3, 50], np.float32)
+    rows = records({"temperature": 0.0}, {"seed": 3}, {"top_p": 0.9})
+    lists = {"bias_starts": bias_starts, "bias_tokens": bias_tokens, "bias_values": values}
+    check(logits, SamplingRows(rows, **lists, banned_starts=banned_starts, banned_tokens=banned_tokens))
+
+
+def mask_case() -> None:
+    """Row 1 of the masks allows a few tokens: as if the others were -inf. Row 0 of the batch has no grammar."""
+    logits = drawn_logits(3)
+    allowed = [0, 31, 32, 270, 290, 299]
+    rows = staged(SamplingRows(records({}, {"temperature": 0.0}, {"seed": 9, "top_p": 0.95})))
+    bits = np.zeros(-(-VOCAB // 32) * 32, np.uint8)
+    bits[allowed] = 1
+    rows.masks[1] = torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
+    rows.mask_slots[1:] = 1
+    masked = logits.copy()
+    masked[1:] = -np.inf
+    masked[1:, allowed] = logits[1:, allowed]
+    expected = reference(masked, SamplingRows(records({}, {"temperature": 0.0}, {"seed": 9, "top_p": 0.95})))
+    assert on_device(logits, rows).ids.tolist() == expected.tokens.tolist()
+
+
+def test_a_grammar_allows_its_tokens_only() -> None:
+    mask_case()
+
+
+def test_rows_that_are_not_finite_are_reported_and_harm_nobody() -> None:
+    logits = drawn_logits(5)
+    logits[0, 299], logits[1, 200], logits[2], logits[3, 5] = np.nan, np.inf, -np.inf, -np.nan
+    rows = records(*({"top": 3, "top_p": 0.9, "seed": row} for row in range(5)))
+    found = check(logits, SamplingRows(rows))
+    assert found.status.tolist() == [NOT_FINITE] * 4 + [OK]
+    assert found.ids.tolist()[:4] == [0] * 4
+
+
+def test_a_row_with_a_target_only_reports_it() -> None:
+    logits = drawn_logits(2)
+    check(logits, SamplingRows(records({"target": 17, "top": MAX_TOP}, {"target": 0, "top": -1})))
+
+
+# promises
+
+
+def test_a_row_is_the_same_alone_and_without_kernels_it_does_not_need() -> None:
+    logits = drawn_logits(2)
+    rows = records(*({"seed": row, "position": 5} for row in range(2)))
+    together = on_device(logits, staged(SamplingRows(rows)))
+    plain = on_device(logits, staged(SamplingRows(rows)), filters=False, reports=False)
+    alone = [on_device(logits[row : row + 1], staged(SamplingRows(rows[row : row + 1]))).ids.item() for row in range(2)]
+    assert together.ids.tolist() == plain.ids.tolist() == alone
+
+
+def test_what_is_drawn_counts_as_seen() -> None:
+    logits = drawn_logits(1)
+    rows = staged(SamplingRows(records({"frequency": 100.0, "temperature": 0.0})))
+    rows.seen_slots[0] = 0
+    order = np.argsort(-logits[0])[:3].tolist()
+    options = {"filters": False, "reports": False}
+    assert [on_device(logits, rows, **options).ids.item() for _ in range(3)] == order
+    assert rows.seen[0, order].tolist() == [2, 2, 2]
+
+
+def test_more_rows_than_fit_the_workspace_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gpu_launch, gpu_buffers):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    rows = records(*({"seed": row, "top": 1} for row in range(3)))
+    bias_starts, bias_tokens = csr([[1], [], [2]])
+    edits = {"bias_starts": bias_starts, "bias_tokens": bias_tokens, "bias_values": np.full(2, 90, np.float32)}
+    check(drawn_logits(3), SamplingRows(rows, **edits))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    rows = make_rows(1, VOCAB, edits=1, slots=1, masks=1, device="cpu")
+    workspace, out = make_workspace(1, VOCAB, 90, "cpu"), make_sampled(1, "cpu")
+    assert 12 * VOCAB <= workspace.size <= 12 * VOCAB + 1024
+    with pytest.raises(ValueError, match="2 rows of logits, but room for 1"):
+        gpu_launch.sample(torch.zeros(2, VOCAB), rows, workspace, out, capability=90)
+    with pytest.raises(ValueError, match="rows of 300 values"):
+        gpu_launch.sample(torch.zeros(1, 64), rows, workspace, out, capability=90)
+
+
+# planted faults
+
+
+def draws_case() -> None:
+    rows = records(
+        *({"seed": 2**40 + row, "position": 2**33 + row, "temperature": t} for row, t in enumerate((0.1, 1.5, 20.0)))
+    )
+    check(drawn_logits(3, 1.0), SamplingRows(rows))
+
+
+def penalties_hold() -> None:
+    check(*penalty_case())
+
+
+FAULTS: list[tuple[Any, str, str, str, Any]] = [
+    (gpu_draw, "draw_kernel", "long(rows, row, SEED)", "long(rows, row, SEED) * 0", draws_case),
+    (gpu_draw, "draw_kernel", "half(rows, row, POSITION, 0)", "half(rows, row, POSITION, 0) * 0", draws_case),
+    (gpu_draw, "draw_kernel", "token + 64, b", "token + 64, c", draws_case),
+    (gpu_draw, "contenders", " - largest) * sharp", " - largest)", draws_case),
+    (gpu_filters, "rounded_up", "whole.to(tl.float64) < value", "whole.to(tl.float64) <= value",
+     test_top_p_stops_at_the_edge),
+    (gpu_threshold, "keeps", "token <= last", "token < last", test_top_p_stops_at_the_edge),
+    (gpu_threshold, "last_tie", "rank <= ties", "rank < ties", test_top_p_stops_at_the_edge),
+    (gpu_penalties, "allowed", "(token % 32)", "(31 - token % 32)", mask_case),
+    (gpu_penalties, "penalised", "value > 0.0", "value < 0.0", penalties_hold),
+    (gpu_penalties, "penalised", "counts >> 1", "counts", penalties_hold),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "name", "old", "new", "case"), FAULTS, ids=[fault[2][:30] for fault in FAULTS])
+def test_planted_faults_fail(
+    module: Any, name: str, old: str, new: str, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # Any: modules and functions
+    fault = mutated(getattr(module, name), old, new, tmp_path)
+    for user in (gpu_draw, gpu_filters, gpu_launch, gpu_penalties, gpu_threshold):
+        if hasattr(user, name):
+            monkeypatch.setattr(user, name, fault)
+    with pytest.raises(AssertionError):
+        case()
