@@ -1,0 +1,132 @@
+"""Paged attention of decode rows (one query token each): split over the cache, then reduced in a fixed order.
+
+Grid (programs, kv heads), static: what each program reads is in the plan (gpu_plan.py). Bound by memory: every page
+of keys and values is read once, by one program.
+"""
+
+from ..gpu.language import jit, tl
+from .gpu_plan import HEADER, RECORD, parts_of, split_pages
+from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales
+
+PARTS_AT_ONCE = tl.constexpr(16)
+
+
+@jit(do_not_specialize=("table_width", "sequences", "window"))
+def decode_kernel(
+    q, keys, values, key_scales, value_scales, starts, lengths, tables, plan, partials, maxima, totals, out,
+    q_stride, table_width, sequences, window, factor, cap,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr, WINDOWED: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr,
+    E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr, STRICT: tl.constexpr, SPLITS: tl.constexpr,
+    LEAST_SHARE: tl.constexpr,
+):  # fmt: skip
+    """keys and values: pointers, or descriptors of [pages * kv heads * PAGE, HEAD_DIM] with blocks of one page."""
+    program, kv_head = tl.program_id(0), tl.program_id(1)
+    share, listed = tl.load(plan), tl.load(plan + 1)
+    page = program * share
+    end = tl.minimum(page + share, listed)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    group, dim, token = tl.arange(0, ROWS), tl.arange(0, PADDED_DIM), tl.arange(0, PAGE)
+    is_query = (group < GROUP)[:, None]
+    if PADDED_DIM != HEAD_DIM:
+        is_query &= (dim < HEAD_DIM)[None, :]
+    head = kv_head * GROUP + group
+    row = 0
+    if page < end:
+        row = tl.load(plan + HEADER + RECORD * sequences + program)
+        if STRICT:  # this program's first part is the first that begins here
+            record = plan + HEADER + RECORD * row
+            first, pages = tl.load(record + 1), tl.load(record + 2)
+            split = split_pages(pages, SPLITS, LEAST_SHARE)
+            begin = tl.cdiv(page - first, split) * split
+            page = first + tl.minimum(begin, pages)
+            row += (begin >= pages).to(tl.int32)
+    while page < end:
+        record = plan + HEADER + RECORD * row
+        sequence, first, pages = tl.load(record), tl.load(record + 1), tl.load(record + 2)
+        slot, parts = parts_of(row, first, pages, share, STRICT, SPLITS, LEAST_SHARE)
+        begin = page - first
+        if STRICT:
+            split = split_pages(pages, SPLITS, LEAST_SHARE)
+            stop = tl.minimum(begin + split, pages)
+            slot += begin // split
+        else:
+            stop = tl.minimum(end - first, pages)
+            slot = row + program
+        length = tl.load(lengths + sequence)
+        lowest = 0
+        if WINDOWED:
+            lowest = tl.maximum(length - window, 0)
+        skipped = lowest // PAGE
+        table = tables + sequence * table_width + skipped
+        query = tl.load(starts + sequence).to(tl.int64)
+        query_row = tl.load(q + query * q_stride + head[:, None] * HEAD_DIM + dim[None, :], mask=is_query, other=0.0)
+        maximum = tl.full((ROWS,), NEVER, tl.float32)
+        total = tl.zeros((ROWS,), tl.float32)
+        output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
+        number = tl.load(table + begin)
+        for index in tl.range(begin, stop):
+            position = (skipped + index) * PAGE + token
+            seen = position < length
+            region = number * KV_HEADS + kv_head
+            key_scale, value_scale = None, None
+            if SCALED:
+                key_scale = read_scales(key_scales, region, seen, False)
+                value_scale = read_scales(value_scales, region, seen, True)
+            k = read_page(keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, False, DESCRIPTORS, E4M3_BITS)
+            scores = page_scores(query_row, k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
+            if WINDOWED:
+                scores = tl.where((seen & (position >= lowest))[None, :], scores, float("-inf"))
+            else:
+                scores = tl.where(seen[None, :], scores, float("-inf"))
+            v = read_page(values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, True, DESCRIPTORS, E4M3_BITS)
+            maximum, total, output = absorb(scores, v, value_scale, maximum, total, output, SCALED)
+            number = tl.load(table + tl.minimum(index + 1, stop - 1))
+        if parts == 1:
+            result = (output / total[:, None]).to(out.dtype.element_ty)
+            tl.store(out + (query * HEADS + head[:, None]) * HEAD_DIM + dim[None, :], result, mask=is_query)
+        else:
+            place = slot * HEADS + head
+            tl.store(partials + place[:, None] * HEAD_DIM + dim[None, :], output, mask=is_query)
+            tl.store(maxima + place, maximum, mask=group < GROUP)
+            tl.store(totals + place, total, mask=group < GROUP)
+        page = first + stop
+        row += (stop == pages).to(tl.int32)
+
+
+@jit(do_not_specialize=("sequences",))
+def reduce_kernel(
+    starts, plan, partials, maxima, totals, out, sequences,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, STRICT: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr,
+):  # fmt: skip
+    """Grid (sequences, heads). The parts of one row in order; a row in one part is written already."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    if row >= tl.load(plan + 2):
+        return
+    record = plan + HEADER + RECORD * row
+    sequence, first, pages = tl.load(record), tl.load(record + 1), tl.load(record + 2)
+    slot, parts = parts_of(row, first, pages, tl.load(plan), STRICT, SPLITS, LEAST_SHARE)
+    if parts == 1:
+        return
+    dim, some = tl.arange(0, PADDED_DIM), tl.arange(0, PARTS_AT_ONCE)
+    maximum, total = tl.full((1,), NEVER, tl.float32), tl.zeros((1,), tl.float32)
+    output = tl.zeros((PADDED_DIM,), tl.float32)
+    for begin in range(0, parts, PARTS_AT_ONCE):
+        is_part = begin + some < parts
+        place = (slot + begin + some) * HEADS + head
+        part_maxima = tl.load(maxima + place, mask=is_part, other=float("-inf"))
+        part_totals = tl.load(totals + place, mask=is_part, other=0.0)
+        part_outputs = tl.load(
+            partials + place[:, None] * HEAD_DIM + dim[None, :],
+            mask=is_part[:, None] & (dim < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        raised = tl.maximum(maximum, tl.max(part_maxima, 0))
+        weights, decay = tl.exp2(part_maxima - raised), tl.exp2(maximum - raised)
+        total = total * decay + tl.sum(weights * part_totals, 0)
+        output = output * decay + tl.sum(weights[:, None] * part_outputs, 0)
+        maximum = raised
+    result = (output / total).to(out.dtype.element_ty)
+    query = tl.load(starts + sequence).to(tl.int64)
+    tl.store(out + (query * HEADS + head) * HEAD_DIM + dim, result, mask=dim < HEAD_DIM)

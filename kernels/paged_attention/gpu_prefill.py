@@ -1,0 +1,109 @@
+"""Paged attention of prompt chunks: tiles of query rows over the pages of their sequence, the chunk's own included.
+
+Grid (kv heads, query tiles), static: tiles = tokens // TOKENS + sequences, of which a chunk of n tokens uses
+cdiv(n, TOKENS); a tile finds its chunk in `starts`. Late tiles have the most pages and start first. Chunks of one
+token belong to decode. Only pages on an edge (the diagonal, the sequence's end, the window's lower end) are masked.
+"""
+
+from ..gpu.language import jit, tl
+from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales
+
+
+@jit
+def attend_page(
+    query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+    maximum, total, output, factor, cap,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SOFT_CAPPED: tl.constexpr,
+    SCALED: tl.constexpr, E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr, WINDOWED: tl.constexpr,
+    EDGE: tl.constexpr,
+):  # fmt: skip
+    """Rows see the positions up to `high` [rows], or the last `window` of them; without EDGE, the whole page."""
+    position = page * PAGE + tl.arange(0, PAGE)
+    region = tl.load(table + page) * KV_HEADS + kv_head
+    held = position < length
+    key_scale, value_scale = None, None
+    if SCALED:
+        key_scale = read_scales(key_scales, region, held, False)
+        value_scale = read_scales(value_scales, region, held, EDGE)
+    k = read_page(keys, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, False, DESCRIPTORS, E4M3_BITS)
+    scores = page_scores(query_rows, k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
+    if EDGE:
+        seen = position[None, :] <= high[:, None]
+        if WINDOWED:
+            seen &= position[None, :] > (high - window)[:, None]
+        scores = tl.where(seen, scores, float("-inf"))
+    v = read_page(values, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, EDGE, DESCRIPTORS, E4M3_BITS)
+    return absorb(scores, v, value_scale, maximum, total, output, SCALED)
+
+
+@jit(do_not_specialize=("table_width", "sequences", "window"))
+def prefill_kernel(
+    q, keys, values, key_scales, value_scales, starts, lengths, tables, out,
+    q_stride, table_width, sequences, window, factor, cap,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    ROWS: tl.constexpr, WINDOWED: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr,
+    E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """keys and values: pointers, or descriptors of [pages * kv heads * PAGE, HEAD_DIM] with blocks of one page."""
+    kv_head = tl.program_id(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    TOKENS: tl.constexpr = ROWS // GROUP
+    sequence, beyond = 0, sequences
+    while beyond - sequence > 1:
+        middle = (sequence + beyond) // 2
+        if tl.load(starts + middle) // TOKENS + middle <= tile:
+            sequence = middle
+        else:
+            beyond = middle
+    begin = tl.load(starts + sequence)
+    tokens = tl.load(starts + sequence + 1) - begin
+    offset = (tile - (begin // TOKENS + sequence)) * TOKENS
+    if (tokens <= 1) | (offset >= tokens):
+        return
+    length = tl.load(lengths + sequence)
+    table = tables + sequence * table_width
+    row, dim = tl.arange(0, ROWS), tl.arange(0, PADDED_DIM)
+    token, head = row // GROUP, kv_head * GROUP + row % GROUP
+    is_query = ((token < TOKENS) & (offset + token < tokens))[:, None]
+    if PADDED_DIM != HEAD_DIM:
+        is_query &= (dim < HEAD_DIM)[None, :]
+    query = (begin + offset).to(tl.int64)
+    at_row = token[:, None] * q_stride + head[:, None] * HEAD_DIM + dim[None, :]
+    query_rows = tl.load(q + query * q_stride + at_row, mask=is_query, other=0.0)
+    earliest = length - tokens + offset
+    latest = tl.minimum(earliest + TOKENS, length) - 1
+    high = earliest + token
+    # Pages: [first, inner) have the window's lower end, [inner, outer) are seen whole, [outer, stop) the diagonal.
+    first, inner = 0, 0
+    stop = latest // PAGE + 1
+    if WINDOWED:
+        first = tl.maximum(earliest - window + 1, 0) // PAGE
+        inner = tl.minimum(tl.cdiv(tl.maximum(latest - window + 1, 0), PAGE), stop)
+    outer = tl.maximum((earliest + 1) // PAGE, inner)
+    maximum = tl.full((ROWS,), NEVER, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
+    if WINDOWED:
+        for page in tl.range(first, inner):
+            maximum, total, output = attend_page(
+                query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+                maximum, total, output, factor, cap,
+                KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, True,
+            )  # fmt: skip
+    for page in tl.range(inner, outer):
+        maximum, total, output = attend_page(
+            query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+            maximum, total, output, factor, cap,
+            KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, False,
+        )  # fmt: skip
+    for page in tl.range(outer, stop):
+        maximum, total, output = attend_page(
+            query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+            maximum, total, output, factor, cap,
+            KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, True,
+        )  # fmt: skip
+    total = tl.where(total > 0, total, 1.0)  # a row of no query may see no key
+    result = (output / total[:, None]).to(out.dtype.element_ty)
+    at_out = (token * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
+    tl.store(out + query * (HEADS * HEAD_DIM) + at_out, result, mask=is_query)

@@ -1,0 +1,94 @@
+"""What prefill and decode do alike with one page of the cache: its scores, and its share of the online softmax.
+
+Rows are (token, query head of the group): every query head of a kv head goes through one matrix product, so that its
+keys and values are read once. Softmax in base 2: scores carry the factor log2(e).
+
+A page that a row does not see leaves its maximum, sum and output exactly as they were: the maximum starts at a finite
+NEVER, masked scores are -inf, so the probabilities are 0 and the decay is 2**0.
+"""
+
+from ..gpu.language import jit, tl
+
+PAGE = tl.constexpr(64)  # tokens: a cache page is a tile
+NEVER = tl.constexpr(-1.0e30)
+E4M3_REBIASED = tl.constexpr(2.0**120)  # from float32's exponent bias (127) to e4m3's (7)
+
+
+@jit
+def widened(stored, DTYPE: tl.constexpr, E4M3_BITS: tl.constexpr):
+    """Cache values as matrix operands, exactly. Below sm_89 Triton knows no e4m3: its bits are moved into float32's
+    place, which is right for subnormals too. NaN becomes 480: nothing writes one, and stale bytes are masked.
+    """
+    if E4M3_BITS:
+        bits = stored.to(tl.int32)
+        moved = ((bits & 0x80) << 24) | ((bits & 0x7F) << 20)
+        stored = moved.to(tl.float32, bitcast=True) * E4M3_REBIASED
+    return stored.to(DTYPE)
+
+
+@jit
+def read_page(
+    cache, region, seen, DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, E4M3_BITS: tl.constexpr,
+):  # fmt: skip
+    """[PAGE, PADDED_DIM] of region page * kv heads + kv head. MASKED: zeros for tokens that are not `seen` [PAGE].
+
+    A page is always there whole, so bytes nobody wrote are read without harm; only as values must they not be used:
+    0 * NaN is NaN.
+    """
+    if DESCRIPTORS:
+        stored = cache.load([region * PAGE, 0])
+        if MASKED:
+            stored = tl.where(seen[:, None], stored, tl.zeros_like(stored))
+    else:
+        token, dim = tl.arange(0, PAGE), tl.arange(0, PADDED_DIM)
+        place = cache + region.to(tl.int64) * (PAGE * HEAD_DIM) + (token[:, None] * HEAD_DIM + dim[None, :])
+        if MASKED and PADDED_DIM != HEAD_DIM:
+            stored = tl.load(place, mask=seen[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
+        elif MASKED:
+            stored = tl.load(place, mask=seen[:, None], other=0.0)
+        elif PADDED_DIM != HEAD_DIM:
+            stored = tl.load(place, mask=(dim < HEAD_DIM)[None, :], other=0.0)
+        else:
+            stored = tl.load(place)
+    return widened(stored, DTYPE, E4M3_BITS)
+
+
+@jit
+def read_scales(scales, region, seen, MASKED: tl.constexpr):
+    """[PAGE], one for each token of a region. A stale one may be NaN like a stale value."""
+    place = scales + region.to(tl.int64) * PAGE + tl.arange(0, PAGE)
+    if MASKED:
+        scale = tl.load(place, mask=seen, other=0.0)
+    else:
+        scale = tl.load(place)
+    return scale
+
+
+@jit
+def page_scores(q, k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr):
+    """[rows, PAGE] in base 2. key_scale [PAGE] belongs to the stored keys.
+
+    Plain: factor = scale * log2(e). Soft cap c: c tanh(s * scale / c) with factor = 2 log2(e) * scale / c and
+    cap = c * log2(e), from tanh(x) = 1 - 2 / (exp(2x) + 1), which neither overflows nor loses its limits.
+    """
+    scores = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
+    if SCALED:
+        scores *= key_scale[None, :]
+    scores *= factor
+    if SOFT_CAPPED:
+        scores = cap - 2.0 * cap / (tl.exp2(scores) + 1.0)
+    return scores
+
+
+@jit
+def absorb(scores, v, value_scale, maximum, total, output, SCALED: tl.constexpr):
+    """One page's share of the online softmax. value_scale [PAGE] must be 0 and v finite where nobody looks."""
+    raised = tl.maximum(maximum, tl.max(scores, 1))
+    weights = tl.exp2(scores - raised[:, None])
+    decay = tl.exp2(maximum - raised)
+    total = total * decay + tl.sum(weights, 1)
+    if SCALED:
+        weights *= value_scale[None, :]
+    output = tl.dot(weights.to(v.dtype), v, output * decay[:, None], out_dtype=tl.float32, input_precision="ieee")
+    return raised, total, output

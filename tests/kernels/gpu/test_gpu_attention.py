@@ -1,0 +1,50 @@
+"""Paged attention's kernels against the definition: ragged batches, every format, stale NaN in every unused place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .attention_batch import BF16, FP8, INT8, drawn_batch, small_launch
+
+# Prompt chunks (the whole prompt, the end of one, one that ends with its page) between decode rows.
+MIXED = [(1, 130), (5, 5), (1, 64), (9, 71), (1, 1), (3, 128), (1, 200)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size"),
+    [(2, 2, 64), (6, 2, 64), (7, 1, 64), (20, 1, 64), (2, 1, 80), (2, 1, 96), (2, 1, 128), (2, 1, 256)],
+)
+def test_heads_and_sizes(heads: int, kv_heads: int, size: int) -> None:
+    assert drawn_batch(MIXED, heads, kv_heads, size).passes(small_launch(3 * kv_heads, rows=32))
+
+
+@pytest.mark.parametrize("descriptors", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "cache"), [(BF16, FP8), (BF16, INT8), (torch.float16, torch.float16), (torch.float32, torch.float32)]
+)
+def test_formats(dtype: torch.dtype, cache: torch.dtype, descriptors: bool) -> None:
+    batch = drawn_batch(MIXED, 2, 1, 64, dtype=dtype, cache=cache)
+    assert batch.passes(small_launch(3, descriptors=descriptors))
+
+
+def test_a_descriptor_pads_the_head() -> None:
+    assert drawn_batch(MIXED, 2, 1, 80).passes(small_launch(3, descriptors=True))
+
+
+def test_e4m3_by_its_bits() -> None:
+    batch = drawn_batch(MIXED, 2, 1, cache=FP8)
+    by_type, by_bits = (batch.attend(small_launch(3, e4m3_bits=bits)) for bits in (False, True))
+    assert torch.equal(by_type[:-1], by_bits[:-1])
+
+
+@pytest.mark.parametrize("window", [1, 60, 64, 100])
+def test_windows(window: int) -> None:
+    batch = drawn_batch(MIXED, 2, 1, dtype=torch.float32)
+    assert batch.passes(small_launch(3), window=window)
+    assert batch.passes(small_launch(3, strict=True), window=window)
+
+
+@pytest.mark.parametrize("soft_cap", [0.5, 30.0])
+def test_soft_cap(soft_cap: float) -> None:
+    assert drawn_batch(MIXED, 2, 1).passes(small_launch(3), soft_cap=soft_cap)

@@ -1,0 +1,98 @@
+"""Faults planted in the attention kernels: the check that the kernels pass must refuse each one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from triolet.kernels.paged_attention import gpu_decode, gpu_launch, gpu_prefill, gpu_tile
+
+from .attention_batch import FP8, drawn_batch, small_launch
+from .mutants import mutated
+
+# Two decode rows, of which the first is split and ends inside a page, and a prompt chunk over two pages.
+CHUNKS = [(1, 150), (5, 70), (1, 64)]
+
+
+@dataclass(frozen=True)
+class Fault:
+    kernel: Any  # Any: what triton.jit returns
+    old: str
+    new: str
+    used_in: tuple[ModuleType, ...] = (gpu_launch,)  # where the mutant takes the kernel's name
+    cache: torch.dtype | None = None
+    form: dict[str, Any] = field(default_factory=dict)  # Any: window, soft_cap
+    descriptors: bool = False
+
+
+TILE_USERS = (gpu_decode, gpu_prefill)
+DECODE, PREFILL, REDUCE = gpu_decode.decode_kernel, gpu_prefill.prefill_kernel, gpu_decode.reduce_kernel
+WINDOW = {"window": 40}
+FAULTS = {
+    "decode sees one key too many": Fault(DECODE, "position < length", "position <= length"),
+    "decode sees one key too few": Fault(DECODE, "position < length", "position < length - 1"),
+    "decode window one too short": Fault(DECODE, "position >= lowest", "position > lowest", form=WINDOW),
+    "prefill sees the next key": Fault(
+        gpu_prefill.attend_page, "<= high[:, None]", "<= high[:, None] + 1", (gpu_prefill,)
+    ),
+    "prefill does not see its own key": Fault(
+        gpu_prefill.attend_page, "<= high[:, None]", "< high[:, None]", (gpu_prefill,)
+    ),
+    "prefill leaves the diagonal unmasked": Fault(PREFILL, "(earliest + 1) // PAGE", "(earliest + PAGE) // PAGE"),
+    "prefill window one too long": Fault(
+        gpu_prefill.attend_page, "(high - window)", "(high - window - 1)", (gpu_prefill,), form=WINDOW
+    ),
+    "output not rescaled": Fault(gpu_tile.absorb, "output * decay[:, None]", "output", TILE_USERS),
+    "sum not rescaled": Fault(gpu_tile.absorb, "total * decay", "total", TILE_USERS),
+    "decode reads a stale last page": Fault(DECODE, "tl.minimum(index + 1, stop - 1)", "tl.minimum(index, stop - 1)"),
+    "prefill reads a stale last page": Fault(
+        gpu_prefill.attend_page, "tl.load(table + page)", "tl.load(table + tl.minimum(page, 0))", (gpu_prefill,)
+    ),
+    "NaN in a page's tail reaches V": Fault(
+        gpu_tile.read_page, "mask=seen[:, None], other=0.0", "", TILE_USERS
+    ),
+    "NaN in a page's tail reaches V through a descriptor": Fault(
+        gpu_tile.read_page, "tl.where(seen[:, None], stored, tl.zeros_like(stored))", "stored", TILE_USERS,
+        descriptors=True,
+    ),
+    "NaN in a tail's scale reaches V": Fault(
+        gpu_tile.read_scales, "tl.load(place, mask=seen, other=0.0)", "tl.load(place)", TILE_USERS, cache=FP8
+    ),
+    "keys without their scale": Fault(
+        gpu_tile.page_scores, "scores *= key_scale[None, :]", "scores *= 1.0", TILE_USERS, cache=FP8
+    ),
+    "values without their scale": Fault(
+        gpu_tile.absorb, "weights *= value_scale[None, :]", "weights *= 1.0", TILE_USERS, cache=FP8
+    ),
+    "soft cap with half its range": Fault(
+        gpu_tile.page_scores, "cap - 2.0 * cap", "cap - cap", TILE_USERS, form={"soft_cap": 2.0}
+    ),
+    "a part left out of the reduction": Fault(REDUCE, "begin + some < parts", "begin + some < parts - 1"),
+    "parts not weighed": Fault(REDUCE, "weights[:, None] * part_outputs", "part_outputs"),
+    "decode skips too few pages of a window": Fault(DECODE, "skipped = lowest // PAGE", "skipped = 0", form=WINDOW),
+}  # fmt: skip
+
+
+def passes(fault: Fault) -> bool:
+    batch = drawn_batch(CHUNKS, 2, 1, 64, dtype=torch.float32, cache=fault.cache)
+    return batch.passes(small_launch(3, descriptors=fault.descriptors), **fault.form)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[name]
+    mutant = mutated(fault.kernel, fault.old, fault.new, tmp_path)
+    for module in fault.used_in:
+        monkeypatch.setattr(module, fault.kernel.fn.__name__, mutant)
+    assert not passes(fault)
+
+
+@pytest.mark.parametrize(("cache", "descriptors"), [(None, False), (None, True), (FP8, False)])
+@pytest.mark.parametrize("form", [{}, WINDOW, {"soft_cap": 2.0}])
+def test_the_kernels_without_one_pass(cache: torch.dtype | None, descriptors: bool, form: dict[str, Any]) -> None:
+    assert passes(Fault(DECODE, "", "", cache=cache, form=form, descriptors=descriptors))

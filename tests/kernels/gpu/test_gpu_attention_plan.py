@@ -1,0 +1,129 @@
+"""How decode work is shared: evenly whatever the lengths, and, where strict, cut by a row's own length alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from triolet.kernels.paged_attention import gpu_launch
+from triolet.kernels.paged_attention.gpu_launch import plan_attention, plan_words
+from triolet.kernels.paged_attention.gpu_plan import HEADER, RECORD, plan_kernel
+from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, choose_launch
+
+from .attention_batch import Batch, Sequence, drawn_batch, drawn_sequence, small_launch
+from .mutants import mutated
+
+# (tokens, length): rows of 2, 3, 1 and 5 pages between two prompt chunks and padding.
+CHUNKS = [(1, 128), (9, 300), (1, 150), (1, 1), (4, 4), (1, 260), (0, 0)]
+
+
+def planned(chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1) -> Tensor:
+    launch = small_launch(programs, share=share)
+    tokens, lengths = (torch.tensor(column, dtype=torch.int32) for column in zip(*chunks, strict=True))
+    starts = torch.cat([torch.zeros(1, dtype=torch.int32), tokens.cumsum(0).int()])
+    plan = torch.full((plan_words(len(chunks), 1, launch),), -1, dtype=torch.int32)
+    plan_attention(starts, lengths, plan, kv_heads=1, launch=launch, window=window)
+    return plan
+
+
+def expected(chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1) -> Tensor:
+    """The plan by its definition; -1 where it says nothing."""
+    rows = []
+    listed = 0
+    for sequence, (tokens, length) in enumerate(chunks):
+        if tokens == 1:
+            pages = -(-length // PAGE_TOKENS) - (max(length - window, 0) // PAGE_TOKENS if window else 0)
+            rows.append((sequence, listed, pages))
+            listed += pages
+    share = max(share, -(-listed // programs))
+    plan = torch.full((plan_words(len(chunks), 1, small_launch(programs)),), -1, dtype=torch.int32)
+    plan[:3] = torch.tensor([share, listed, len(rows)])
+    for place, row in enumerate(rows):
+        begin = int(HEADER) + int(RECORD) * place
+        plan[begin : begin + 3] = torch.tensor(row)
+    ends = [first + pages for _, first, pages in rows]
+    plan[-programs:] = torch.tensor([sum(end <= program * share for end in ends) for program in range(programs)])
+    return plan
+
+
+CASES = [(3, 0, 1), (4, 0, 1), (11, 0, 1), (20, 0, 1), (3, 60, 1), (5, 0, 4)]
+
+
+@pytest.mark.parametrize(("programs", "window", "share"), CASES)
+def test_plans_are_as_defined(programs: int, window: int, share: int) -> None:
+    assert torch.equal(planned(CHUNKS, programs, window, share), expected(CHUNKS, programs, window, share))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("through[None, :] <=", "through[None, :] <"), ("window, 0) // PAGE", "window, 0) // (2 * PAGE)"),
+     ("begin == 1)", "begin >= 1)")],
+)  # fmt: skip
+def test_a_planted_fault_changes_a_plan(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_launch, "plan_kernel", mutated(plan_kernel, old, new, tmp_path))
+    assert not all(torch.equal(planned(CHUNKS, *case), expected(CHUNKS, *case)) for case in CASES)
+
+
+def test_a_long_sequence_among_short_ones_keeps_every_program_busy() -> None:
+    """No program has more than a page above the mean."""
+    plan = planned([(1, 131072)] + [(1, 4096)] * 31, 33)
+    share, listed = plan[:2].tolist()
+    assert listed == 2048 + 31 * 64
+    assert share == -(-listed // 33)
+
+
+def test_a_row_in_more_parts_than_are_reduced_at_once() -> None:
+    batch = drawn_batch([(1, 64 * 40 - 3)], 2, 1, 64, dtype=torch.float32)
+    assert batch.passes(small_launch(40))
+    assert batch.passes(small_launch(40, strict=True))
+
+
+def result_beside(mine: Sequence, others: list[Sequence], programs: int, strict: bool) -> Tensor:
+    """What `mine` gets as the last sequence of a batch."""
+    batch = Batch([*others, mine], dtype=torch.float32, seed=len(others))
+    launch = small_launch(programs, strict=strict, rows=16)
+    out = batch.attend(launch)[: int(batch.starts[-1])]
+    assert not bool(out.isnan().any())
+    return out[-len(mine.q) :]
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(1, 1300), (6, 140)])
+def test_strict_results_do_not_depend_on_the_batch(tokens: int, length: int) -> None:
+    mine, *others = (
+        drawn_sequence(seed, count, held, 2, 1, 64)
+        for seed, (count, held) in enumerate([(tokens, length), (1, 200), (1, 70), (4, 9), (1, 640)])
+    )
+    alone = result_beside(mine, [], 3, True)
+    for others_there, programs in [(others, 3), (others[:1], 4), (others[1:], 7)]:
+        assert torch.equal(result_beside(mine, others_there, programs, True), alone)
+    if tokens == 1:  # a balanced plan cuts the row elsewhere: the same test tells
+        assert not torch.equal(result_beside(mine, others, 3, False), result_beside(mine, [], 3, False))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lengths", torch.ones(2, dtype=torch.int32), "2 lengths need 3 starts"),
+        ("keys", torch.zeros(4, 2, 32, 64, dtype=torch.bfloat16), "keys .* must both be"),
+        ("key_scales", torch.ones(4, 2, 64), "key_scales: a torch.bfloat16 cache takes no scales"),
+        ("heads", 3, "heads 3 is no multiple of kv_heads 2"),
+    ],
+)
+def test_bad_input_is_refused(name: str, value: object, message: str) -> None:
+    batch = drawn_batch([(1, 3), (1, 5)])
+    setattr(batch, name, value)
+    with pytest.raises(ValueError, match=message):
+        batch.attend(small_launch(2))
+
+
+def test_the_launch_table() -> None:
+    a100, h200 = (choose_launch(capability, 80, 1, 8, 8) for capability in (80, 90))
+    assert a100.e4m3_bits
+    assert not h200.e4m3_bits
+    assert choose_launch(90, 96, 1, 8, 8) == h200
+    assert choose_launch(90, 128, 2, 1, 1, strict=True) == choose_launch(90, 128, 2, 512, 8192, strict=True)
+    with pytest.raises(ValueError, match="head_dim 512"):
+        choose_launch(90, 512, 2, 8, 8)
