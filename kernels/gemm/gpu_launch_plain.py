@@ -1,0 +1,106 @@
+"""Launches for operands that the tensor core takes as they are (int8, e4m3, bfloat16), and the reduction of split-K."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..gpu.language import cdiv, tl
+from .gpu_epilogue import reduce_kernel
+from .gpu_narrow import narrow_gemm_kernel
+from .gpu_operands import Operands, bytes_of
+from .gpu_table import REDUCE_BLOCK, REDUCE_WARPS, ROWS_AT_ONCE, Few, Launch, Library, Many, split_of
+from .gpu_wide import wide_gemm_descriptor_kernel, wide_gemm_kernel
+
+Tensor = torch.Tensor
+Constants = dict[str, Any]  # Any: whatever a constexpr may be
+
+
+def launch_plain(operands: Operands, launch: Launch) -> None:
+    match launch:
+        case Few():
+            space = operands.space(bytes_of(operands.weight, len(operands.x), launch))
+            for part in operands.in_parts(ROWS_AT_ONCE):
+                _launch_few(part, launch, space)
+        case Many():
+            _launch_many(operands, launch)
+        case Library():
+            library_gemm(operands.x, operands.weight.weight, operands.out, operands.bias, operands.residual)
+
+
+def library_gemm(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
+    """The vendor's bfloat16 GEMM: torch's, which is cuBLAS on an NVIDIA GPU."""
+    if residual is not None:
+        torch.addmm(residual, x, weight.T, out=out)
+        if bias is not None:
+            out.add_(bias)
+    elif bias is not None:
+        torch.addmm(bias, x, weight.T, out=out)
+    else:
+        torch.mm(x, weight.T, out=out)
+
+
+def reduce_parts(
+    operands: Operands, parts: Tensor, split: int, x_scales: Tensor | None, w_scales: Tensor | None
+) -> None:
+    m, n = operands.out.shape
+    reduce_kernel[cdiv(n, REDUCE_BLOCK), m](
+        parts, operands.out, x_scales, w_scales, operands.bias, operands.residual, m, n,
+        SPLIT=split, BLOCK=REDUCE_BLOCK, num_warps=REDUCE_WARPS,
+    )  # fmt: skip
+
+
+def _constants(operands: Operands, launch: Few | Many) -> Constants:
+    kind, w_scales = operands.weight.format, operands.weight.scales
+    return {
+        "SUM": tl.int32 if kind == "w8a8" else tl.float32,
+        "BLOCK_SCALES": operands.weight.group == 128,
+        "X_PER_ROW": operands.x_scales is not None and operands.x_scales.ndim > 0,
+        "W_PER_ROW": w_scales is not None and w_scales.ndim > 0,
+        "PRECISE": launch.block_k if kind == "fp8" else None,
+        "BLOCK_M": launch.block_m,
+        "BLOCK_N": launch.block_n,
+        "BLOCK_K": launch.block_k,
+        "STAGES": launch.stages,
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+    }
+
+
+def _launch_few(operands: Operands, launch: Few, space: Tensor) -> None:
+    x, weight = operands.x, operands.weight
+    m, n, k = len(x), weight.n, weight.k
+    split = split_of(launch, n, k)
+    target, added = operands.out, (operands.bias, operands.residual)
+    scales, later = (operands.x_scales, weight.scales), (None, None)
+    if split > 1:
+        sums = torch.int32 if weight.format == "w8a8" else torch.float32
+        target, added = space.view(sums), (None, None)
+        if weight.format == "w8a8":  # scaled after the last addition
+            scales, later = later, scales
+    narrow_gemm_kernel[cdiv(n, launch.block_n), split, cdiv(m, launch.block_m)](
+        x, weight.weight, target, *scales, *added, m, n, k, x.stride(0),
+        EVEN_K=k % launch.block_k == 0, **_constants(operands, launch),
+    )  # fmt: skip
+    if split > 1:
+        reduce_parts(operands, target, split, *later)
+
+
+def _launch_many(operands: Operands, launch: Many) -> None:
+    x, weight = operands.x, operands.weight
+    m, n, k = len(x), weight.n, weight.k
+    grid = (min(launch.programs, cdiv(m, launch.block_m) * cdiv(n, launch.block_n)),)
+    rest = (operands.out, operands.x_scales, weight.scales, operands.bias, operands.residual, m, n, k)
+    constants = _constants(operands, launch) | {"GROUP_M": launch.group_m}
+    # The copy engine wants rows 16 bytes apart or a multiple of it.
+    if launch.descriptors and not any(step * x.element_size() % 16 for step in (x.stride(0), k)):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        left = TensorDescriptor(x, [m, k], [x.stride(0), 1], [launch.block_m, launch.block_k])
+        right = TensorDescriptor(weight.weight, [n, k], [k, 1], [launch.block_n, launch.block_k])
+        wide_gemm_descriptor_kernel[grid](left, right, *rest, **constants)
+    else:
+        wide_gemm_kernel[grid](
+            x, weight.weight, *rest, x.stride(0), EVEN_K=k % launch.block_k == 0, **constants
+        )  # fmt: skip

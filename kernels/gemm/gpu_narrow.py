@@ -1,0 +1,67 @@
+"""y = x W^T for few rows of x, both operands as the tensor core takes them: int8, float8 e4m3, bfloat16.
+
+Computed transposed with the weights as left operand, K split over programs, as in gpu_packed.py. x [M, K] and
+w [N, K] are contiguous along K; x's rows are stride_x apart.
+
+Scales (float32), or None for plain bfloat16:
+    BLOCK_SCALES   x_scales [M, K / 128], w_scales [N / 128, K / 128]; BLOCK_K = 128. Every 128 columns are summed by
+                   themselves, scaled and added in float32.
+    otherwise      x_scales [M] or [1], w_scales [N] or [1], applied to the final sums.
+"""
+
+from __future__ import annotations
+
+from ..gpu.language import jit, tl
+from .gpu_epilogue import scaled, store_result
+from .gpu_packed import share
+
+
+@jit
+def rows_of(matrix, row, rows, k, stride, K, EVEN_K: tl.constexpr, WIDTH: tl.constexpr):
+    """matrix[row, k : k + WIDTH], zero outside."""
+    column = k + tl.arange(0, WIDTH)
+    inside = (row < rows)[:, None]
+    if not EVEN_K:
+        inside = inside & (column < K)[None, :]
+    return tl.load(matrix + row.to(tl.int64)[:, None] * stride + column[None, :], mask=inside, other=0.0)
+
+
+@jit
+def block_scales(x_scales, w_scales, row, channel, k_block, M, K, WIDTH: tl.constexpr):
+    """Of 128 columns: each row's scale times the one of the WIDTH channels from `channel` on, which share a block."""
+    tl.static_assert(128 % WIDTH == 0, "channels of more than one block")
+    groups = tl.cdiv(K, 128)
+    w_scale = tl.load(w_scales + channel // 128 * groups + k_block)
+    return tl.load(x_scales + row * groups + k_block, mask=row < M, other=0.0) * w_scale
+
+
+@jit(do_not_specialize=["M"])
+def narrow_gemm_kernel(
+    x, w, out, x_scales, w_scales, bias, residual, M, N, K, stride_x,
+    SUM: tl.constexpr, BLOCK_SCALES: tl.constexpr, X_PER_ROW: tl.constexpr, W_PER_ROW: tl.constexpr,
+    PRECISE: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """SUM: type of the sums. PRECISE: columns of float8 after which the tensor core's sum is added in full float32.
+
+    Scales are left out (None, and not BLOCK_SCALES) where `out` takes int32 parts: the reduction applies them.
+    """
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    start = tl.program_id(0) * BLOCK_N
+    channel = start + tl.arange(0, BLOCK_N)
+    first, last = share(tl.cdiv(K, BLOCK_K))
+    sums = tl.zeros((BLOCK_N, BLOCK_M), SUM)
+    for k_block in tl.range(first, last, num_stages=STAGES):
+        k = k_block * BLOCK_K
+        weights = rows_of(w, channel, N, k, K, K, EVEN_K, BLOCK_K)
+        columns = rows_of(x, row, M, k, stride_x, K, EVEN_K, BLOCK_K).T
+        if BLOCK_SCALES:
+            scale = block_scales(x_scales, w_scales, row, start, k_block, M, K, BLOCK_N)
+            sums += tl.dot(weights, columns, out_dtype=SUM) * scale[None, :]
+        else:
+            sums = tl.dot(weights, columns, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM)
+    rows, channels = row[None, :], channel[:, None]
+    if x_scales is not None and not BLOCK_SCALES:
+        sums = scaled(sums, x_scales, w_scales, rows, channels, M, N, X_PER_ROW, W_PER_ROW)
+    part = out + tl.program_id(1).to(tl.int64) * M * N
+    store_result(part, sums, rows, channels, M, N, bias, residual)

@@ -1,0 +1,109 @@
+"""The operands of one GEMM launch, checked; and how much workspace a launch needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, Many, bucket_sizes, launch_for, split_of
+from .gpu_weights import PackedLinear
+
+Tensor = torch.Tensor
+# Activations of the other formats are bfloat16.
+ACTIVATIONS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """y = x W^T (+ bias) (+ residual) into out."""
+
+    x: Tensor
+    x_scales: Tensor | None
+    weight: PackedLinear
+    out: Tensor
+    workspace: Tensor | None
+    bias: Tensor | None
+    residual: Tensor | None
+
+    def space(self, size: int) -> Tensor:
+        """`size` bytes of workspace; allocated here only where the caller gave none."""
+        if self.workspace is None:
+            return torch.empty(size, dtype=torch.uint8, device=self.x.device)
+        if self.workspace.dtype != torch.uint8 or self.workspace.numel() < size:
+            raise ValueError(
+                f"the workspace holds {self.workspace.numel()} x {self.workspace.dtype}; this GEMM needs {size} bytes "
+                "of uint8: ask workspace_bytes() for the largest number of rows"
+            )
+        return self.workspace[:size]
+
+    def in_parts(self, rows: int) -> Iterator[Operands]:
+        """So many rows at a time. A launch that has one workspace for all parts runs them one after another."""
+        for start in range(0, len(self.x), rows):
+            part = slice(start, start + rows)
+            yield replace(
+                self,
+                x=self.x[part],
+                x_scales=self.x_scales if self.x_scales is None or self.x_scales.ndim == 0 else self.x_scales[part],
+                out=self.out[part],
+                residual=None if self.residual is None else self.residual[part],
+            )
+
+
+def checked(
+    kind: str, x: Tensor, x_scales: Tensor | None, weight: PackedLinear, out: Tensor | None, workspace: Tensor | None,
+    bias: Tensor | None, residual: Tensor | None,
+) -> Operands:  # fmt: skip
+    """The operands, `out` allocated where it is missing. Raises ValueError naming what does not fit."""
+    if weight.format != kind:
+        raise ValueError(f"the weights are packed as {weight.format}, this GEMM takes {kind}")
+    if x.ndim != 2 or x.shape[1] != weight.k or x.stride(1) != 1:
+        raise ValueError(f"x is {list(x.shape)}; it must be [rows, {weight.k}] with contiguous rows")
+    if x.dtype != ACTIVATIONS.get(kind, torch.bfloat16):
+        raise ValueError(f"x is {x.dtype}; {kind} takes {ACTIVATIONS.get(kind, torch.bfloat16)}")
+    m = x.shape[0]
+    _check_scales(kind, m, x_scales, weight)
+    if out is None:
+        out = torch.empty(m, weight.n, dtype=torch.bfloat16, device=x.device)
+    for name, tensor, shape in (("out", out, (m, weight.n)), ("residual", residual, (m, weight.n)),
+                                ("bias", bias, (weight.n,))):  # fmt: skip
+        if tensor is not None and (tuple(tensor.shape) != shape or not tensor.is_contiguous()):
+            raise ValueError(f"{name} is {list(tensor.shape)}; it must be {list(shape)} and contiguous")
+    return Operands(x, x_scales, weight, out, workspace, bias, residual)
+
+
+def _check_scales(kind: str, m: int, scales: Tensor | None, weight: PackedLinear) -> None:
+    if kind not in ACTIVATIONS:
+        return
+    allowed: list[tuple[int, ...]] = [(m,), ()]
+    if weight.group == 128:
+        allowed = [(m, -(-weight.k // 128))]
+    elif kind == "w8a8":
+        allowed = [(m,)]
+    if scales is None or tuple(scales.shape) not in allowed or scales.dtype != torch.float32:
+        found = "missing" if scales is None else f"{list(scales.shape)} {scales.dtype}"
+        meant = " or ".join(str(list(shape)) for shape in allowed)
+        raise ValueError(f"the scales of x are {found}; these weights need {meant} float32")
+
+
+def workspace_bytes(weight: PackedLinear, rows: int, capability: int, strict: bool = False) -> int:
+    """Bytes of workspace with which this layer can be launched for any number of rows up to `rows`."""
+    sizes = bucket_sizes(weight.format, rows)
+    return max(bytes_of(weight, size, launch_for(weight.format, capability, size, strict)) for size in sizes)
+
+
+def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
+    match launch:
+        case Few():
+            split = split_of(launch, weight.n, weight.k)
+            return 4 * split * min(rows, ROWS_AT_ONCE) * weight.n if split > 1 else 0
+        case Library():
+            return 0 if weight.format == "bf16" else 2 * weight.k * slab_rows(weight, launch)
+        case Many():
+            return 0
+
+
+def slab_rows(weight: PackedLinear, launch: Library) -> int:
+    """Rows of weights that are unpacked at a time: a multiple of 128, or all."""
+    return min(max(launch.slab_bytes // (256 * weight.k), 1) * 128, weight.n)

@@ -1,0 +1,158 @@
+"""How each weight format is multiplied, by device and number of rows of x.
+
+How far K is split does not depend on the rows: a launch says how many programs keep the device busy and the split
+follows from N and K (`split_of`). `strict` is the one launch used for every number of rows under strict determinism:
+a row's result is then the same bits alone and in any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..gpu.table import Row, Table, choose
+
+LinearFormat = Literal["w4a16", "w8a16", "w8a8", "fp8", "bf16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """The transposed product with K split: gpu_packed.py (whose tile is 64 `blocks` channels) and gpu_narrow.py."""
+
+    block_m: int
+    block_n: int  # gpu_packed.py: 64 or 128
+    block_k: int  # gpu_packed.py: 128 for 4 bits, 64 for 8
+    programs: int  # that keep the device busy
+    max_split: int
+    warps: int
+    stages: int
+    tall: bool = False  # 4 bits: gpu_packed_tall.py
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """The product over tiles of gpu_wide.py."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int
+    programs: int
+    warps: int
+    stages: int
+    descriptors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The vendor's bfloat16 GEMM; packed weights are unpacked before it, `slab_bytes` at a time, which L2 keeps."""
+
+    slab_bytes: int
+
+
+Launch = Few | Many | Library
+
+
+def split_of(launch: Few, n: int, k: int) -> int:
+    """In how many parts K is summed: a power of two, with at least two steps in a part."""
+    tiles = -(-n // launch.block_n)
+    steps = -(-k // launch.block_k)
+    split = 1
+    while 2 * split <= launch.max_split and 2 * split * tiles <= launch.programs and 4 * split <= steps:
+        split *= 2
+    return split
+
+
+def bucket_sizes(kind: LinearFormat, rows: int) -> list[int]:
+    """The largest numbers of rows, up to `rows`, of the launches that any device has for them."""
+    bounds = {row.up_to for table in TABLES[kind].values() for row in table}
+    return sorted({bound for bound in bounds if bound is not None and bound < rows} | {rows})
+
+
+def launch_for(kind: LinearFormat, capability: int, rows: int, strict: bool) -> Launch:
+    return choose(STRICT[kind] if strict else TABLES[kind], capability, rows)
+
+
+# Rows of x of one launch with K split: bounds the room for parts where strict determinism splits for any number.
+ROWS_AT_ONCE = 256
+# The reduction of split-K: channels of a row that a program adds up.
+REDUCE_BLOCK, REDUCE_WARPS = 512, 4
+
+MEBIBYTE = 1 << 20
+IN_L2 = "the unpacked slab stays in L2 (50 MB on H100 and H200, 40 MB on A100); not measured yet"
+FIXED = "the tile of decoding, for any number of rows; not measured yet"
+# Two programs on each of 132 (H100, H200) or 108 (A100) processors.
+SM90, SM80 = 264, 216
+
+
+def _compiled(registers: str) -> str:
+    return f"compiled by Triton 3.9: {registers} registers over the format's variants, no spills; not measured yet"
+
+
+def _any(launch: Launch, evidence: str) -> tuple[Row[Launch], ...]:
+    return (Row(None, launch, evidence),)
+
+
+_W4_90: tuple[Row[Launch], ...] = (
+    Row(16, Few(16, 128, 128, SM90, 8, 4, 5), _compiled("107-168")),
+    Row(32, Few(32, 128, 128, SM90, 8, 4, 4), _compiled("163-250")),
+    Row(64, Few(64, 128, 128, SM90, 4, 8, 3), _compiled("127-138")),
+    Row(128, Few(128, 128, 128, SM90, 4, 8, 3, tall=True), _compiled("156-165")),
+    Row(256, Few(256, 128, 128, SM90 // 2, 4, 8, 3, tall=True), _compiled("235-240")),
+    Row(None, Library(32 * MEBIBYTE), IN_L2),
+)
+_W4_80: tuple[Row[Launch], ...] = (
+    Row(16, Few(16, 128, 128, SM80, 8, 4, 4), _compiled("118-162")),
+    Row(32, Few(32, 128, 128, SM80, 8, 4, 4), _compiled("168-197")),
+    Row(64, Few(64, 128, 128, SM80, 4, 8, 3), _compiled("150-154")),
+    Row(128, Few(128, 128, 128, SM80, 4, 8, 3, tall=True), _compiled("174")),
+    Row(None, Library(16 * MEBIBYTE), IN_L2),
+)
+_W8_90: tuple[Row[Launch], ...] = (
+    Row(16, Few(16, 128, 64, SM90, 8, 4, 5), _compiled("79")),
+    Row(32, Few(32, 128, 64, SM90, 8, 4, 4), _compiled("95")),
+    Row(64, Few(64, 128, 64, SM90, 4, 4, 4), _compiled("130")),
+    Row(None, Library(32 * MEBIBYTE), IN_L2),
+)
+_W8_80: tuple[Row[Launch], ...] = (
+    Row(16, Few(16, 128, 64, SM80, 8, 4, 5), _compiled("80")),
+    Row(32, Few(32, 128, 64, SM80, 8, 4, 4), _compiled("124")),
+    Row(64, Few(64, 128, 64, SM80, 4, 8, 4), _compiled("124")),
+    Row(None, Library(16 * MEBIBYTE), IN_L2),
+)
+_INT8_90: tuple[Row[Launch], ...] = (
+    Row(16, Few(16, 64, 128, SM90, 8, 4, 5), _compiled("36-56")),
+    Row(64, Few(64, 64, 128, SM90, 8, 4, 4), _compiled("69-128")),
+    Row(256, Many(64, 128, 128, 8, 132, 4, 4, True), _compiled("184-190")),
+    Row(None, Many(128, 256, 128, 8, 132, 8, 3, True), _compiled("228")),
+)
+# Sums of 128 products leave the tensor core's short adder for full float32: two tiles of sums in registers.
+_FP8_90: tuple[Row[Launch], ...] = (
+    *_INT8_90[:3],
+    Row(None, Many(128, 128, 128, 8, 132, 8, 4, True), _compiled("227-247")),
+)
+_INT8_80: tuple[Row[Launch], ...] = (
+    Row(16, Few(16, 64, 128, SM80, 8, 4, 4), _compiled("48")),
+    Row(64, Few(64, 64, 128, SM80, 8, 4, 4), _compiled("107")),
+    Row(None, Many(128, 128, 128, 8, 108, 8, 3, False), _compiled("204")),
+)
+_CUBLAS = _any(Library(0), "cuBLAS; ours not measured against it yet")
+
+TABLES: Mapping[LinearFormat, Table[Launch]] = {
+    "w4a16": {80: _W4_80, 90: _W4_90},
+    "w8a16": {80: _W8_80, 90: _W8_90},
+    "w8a8": {80: _INT8_80, 90: _INT8_90},
+    "fp8": {89: _INT8_80, 90: _FP8_90},
+    "bf16": {80: _CUBLAS},
+}
+STRICT: Mapping[LinearFormat, Table[Launch]] = {
+    "w4a16": {80: _any(_W4_80[1].launch, FIXED), 90: _any(_W4_90[1].launch, FIXED)},
+    "w8a16": {80: _any(_W8_80[1].launch, FIXED), 90: _any(_W8_90[1].launch, FIXED)},
+    "w8a8": {80: _any(_INT8_80[1].launch, FIXED), 90: _any(_INT8_90[1].launch, FIXED)},
+    "fp8": {89: _any(_INT8_80[1].launch, FIXED), 90: _any(_INT8_90[1].launch, FIXED)},
+    "bf16": {
+        80: _any(Many(64, 128, 64, 8, 108, 4, 4, False), FIXED),
+        90: _any(Many(64, 128, 64, 8, 132, 4, 4, True), FIXED),
+    },
+}

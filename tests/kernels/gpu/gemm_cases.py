@@ -1,0 +1,21 @@
+"""What the GEMM tests share: inputs, and a check that a result is as good as plain torch's in the same precision."""
+
+from __future__ import annotations
+
+import torch
+
+Tensor = torch.Tensor
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def largest_error(result: Tensor, exact: Tensor) -> float:
+    """NaN, which compares as false, where the result has one."""
+    return float((result.double() - exact).abs().max())
+
+
+def assert_as_good(result: Tensor, plain: Tensor, exact: Tensor) -> None:
+    """The error is at most twice that of a plain expression, which rounds the same inputs and outputs."""
+    assert largest_error(result, exact) <= 2 * largest_error(plain, exact)

@@ -1,0 +1,198 @@
+"""int8, float8 and bfloat16 operands: exact integer sums, every kind of scale, every form of the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from triolet.kernels.gemm import gpu_launch, gpu_launch_plain
+from triolet.kernels.gemm.gpu_launch import bf16_gemm, fp8_gemm, w8a8_gemm, workspace_bytes
+from triolet.kernels.gemm.gpu_narrow import narrow_gemm_kernel
+from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
+from triolet.kernels.gemm.gpu_table import Few, Launch, Many
+from triolet.kernels.gemm.gpu_weights import pack_bf16, pack_fp8, pack_w8a8, quantise_fp8, quantise_int8
+from triolet.kernels.gemm.gpu_wide import wide_gemm_descriptor_kernel, wide_gemm_kernel
+
+from .gemm_cases import assert_as_good, drawn
+from .mutants import mutated
+
+Tensor = torch.Tensor
+# One of each form, small. Sizes of x and w below are no multiple of these tiles in any direction.
+FEW = Few(16, 64, 128, programs=64, max_split=2, warps=4, stages=3)
+POINTERS = Many(32, 64, 128, group_m=2, programs=3, warps=4, stages=3, descriptors=False)
+DESCRIPTORS = Many(32, 64, 128, group_m=2, programs=3, warps=4, stages=3, descriptors=True)
+HALVES = Many(32, 256, 128, group_m=1, programs=2, warps=4, stages=3, descriptors=False)
+FORMS: dict[str, Launch] = {"few": FEW, "pointers": POINTERS, "descriptors": DESCRIPTORS, "halves": HALVES}
+ROWS, N, K = 40, 144, 528
+SCALES = {"tensor": ((0, 0), (0, 0)), "token and channel": ((1, 0), (1, 0)), "blocks": ((1, 128), (128, 128))}
+
+
+@contextmanager
+def launched(form: str) -> Iterator[None]:
+    """Every launch takes this form."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_launch, "launch_for", lambda *_: FORMS[form])
+        yield
+
+
+def uneven(rows: int, k: int) -> Tensor:
+    """Rows of very different sizes: a scale of the wrong row shows."""
+    return drawn(1, rows, k) * torch.linspace(0.1, 9, rows)[:, None]
+
+
+def extras() -> tuple[Tensor, Tensor]:
+    return drawn(3, N).bfloat16(), drawn(4, ROWS, N).bfloat16()
+
+
+def check_int8(form: str = "few", k: int = K) -> None:
+    values = uneven(N, k)
+    weight, (integers, scales) = pack_w8a8(values), quantise_int8(values)
+    x, x_scales = quantise_int8(uneven(ROWS, k))
+    bias, residual = extras()
+    with launched(form):
+        out = w8a8_gemm(x, x_scales, weight, capability=90, bias=bias, residual=residual)
+    exact = (x.long() @ integers.long().T).float() * x_scales[:, None] * scales[None, :]
+    assert torch.equal(out, (exact + bias.float() + residual.float()).bfloat16())
+
+
+def check_fp8(form: str = "few", kind: str = "token and channel", k: int = K) -> None:
+    of_x, of_weight = SCALES[kind]
+    # Blocks of 128 columns differ in size, so that a scale of another block shows.
+    sizes = (1.0 + torch.arange(k) // 128)[None, :]
+    weight = pack_fp8(*quantise_fp8(uneven(N, k) * sizes, *of_weight))
+    x, x_scales = quantise_fp8(uneven(ROWS, k) / sizes, *of_x)
+    assert weight.scales is not None
+    bias, residual = extras()
+    with launched(form):
+        out = fp8_gemm(x, x_scales, weight, capability=90, bias=bias, residual=residual)
+    meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
+    plain = (meant[0].float() @ meant[1].float().T + bias.float() + residual.float()).bfloat16()
+    assert_as_good(out, plain, gemm_reference(*meant, bias, residual))
+
+
+def check_bf16(form: str = "few", k: int = K) -> None:
+    weight, x = pack_bf16(uneven(N, k)), uneven(ROWS, k).bfloat16()
+    bias, residual = extras()
+    with launched(form):
+        out = bf16_gemm(x, weight, capability=90, bias=bias, residual=residual)
+    plain = x @ weight.weight.T + bias + residual
+    assert_as_good(out, plain, gemm_reference(x, weight.weight, bias, residual))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_int8_sums_are_exact(form: str) -> None:
+    check_int8(form)
+
+
+# With block scales a tile is at most as wide as a block.
+@pytest.mark.parametrize(
+    ("form", "kind"), [(form, kind) for form in FORMS for kind in SCALES if (form, kind) != ("halves", "blocks")]
+)
+def test_float8_scales(form: str, kind: str) -> None:
+    check_fp8(form, kind)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bfloat16(form: str) -> None:
+    check_bf16(form)
+
+
+def test_rows_that_the_copy_engine_cannot_fetch_go_by_pointers() -> None:
+    check_int8("descriptors", k=200)  # rows are 200 bytes apart: no multiple of 16
+
+
+@pytest.mark.parametrize("rows", [1, 300])
+def test_the_tables_launches_are_right(rows: int) -> None:
+    weight, x = pack_w8a8(drawn(1, 128, 256)), quantise_int8(drawn(2, rows, 256))
+    assert weight.scales is not None
+    out = w8a8_gemm(*x, weight, capability=90)
+    exact = (x[0].long() @ weight.weight.long().T).float() * x[1][:, None] * weight.scales[None, :]
+    assert torch.equal(out, exact.bfloat16())
+
+
+def test_bfloat16_is_the_vendors_unless_strict() -> None:
+    weight, x = pack_bf16(drawn(1, 128, 128)), drawn(2, 5, 128).bfloat16()
+    assert torch.equal(bf16_gemm(x, weight, capability=90), x @ weight.weight.T)
+    strict = bf16_gemm(x, weight, capability=80, strict=True)
+    assert_as_good(strict, x @ weight.weight.T, gemm_reference(x, weight.weight))
+
+
+@pytest.mark.parametrize("kind", ["fp8", "bf16"])
+def test_strict_results_do_not_depend_on_the_batch(kind: str) -> None:
+    values = drawn(1, 70, 512)
+    if kind == "fp8":
+        weight = pack_fp8(*quantise_fp8(drawn(2, 128, 512), 1, 0))
+        x, scales = quantise_fp8(values, 1, 0)
+        together = fp8_gemm(x, scales, weight, capability=90, strict=True)
+        alone = [fp8_gemm(x[[row]], scales[[row]], weight, capability=90, strict=True) for row in (0, 69)]
+    else:
+        weight, x = pack_bf16(drawn(2, 128, 512)), values.bfloat16()
+        together = bf16_gemm(x, weight, capability=90, strict=True)
+        alone = [bf16_gemm(x[[row]], weight, capability=90, strict=True) for row in (0, 69)]
+    assert torch.equal(torch.cat(alone), together[[0, 69]])
+
+
+def test_the_workspace_serves_every_smaller_batch() -> None:
+    weight = pack_w8a8(drawn(1, 128, 512))
+    size = workspace_bytes(weight, 40, 90)
+    workspace = torch.empty(size, dtype=torch.uint8)
+    for rows in (1, 16, 17, 40):
+        w8a8_gemm(*quantise_int8(drawn(2, rows, 512)), weight, capability=90, workspace=workspace)
+    assert size == 4 * 2 * 40 * 128  # two int32 parts
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    weight = pack_fp8(*quantise_fp8(drawn(1, 128, 256), 128, 128))
+    x, scales = quantise_fp8(drawn(2, 3, 256), 1, 0)
+    with pytest.raises(ValueError, match=r"8\.9 or newer and this device has 8\.0"):
+        fp8_gemm(x, scales, weight, capability=80)
+    with pytest.raises(ValueError, match=r"scales of x are \[3\] torch.float32; these weights need \[3, 2\]"):
+        fp8_gemm(x, scales, weight, capability=90)
+    with pytest.raises(ValueError, match="must be e4m3"):
+        pack_fp8(drawn(1, 128, 256), scales)
+    with pytest.raises(ValueError, match="out is"):
+        bf16_gemm(drawn(1, 3, 128).bfloat16(), pack_bf16(drawn(1, 128, 128)), capability=90, out=torch.empty(2, 128))
+
+
+WIDE, NARROW, BY_COPY = wide_gemm_kernel, narrow_gemm_kernel, wide_gemm_descriptor_kernel
+MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
+    "activation scale of another row, in blocks": (
+        NARROW, "w_scales, row, start", "w_scales, row - row % 2, start", lambda: check_fp8(kind="blocks"),
+    ),
+    "K tail not masked": (
+        NARROW, "share(tl.cdiv(K, BLOCK_K))", "share(tl.cdiv(K, BLOCK_K)); EVEN_K = True", check_int8,
+    ),
+    "activation scale of another row": (
+        NARROW, "w_scales, rows, channels", "w_scales, rows - rows % 2, channels", check_fp8,
+    ),
+    "block scale off by one": (
+        NARROW, "row, start, k_block,", "row, start, k_block // 2,", lambda: check_fp8(kind="blocks"),
+    ),
+    "weight scale of the next block of channels": (
+        NARROW, "row, start, k_block,", "row, 128 - start, k_block,", lambda: check_fp8(kind="blocks"),
+    ),
+    "residual left out": (WIDE, "bias, residual, row, first", "bias, None, row, first", lambda: check_int8("pointers")),
+    "block scale off by one, pointers": (
+        WIDE, "row, first, k_block,", "row, first, k_block // 2,", lambda: check_fp8("pointers", "blocks"),
+    ),
+    "block scale off by one, copy engine": (
+        BY_COPY, "row, first, k_block,", "row, first, k_block // 2,", lambda: check_fp8("descriptors", "blocks"),
+    ),
+    "a tile left out": (
+        WIDE, "tiles_m * tiles_n, tl.num_programs(0)", "tiles_m * tiles_n - 1, tl.num_programs(0)",
+        lambda: check_bf16("pointers"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", MUTANTS)
+def test_the_checks_find_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, old, new, check = MUTANTS[fault]
+    monkeypatch.setattr(gpu_launch_plain, kernel.fn.__name__, mutated(kernel, old, new, tmp_path))
+    with pytest.raises(AssertionError):
+        check()
