@@ -89,6 +89,8 @@ class _Walk(Collector):
         yield _counter("preemptions", "Sequences sent back to be computed again", totals.preemptions)
         yield _counter("steps", "Steps answered by the worker", totals.steps)
         yield _counter("model_seconds", "Seconds in the forward pass", totals.model_seconds)
+        for name, value in (("allocations", totals.device_allocations), ("compilations", totals.device_compilations)):
+            yield _counter(f"device_{name}_after_ready", f"{name.title()} while serving, which promises none", value)
         yield _counter("wasted_tokens", "Tokens sampled behind the end of their sequence", totals.wasted_tokens)
         yield _counter("worker_restarts", "Workers started again", self._worker.restarts)
         pid = self._worker.pid

@@ -222,6 +222,8 @@ class SchedulerState:
             return  # of a worker that is gone: its sequences are computed anew
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
+        self.totals.device_allocations = done.device_allocations
+        self.totals.device_compilations = done.device_compilations
         choices: list[ChoiceTokens] = []
         for chunk, row in zip(step.chunks, done.rows, strict=True):
             assert chunk.sequence == row.sequence, "rows come in the order of the chunks"

@@ -18,6 +18,8 @@ class SchedulerTotals(Struct, kw_only=True):
     preemptions: int = 0  # sequences that lost their KV, lost workers included
     evictions: int = 0  # blocks whose cached content made room
     worker_losses: int = 0
+    device_allocations: int = 0  # by the present worker since it was ready; promised to stay 0
+    device_compilations: int = 0
 
 
 class SchedulerStatistics(Struct, frozen=True, kw_only=True):

@@ -17,11 +17,11 @@ from ..protocol.steps import FromWorker
 class StepThread:
     """The thread and its queue."""
 
-    def __init__(self, deliver: Callable[[FromWorker], None]) -> None:
+    def __init__(self, deliver: Callable[[FromWorker], None], name: str) -> None:
         self._deliver = deliver
         self._token = trio.lowlevel.current_trio_token()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="triolet-step", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
@@ -39,6 +39,10 @@ class StepThread:
         with suppress(queue.Empty):
             while True:
                 self._jobs.get_nowait()
+        self._jobs.put(None)
+
+    def close(self) -> None:
+        """The jobs submitted so far are the last ones."""
         self._jobs.put(None)
 
     async def join(self) -> None:

@@ -14,7 +14,7 @@ import click
 from msgspec import Struct, structs
 
 from ..protocol.settings import EngineSettings, LimitSettings, ServeSettings
-from .values import SIZE, read_api_keys
+from .values import SHARE_OR_SIZE, SIZE, read_api_keys
 
 BUNDLED_NAME: Final = "triolet-demo"  # in the API; its folder is called `checkpoint`
 BUNDLED_MODEL: Final = Path(__file__).resolve().parent.parent / "models" / "demo" / "checkpoint"
@@ -36,12 +36,14 @@ _PERIOD: Final = click.FloatRange(min=0, min_open=True)
 
 ENGINE: Final[dict[str, Setting]] = {
     "device": Setting(None, "Where the model runs; auto takes a GPU where one is usable."),
-    "dtype": Setting(None, "Precision of weights and KV cache; auto is the checkpoint's own."),
-    "quantize": Setting(None, "Quantise the weights while loading. The CPU has int8."),
+    "kernels": Setting(None, "How the GPU's kernels run; interpret needs no GPU and is very slow, for debugging."),
+    "dtype": Setting(None, "Precision of weights and KV cache; auto is the checkpoint's own, bfloat16 on a GPU."),
+    "quantize": Setting(None, "Quantise the weights while loading. The CPU has int8, a GPU int8 and int4."),
     "max_model_len": Setting(_COUNT, "Longest prompt and answer together, in tokens.  [default: the model's]"),
     "max_running": Setting(_COUNT, "Sequences in one step."),
     "max_step_tokens": Setting(_COUNT, "Tokens in one step; longer prompts are split."),
     "kv_cache_memory": Setting(SIZE, "Memory of the KV cache, as 2GiB.  [default: a share of what is free]"),
+    "gpu_memory": Setting(SHARE_OR_SIZE, "GPU memory to take, as 0.9 or 20GiB.  [default: most of what is free]"),
     "threads": Setting(_COUNT, "Threads of the CPU kernels.  [default: the physical cores]"),
 }
 SERVER: Final[dict[str, Setting]] = {

@@ -47,7 +47,21 @@ class SizeType(click.ParamType[int]):
         return size
 
 
+class ShareOrSizeType(click.ParamType[float]):
+    """A share up to 1, such as `0.9`, or a size in bytes."""
+
+    name = "share or size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if re.fullmatch(r"\s*[01]?(\.\d*)?\s*", text := str(value)) and re.search(r"\d", text):
+            if 0 < float(text) <= 1:
+                return float(text)
+            self.fail(f"{value!r} must be a share above 0 and up to 1, such as 0.9, or a size", param, ctx)
+        return float(SIZE.convert(value, param, ctx))
+
+
 SIZE: Final = SizeType()
+SHARE_OR_SIZE: Final = ShareOrSizeType()
 
 
 def read_api_keys(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What this machine has for us: memory that may still be taken, and cores that may run threads (Linux)."""
+"""What this machine has for us: memory that may still be taken, cores that may run threads, a GPU (Linux)."""
 
 import os
 from pathlib import Path
@@ -25,6 +25,11 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
         for folder in (root, *(place for place in (group, *group.parents) if place.is_relative_to(root))):
             least = min(least, _left(folder, *names, least))
     return max(0, least)
+
+
+def has_nvidia_driver(proc: Path = PROC) -> bool:
+    """Whether the kernel module is loaded: the cheapest sign of a GPU, in containers too."""
+    return (proc / "driver/nvidia/version").exists()
 
 
 def _left(folder: Path, limit_name: str, usage_name: str, otherwise: int) -> int:

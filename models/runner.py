@@ -5,7 +5,7 @@ A runner gives the same logits for a token whatever else is in its batch and how
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,10 @@ from .batch import Batch
 from .checkpoint import Checkpoint
 from .errors import DoesNotFit, UnsupportedDevice
 from .generation import GenerationDefaults
-from .host import available_memory, usable_cores
+from .host import available_memory, has_nvidia_driver, usable_cores
 from .plan import Plan, choose_num_blocks
 from .spec import ModelSpec
+from .step import StepResult, StepWork
 from .weights import load_weights
 
 BLOCK_SIZE = 64  # tokens of a KV block, on every device
@@ -40,10 +41,33 @@ class Runner(Protocol):
         ...
 
 
+class Pending(Protocol):
+    """A step that the device has been given."""
+
+    def finish(self) -> StepResult:
+        """Wait for its answer. Once, in the order of the steps, in any one thread."""
+        ...
+
+
+@runtime_checkable
+class OverlappedRunner(Protocol):
+    """A runner that keeps sequences and samples itself, so that a step can be launched before the last is read."""
+
+    def begin(self, step: StepWork) -> Pending: ...
+
+    def growth(self) -> tuple[int, int]:
+        """Allocations of device memory and compilations since loading."""
+        ...
+
+    def close(self) -> object:
+        """Wait for the device. Idempotent."""
+        ...
+
+
 class LoadedModel(Struct, frozen=True, kw_only=True):
     """A runner and everything the worker reports about it."""
 
-    runner: Runner
+    runner: Runner | OverlappedRunner
     spec: ModelSpec
     plan: Plan
     name: str  # of the checkpoint folder
@@ -57,24 +81,53 @@ def load_runner(
     path: Path,
     *,
     device: str = "auto",
+    kernels: str = "compiled",
     dtype: str = "auto",
     quantize: str = "none",
     max_model_len: int | None = None,
     max_running: int = 64,
     max_step_tokens: int = 512,
     kv_cache_memory: int | None = None,
+    gpu_memory: float | None = None,
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> LoadedModel:
     """Read the checkpoint, plan the memory, load and compile. Every refusal is a LoadError, made as early as can be.
 
-    dtype "auto" is the checkpoint's own: bfloat16 stays, float32 and float16 run as float32.
+    dtype "auto" is the checkpoint's own: bfloat16 stays, float32 and float16 run as float32. A GPU runs bfloat16.
     """
     report = on_progress or _ignore
     checkpoint = Checkpoint(path)
+    if _takes_gpu(device, kernels):
+        from .gpu_load import load_on_gpu, open_device
+
+        gpu = open_device(kernels)
+        stepper, plan = load_on_gpu(
+            checkpoint,
+            gpu,
+            dtype=dtype,
+            quantize=quantize,
+            block_size=BLOCK_SIZE,
+            max_model_len=max_model_len,
+            max_running=max_running,
+            max_step_tokens=max_step_tokens,
+            gpu_memory=gpu_memory,
+            kv_cache_memory=kv_cache_memory,
+            on_progress=report,
+        )
+        return LoadedModel(
+            runner=stepper,
+            spec=checkpoint.spec,
+            plan=plan,
+            name=checkpoint.name,
+            device=gpu.name,
+            dtype="bfloat16",
+            quantize=quantize,
+            generation=checkpoint.generation,
+        )
     if dtype == "auto":
         dtype = checkpoint.dtype
-    weight_format = _weight_format(device, dtype, quantize)
+    weight_format = _weight_format(dtype, quantize)
     plan = plan_memory(
         checkpoint,
         weight_format,
@@ -161,9 +214,25 @@ def plan_memory(
     )
 
 
-def _weight_format(device: str, dtype: str, quantize: str) -> WeightFormat:
-    if device not in ("auto", "cpu"):
-        raise UnsupportedDevice(f"--device {device}: this version runs on the CPU only; use --device cpu")
+def _takes_gpu(device: str, kernels: str) -> bool:
+    """`auto` takes a GPU that can be used; torch is imported to find out only where there is a driver."""
+    if device == "cpu":
+        if kernels != "compiled":
+            raise UnsupportedDevice(f"--kernels {kernels}: these are the GPU's kernels; pass --device cuda with it")
+        return False
+    if kernels == "interpret":
+        return True
+    if device == "auto" and not has_nvidia_driver():
+        return False
+    from .gpu_load import gpu_problem
+
+    problem = gpu_problem()
+    if problem and device == "cuda":
+        raise UnsupportedDevice(f"--device cuda: {problem}, or pass --device cpu")
+    return not problem
+
+
+def _weight_format(dtype: str, quantize: str) -> WeightFormat:
     match quantize, dtype:
         case "none", "float32" | "bfloat16":
             return dtype

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..kernels.sampling.launch import CpuSampler
 from .rows import Piece, RowStore
-from .runner import LoadedModel, Runner
+from .runner import LoadedModel, OverlappedRunner, Runner
 from .step import ChunkResult, StepResult, StepWork
 
 
@@ -37,9 +37,10 @@ class Stepper:
 
     @classmethod
     def of(cls, model: LoadedModel) -> "Stepper":
-        plan = model.plan
+        plan, runner = model.plan, model.runner
+        assert not isinstance(runner, OverlappedRunner), "it steps itself"
         return cls(
-            model.runner,
+            runner,
             vocab_size=model.spec.vocab_size,
             block_size=plan.block_size,
             max_model_len=plan.max_model_len,

@@ -17,12 +17,14 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     model: str  # a checkpoint folder
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    kernels: Literal["compiled", "interpret"] = "compiled"  # interpret: the GPU's kernels, step by step, on the CPU
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     quantize: Literal["none", "int8", "int4", "fp8"] = "none"
     max_model_len: int | None = None  # None: what the checkpoint says
     max_running: int = 64  # sequences in one step
     max_step_tokens: int = 512  # token budget of one step
     kv_cache_memory: int | None = None  # bytes; None: a share of what is free
+    gpu_memory: float | None = None  # a share of the GPU's memory up to 1, or bytes; None: most of what is free
     threads: int | None = None  # None: the physical cores this process may use
 
 

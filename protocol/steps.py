@@ -73,6 +73,8 @@ class StepDone(Message, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     duration: float  # the whole step in the worker
     model_duration: float  # of which: the forward pass
+    device_allocations: int = 0  # of device memory since Ready: none, or the worker breaks its promise
+    device_compilations: int = 0  # of kernels, likewise
 
 
 class MemoryPlan(Struct, frozen=True, kw_only=True):

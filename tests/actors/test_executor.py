@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.actors.executor import Progress, run_executor
+from triolet.actors.executor import Answer, Progress, run_executor
 from triolet.protocol.steps import FromWorker, LoadFailed, LoadProgress, Ready, Step, StepDone, StepFailed
 
 
@@ -26,7 +27,7 @@ class Core:
         progress(LoadProgress(stage="test", done=1, total=1))
         return self.answer
 
-    def run(self, step: Step) -> StepDone:
+    def run(self, step: Step) -> StepDone | Answer:
         self.threads.add(threading.get_ident())
         if step.step == 13:
             raise ZeroDivisionError("unlucky")
@@ -64,6 +65,59 @@ async def test_everything_runs_in_one_thread_and_in_order(make_ready: Callable[[
     assert len(core.threads) == 1
     assert core.threads.isdisjoint({threading.get_ident()})
     assert core.log[-1] == "closed"
+
+
+class Device(Core):
+    """Launches steps and answers them later, as a GPU does; at most two are under way."""
+
+    def __init__(self, ready: Ready | LoadFailed) -> None:
+        super().__init__(ready)
+        self.free = threading.Semaphore(2)
+        self.second = threading.Event()
+
+    def run(self, step: Step) -> StepDone | Answer:
+        self.free.acquire()
+        self.log.append(f"launch {step.step}")
+        if step.step == 2:
+            self.second.set()
+        return partial(self.answered, step)
+
+    def answered(self, step: Step) -> StepDone:
+        try:
+            self.second.wait()  # no answer before the second step was launched
+            if step.step == 13:
+                raise ZeroDivisionError("unlucky")
+            return StepDone(step=step.step, rows=(), duration=0.0, model_duration=0.0)
+        finally:
+            self.free.release()
+
+
+async def test_the_next_step_is_launched_before_the_last_is_answered(make_ready: Callable[[], Ready]) -> None:
+    core = Device(make_ready())
+    async with trio.open_nursery() as nursery:
+        send, answers = await start(nursery, core)
+        for number in (1, 2, 3, 4):
+            send(number)
+        received = [await answers.receive() for _ in range(6)]
+        assert [step.step for step in received if isinstance(step, StepDone)] == [1, 2, 3, 4]
+        nursery.cancel_scope.cancel()
+    assert core.log == ["launch 1", "launch 2", "launch 3", "launch 4", "closed"]
+
+
+async def test_a_step_that_fails_on_the_device_is_the_last_one(
+    make_ready: Callable[[], Ready], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those behind it are launched already, or blocked in the launch: they end unanswered."""
+    core = Device(make_ready())
+    core.second.set()
+    async with trio.open_nursery() as nursery:
+        send, answers = await start(nursery, core)
+        for number in (13, 4, 5, 6):
+            send(number)
+        received = [message async for message in answers]
+    assert received[-1] == StepFailed(step=13, message="ZeroDivisionError: unlucky")
+    assert core.log[-1] == "closed"
+    assert "step 13 failed" in caplog.text
 
 
 async def test_a_step_that_raises_is_a_message_and_the_last_one(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.cli.values import format_size, parse_size, read_api_keys
+from triolet.cli.values import SHARE_OR_SIZE, format_size, parse_size, read_api_keys
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,21 @@ def test_what_is_not_a_size(text: str) -> None:
 def test_a_formatted_size_reads_back_to_three_digits(size: int) -> None:
     # Two decimals below 10, one below 100: the rounding error is at most half of the last digit, 0.5 %.
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.005, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.9", 0.9), (".5", 0.5), ("1", 1.0), (0.25, 0.25), ("20GiB", 20.0 * 2**30), ("1.5k", 1536.0)]
+)
+def test_shares_and_sizes(text: str, value: float) -> None:
+    assert SHARE_OR_SIZE.convert(text, None, None) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("0", "a share above 0"), ("1.5", "a share above 0"), (".", "not a size")]
+)
+def test_what_is_neither_a_share_nor_a_size(text: str, message: str) -> None:
+    with pytest.raises(click.BadParameter, match=message):
+        SHARE_OR_SIZE.convert(text, None, None)
 
 
 def test_api_keys_come_from_values_and_files(tmp_path: Path) -> None:

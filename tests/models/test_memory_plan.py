@@ -107,7 +107,8 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "cuda"}, "--device cuda: this version runs on the CPU only"),
+        ({"device": "cuda"}, "--device cuda: torch sees no GPU.* or pass --device cpu"),
+        ({"device": "cpu", "kernels": "interpret"}, "--kernels interpret: .* pass --device cuda"),
         ({"quantize": "int4"}, "--quantize int4: the CPU runs none and int8"),
         ({"dtype": "float64"}, "--dtype float64"),
     ],

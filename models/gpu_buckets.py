@@ -1,0 +1,64 @@
+"""The shapes that a step may have on a GPU: each is compiled, and captured, before the worker is ready.
+
+A step is padded to the next larger shape. Decode-only steps (one token of every chunk) have a shape of their own for
+every few rows and are replayed as graphs; the others pad their tokens by a quarter at most.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import zip_longest
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """Padded sizes of one forward pass."""
+
+    tokens: int
+    chunks: int
+    rows: int  # of logits
+    decode: bool  # one token per chunk: a captured graph
+
+
+class Buckets:
+    """All shapes of a worker, from its largest step."""
+
+    def __init__(self, *, max_tokens: int, max_chunks: int, max_rows: int) -> None:
+        self.chunks = min(max_chunks, max_tokens)
+        self.decode = row_sizes(min(self.chunks, max_rows))
+        self.tokens = token_sizes(max_tokens)
+        self.rows = row_sizes(max_rows)
+
+    def shape(self, lengths: list[int], rows: int) -> Shape:
+        """The least shape for chunks of these lengths."""
+        if max(lengths) == 1 and rows <= len(lengths) <= self.decode[-1]:
+            size = _least(self.decode, len(lengths))
+            return Shape(size, size, size, True)
+        return Shape(_least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False)
+
+    def every(self) -> list[Shape]:
+        """Shapes that between them have every size: what must have run before nothing is compiled any more."""
+        pairs = zip_longest(self.tokens, self.rows)
+        eager = [Shape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False) for tokens, rows in pairs]
+        return eager + self.graphs()
+
+    def graphs(self) -> list[Shape]:
+        return [Shape(size, size, size, True) for size in reversed(self.decode)]
+
+
+def row_sizes(most: int) -> list[int]:
+    """1, 2, 4, 8, 16, 24, 32, … and the largest itself."""
+    return sorted({size for size in (1, 2, 4, *range(8, most, 8)) if size < most} | {most})
+
+
+def token_sizes(most: int) -> list[int]:
+    """Four sizes for every doubling, from 16 on, and the largest itself."""
+    sizes, size = {most}, 16
+    while size < most:
+        sizes.add(size)
+        size += max(16, 1 << (size.bit_length() - 3))
+    return sorted(sizes)
+
+
+def _least(sizes: list[int], wanted: int) -> int:
+    return sizes[bisect_left(sizes, wanted)]

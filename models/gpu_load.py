@@ -1,0 +1,108 @@
+"""From a checkpoint to a stepper on a GPU, or on the rehearsal device: the refusals, the plan, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..kernels.paged_attention.gpu_table import choose_launch
+from .checkpoint import Checkpoint
+from .device import Device
+from .errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
+from .gpu_buckets import Buckets
+from .gpu_memory import plan_gpu_memory
+from .gpu_model import GpuModel
+from .gpu_stepper import GpuStepper
+from .plan import Plan
+from .weights import load_weights
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+MAX_LOGIT_ROWS = 256  # of one pass; prompt log probabilities that want more run in parts
+
+
+def open_device(kernels: str) -> Device:
+    """The GPU; with `interpret` the rehearsal device, which needs none. The first import of Triton must be here."""
+    if kernels == "interpret":
+        from ..kernels.gpu.mode import interpret_kernels
+
+        interpret_kernels()
+        from .gpu_rehearsal import RehearsalDevice
+
+        return RehearsalDevice()
+    from .gpu_cuda import CudaDevice
+
+    return CudaDevice()
+
+
+def gpu_problem() -> str:
+    """Why there is no GPU to use here; empty where there is one."""
+    try:
+        import torch
+        import triton
+    except ImportError as error:
+        return f"{error.name} is not installed: pip install 'triolet[cuda]'"
+    del triton
+    if not torch.cuda.is_available():
+        return "torch sees no GPU: check `nvidia-smi` and that torch was built for CUDA"
+    if torch.cuda.get_device_capability() < (8, 0):
+        return "the GPU is older than compute capability 8.0 (Ampere)"
+    return ""
+
+
+def load_on_gpu(
+    checkpoint: Checkpoint,
+    device: Device,
+    *,
+    dtype: str,
+    quantize: str,
+    block_size: int,
+    max_model_len: int | None,
+    max_running: int,
+    max_step_tokens: int,
+    gpu_memory: float | int | None,
+    kv_cache_memory: int | None,
+    on_progress: Progress,
+) -> tuple[GpuStepper, Plan]:
+    """Every refusal is made before weights are read."""
+    spec = checkpoint.spec
+    if dtype not in ("auto", "bfloat16"):
+        raise UnsupportedDevice(f"--dtype {dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
+    if quantize not in ("none", "int8", "int4"):
+        raise UnsupportedDevice(f"--quantize {quantize}: the GPU runs none, int8 and int4")
+    numbers = {"max-model-len": max_model_len, "max-running": max_running, "max-step-tokens": max_step_tokens}
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise UnsupportedDevice(f"--{name} {value}: must be at least 1")
+    try:
+        choose_launch(device.capability, spec.head_dim, 2, 1, 1)
+    except ValueError as error:
+        raise UnsupportedModel("head_dim", spec.head_dim, f"{error}; run this model on the CPU") from error
+    length = max_model_len or spec.max_position
+    if length > spec.max_position:
+        raise DoesNotFit(
+            f"--max-model-len {length} is beyond the model's context of {spec.max_position} tokens: lower it"
+        )
+    rows = min(max_step_tokens, max(max_running, MAX_LOGIT_ROWS))
+    buckets = Buckets(max_tokens=max_step_tokens, max_chunks=max_running, max_rows=rows)
+    plan = plan_gpu_memory(
+        device,
+        spec,
+        quantize=quantize,
+        block_size=block_size,
+        max_model_len=length,
+        buckets=buckets,
+        gpu_memory=gpu_memory,
+        kv_cache_memory=kv_cache_memory,
+    )
+    weights = load_weights(checkpoint, spec, lambda done, total: on_progress("reading weights", done, total))
+    model = GpuModel(
+        device,
+        spec,
+        weights,
+        quantize=quantize,
+        num_blocks=plan.num_blocks,
+        block_size=block_size,
+        max_model_len=length,
+        buckets=buckets,
+        on_progress=on_progress,
+    )
+    return GpuStepper(model), plan

@@ -1,0 +1,143 @@
+"""Steps on a GPU: `begin` launches one, its answer is waited for elsewhere, so the next is launched meanwhile.
+
+Nothing of a step waits for the one before: drawn tokens stay on the device and are read there. At most `STEPS_AHEAD`
+answers are outstanding; `begin` then waits for one. A step that wants more rows of logits than there is room for (log
+probabilities of a long prompt) runs in several passes, each waited for but the last.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from contextlib import suppress
+from time import perf_counter
+
+import numpy as np
+
+from ..kernels.sampling.rows import OK
+from .device import Event, Growth
+from .gpu_model import GpuModel
+from .gpu_packet import Exchange
+from .gpu_sequences import UNREAD, DeviceSequence, SequenceTable
+from .rows import PLACEHOLDER, Piece
+from .step import ChunkResult, StepResult, StepWork, TokenScore
+from .stepper import join, split
+
+STEPS_AHEAD = 2
+
+
+class PendingStep:
+    """A step that was launched. `finish` is called once, from any one thread, in the order of the steps."""
+
+    def __init__(self, finish: Callable[[], StepResult]) -> None:
+        self._finish = finish
+
+    def finish(self) -> StepResult:
+        """Wait for the device and read the answer."""
+        return self._finish()
+
+
+class GpuStepper:
+    """Owns the worker's sequences and everything on the device. One thread calls `begin`."""
+
+    def __init__(self, model: GpuModel) -> None:
+        self._model = model
+        self._table = SequenceTable(
+            vocab_size=model.spec.vocab_size,
+            block_size=model.block_size,
+            max_model_len=model.max_model_len,
+            slots=model.slots,
+        )
+        self._free: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
+        for _ in range(STEPS_AHEAD):
+            self._free.put(model.make_exchange())
+        self._last_done = 0.0
+        model.device.seal()
+
+    def growth(self) -> Growth:
+        """Allocations and compilations since loading; both must stay zero."""
+        return self._model.device.growth()
+
+    def close(self) -> None:
+        """Wait until the device is done with our memory. If it failed, a step has said so."""
+        with suppress(Exception):
+            self._model.device.synchronize()
+
+    def begin(self, step: StepWork) -> PendingStep:
+        for sequence in step.dropped:
+            self._table.drop(sequence)
+        for record in step.new:
+            self._table.add(record)
+        pieces = [self._table.piece(chunk) for chunk in step.chunks]
+        copies = [(copy.source, copy.target) for copy in step.copies]
+        if {source for source, _ in copies} & {target for _, target in copies}:
+            raise ValueError("copies: a block is source and target in one step; send the second copy with the next one")
+        began, exchange = perf_counter(), self._free.get()
+        if copies:
+            sources, targets = np.array(copies, np.int32).T
+            self._model.packet.copy_blocks(exchange, sources, targets)
+        self._table.give_slots(pieces)
+        self._model.install(exchange, pieces)
+        results = list[ChunkResult]()
+        groups = list(split(pieces, self._model.buckets.tokens[-1], self._model.buckets.rows[-1]))
+        for group in groups[:-1]:
+            self._launch(exchange, group).wait()
+            results += _collect(exchange, group)
+        last = groups[-1] if groups else []
+        event = self._launch(exchange, last) if last else self._model.device.record()
+
+        def finish() -> StepResult:
+            try:
+                event.wait()
+                done = perf_counter()
+                seconds = done - max(began, self._last_done)
+                self._last_done = done
+                return StepResult(tuple(join([*results, *_collect(exchange, last)])), seconds)
+            finally:
+                self._free.put(exchange)
+
+        return PendingStep(finish)
+
+    def _launch(self, exchange: Exchange, pieces: list[Piece]) -> Event:
+        model = self._model
+        rows = sum(piece.scored + piece.sample for piece in pieces)
+        shape = model.buckets.shape([piece.length for piece in pieces], rows)
+        event = model.launch(exchange, shape, pieces)
+        for piece in pieces:
+            if piece.sample:
+                _state(piece).drawn.append(UNREAD)
+        return event
+
+
+def _state(piece: Piece) -> DeviceSequence:
+    assert isinstance(piece.state, DeviceSequence)
+    return piece.state
+
+
+def _collect(exchange: Exchange, pieces: list[Piece]) -> list[ChunkResult]:
+    """Read what came back; the drawn tokens become known. One result per piece."""
+    results: list[ChunkResult] = []
+    tokens, status = exchange.result["drawn"].tolist(), exchange.result["status"].tolist()
+    row = 0
+    for piece in pieces:
+        state, end = _state(piece), row + piece.scored + piece.sample
+        failed = any(code != OK for code in status[row:end])
+        if piece.sample:
+            place = piece.start + piece.length - state.tokens.size
+            state.drawn[place] = PLACEHOLDER if failed else tokens[end - 1]
+        if failed:
+            results.append(ChunkResult(sequence=piece.sequence, error="nonfinite_logits"))
+        else:
+            drawn = tuple(tokens[end - 1 : end]) if piece.sample else ()
+            prompt = tuple(_score(exchange, place, state.prompt_top) for place in range(row, row + piece.scored))
+            top = int(state.row["top"])
+            scores = (_score(exchange, end - 1, top),) if piece.sample and top >= 0 else ()
+            results.append(ChunkResult(sequence=piece.sequence, tokens=drawn, logprobs=scores, prompt_logprobs=prompt))
+        row = end
+    return results
+
+
+def _score(exchange: Exchange, row: int, top: int) -> TokenScore:
+    result = exchange.result
+    ids, values = result["top_tokens"][row, :top].tolist(), result["top_logprobs"][row, :top].tolist()
+    return TokenScore(int(result["drawn"][row]), float(result["logprobs"][row]), tuple(zip(ids, values, strict=True)))
