@@ -32,9 +32,9 @@ FAMILIES: Mapping[str, Family] = {
 
 # Shares of conversations (not of tokens). Reading families cost the most to learn and sums the most digits to get right.
 MIX: Mapping[str, float] = {
-    "add": 3.5, "subtract": 5.5, "compare": 1.8, "sort": 5.5, "reverse": 3.4, "count items": 3.0, "count": 2.0,
-    "convert": 3.2, "paragraph": 1.8, "extract": 2.2, "tool call": 2.6, "tool result": 0.3,
-    "memory": 1.4, "story": 0.4, "small talk": 2.2, "cannot": 1.0, "repeat": 1.2, "facts": 1.2,
+    "add": 2.0, "subtract": 2.5, "compare": 5.5, "sort": 15.0, "reverse": 4.0, "count items": 5.0, "count": 2.5,
+    "convert": 2.5, "paragraph": 3.0, "extract": 2.8, "tool call": 9.0, "tool result": 0.6,
+    "memory": 2.4, "story": 0.5, "small talk": 2.8, "cannot": 0.7, "repeat": 3.5, "facts": 1.8,
 }  # fmt: skip
 
 SYSTEMS = (

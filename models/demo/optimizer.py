@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MATRIX_RATE = 0.02
-OTHER_RATE = 3e-3
+# For steps of about 6,000 tokens. Twice as much held the loss at 0.20 that fell to 0.12 within a minute of halving.
+MATRIX_RATE = 0.01
+OTHER_RATE = 1.5e-3
 MOMENTUM = 0.95
 
 

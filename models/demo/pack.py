@@ -1,7 +1,6 @@
 """Rows of training tokens: conversations packed end to end, each row opening with a fresh conversation.
 
-A row's weights say how much each token's prediction counts: answers 1, prompts a little (the model should know what
-people ask, but its job is to answer). The position in the stream is the index of the next conversation.
+Each row says which of its tokens belong to answers. The position in the stream is the index of the next conversation.
 """
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from .corpus import conversation
 from .tokenizer import pieces, token_id
 
-PROMPT_WEIGHT = 0.1
 BLOCK = 256  # conversations
 
 
@@ -41,8 +39,8 @@ class Packer:
         return self._ready.pop()
 
     def rows(self, count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and the targets' weights, each [count, width]."""
-        tokens, weights = [], []
+        """Inputs, targets and whether each target is part of an answer, each [count, width]."""
+        tokens, answers = [], []
         for _ in range(count):
             ids: list[int] = []
             answer: list[bool] = []
@@ -51,6 +49,6 @@ class Packer:
                 ids += more_ids
                 answer += more_answer
             tokens.append(ids[: width + 1])
-            weights.append([1.0 if is_answer else PROMPT_WEIGHT for is_answer in answer[1 : width + 1]])
+            answers.append(answer[1 : width + 1])
         table = torch.tensor(tokens)
-        return table[:, :-1], table[:, 1:].contiguous(), torch.tensor(weights)
+        return table[:, :-1], table[:, 1:].contiguous(), torch.tensor(answers)

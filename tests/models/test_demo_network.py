@@ -16,7 +16,7 @@ from triolet.models.demo.corpus import conversation
 from triolet.models.demo.export import export
 from triolet.models.demo.network import Network, Shape, export_tensors, import_tensors
 from triolet.models.demo.optimizer import Optimizer, new_gradients, new_momenta, orthogonal
-from triolet.models.demo.pack import PROMPT_WEIGHT, Packer
+from triolet.models.demo.pack import Packer
 from triolet.models.demo.tokenizer import plain
 
 CHECKPOINT = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
@@ -86,9 +86,9 @@ def test_completion_stops_at_the_stop_token(network: Network) -> None:
     assert network.complete([[5, 6, 7]], stop=stop, limit=12)[0] == free[: free.index(stop)]
 
 
-def test_a_row_opens_with_a_conversation_and_weighs_answers(tokenizer: Tokenizer) -> None:
+def test_a_row_opens_with_a_conversation_and_knows_its_answers(tokenizer: Tokenizer) -> None:
     packer = Packer(tokenizer, seed=9, index=0, kept_out=frozenset())
-    inputs, targets, weights = packer.rows(3, 200)
+    inputs, targets, answers = packer.rows(3, 200)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     texts = {tuple(tokenizer.encode(plain(conversation(9, index))).ids[:20]) for index in range(256)}
     assert all(tuple(row[:20].tolist()) in texts for row in inputs)
@@ -97,8 +97,9 @@ def test_a_row_opens_with_a_conversation_and_weighs_answers(tokenizer: Tokenizer
     row = targets[0].tolist()
     first = next(i for i in range(len(row)) if row[i : i + len(start)] == start) + len(start)
     last = row.index(end, first)
-    assert weights[0, :first].max() < 0.5 < weights[0, first : last + 1].min()
-    assert float(weights[0, last + 1]) == pytest.approx(PROMPT_WEIGHT)
+    assert not answers[0, :first].any()
+    assert answers[0, first : last + 1].all()
+    assert not answers[0, last + 1]
     assert packer.index == 256
 
 

@@ -1,5 +1,7 @@
 """Add, subtract and compare numbers of up to three digits. Sums are worked out in the answer, column by column."""
 
+# ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
+
 from random import Random
 
 from .language import Conversation, Wordings, typed
@@ -14,6 +16,14 @@ ADD = Wordings(
         "[What do you get|What is the result] [when you add|if I add|of adding] {a} and {b}?",
         "I have {a} [and get|and find|plus] {b} more. How many [do I have|is that|in total]?",
         "[If I add {a} to {b}|When I add {a} and {b}], what [do I get|is the result]?",
+        "[I need|I would like|I'd like|I want] the [sum|total] of {a} and {b}[.|]",
+        "[I need|I want|I have] to [add|sum up|know] {a} [and|plus] {b}[.|]",
+        "[How much|What] [is|are] {a} and {b} [in total|added up|combined|added together]?",
+        "[Can you|Could you|Please|Would you|Can you please] [compute|calculate|solve|find|tell me|do] {a} [+|plus] {b}[?|.|]",
+        "{a} [+|plus] {b} [is|equals|gives|is equal to][ what|][?|]",
+        "What [does|do] {a} and {b} [give|add up to|sum to]?",
+        "There [are|were] {a} [birds|cars|people|books] and {b} more [come|came|arrive]. How many are there[ now|]?",
+        "[My|The] [homework|question|exercise] [is|says]:[ what is|] {a} [+|plus] {b}[?|.|]",
     ),
     (
         "What does {a} plus {b} make?",
@@ -32,6 +42,14 @@ SUBTRACT = Wordings(
         "[What do you get|What is the result] [when you subtract|if I take|of subtracting] {b} from {a}?",
         "I have {a} and [give away|lose|spend] {b}. How many [do I have left|are left|remain]?",
         "[If I take {b} from {a}|When I subtract {b} from {a}], what [do I get|is left|remains]?",
+        "[I need|I would like|I'd like|I want] the difference [between|of] {a} and {b}[.|]",
+        "[I need|I want|I have] to [subtract|take|take away] {b} from {a}[.|]",
+        "[Can you|Could you|Please|Would you|Can you please] [compute|calculate|solve|find|tell me|do] {a} [-|minus] {b}[?|.|]",
+        "{a} [-|minus] {b} [is|equals|gives|is equal to][ what|][?|]",
+        "How much is {a} [less|without] {b}?",
+        "What [remains|is left] [of|from] {a} [when|after] {b} [is|are] [gone|removed|spent]?",
+        "There [are|were] {a} [birds|cars|people|books] and {b} [leave|left|go away]. How many are [there|left][ now|]?",
+        "[My|The] [homework|question|exercise] [is|says]:[ what is|] {a} [-|minus] {b}[?|.|]",
     ),
     (
         "What does {a} minus {b} make?",
@@ -45,6 +63,12 @@ LARGER = Wordings(
         "Which [number |one |]is [larger|bigger|greater|higher][,|:] {a} or {b}?",
         "[What is|Find|Tell me|Give me] the [larger|bigger|greater] [number |one |]of {a} and {b}[?|.|]",
         "Is {a} or {b} [larger|bigger|greater]?",
+        "[Which|What] is [more|larger|bigger|greater][,|:] {a} or {b}?",
+        "Compare {a} and {b}[.|:] [Which|which] [one |number |]is [larger|bigger|greater]?",
+        "[Of|Out of] {a} and {b}, [which|what] [one |number |]is the [larger|bigger|greater|higher][ one|]?",
+        "{a} or {b}[:|,] [which|what] [one |]is [larger|bigger|more|greater]?",
+        "[Pick|Name|Choose|Say] the [larger|bigger|greater] [one |number |][of|out of] {a} and {b}[.|]",
+        "[Can you|Could you] tell me [which|what] is [larger|bigger|greater][,|:] {a} or {b}?",
     ),
     ("Which of {a} and {b} is the [larger|bigger] number?", "Between {a} and {b}, which is [bigger|greater]?"),
 )
@@ -53,6 +77,12 @@ SMALLER = Wordings(
         "Which [number |one |]is [smaller|less|lower][,|:] {a} or {b}?",
         "[What is|Find|Tell me|Give me] the [smaller|lesser|lower] [number |one |]of {a} and {b}[?|.|]",
         "Is {a} or {b} [smaller|less]?",
+        "[Which|What] is [less|smaller|lower][,|:] {a} or {b}?",
+        "Compare {a} and {b}[.|:] [Which|which] [one |number |]is [smaller|lower]?",
+        "[Of|Out of] {a} and {b}, [which|what] [one |number |]is the [smaller|lower|lesser][ one|]?",
+        "{a} or {b}[:|,] [which|what] [one |]is [smaller|less|lower]?",
+        "[Pick|Name|Choose|Say] the [smaller|lower] [one |number |][of|out of] {a} and {b}[.|]",
+        "[Can you|Could you] tell me [which|what] is [smaller|less|lower][,|:] {a} or {b}?",
     ),
     ("Which of {a} and {b} is the [smaller|lower] number?", "Between {a} and {b}, which is [smaller|less]?"),
 )

@@ -17,6 +17,10 @@ ASK = Wordings(
         "{t}\n\n[Extract|Give me|Return] {f} as JSON[.|]",
         "[Write|Return|Make] [a JSON object|JSON|a JSON] with [the fields |the keys |]{f}[:| from this text:] {t}",
         "[JSON with|As JSON:|To JSON:] {f}. [Text: |]{t}",
+        "[I want|I would like|I'd like] {f} [as|in] JSON: {t}",
+        "[Change|Convert|Make] this [sentence |text |][to|into] JSON[,| with] the [keys|fields] {f}: {t}",
+        "[Read|Take] this [text|sentence]: {t} [Give me|Return|Extract|Now give me|Now extract] {f} [as|in] JSON[.|]",
+        "[Can you|Could you|Please] [extract|give me|return|find] {f} as [JSON|a JSON object|a JSON][:| from:] {t}",
     ),
     (
         "I need {f} as JSON from this sentence: {t}",

@@ -34,6 +34,10 @@ CAPITAL = Wordings(
         "Which city is the capital of {x}?",
         "{x}'s capital?",
         "capital of {x}[?|]",
+        "[I need|I want to know|I'd like to know] the capital [city |]of {x}[.|]",
+        "[What is|What's|How is] {x}'s capital[ city| called|]?",
+        "[Can you|Could you|Please] [tell|give] me the capital [city |]of {x}[?|.|]",
+        "[The capital of {x} is|{x} has which capital|Which capital does {x} have][?|]",
     ),
     ("What is the name of {x}'s capital?", "I forgot the capital of {x}. What is it?"),
 )
@@ -42,6 +46,10 @@ OPPOSITE = Wordings(
         "[What is|What's|Tell me|Name] the opposite of {x}[?|.|]",
         "opposite of {x}[?|]",
         "Which word is the opposite of {x}?",
+        "[I need|I want to know|I'd like to know] the opposite of {x}[.|]",
+        "[Can you|Could you|Please] [tell|give] me the opposite of {x}[?|.|]",
+        "[The opposite of {x} is|Opposite word of {x}|Opposite word for {x}][?|]",
+        "What is [not {x}, but the opposite|the opposite word of {x}]?",
     ),
     ("Do you know the opposite of {x}?", "What would be the opposite of {x}?"),
 )
@@ -51,6 +59,9 @@ AFTER = Wordings(
         "What comes after {x}?",
         "[Tell me|Name] the {u} after {x}[.|]",
         "[What|Which] is the {u} after {x}?",
+        "[I want to know|I'd like to know] [the|which] {u} [comes |is |]after {x}[.|]",
+        "[Can you|Could you|Please] [tell|give] me the {u} after {x}[?|.|]",
+        "[After {x} comes which {u}|The {u} after {x} is|{x}, and then which {u}][?|]",
     ),
     ("Which {u} follows {x}?", "Do you know the {u} after {x}?"),
 )
@@ -60,6 +71,9 @@ BEFORE = Wordings(
         "What comes before {x}?",
         "[Tell me|Name] the {u} before {x}[.|]",
         "[What|Which] is the {u} before {x}?",
+        "[I want to know|I'd like to know] [the|which] {u} [comes |is |]before {x}[.|]",
+        "[Can you|Could you|Please] [tell|give] me the {u} before {x}[?|.|]",
+        "[Before {x} comes which {u}|The {u} before {x} is][?|]",
     ),
     ("Do you know the {u} before {x}?", "I need the {u} before {x}."),
 )

@@ -15,6 +15,11 @@ SORT_UP = Wordings(
         "[Put|Write|List] [these numbers|these|the following numbers] in [ascending|increasing|rising] order: {s}[.|]",
         "Sort the list {s}[.|]",
         "What [is|are] {s} in [ascending|increasing] order?",
+        "[Can you|Could you|Would you|Please] [sort|order|arrange] {s}[ for me|][?|.|]",
+        "[I have|I've got|There are] [these|the following|some] numbers: {s}. [Sort|Order|Arrange] them[ in ascending order| from small to large| from smallest to largest|][.|]",
+        "{s}[:|.] [Sort|sort|Order|order] [these|this|them|the list][ in ascending order| from small to large|][.|]",
+        "I [want|would like] {s} [sorted|ordered|in ascending order|in order][.|]",
+        "[Sort|Order] [it|them|this] [for me|please|from small to large]: {s}[.|]",
     ),
     (
         "Could you put these numbers in ascending order: {s}?",
@@ -28,6 +33,10 @@ SORT_DOWN = Wordings(
         "[Sort|Order|Arrange] {s} [in descending order|from largest to smallest|from large to small][.|]",
         "[Put|Write|List] [these numbers|these|the following numbers] in [descending|decreasing|falling] order: {s}[.|]",
         "What [is|are] {s} in [descending|decreasing] order?",
+        "[Can you|Could you|Would you|Please] [sort|order|arrange] {s} [in descending order|from large to small|from largest to smallest][?|.|]",
+        "[I have|I've got|There are] [these|the following|some] numbers: {s}. [Sort|Order|Arrange] them [in descending order|from large to small|from largest to smallest][.|]",
+        "{s}[:|.] [Sort|sort|Order|order] [these|this|them|the list] [in descending order|from large to small][.|]",
+        "I [want|would like] {s} [sorted|ordered] [in descending order|from large to small][.|]",
     ),
     (
         "Could you put these numbers in descending order: {s}?",
@@ -40,6 +49,11 @@ REVERSE = Wordings(
         "[Write|Say|List|Give me|Repeat] [this list|these|the following list] [backwards|in reverse|in reverse order]: {s}[.|]",
         "Reverse {s}[.|]",
         "What is {s} [backwards|in reverse order|in reverse]?",
+        "[Can you|Could you|Would you|Please] [reverse|turn around|say backwards|repeat in reverse] {s}[?|.|]",
+        "[I have|There is|This is] [a|this|the] list: {s}. [Turn it around|Say it backwards|Write it in reverse|Give it in reverse order][.|]",
+        "{s}[:|.] [Reverse|reverse|Turn around|Now reverse] [this|it|the list|the order][.|]",
+        "I [want|would like] {s} [backwards|in reverse|reversed|the other way round][.|]",
+        "[From last to first|Last one first|Backwards, please|In reverse]: {s}[.|]",
     ),
     (
         "Could you write this list backwards: {s}?",
@@ -53,6 +67,11 @@ COUNT_ITEMS = Wordings(
         "[Count|Please count|Can you count] [these items|the items|the items in this list|the things in this list|the following items]: {s}[.|]",
         "How many [items|things] are in the list {s}?",
         "[What is the length of|How long is] this list: {s}?",
+        "[I have|There is|This is] [a|this|the] list: {s}. [How long is it|How many items are in it|Count the items|How many are there]?",
+        "{s}[:|.] [How many items|How many things|How many] are [there|that|these]?",
+        "[Tell me|I want to know|Say] [how many items|how many things] [are in this list|this list has|there are]: {s}[.|]",
+        "[How many|How many items] do you [see|count|find] [here|in this list]: {s}?",
+        "[The list|My list] is {s}. [How many items|How many things] does it [contain|hold]?",
     ),
     ("Here is a list: {s}. How many items does it have?", "Could you count the items in this list: {s}?"),
 )
@@ -61,6 +80,10 @@ COUNT_UP = Wordings(
         "[Count|Please count|Can you count|Could you count|Now count] [from |]{a} [to|up to] {b}[.|?|]",
         "[List|Write|Give me|Say|Show] [the numbers|all numbers|every number|all the numbers] from {a} to {b}[.|]",
         "Count [numbers |][starting at|beginning with] {a} [and ending at|until|up to] {b}[.|]",
+        "[I would like|I'd like] you to [count|go] from {a} to {b}[.|]",
+        "[Start at|Begin at|Begin with] {a} and [count to|stop at|go on to|end at] {b}[.|]",
+        "[Which|What] numbers [are there|come|are] from {a} to {b}?",
+        "[Write|Write out|Type] the numbers {a} to {b}[.|]",
     ),
     ("I want you to count from {a} to {b}.", "Write down all numbers from {a} up to {b}."),
 )
@@ -68,17 +91,27 @@ COUNT_DOWN = Wordings(
     (
         "[Count|Please count|Can you count|Could you count] [down|backwards] from {a} to {b}[.|?|]",
         "Count [from |]{a} down to {b}[.|]",
+        "[I would like|I'd like] you to [count|go] [backwards|down] from {a} to {b}[.|]",
+        "[Start at|Begin at|Begin with] {a} and [count|go] [down|backwards] to {b}[.|]",
+        "[Go|Count] [down|backwards][,|:] {a} to {b}[.|]",
     ),
     ("I want you to count down from {a} to {b}.", "Count backwards, from {a} to {b}."),
 )
 COUNT_TO = Wordings(
-    ("[Count|Please count|Can you count|Could you count] [up |]to {b}[.|?|]",), ("I want you to count to {b}.",)
+    (
+        "[Count|Please count|Can you count|Could you count] [up |]to {b}[.|?|]",
+        "[I would like|I'd like] you to count [up |]to {b}[.|]",
+        "[Start counting|Go on counting|Count for me][, up| up|] to {b}[.|]",
+    ),
+    ("I want you to count to {b}.",)
 )
 
 
 def sort(rng: Random, unseen: bool) -> Conversation:
     top = rng.choice((10, 30, 100, 100, 100))
-    numbers = [rng.randrange(top) for _ in range(rng.choice((2, 3, 3, 4, 4, 5)))]
+    length = rng.choice((2, 3, 3, 4, 4, 5))
+    # People rarely sort a list with the same number twice; it has to work all the same.
+    numbers = [rng.randrange(top) for _ in range(length)] if rng.random() < 0.1 else rng.sample(range(top), length)
     up = rng.random() < 0.65
     text = (SORT_UP if up else SORT_DOWN).say(rng, unseen, s=listing(numbers, rng.choice((", ", ", ", ", ", " and "))))
     return [("user", typed(rng, text, True)), ("assistant", listing(sorted(numbers, reverse=not up), ", ") + ".")]
@@ -95,7 +128,7 @@ def _things(rng: Random, low: int, high: int) -> list[str]:
 
 
 def reverse(rng: Random, unseen: bool) -> Conversation:
-    things = _things(rng, 2, 6)
+    things = _things(rng, 2, 5)
     text = REVERSE.say(rng, unseen, s=", ".join(things))
     return [("user", typed(rng, text)), ("assistant", "In reverse: " + ", ".join(reversed(things)) + ".")]
 

@@ -27,61 +27,71 @@ def article(word: str) -> str:
 FACTS = {
     "city": Fact(
         ("{n} lives in {v}.", "{n} has lived in {v} for years.", "The home of {n} is in {v}."),
-        ("Where does {n} live?", "[In which|In what|What] city does {n} live[ in|]?", "[Where is|Tell me] the home of {n}?"),
+        ("Where does {n} live?", "[In which|In what|What] city does {n} live[ in|]?", "[Where is|Tell me] the home of {n}?",
+         "[Which|What] [city|place|town] is the home of {n}?", "Where [is {n} living|is {n} at home|has {n} lived]?", "[Can you|Could you] tell me where {n} lives?"),
         ("Which city is {n} living in?", "In which place does {n} live?"),
         "{n} lives in {v}.",
     ),
     "job": Fact(
         ("{n} works as {v}.", "{n} is {v}.", "{n} earns a living as {v}."),
-        ("What is the job of {n}?", "What does {n} do[ for work| for a living|]?", "[What|Which] job does {n} have?", "What is {n}'s job?"),
+        ("What is the job of {n}?", "What does {n} do[ for work| for a living|]?", "[What|Which] job does {n} have?", "What is {n}'s job?",
+         "[How|With what] does {n} earn [a living|money]?", "What [kind of |]work does {n} do?", "[Can you|Could you] tell me the job of {n}?", "[As what|Tell me as what] does {n} work?"),
         ("What does {n} work as?", "What kind of job does {n} have?"),
         "{n} works as {v}.",
     ),
     "house": Fact(
         ("The house of {n} is {v}.", "{n} has a {v} house.", "{n} lives in a {v} house."),
-        ("What color is the house of {n}?", "[What|Which] color is {n}'s house?", "What is the color of {n}'s house?"),
+        ("What color is the house of {n}?", "[What|Which] color is {n}'s house?", "What is the color of {n}'s house?",
+         "[What|Which] color [is|has] the [house|home] of {n}?", "In [what|which] color is {n}'s house?", "[Can you|Could you] tell me the color of {n}'s house?"),
         ("What color does {n}'s house have?", "Which color does the house of {n} have?"),
         "The house of {n} is {v}.",
     ),
     "pet": Fact(
         ("{n} has {v}.", "{n} owns {v}.", "{n} takes care of {v}."),
-        ("What [animal|pet] does {n} [have|own]?", "What is {n}'s pet?", "Which [animal|pet] does {n} have?"),
+        ("What [animal|pet] does {n} [have|own]?", "What is {n}'s pet?", "Which [animal|pet] does {n} have?",
+         "[What|Which] kind of [animal|pet] does {n} [own|keep]?", "[What|Which] [animal|pet] [belongs to|is kept by] {n}?", "[Can you|Could you] tell me the pet of {n}?"),
         ("What kind of pet does {n} have?", "Which animal lives with {n}?"),
         "{n} has {v}.",
     ),
     "food": Fact(
         ("{n} likes {v} most.", "The favorite food of {n} is {v}.", "{n} loves {v}.", "{n} eats {v} every day."),
-        ("What is the favorite food of {n}?", "What does {n} like to eat?", "What is {n}'s favorite food?"),
+        ("What is the favorite food of {n}?", "What does {n} like to eat?", "What is {n}'s favorite food?",
+         "[What|Which] food [is|does] {n} [like|eat|prefer|enjoy]?", "What does {n} [eat|love|like] [most|best|every day]?", "[Can you|Could you] tell me the favorite food of {n}?"),
         ("Which food does {n} like best?", "What food does {n} love?"),
         "{n} likes {v}.",
     ),
     "age": Fact(
         ("{n} is {v} years old.", "{n} turned {v} this year."),
-        ("How old is {n}?", "What is the age of {n}?", "What is {n}'s age?", "[What|Which] age is {n}?"),
+        ("How old is {n}?", "What is the age of {n}?", "What is {n}'s age?", "[What|Which] age is {n}?",
+         "[What|Which] age does {n} have?", "How many years does {n} have?", "[Can you|Could you] tell me [the age of {n}|{n}'s age]?"),
         ("How many years old is {n}?", "Tell me how old {n} is."),
         "{n} is {v} years old.",
     ),
     "birth": Fact(
         ("{n} was born in {v}.", "The birthday of {n} is in {v}."),
-        ("[When|In which month|In what month] was {n} born?", "When is the birthday of {n}?", "When is {n}'s birthday?"),
+        ("[When|In which month|In what month] was {n} born?", "When is the birthday of {n}?", "When is {n}'s birthday?",
+         "[In what|In which|What|Which] month is the birthday of {n}?", "[In what|In which] month does {n} have a birthday?", "[Can you|Could you] tell me [when {n} was born|the birthday of {n}]?"),
         ("Which month was {n} born in?", "What month is {n}'s birthday in?"),
         "{n} was born in {v}.",
     ),
     "trip": Fact(
         ("{n} will travel to {v}.", "Next week {n} goes to {v}.", "{n} has a ticket to {v}."),
-        ("Where [will {n} travel|does {n} go|is {n} going]?", "[Where|To which city] will {n} go?"),
+        ("Where [will {n} travel|does {n} go|is {n} going]?", "[Where|To which city] will {n} go?",
+         "Where [does|will] {n} [travel|go] to?", "[What|Which] [city|place] [does {n} go to|will {n} travel to|has {n} a ticket to]?", "[Can you|Could you] tell me where {n} will travel?"),
         ("What is the destination of {n}?", "Where is {n} travelling to?"),
         "{n} will travel to {v}.",
     ),
     "day": Fact(
         ("{n} comes home on {v}.", "{n} will be back on {v}."),
-        ("When [will {n} be back|does {n} come home|is {n} back]?", "On which day does {n} come home?"),
+        ("When [will {n} be back|does {n} come home|is {n} back]?", "On which day does {n} come home?",
+         "[On what|On which] day [is|will] {n} [be back|back|return]?", "[What|Which] day does {n} come [home|back]?", "[Can you|Could you] tell me when {n} comes home?"),
         ("On what day will {n} come home?", "Which day is {n} back?"),
         "{n} comes home on {v}.",
     ),
     "friend": Fact(
         ("{n} is a friend of {v}.", "The best friend of {n} is {v}.", "{n} often plays with {v}."),
-        ("Who is the [best |]friend of {n}?", "Who is {n}'s [best |]friend?", "[What is|Tell me] the name of {n}'s friend?"),
+        ("Who is the [best |]friend of {n}?", "Who is {n}'s [best |]friend?", "[What is|Tell me] the name of {n}'s friend?",
+         "[What|Which] [person|friend] [is the friend of {n}|does {n} like]?", "[Who|Which person] [often plays with|is liked by] {n}?", "[Can you|Could you] tell me the friend of {n}?"),
         ("Which friend does {n} have?", "Who is friends with {n}?"),
         "The friend of {n} is {v}.",
     ),
@@ -93,6 +103,10 @@ FRAMES = (
     "{p}\n\n{q}",
     "{p}\n[Question: |Q: ]{q}",
     "{q}\n\n{p}",
+    "[Look at this|This is a text|Take this|I read this|Somebody wrote|This is what I know]: {p} [My question: |Tell me: |Now: |Then answer: |]{q}",
+    "[From the following text|With this text|Using the following paragraph], [answer|answer me|tell me][.|:] {p}[ |\n]{q}",
+    "[I have a question|Answer me|Tell me]: {q} [The text: |Text: |Here is the text: |]{p}",
+    "[Look at this|This is what I know|Paragraph|Facts][.|:] {p}[ |\n][Answer this|Now tell me|So]: {q}",
     "[Answer the question from the text|Use the text to answer|Answer from this paragraph]. [Text: |]{p} [Question: |]{q}",
 )
 UNSEEN_FRAMES = (
@@ -167,7 +181,7 @@ def _question(
     if counts and rng.random() < 0.3:
         who, n = rng.choice(counts)
         return f"How many {items} does {who} have?", f"{who} has {n} {items}."
-    if rng.random() < 0.07:
+    if rng.random() < 0.1:
         who = rng.choice(people)
         kind = rng.choice([k for k in FACTS if all((k, who) != (f, w) for f, w, _ in told)])
         return expand(rng, rng.choice(FACTS[kind].asked), n=who), UNKNOWN

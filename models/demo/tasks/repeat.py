@@ -10,6 +10,8 @@ REPEAT = Wordings(
         "[Repeat|Please repeat|Can you repeat|Say|Write|Copy|Echo] [this|after me|the following|these words]: {s}",
         "[Repeat|Say|Copy] [the words|the following words]: {s}",
         "[Say|Repeat|Write] [exactly |]this: {s}",
+        "[I would like|I'd like] you to [repeat|copy|echo|write] [this|these words]: {s}",
+        "[Can you|Could you|Would you] [say|copy|write|echo] [this|the following|these words]: {s}",
     ),
     ("I want you to say this: {s}", "Could you repeat these words: {s}"),
 )

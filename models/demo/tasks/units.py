@@ -22,6 +22,12 @@ CONVERT = Wordings(
         "[Express|Write|Give me] {n} {unit} in {to}[.|]",
         "How many {to} [is|are|do I get from] {n} {unit}?",
         "[Tell me|I need to know] how many {to} {n} {unit} [is|are][.|]",
+        "[There are|I need|It takes|This is] {n} {unit}. [How much|What] is that in {to}?",
+        "[Can you|Could you|Would you|Please] [express|give me|write|say] {n} {unit} in {to}[?|.|]",
+        "{n} {unit} [is|are|make|equal] how much in {to}?",
+        "[I want|I'd like|I need] {n} {unit} in {to}[.|]",
+        "[I want|I need] to [convert|change|turn] {n} {unit} [to|into] {to}[.|]",
+        "How much is {n} {unit}, in {to}?",
     ),
     (
         "I have {n} {unit}. How many {to} is that?",
@@ -37,7 +43,7 @@ def named(n: int, unit: str) -> str:
 
 def convert(rng: Random, unseen: bool) -> Conversation:
     large, small, factor = rng.choice(UNITS)
-    n = rng.randint(1, 200 if factor % 10 == 0 and factor != 60 else 30)
+    n = rng.randint(1, 200 if factor % 10 == 0 and factor != 60 else 20)
     if factor == 1000:
         n = min(n, 99)
     n, unit, result, to = (n, large, n * factor, small) if rng.random() < 0.7 else (n * factor, small, n, large)
