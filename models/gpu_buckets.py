@@ -1,7 +1,7 @@
 """The shapes that a step may have on a GPU: each is compiled, and captured, before the worker is ready.
 
 A step is padded to the next larger shape. Decode-only steps (one token of every chunk) have a shape of their own for
-every few rows and are replayed as graphs; the others pad their tokens by a quarter at most.
+every few rows and are replayed as graphs; the others pad their tokens, by a quarter at most from 64 tokens on.
 """
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ class CudaDevice:
 
     def _allocated(self) -> int:
         """Allocations so far, those that the caching allocator served from its own stock included."""
-        return int(torch.cuda.memory_stats(self.place).get("allocation.all.allocated", 0))
+        # Asked after every step: the flat form of these statistics sorts hundreds of keys first.
+        counters = torch.cuda.memory_stats_as_nested_dict(self.place)
+        return int(counters["allocation"]["all"]["allocated"]) if counters else 0
 
 
 class _CudaEvent:

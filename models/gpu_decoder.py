@@ -1,7 +1,8 @@
 """The generic decoder on a GPU: a list of launches on buffers that never move, for a padded shape.
 
-The residual stream has a buffer of its own and every norm adds into it, so a layer is nine launches. Padding tokens are
-computed like others, write nothing to the cache and are never looked at.
+The residual stream has a buffer of its own and every norm adds into it, so a layer is ten launches (a few more where
+int4 or int8 weights split a sum). Padding tokens are computed like others, write nothing to the cache and are never
+looked at.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
+from ..kernels.gemm.gpu_weights import GROUPS
 from ..kernels.paged_attention.gpu_table import choose_launch
 from .checkpoint import Checkpoint
 from .device import Device
@@ -20,11 +23,8 @@ MAX_LOGIT_ROWS = 256  # of one pass; prompt log probabilities that want more run
 
 
 def open_device(kernels: str) -> Device:
-    """The GPU; with `interpret` the rehearsal device, which needs none. The first import of Triton must be here."""
+    """The GPU; with `interpret` the rehearsal device, which needs none."""
     if kernels == "interpret":
-        from ..kernels.gpu.mode import interpret_kernels
-
-        interpret_kernels()
         from .gpu_rehearsal import RehearsalDevice
 
         return RehearsalDevice()
@@ -68,6 +68,9 @@ def load_on_gpu(
         raise UnsupportedDevice(f"--dtype {dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
     if quantize not in ("none", "int8", "int4"):
         raise UnsupportedDevice(f"--quantize {quantize}: the GPU runs none, int8 and int4")
+    for name, size in (("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)):
+        if quantize == "int4" and size % min(GROUPS):
+            raise UnsupportedModel(name, size, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
     numbers = {"max-model-len": max_model_len, "max-running": max_running, "max-step-tokens": max_step_tokens}
     for name, value in numbers.items():
         if value is not None and value < 1:
@@ -94,15 +97,18 @@ def load_on_gpu(
         kv_cache_memory=kv_cache_memory,
     )
     weights = load_weights(checkpoint, spec, lambda done, total: on_progress("reading weights", done, total))
-    model = GpuModel(
-        device,
-        spec,
-        weights,
-        quantize=quantize,
-        num_blocks=plan.num_blocks,
-        block_size=block_size,
-        max_model_len=length,
-        buckets=buckets,
-        on_progress=on_progress,
-    )
+    try:
+        model = GpuModel(
+            device,
+            spec,
+            weights,
+            quantize=quantize,
+            num_blocks=plan.num_blocks,
+            block_size=block_size,
+            max_model_len=length,
+            buckets=buckets,
+            on_progress=on_progress,
+        )
+    except torch.OutOfMemoryError as error:  # another process may have taken what the plan counted on
+        raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
     return GpuStepper(model), plan

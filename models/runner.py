@@ -1,6 +1,6 @@
 """What runs a model: the interface of every runner, and the choice of one for a checkpoint and a machine.
 
-A runner gives the same logits for a token whatever else is in its batch and however the prompt was cut into chunks.
+The CPU's gives the same logits for a token whatever else is in its batch and however the prompt was cut into chunks.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from ..kernels.gpu.mode import interpret_kernels
 from .batch import Batch
 from .checkpoint import Checkpoint
 from .errors import DoesNotFit, UnsupportedDevice
@@ -99,6 +100,8 @@ def load_runner(
     report = on_progress or _ignore
     checkpoint = Checkpoint(path)
     if _takes_gpu(device, kernels):
+        if kernels == "interpret":
+            interpret_kernels()  # before anything imports Triton, as the next line does
         from .gpu_load import load_on_gpu, open_device
 
         gpu = open_device(kernels)

@@ -235,12 +235,27 @@ def test_classes_are_named_for_what_they_are() -> None:
     assert not found, found
 
 
-def test_the_readme_names_files_that_exist() -> None:
-    readme = (ROOT / "README.md").read_text()
-    named = re.findall(rf"`((?:{'|'.join((*FOLDERS, 'tests'))})/[\w./-]*)`", readme)
-    linked = re.findall(r"\]\((?!https?://|#)([^)#]+)", readme)
-    missing = sorted({path for path in (*named, *linked) if not (ROOT / path).exists()})
-    assert not missing, f"README.md names {missing}"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+
+def missing_paths(page: Path, text: str) -> list[str]:
+    """What a page names and the repository lacks: paths in backticks from the root, links from the page's folder."""
+    named = re.findall(rf"`((?:{'|'.join((*FOLDERS, 'tests', 'docs'))})/[\w./-]*)`", text)
+    linked = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
+    paths = {path: ROOT / path for path in named} | {path: page.parent / path for path in linked}
+    return sorted(name for name, path in paths.items() if not path.exists())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_files_that_exist(page: Path) -> None:
+    missing = missing_paths(page, page.read_text())
+    assert not missing, f"{page.name} names {missing}"
+
+
+def test_a_planted_path_is_found() -> None:
+    page = ROOT / "docs/sampling.md"
+    text = "`kernels/gemm/`, `kernels/gone.py`, [a page](sampling.md), [another](gone.md#part), [web](https://gone.md)"
+    assert missing_paths(page, text) == ["gone.md", "kernels/gone.py"]
 
 
 def test_the_readme_tells_the_path_of_one_request() -> None:

@@ -1,6 +1,6 @@
 """What the device sampler reads, writes and works in: torch tensors at fixed addresses, made once, fit for graphs.
 
-The host writes the rows of a step into `DeviceRows` (`stage`) and reads `DeviceSampled`; ids may stay on the device.
+The host writes the rows of a step into `DeviceRows` and reads `DeviceSampled`; ids may stay on the device.
 """
 
 from __future__ import annotations
