@@ -1,0 +1,158 @@
+"""A model on a device, stepped as the worker steps it: two steps in flight, token ids never waited for."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from triolet.loadtest.device.gpu_case import Figures
+from triolet.loadtest.device.gpu_check import require
+from triolet.loadtest.device.gpu_random_model import packed_once, random_weights
+from triolet.models.device import Device
+from triolet.models.gpu_buckets import Buckets
+from triolet.models.gpu_memory import plan_gpu_memory
+from triolet.models.gpu_model import GpuModel
+from triolet.models.gpu_stepper import GpuStepper, PendingStep
+from triolet.models.plan import Plan
+from triolet.models.spec import ModelSpec
+from triolet.models.step import StepResult
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import Chunk, SequenceRecord, Step
+
+BLOCK_SIZE = 64
+IN_FLIGHT = 2
+GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a loaded model."""
+
+    max_running: int
+    max_step_tokens: int
+    max_model_len: int
+    kv_bytes: int
+
+
+class LoadedGpuModel:
+    """A model of random weights with its stepper, and the seconds its start took."""
+
+    def __init__(self, device: Device, spec: ModelSpec, quantize: str, sizes: Sizes) -> None:
+        began = time.perf_counter()
+        weights = random_weights(spec)
+        made = time.perf_counter()
+        rows = min(sizes.max_step_tokens, max(sizes.max_running, 256))
+        buckets = Buckets(max_tokens=sizes.max_step_tokens, max_chunks=sizes.max_running, max_rows=rows)
+        self.plan: Plan = plan_gpu_memory(
+            device, spec, quantize=quantize, block_size=BLOCK_SIZE, max_model_len=sizes.max_model_len,
+            buckets=buckets, gpu_memory=None, kv_cache_memory=sizes.kv_bytes,
+        )  # fmt: skip
+        stages: dict[str, float] = {}
+
+        def note(stage: str, done: int, total: int) -> None:
+            del done, total
+            stages[stage] = time.perf_counter() - made  # when it last reported: near its end
+
+        with packed_once(device.place):
+            self.model = GpuModel(
+                device, spec, weights, quantize=quantize, num_blocks=self.plan.num_blocks, block_size=BLOCK_SIZE,
+                max_model_len=sizes.max_model_len, buckets=buckets, on_progress=note,
+            )  # fmt: skip
+        self.stepper = GpuStepper(self.model)
+        self.spec, self.quantize = spec, quantize
+        self.cold_start: Figures = {
+            "made_weights_s": made - began,
+            **{f"{stage} done_s": seconds for stage, seconds in stages.items()},
+            "ready_s": time.perf_counter() - made,
+            "graphs": len(buckets.graphs()),
+        }
+        self._next = self._steps = 0
+        self._pending: deque[PendingStep] = deque()
+
+    def growth(self) -> Figures:
+        """Raises Wrong where anything was allocated or compiled after the start."""
+        allocations, compilations = self.stepper.growth()
+        require(allocations == compilations == 0, f"{allocations} allocations and {compilations} compilations since")
+        return {"allocations": allocations, "compilations": compilations}
+
+    def decode(self, batch: int, prompt: int, warm_up: int, steps: int) -> tuple[float, float]:
+        """Seconds of a decode step, and of the prompts before; `batch` sequences with prompts of `prompt` tokens."""
+        began = time.perf_counter()
+        names, total = self._prefill(batch, prompt, warm_up + steps)
+        prefilled = time.perf_counter() - began
+        # Made ahead: what the scheduler takes for this is not measured here.
+        made = [
+            [Chunk(sequence=name, start=prompt + step, count=1, sample=True) for name in names]
+            for step in range(warm_up + steps)
+        ]
+        for chunks in made[:warm_up]:
+            self._begin(chunks)
+        self._drain()
+        began = time.perf_counter()
+        for chunks in made[warm_up:]:
+            self._begin(chunks)
+        self._drain()
+        seconds = (time.perf_counter() - began) / steps
+        self._drop(names)
+        assert total <= self.plan.num_blocks
+        return seconds, prefilled
+
+    def prefill_seconds(self, tokens: int) -> float:
+        """Of one prompt in one step, from order to answer."""
+        began = time.perf_counter()
+        names, _ = self._prefill(1, tokens, 1)
+        seconds = time.perf_counter() - began
+        self._drop(names)
+        return seconds
+
+    def _prefill(self, batch: int, prompt: int, more: int) -> tuple[range, int]:
+        """Sequence numbers, and the blocks given; whole prompts, as many in a step as fit."""
+        each = -(-(prompt + more + 1) // BLOCK_SIZE)
+        names = range(self._next, self._next + batch)
+        self._next += batch
+        at_once = max(1, self.model.buckets.tokens[-1] // prompt)
+        ids = np.random.default_rng(prompt).integers(0, self.spec.vocab_size, prompt).tolist()
+        for first in range(0, batch, at_once):
+            some = range(first, min(batch, first + at_once))
+            records = [
+                SequenceRecord(
+                    sequence=names[index], tokens=tuple(ids), prompt_tokens=prompt, sampling=GREEDY, stop_token_ids=()
+                )
+                for index in some
+            ]
+            chunks = [
+                Chunk(
+                    sequence=names[index], start=0, count=prompt, sample=True,
+                    blocks=tuple(range(index * each, (index + 1) * each)),
+                )
+                for index in some
+            ]  # fmt: skip
+            self._begin(chunks, records)
+        self._drain()
+        return names, batch * each
+
+    def _drop(self, names: Iterable[int]) -> None:
+        self._begin([], dropped=tuple(names))
+        self._drain()
+
+    def _begin(
+        self, chunks: Sequence[Chunk], new: Sequence[SequenceRecord] = (), dropped: tuple[int, ...] = ()
+    ) -> None:
+        self._steps += 1
+        step = Step(step=self._steps, chunks=tuple(chunks), new=tuple(new), dropped=dropped)
+        if len(self._pending) == IN_FLIGHT:
+            self._finish()
+        self._pending.append(self.stepper.begin(step))
+
+    def _finish(self) -> None:
+        result: StepResult = self._pending.popleft().finish()
+        faults = {chunk.error for chunk in result.chunks if chunk.error}
+        require(not faults, f"a step failed: {', '.join(faults)}")
+
+    def _drain(self) -> None:
+        while self._pending:
+            self._finish()

@@ -1,0 +1,147 @@
+"""A ragged attention batch in scattered pages, where whatever nobody may read is NaN, and its plain torch answer.
+
+Tensors are made on the default device, so that the same batch serves the interpreter and the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from triolet.kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
+from triolet.kernels.paged_attention.gpu_reference import gathered, paged_attention_reference
+from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, AttentionLaunch, choose_launch
+from triolet.loadtest.device.gpu_case import Figures, Machine
+from triolet.loadtest.device.gpu_check import drawn, no_worse, require
+
+Tensor = torch.Tensor
+CACHES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a model and its cache ask of attention."""
+
+    heads: int = 32
+    kv_heads: int = 8
+    size: int = 128
+    cache: str = "bf16"
+    window: int = 0
+    soft_cap: float = 0.0
+    strict: bool = False
+
+
+class Ragged:
+    """chunks: (tokens, length) each; one padding chunk and one token of nobody's follow them."""
+
+    def __init__(self, form: Form, chunks: list[tuple[int, int]]) -> None:
+        self.form = form
+        lengths = [length for _, length in chunks]
+        pages = [-(-length // PAGE_TOKENS) for length in lengths]
+        total = sum(pages) + 1  # the last is nobody's
+        order = torch.randperm(total - 1).int()
+        self.tables = torch.full((len(chunks) + 1, max(pages)), total - 1, dtype=torch.int32)
+        taken = 0
+        for row, count in enumerate(pages):
+            self.tables[row, :count] = order[taken : taken + count]
+            taken += count
+        shape = (total, form.kv_heads, PAGE_TOKENS, form.size)
+        unused = torch.zeros(total, PAGE_TOKENS, dtype=torch.bool)
+        unused[-1] = True
+        for row, length in enumerate(lengths):
+            if length % PAGE_TOKENS:
+                unused[self.tables[row, pages[row] - 1].long(), length % PAGE_TOKENS :] = True
+        (self.keys, self.key_scales), (self.values, self.value_scales) = (
+            _stored(drawn(seed, *shape), unused, CACHES[form.cache]) for seed in (1, 2)
+        )
+        tokens = [count for count, _ in chunks]
+        self.real, self.longest = sum(tokens), max(tokens)
+        width = (form.heads + 2 * form.kv_heads) * form.size
+        self.qkv = torch.full((self.real + 1, width), math.nan, dtype=torch.bfloat16)
+        self.qkv[:, : form.heads * form.size] = 1.5 * drawn(3, self.real + 1, form.heads * form.size)
+        self.lengths = torch.tensor([*lengths, 0], dtype=torch.int32)
+        self.starts = torch.tensor([0, *tokens, 0]).cumsum(0).int()
+        self.out = torch.full((self.real + 1, form.heads, form.size), math.nan, dtype=torch.bfloat16)
+        self.read_bytes = 2 * sum(lengths) * form.kv_heads * (
+            form.size * self.keys.element_size() + (4 if self.key_scales is not None else 0)
+        )  # fmt: skip
+
+    def launch(self, machine: Machine) -> AttentionLaunch:
+        """The table's; interpreted, one of few programs and small tiles."""
+        form = self.form
+        found = choose_launch(
+            machine.capability, form.size, self.keys.element_size(), len(self.lengths), self.real, strict=form.strict
+        )
+        if not machine.dry:
+            return found
+        few = replace(found.decode, programs=3 * form.kv_heads, least_share=1)
+        return replace(found, decode=few, prefill=replace(found.prefill, rows=16))
+
+    def prepare(self, launch: AttentionLaunch) -> tuple[Tensor, Tensor]:
+        """Plan and workspace for a launch, the plan made."""
+        form, rows = self.form, len(self.lengths)
+        plan = torch.full((plan_words(rows, form.kv_heads, launch),), -1, dtype=torch.int32)
+        workspace = torch.full((workspace_floats(rows, form.heads, form.kv_heads, form.size, launch),), math.nan)
+        plan_attention(
+            self.starts, self.lengths, plan, kv_heads=form.kv_heads, launch=launch, window=form.window
+        )  # fmt: skip
+        return plan, workspace
+
+    def attend(self, launch: AttentionLaunch, plan: Tensor, workspace: Tensor) -> Tensor:
+        form = self.form
+        paged_attention(
+            self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, self.out,
+            heads=form.heads, kv_heads=form.kv_heads, scale=form.size**-0.5, plan=plan, workspace=workspace,
+            launch=launch, longest_chunk=self.longest, window=form.window, soft_cap=form.soft_cap,
+            key_scales=self.key_scales, value_scales=self.value_scales,
+        )  # fmt: skip
+        return self.out
+
+    def check(self, machine: Machine) -> Figures:
+        form, launch = self.form, self.launch(machine)
+        out = self.attend(launch, *self.prepare(launch))
+        q = self.qkv[: self.real, : form.heads * form.size].reshape(self.real, form.heads, form.size)
+        exact = paged_attention_reference(
+            q, self.keys, self.values, self.starts, self.lengths, self.tables, scale=form.size**-0.5,
+            window=form.window, soft_cap=form.soft_cap, key_scales=self.key_scales, value_scales=self.value_scales,
+        )  # fmt: skip
+        require(bool(out[self.real :].isnan().all()), "a row of nobody's was written")
+        return no_worse(out[: self.real], self._plain(q), exact)
+
+    def _plain(self, q: Tensor) -> Tensor:
+        """bfloat16 products, softmax in float32: what torch's plain expression makes of the dequantised cache."""
+        form, parts = self.form, list[Tensor]()
+        starts = self.starts.tolist()
+        for chunk, length in enumerate(self.lengths.tolist()):
+            mine = q[starts[chunk] : starts[chunk + 1]]
+            if not len(mine):
+                continue
+            k, v = (
+                gathered(cache, scales, self.tables[chunk], length).bfloat16()
+                .repeat_interleave(form.heads // form.kv_heads, 0)
+                for cache, scales in ((self.keys, self.key_scales), (self.values, self.value_scales))
+            )  # fmt: skip
+            scores = (mine.movedim(1, 0) @ k.mT).float() * form.size**-0.5
+            if form.soft_cap:
+                scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
+            place = torch.arange(length)
+            behind = place[length - len(mine) :, None] - place
+            hidden = (behind < 0) | ((behind >= form.window) if form.window else False)
+            weights = scores.masked_fill(hidden, -math.inf).softmax(-1).bfloat16()
+            parts.append((weights @ v).movedim(0, 1))
+        return torch.cat(parts)
+
+
+def _stored(values: Tensor, unused: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """A cache and its scales, NaN (of int8: the scale alone) where `unused` [pages, 64]."""
+    blank = unused[:, None, :]
+    if dtype not in LARGEST:
+        return values.masked_fill(blank[..., None], math.nan).to(dtype), None
+    scales = values.abs().amax(-1) / LARGEST[dtype]
+    scaled = values / scales[..., None]
+    if dtype == torch.int8:
+        return scaled.round().to(dtype), scales.masked_fill(blank, math.nan)
+    return scaled.masked_fill(blank[..., None], math.nan).to(dtype), scales.masked_fill(blank, math.nan)

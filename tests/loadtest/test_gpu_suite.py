@@ -1,0 +1,158 @@
+"""The GPU suite on a machine without one: every correctness case interpreted, a cut run resumed, goals judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from triolet.loadtest.device.gpu_case import Case, Figures, Finding, Goal, Machine, Skip, Wrong
+from triolet.loadtest.device.gpu_journal import ATTEMPTS, Journal
+from triolet.loadtest.device.gpu_report import long_lines, plain_table, row_of, write_report
+from triolet.loadtest.device.gpu_suite import (
+    PARTS,
+    SHARES,
+    cases_of,
+    chosen_parts,
+    main,
+    parsed,
+    part_deadline,
+    run_case,
+)
+
+SUITE = (sys.executable, "-m", "triolet.loadtest.device.gpu_suite")
+MACHINE = Machine("cpu", 90, "a machine", {"torch": "2"})
+FINDING = Finding("kernels/one", "floor", 0.5, {"speedup": 1.8, "us": 3.0}, goal=Goal("speedup", 1.7, 3.3))
+
+
+def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Path) -> None:
+    done = subprocess.run([*SUITE, "--out", str(tmp_path), "--dry-run"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = json.loads((tmp_path / "results.json").read_text())
+    by_name = {case["name"]: case for case in result["cases"]}
+    checked = {name: case["status"] for name, case in by_name.items() if name.startswith("correctness/")}
+    assert set(checked.values()) == {"right"}
+    for operation in ("attention", "gemm", "rms_norm", "sampling", "rope", "silu_mul", "gather", "step inputs"):
+        assert any(name.startswith(f"correctness/{operation}") for name in checked), operation
+    refused = [case["note"] for name, case in by_name.items() if "planted" in name]
+    assert len(refused) >= 5
+    assert all(note.startswith("refused: ") for note in refused)
+    for part in set(PARTS) - {"correctness"}:
+        assert by_name[f"{part}/*"]["note"] == "needs a GPU"
+    # Given again it has nothing left to do.
+    lines = (tmp_path / "cases.jsonl").read_text().count('"begun"')
+    again = subprocess.run([*SUITE, "--out", str(tmp_path), "--dry-run"], capture_output=True, text=True, check=False)
+    assert again.returncode == 0
+    assert (tmp_path / "cases.jsonl").read_text().count('"begun"') == lines
+
+
+def found(figures: Figures, machine: Machine) -> Figures:
+    del machine
+    return figures
+
+
+def raises(error: Exception, machine: Machine) -> Figures:
+    del machine
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("case", "status"),
+    [
+        (Case("a", partial(found, {}), checks=True), "right"),
+        (Case("a", partial(raises, Wrong("off by one")), checks=True), "wrong"),
+        (Case("a", partial(raises, Wrong("off by one")), checks=True, planted=True), "right"),
+        (Case("a", partial(found, {}), checks=True, planted=True), "wrong"),
+        (Case("a", partial(raises, Skip("no float8"))), "skipped"),
+        (Case("a", partial(raises, OSError("gone"))), "failed"),
+        (Case("a", partial(raises, OSError("gone")), checks=True, planted=True), "failed"),
+        (Case("a", partial(found, {"us": 3.0})), "measured"),
+        (Case("a", partial(found, {"x": 1.6}), Goal("x", 1.7, 3.3)), "missed"),
+        (Case("a", partial(found, {"x": 1.7}), Goal("x", 1.7, 3.3)), "floor"),
+        (Case("a", partial(found, {"x": 3.3}), Goal("x", 1.7, 3.3)), "target"),
+        (Case("a", partial(found, {"x": 0.61}), Goal("x", 0.60, 0.52, less=True)), "missed"),
+        (Case("a", partial(found, {"x": 0.52}), Goal("x", 0.60, 0.52, less=True)), "target"),
+        (Case("a", partial(found, {"x": float("nan")}), Goal("x", 1.7, 3.3)), "missed"),
+    ],
+)
+def test_what_a_case_does_is_its_status(case: Case, status: str) -> None:
+    assert run_case(case, MACHINE)[0] == status
+
+
+def test_a_limit_that_was_not_measured_skips_what_needs_it() -> None:
+    case = Case("a", lambda machine: {"x": machine.limit("copy_gb_s")})
+    assert run_case(case, MACHINE)[::2] == ("skipped", "the limit copy_gb_s was not measured: its case did not finish")
+
+
+def test_a_cut_run_goes_on(tmp_path: Path) -> None:
+    first = Journal(tmp_path, MACHINE)
+    assert first.begin("kernels/one")
+    first.finish(FINDING)
+    assert first.begin("kernels/two")
+    with (tmp_path / "cases.jsonl").open("a") as file:
+        file.write('{"name": "kernels/tw')  # the cut
+    second = Journal(tmp_path, MACHINE)
+    assert second.findings == {"kernels/one": FINDING}
+    assert second.begin("kernels/two")
+    second.finish(Finding("kernels/two", "right", 0.1))
+    assert set(Journal(tmp_path, MACHINE).findings) == {"kernels/one", "kernels/two"}
+
+
+def test_a_case_that_takes_the_process_with_it_is_a_crash(tmp_path: Path) -> None:
+    for _ in range(ATTEMPTS):
+        assert Journal(tmp_path, MACHINE).begin("kernels/one")
+    last = Journal(tmp_path, MACHINE)
+    assert not last.begin("kernels/one")
+    assert last.findings["kernels/one"].status == "crashed"
+
+
+def test_another_machines_folder_is_refused(tmp_path: Path) -> None:
+    Journal(tmp_path, MACHINE)
+    with pytest.raises(ValueError, match="name another folder"):
+        Journal(tmp_path, Machine("cuda", 90, "NVIDIA H200", {"torch": "2"}))
+
+
+def test_the_report_has_a_table_numbers_and_lines_to_paste(tmp_path: Path) -> None:
+    paste = 'Row(16, Few(block_m=16), "' + "measured " * 12 + '"),'
+    findings = [FINDING, Finding("tuning/one", "measured", 1.0, {"us": 2.0, "paste": paste})]
+    write_report(tmp_path, MACHINE, findings)
+    assert json.loads((tmp_path / "results.json").read_text())["cases"][0]["figures"] == FINDING.figures
+    text = (tmp_path / "table.txt").read_text()
+    assert "speedup 1.8 us 3" in text
+    assert "speedup >= 1.7, 3.3" in text
+    assert paste in text
+    assert paste not in plain_table([row_of(finding) for finding in findings])
+    assert len(long_lines(findings)) == 1
+
+
+def test_fractions_take_their_limits_along() -> None:
+    assert chosen_parts(["tuning", "kernels"]) == ["limits", "kernels", "tuning"]
+    assert chosen_parts(["correctness"]) == ["correctness"]
+
+
+def test_every_part_gets_its_share_of_the_time(tmp_path: Path) -> None:
+    options = parsed(["--out", str(tmp_path), "--budget", "10", "--deadline", "1000"])
+    assert [part_deadline(part, options) for part in PARTS] == pytest.approx([670, 1000, 820, 940, 1000])
+    assert set(SHARES) == set(PARTS)
+    only = parsed(["--out", str(tmp_path), "--deadline", "1000", "--only", "kernels"])
+    assert part_deadline("kernels", only) == 1000
+
+
+def test_a_missing_package_skips_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PARTS, "limits", ("gpu_nowhere",))
+    (case,) = cases_of("limits", False)
+    assert run_case(case, MACHINE)[0] == "skipped"
+
+
+def test_options_are_explained_and_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("--dry-run", "--only", "--budget", "goes on", *PARTS))
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path), "--budget", "0"])
+    assert "give minutes above 0" in capsys.readouterr().err
