@@ -42,7 +42,7 @@ def create_app(engine: "Engine") -> Application:
     app.url_map.redirect_defaults = False
     _name_requests(app)
     keys = auth.Keys(engine.settings.api_keys)
-    auth.register(app, keys, engine.settings)
+    auth.register(app, keys)
     http_errors = metrics.HttpErrors()
     errors.register(app, http_errors)
     metrics.register(app, http_errors)

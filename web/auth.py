@@ -4,8 +4,8 @@ The key is checked for every route but the few that `OPEN` names, by the matched
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
 constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
 
-A server on a loopback address that asks for no key answers to no name but localhost: a page anywhere in the world may
-let its own name point to 127.0.0.1 (DNS rebinding), and the browser then takes that server for the page's own.
+A server that asks for no key serves browsers under no name but localhost: a page anywhere in the world may let its own
+name point to 127.0.0.1 (DNS rebinding), and the browser then takes that server for the page's own.
 """
 
 import hmac
@@ -20,7 +20,6 @@ from quart_trio import QuartTrio
 from werkzeug.datastructures import Headers
 
 from ..protocol.errors import ApiError
-from ..protocol.settings import ServeSettings
 from .connection import current_exchange
 
 OPEN = frozenset({"page", "page_file", "live", "stream"})  # endpoints; the WebSocket authenticates itself
@@ -58,8 +57,11 @@ class Keys:
         return self.tenant(key.strip().encode("latin-1"))
 
 
-def refuse_foreign_origin(handshake: BaseRequestWebsocket) -> None:
-    """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin."""
+def refuse_foreign_origin(handshake: BaseRequestWebsocket, own_names_only: bool) -> None:
+    """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin.
+
+    With `own_names_only` the page must have come from an address or from localhost.
+    """
     origin = handshake.headers.get("Origin")
     if origin is None:
         return
@@ -69,19 +71,11 @@ def refuse_foreign_origin(handshake: BaseRequestWebsocket) -> None:
         same = False
     if not same:
         raise ApiError("origin_forbidden", "Pages of other origins may not use this server.")
-
-
-def refuse_foreign_name(handshake: BaseRequestWebsocket) -> None:
-    """Raises ApiError (403) when the Host header is neither an address nor localhost."""
-    try:
-        name = urlsplit("//" + handshake.headers.get("Host", "")).hostname or "localhost"
-    except ValueError:
-        name = ""
-    if not (_is_address(name) or name == "localhost" or name.endswith(".localhost")):
+    name = urlsplit(origin).hostname or ""
+    if own_names_only and not (_is_address(name) or name == "localhost" or name.endswith(".localhost")):
         raise ApiError(
             "origin_forbidden",
-            f"This server is for its own machine and does not answer to the name {name!r}: use localhost, or start it "
-            "with --api-key or another --host.",
+            f"Pages may not use this server under the name {name!r}: open it as localhost, or start it with --api-key.",
         )
 
 
@@ -91,16 +85,14 @@ def refuse_key_in_query(handshake: BaseRequestWebsocket) -> None:
         raise ApiError("invalid_api_key", "Send the API key in the Authorization header, not in the query string.")
 
 
-def register(app: QuartTrio, keys: Keys, settings: ServeSettings) -> None:
-    own_machine_only = not keys and _is_loopback(settings.host)
+def register(app: QuartTrio, keys: Keys) -> None:
+    own_names_only = not keys  # without keys the command line binds to this machine alone
 
     @app.before_request
     async def check() -> None:
         exchange = current_exchange()
-        if own_machine_only:
-            refuse_foreign_name(exchange)
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
-            refuse_foreign_origin(exchange)
+            refuse_foreign_origin(exchange, own_names_only)
         if exchange.endpoint not in OPEN:
             if keys:
                 refuse_key_in_query(exchange)
@@ -108,9 +100,7 @@ def register(app: QuartTrio, keys: Keys, settings: ServeSettings) -> None:
 
     @app.before_websocket
     async def check_handshake() -> None:
-        if own_machine_only:
-            refuse_foreign_name(websocket)
-        refuse_foreign_origin(websocket)
+        refuse_foreign_origin(websocket, own_names_only)
         if keys:
             refuse_key_in_query(websocket)
 
@@ -121,10 +111,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (_is_address(host) and ip_address(host.partition("%")[0]).is_loopback)
 
 
 def _digest(key: bytes) -> bytes:
