@@ -15,7 +15,7 @@ from .gpu_buckets import Buckets
 from .gpu_memory import plan_gpu_memory
 from .gpu_model import GpuModel
 from .gpu_stepper import GpuStepper
-from .plan import Plan
+from .plan import Plan, context_length
 from .weights import load_weights
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -71,19 +71,12 @@ def load_on_gpu(
     for name, size in (("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)):
         if quantize == "int4" and size % min(GROUPS):
             raise UnsupportedModel(name, size, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
-    numbers = {"max-model-len": max_model_len, "max-running": max_running, "max-step-tokens": max_step_tokens}
-    for name, value in numbers.items():
-        if value is not None and value < 1:
-            raise UnsupportedDevice(f"--{name} {value}: must be at least 1")
+    counts = {"max-running": max_running, "max-step-tokens": max_step_tokens}
+    length = context_length(spec.max_position, max_model_len, counts)
     try:
         choose_launch(device.capability, spec.head_dim, 2, 1, 1)
     except ValueError as error:
         raise UnsupportedModel("head_dim", spec.head_dim, f"{error}; run this model on the CPU") from error
-    length = max_model_len or spec.max_position
-    if length > spec.max_position:
-        raise DoesNotFit(
-            f"--max-model-len {length} is beyond the model's context of {spec.max_position} tokens: lower it"
-        )
     rows = min(max_step_tokens, max(max_running, MAX_LOGIT_ROWS))
     buckets = Buckets(max_tokens=max_step_tokens, max_chunks=max_running, max_rows=rows)
     plan = plan_gpu_memory(

@@ -3,9 +3,11 @@
 Pure arithmetic over byte counts; the refusals name the numbers and the flags that would change them.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
-from .errors import DoesNotFit
+from .errors import DoesNotFit, UnsupportedDevice
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -26,6 +28,17 @@ class Plan(Struct, frozen=True, kw_only=True):
     max_logit_rows: int
     threads: int
     sequences_at_full_length: float
+
+
+def context_length(max_position: int, max_model_len: int | None, counts: Mapping[str, int | None]) -> int:
+    """The longest sequence in tokens; refuses counts (by their flag's name) below 1 and lengths beyond the model's."""
+    for name, value in {"max-model-len": max_model_len, **counts}.items():
+        if value is not None and value < 1:
+            raise UnsupportedDevice(f"--{name} {value}: must be at least 1")
+    length = max_model_len or max_position
+    if length > max_position:
+        raise DoesNotFit(f"--max-model-len {length} is beyond the model's context of {max_position} tokens: lower it")
+    return length
 
 
 def choose_num_blocks(

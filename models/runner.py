@@ -14,10 +14,10 @@ from msgspec import Struct
 from ..kernels.gpu.mode import interpret_kernels
 from .batch import Batch
 from .checkpoint import Checkpoint
-from .errors import DoesNotFit, UnsupportedDevice
+from .errors import UnsupportedDevice
 from .generation import GenerationDefaults
 from .host import available_memory, has_nvidia_driver, usable_cores
-from .plan import Plan, choose_num_blocks
+from .plan import Plan, choose_num_blocks, context_length
 from .spec import ModelSpec
 from .step import StepResult, StepWork
 from .weights import load_weights
@@ -183,15 +183,8 @@ def plan_memory(
     from .cpu_memory import memory_plan
 
     spec = checkpoint.spec
-    numbers = {"max-model-len": max_model_len, "max-running": max_running, "max-step-tokens": max_step_tokens}
-    for name, value in {**numbers, "threads": threads}.items():
-        if value is not None and value < 1:
-            raise UnsupportedDevice(f"--{name} {value}: must be at least 1")
-    if max_model_len is not None and max_model_len > spec.max_position:
-        raise DoesNotFit(
-            f"--max-model-len {max_model_len} is beyond the model's context of {spec.max_position} tokens: lower it"
-        )
-    length = max_model_len or spec.max_position
+    counts = {"max-running": max_running, "max-step-tokens": max_step_tokens, "threads": threads}
+    length = context_length(spec.max_position, max_model_len, counts)
     rows = max(1, min(max_step_tokens, max(max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))))
     needs = memory_plan(spec, weight_format, BLOCK_SIZE, max_step_tokens, rows, length, threads)
     blocks = choose_num_blocks(
