@@ -160,6 +160,7 @@ def _result(load: Load, ready: Ready, rounds: list[Figures]) -> dict[str, object
             "device": ready.device,
             "dtype": ready.dtype,
             "quantize": ready.quantize,
+            "kv_cache_dtype": ready.kv_cache_dtype,
             "weights_bytes": ready.memory.weights_bytes,
         },
         "versions": {"triolet": version("triolet"), "python": platform.python_version(), **ready.versions},

@@ -76,7 +76,7 @@ def report_model(console: Console, ready: Ready, engine: EngineSettings, name: s
         "runs on": f"{where}, {precision}",
         "memory": f"weights {format_size(memory.weights_bytes)} · workspace {format_size(memory.workspace_bytes)} · "
         f"KV cache {format_size(memory.kv_bytes)}",
-        "KV cache": f"{memory.num_blocks:,} blocks of {memory.block_size} tokens: "
+        "KV cache": f"{memory.num_blocks:,} blocks of {memory.block_size} tokens in {ready.kv_cache_dtype}: "
         f"{memory.sequences_at_full_length:.1f} sequences at full length, {ready.max_running} at once in a step",
     }
     _print_rows(console, rows)
