@@ -2,7 +2,8 @@
 
     x          [M, K], contiguous rows (which may lie further apart); bfloat16, int8 or e4m3 as the format says
     x_scales   float32: [M], or [] for the whole tensor, or [M, K / 128] with block-scaled weights
-    out        [M, N] bfloat16, contiguous; residual [M, N] may be out itself; bias [N]
+    out        [M, N] bfloat16, contiguous; residual [M, N] may be out itself; bias [N]. Or float32, for logits: the
+               sums as they are, not rounded to bfloat16; then without bias and residual
     workspace  one-dimensional uint8 of at least `workspace_bytes`; layers of one stream may share it
     strict     the bits of a row's results do not depend on the other rows
 

@@ -1,4 +1,5 @@
-"""Every launch that serving may make compiles for sm_80 and sm_90, within the limits that its table row states.
+"""Every launch that serving may make compiles for sm_80 and sm_90, within the limits that its table row states; what is
+launched on 8.6 and 8.9 fits into their smaller shared memory, and is compiled for them where their form is their own.
 
 In processes of its own: this one interprets.
 """
@@ -37,12 +38,19 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_every_row_compiles_within_its_limits(rows: list[dict[str, Any]]) -> None:
     wrong = [(row["operation"], row["kernel"], row["capability"], row["constants"], row["faults"]) for row in rows]
     assert [entry for entry in wrong if entry[-1]] == []
-    assert {row["capability"] for row in rows} == {80, 90}
+    assert {row["capability"] for row in rows} == {80, 86, 89, 90}
 
 
 def test_a_sound_row_has_no_faults() -> None:
     assert faults(ROW, 90, CODE) == []
     assert faults(ROW, 80, replace(CODE, instructions=Counter())) == []
+
+
+def test_a_form_must_fit_every_device_that_it_serves() -> None:
+    large = replace(CODE, shared=SHARED_LIMIT[86] + 1)
+    assert [fault.split("sm_")[1][:2] for fault in faults(ROW, 80, large)] == ["86", "89"]
+    assert faults(replace(ROW, serves=(80,)), 80, large) == []
+    assert faults(ROW, 90, large) == []
 
 
 @pytest.mark.parametrize(
