@@ -9,13 +9,15 @@ from __future__ import annotations
 from .device import Device
 from .errors import DoesNotFit, UnsupportedDevice
 from .gpu_buckets import Buckets
-from .gpu_model import buffer_layout, cache_layout, packet_bytes
+from .gpu_cache import cache_layout
+from .gpu_model import buffer_layout, packet_bytes
 from .gpu_weights import weights_layout
 from .plan import MIB, Plan, size
 from .spec import ModelSpec
 
 SHARE = 0.9  # of the free memory, where nothing is said: other processes, and what the driver takes, need some
-GRAPH_BYTES = 8 * MIB  # of a captured graph with some 300 launches, generously; not measured yet
+LAUNCH_BYTES = 24 << 10  # of a launch in a captured graph, generously; not measured yet
+LAYER_LAUNCHES, OTHER_LAUNCHES = 14, 16  # in a pass: of a layer, and of everything around the layers
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB a stream, and its handle takes as much
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * block_size], in int32
 
@@ -25,6 +27,7 @@ def plan_gpu_memory(
     spec: ModelSpec,
     *,
     quantize: str,
+    kv_cache_dtype: str = "bfloat16",
     block_size: int,
     max_model_len: int,
     buckets: Buckets,
@@ -35,10 +38,10 @@ def plan_gpu_memory(
     free, total = device.free_memory()
     budget = _budget(free, total, gpu_memory)
     weights = weights_layout(spec, quantize).size
-    graphs = GRAPH_BYTES * len(buckets.graphs()) + LIBRARY_BYTES
-    buffers = buffer_layout(device, spec, buckets, quantize, max_model_len, block_size).size
+    graphs = _graph_bytes(spec, buckets) + LIBRARY_BYTES
+    buffers = buffer_layout(device, spec, buckets, quantize, kv_cache_dtype, max_model_len, block_size).size
     workspace = buffers + packet_bytes(spec, buckets, max_model_len, block_size) + graphs
-    block_bytes = cache_layout(spec, 1, block_size).size
+    block_bytes = cache_layout(spec, 1, block_size, kv_cache_dtype).size
     rest = budget - weights - workspace
     if kv_cache_memory is not None:
         if kv_cache_memory > rest:
@@ -73,6 +76,13 @@ def plan_gpu_memory(
         threads=1,
         sequences_at_full_length=blocks / one_sequence,
     )
+
+
+def _graph_bytes(spec: ModelSpec, buckets: Buckets) -> int:
+    """Of all graphs: every one of them has the launches around the layers at most, and most have the layers."""
+    with_layers = 2 * (len(buckets.decode) + len(buckets.tokens))
+    launches = OTHER_LAUNCHES * buckets.graph_count + LAYER_LAUNCHES * spec.num_layers * with_layers
+    return LAUNCH_BYTES * launches
 
 
 def _budget(free: int, total: int, gpu_memory: float | int | None) -> int:

@@ -75,6 +75,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     quantize: str
+    kv_cache_dtype: str
     generation: GenerationDefaults
 
 
@@ -85,6 +86,7 @@ def load_runner(
     kernels: str = "compiled",
     dtype: str = "auto",
     quantize: str = "none",
+    kv_cache_dtype: str = "auto",
     max_model_len: int | None = None,
     max_running: int = 64,
     max_step_tokens: int = 512,
@@ -110,6 +112,7 @@ def load_runner(
             gpu,
             dtype=dtype,
             quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
             block_size=BLOCK_SIZE,
             max_model_len=max_model_len,
             max_running=max_running,
@@ -126,8 +129,11 @@ def load_runner(
             device=gpu.name,
             dtype="bfloat16",
             quantize=quantize,
+            kv_cache_dtype="bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype,
             generation=checkpoint.generation,
         )
+    if kv_cache_dtype != "auto":
+        raise UnsupportedDevice(f"--kv-cache-dtype {kv_cache_dtype}: the CPU chooses it by --dtype; leave it at auto")
     if dtype == "auto":
         dtype = checkpoint.dtype
     weight_format = _weight_format(dtype, quantize)
@@ -164,6 +170,7 @@ def load_runner(
         device="cpu",
         dtype="bfloat16" if weight_format == "int8" else weight_format,
         quantize=quantize,
+        kv_cache_dtype="float32" if weight_format == "float32" else "bfloat16",
         generation=checkpoint.generation,
     )
 
