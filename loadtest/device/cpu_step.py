@@ -31,8 +31,12 @@ REFERENCE = ModelSpec(
     mlp_size=2048, norm_eps=1e-5, rope=RopeSpec(), max_position=2048, tied_embeddings=True,
 )  # fmt: skip
 MODEL_LEN, BLOCK = 1024, 64
-CASES = {"prefill_512": (1, 512, 0), "decode_b1_ctx512": (1, 1, 512), "decode_b16_ctx64": (16, 1, 64),
-         "decode_b16_ctx512": (16, 1, 512)}  # sequences, tokens of each, tokens before them
+CASES = {
+    "prefill_512": (1, 512, 0),
+    "decode_b1_ctx512": (1, 1, 512),
+    "decode_b16_ctx64": (16, 1, 64),
+    "decode_b16_ctx512": (16, 1, 512),
+}  # sequences, tokens of each, tokens before them
 
 
 def random_weights(spec: ModelSpec, seed: int = 0) -> DecoderWeights:
@@ -47,9 +51,15 @@ def random_weights(spec: ModelSpec, seed: int = 0) -> DecoderWeights:
     ones = np.ones(hidden, np.float32)
     layers = tuple(
         LayerWeights(
-            q=matrix(query, hidden), k=matrix(kv, hidden), v=matrix(kv, hidden), o=matrix(hidden, query),
-            gate=matrix(spec.mlp_size, hidden), up=matrix(spec.mlp_size, hidden), down=matrix(hidden, spec.mlp_size),
-            input_norm=ones, post_norm=ones,
+            q=matrix(query, hidden),
+            k=matrix(kv, hidden),
+            v=matrix(kv, hidden),
+            o=matrix(hidden, query),
+            gate=matrix(spec.mlp_size, hidden),
+            up=matrix(spec.mlp_size, hidden),
+            down=matrix(hidden, spec.mlp_size),
+            input_norm=ones,
+            post_norm=ones,
         )
         for _ in range(spec.num_layers)
     )
