@@ -1,22 +1,13 @@
-"""Where K is split a launch counts on so many programs running at a time: as compiled, so many fit on the device.
-
-In a process of its own: this one interprets.
-"""
+"""Where K is split a launch counts on so many programs running at a time: as compiled, so many fit on the device."""
 
 from __future__ import annotations
-
-import json
-import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
 from triolet.kernels.gemm.gpu_table import SM80, SM90, STRICT, TABLES, Few, LinearFormat
 
-Compiled = dict[str, Any]  # Any: a JSON object
-COMMAND = [sys.executable, "-m", "triolet.loadtest.device.compile_kernels", "--only", "gemm", "--processes", "2"]
+from .conftest import Compiled
+
 MULTIPROCESSORS = {80: SM80, 90: SM90}
 # Of one multiprocessor, by capability. Every program takes a KB of shared memory for the system.
 REGISTERS = 65_536
@@ -50,16 +41,6 @@ def is_form_of(row: Compiled, kind: LinearFormat, capability: int, launch: Few) 
         tile |= {"BLOCK_N": launch.block_n, "BLOCK_K": launch.block_k, "SUM": "int32" if kind == "w8a8" else "fp32"}
     alike = all(constants.get(name) == str(value) for name, value in tile.items())
     return alike and (row["kernel"], row["capability"], row["warps"]) == (kernel, capability, launch.warps)
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
-    file = tmp_path_factory.mktemp("compiled") / "gemm.json"
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([*COMMAND, "--json", str(file)], capture_output=True, text=True, env=environment, check=False)
-    assert file.exists(), done.stderr
-    found: list[Compiled] = json.loads(file.read_text())
-    return found
 
 
 def programs_at_a_time(compiled: list[Compiled], kind: LinearFormat, capability: int, launch: Few) -> int:
