@@ -82,7 +82,10 @@ class CudaDevice:
         finally:
             if collecting:
                 gc.enable()
-        return _CudaGraph(graph, self._stream, work)
+        captured = _CudaGraph(graph, self._stream, work)
+        captured.replay()  # the first replay uploads the graph to the device: time and memory that no step shall take
+        self._stream.synchronize()
+        return captured
 
     def record(self) -> Event:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -141,7 +141,10 @@ class Decoder:
         qkv, mixed = buffers["qkv"][:tokens], buffers["mixed"][:tokens]
         layer.qkv(self._normed.first(tokens), qkv, buffers["workspace"], strict=shape.strict)
         positions, slots = buffers["positions"][:tokens], buffers["slots"][:tokens]
-        rope_cache(qkv, layer.heads, self._rotation, positions, slots, cache, capability=self._device.capability)
+        rope_cache(
+            qkv, layer.heads, self._rotation, positions, slots, cache,
+            capability=self._device.capability, strict=shape.strict,
+        )  # fmt: skip
         paged_attention(
             qkv, cache.keys, cache.values, starts, buffers["lengths"][:chunks], buffers["block_tables"][:chunks],
             mixed.view(tokens, spec.num_heads, spec.head_dim),

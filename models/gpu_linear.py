@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..kernels.gemm.gpu_launch import bf16_gemm, fp8_gemm, w4a16_gemm, w8a16_gemm, workspace_bytes
+from ..kernels.gemm.gpu_launch import bf16_gemm, fp8_gemm, launches_of, w4a16_gemm, w8a16_gemm, workspace_bytes
 from ..kernels.gemm.gpu_weights import (
     GROUPS,
     PackedLinear,
@@ -93,6 +93,11 @@ def linear_workspace(rows: int, columns: int, quantize: str, tokens: int, capabi
     """Bytes that a GEMM with this matrix needs beside its result, for any number of tokens up to `tokens`."""
     packed = pack_shape(rows, columns, quantize)
     return max(workspace_bytes(packed, tokens, capability, strict) for strict in (False, True))
+
+
+def linear_launches(rows: int, columns: int, quantize: str, tokens: int, capability: int, *, strict: bool) -> int:
+    """Kernels that a GEMM with this matrix and so many tokens launches."""
+    return launches_of(pack_shape(rows, columns, quantize), tokens, capability, strict)
 
 
 def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:

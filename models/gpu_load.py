@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from ..kernels.gemm.gpu_weights import GROUPS
 from ..kernels.paged_attention.gpu_table import E4M3_CAPABILITY, choose_launch
 from .checkpoint import Checkpoint
@@ -64,7 +62,7 @@ def load_on_gpu(
     kv_cache_memory: int | None,
     on_progress: Progress,
 ) -> tuple[GpuStepper, Plan]:
-    """Every refusal is made before weights are read."""
+    """Every refusal is made before weights are read, but for memory that somebody else took meanwhile."""
     spec = checkpoint.spec
     if dtype not in ("auto", "bfloat16"):
         raise UnsupportedDevice(f"--dtype {dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
@@ -120,6 +118,8 @@ def load_on_gpu(
             buckets=buckets,
             on_progress=on_progress,
         )
-    except torch.OutOfMemoryError as error:  # another process may have taken what the plan counted on
+    except RuntimeError as error:  # torch's, Triton's and the driver's own errors have no other class in common
+        if "out of memory" not in str(error):
+            raise
         raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
     return GpuStepper(model), plan

@@ -1,7 +1,7 @@
 """The memory plan of a GPU: weights, working buffers, graphs, and all the rest for KV, before anything is allocated.
 
-Sizes come from the layouts that are allocated later, so they are exact; only what the driver takes for graphs and for
-cuBLAS is an estimate.
+Sizes come from the layouts that are allocated later, so they are exact; only what the driver takes for graphs, by
+their launches, and for cuBLAS is an estimate.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from .device import Device
 from .errors import DoesNotFit, UnsupportedDevice
 from .gpu_buckets import Buckets
 from .gpu_cache import cache_layout
+from .gpu_linear import linear_launches
 from .gpu_model import buffer_layout, packet_bytes
-from .gpu_weights import weights_layout
+from .gpu_weights import matrices, weights_layout
 from .plan import MIB, Plan, size
 from .spec import ModelSpec
 
 SHARE = 0.9  # of the free memory, where nothing is said: other processes, and what the driver takes, need some
 LAUNCH_BYTES = 24 << 10  # of a launch in a captured graph, generously; not measured yet
-LAYER_LAUNCHES, OTHER_LAUNCHES = 14, 16  # in a pass: of a layer, and of everything around the layers
+# In a pass, beside the products: of a layer, and of everything around the layers.
+LAYER_LAUNCHES, OTHER_LAUNCHES = 8, 16
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB a stream, and its handle takes as much
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * block_size], in int32
 
@@ -38,7 +40,7 @@ def plan_gpu_memory(
     free, total = device.free_memory()
     budget = _budget(free, total, gpu_memory)
     weights = weights_layout(spec, quantize).size
-    graphs = _graph_bytes(spec, buckets) + LIBRARY_BYTES
+    graphs = _graph_bytes(spec, buckets, quantize, device.capability) + LIBRARY_BYTES
     buffers = buffer_layout(device, spec, buckets, quantize, kv_cache_dtype, max_model_len, block_size).size
     workspace = buffers + packet_bytes(spec, buckets, max_model_len, block_size) + graphs
     block_bytes = cache_layout(spec, 1, block_size, kv_cache_dtype).size
@@ -78,10 +80,14 @@ def plan_gpu_memory(
     )
 
 
-def _graph_bytes(spec: ModelSpec, buckets: Buckets) -> int:
-    """Of all graphs: every one of them has the launches around the layers at most, and most have the layers."""
-    with_layers = 2 * (len(buckets.decode) + len(buckets.tokens))
-    launches = OTHER_LAUNCHES * buckets.graph_count + LAYER_LAUNCHES * spec.num_layers * with_layers
+def _graph_bytes(spec: ModelSpec, buckets: Buckets, quantize: str, capability: int) -> int:
+    launches = OTHER_LAUNCHES * buckets.graph_count
+    for strict in (False, True):
+        for tokens in (*buckets.decode, *buckets.tokens):
+            products = sum(
+                linear_launches(*size, quantize, tokens, capability, strict=strict) for size in matrices(spec).values()
+            )
+            launches += spec.num_layers * (LAYER_LAUNCHES + products)
     return LAUNCH_BYTES * launches
 
 

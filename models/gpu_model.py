@@ -89,6 +89,10 @@ class GpuModel:
         self.device.run(seen[state.slot].zero_)
         self.packet.write(exchange, seen, state.slot * vocab + tokens, counts)
 
+    def decode_graph(self, size: int, *, strict: bool = False) -> Graph:
+        """That of the decode shape with so many rows, as a benchmark replays it."""
+        return self._passes[size, strict]
+
     def launch(self, exchange: Exchange, shape: Shape, pieces: Sequence[Piece]) -> Event:
         """One pass over these pieces; behind the event the exchange holds its answer."""
         edits, asked = exchange.fill(shape, pieces)
@@ -125,8 +129,11 @@ class GpuModel:
         """Run every shape once on padding alone, which compiles its kernels; then capture them."""
         exchange, shapes, device = self.make_exchange(), self.buckets.every(), self.device
         zero = np.zeros(1, np.int32)
-        self.packet.write(exchange, self.packet.slot_rows, zero, zero)  # slot 0 has no owner yet, nor has block 0
+        # Slot 0 has no owner yet, nor has block 0.
+        self.packet.write(exchange, self.packet.slot_rows, zero, zero)
         self.packet.copy_blocks(exchange, zero, zero)
+        device.run(self._buffers["seen"][0].zero_)
+        self.packet.write(exchange, self._buffers["seen"], zero, zero)
         for done, shape in enumerate(shapes):
             report("compiling kernels", done, len(shapes))
             edits, _ = exchange.fill(shape, [])
@@ -158,7 +165,7 @@ def buffer_layout(
     width = table_width(max_model_len, block_size)
     layout = decoder_layout(spec, buckets, device, width, quantize, kv_cache_dtype)
     layout.add("rotation", torch.float32, max_model_len, spec.head_dim)
-    layout.add("slot_rows", torch.int32, slots_for(buckets), 1 + table_width(max_model_len, block_size))
+    layout.add("slot_rows", torch.int32, slots_for(buckets), 1 + width)
     layout.extend(sampler_layout(spec.vocab_size, buckets.rows[-1], slots_for(buckets), device.capability))
     layout.extend(result_layout(buckets.rows[-1]))
     return layout

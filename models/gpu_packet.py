@@ -82,7 +82,7 @@ class Exchange:
         """
         count, states, starts = len(pieces), states_of(pieces), self._starts
         self._chunk_slots[:count] = [state.slot for state in states]
-        leads = [state.strict and state.lead(piece.start) for piece, state in zip(pieces, states, strict=True)]
+        leads = [piece.lead for piece in pieces]
         firsts = [piece.start - lead for piece, lead in zip(pieces, leads, strict=True)]
         lengths = [piece.length + lead for piece, lead in zip(pieces, leads, strict=True)]
         self._first_positions[:count] = firsts

@@ -16,12 +16,12 @@ import torch
 
 from .gpu_launch_packed import launch_packed
 from .gpu_launch_plain import launch_plain
-from .gpu_operands import checked, workspace_bytes
+from .gpu_operands import checked, launches_of, workspace_bytes
 from .gpu_table import LinearFormat, launch_for
 from .gpu_weights import PackedLinear
 
 Tensor = torch.Tensor
-__all__ = ["bf16_gemm", "fp8_gemm", "w4a16_gemm", "w8a8_gemm", "w8a16_gemm", "workspace_bytes"]
+__all__ = ["bf16_gemm", "fp8_gemm", "launches_of", "w4a16_gemm", "w8a8_gemm", "w8a16_gemm", "workspace_bytes"]
 
 
 def w4a16_gemm(

@@ -109,6 +109,19 @@ def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
             return 0
 
 
+def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) -> int:
+    """Kernels that one product with so many rows launches."""
+    launch = launch_for(weight.format, capability, rows, strict)
+    match launch:
+        case Few():
+            parts = -(-rows // ROWS_AT_ONCE)
+            return parts * (2 if split_of(launch, weight.n, weight.k) > 1 else 1)
+        case Library() if weight.format != "bf16":
+            return 2 * -(-weight.n // slab_rows(weight, launch))
+        case Many() | Library():
+            return 1
+
+
 def slab_rows(weight: PackedLinear, launch: Library) -> int:
     """Rows of weights that are unpacked at a time: a multiple of 128, or all."""
     return min(max(launch.slab_bytes // (256 * weight.k), 1) * 128, weight.n)

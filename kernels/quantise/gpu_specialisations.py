@@ -10,7 +10,7 @@ from ..gpu.table import choose
 from .gpu_rows import quantise_rows_kernel
 from .gpu_table import TABLE
 
-SIZES = (2048, 4096)  # heads times head size: Qwen3-0.6B, Llama-3.1-8B
+SIZES = (2048, 4096, 8192)  # heads times head size: Qwen3-0.6B, Llama-3.1-8B, its 70B
 
 
 def specialisations() -> Iterator[Specialisation]:
@@ -28,5 +28,5 @@ def specialisations() -> Iterator[Specialisation]:
             constants={"SIZE": size, "COLUMNS": min(launch.tile, next_power_of_2(size))},
             num_warps=launch.num_warps,
             num_stages=3,
-            capabilities=(90,),
+            capabilities=(89, 90),
         )

@@ -77,14 +77,16 @@ def log_probabilities(weights: DecoderWeights, prompt: tuple[int, ...]) -> npt.N
     return shifted[np.arange(LENGTH - 1), list(prompt[1:])]
 
 
-def test_log_probabilities(case: tuple[str, GpuStepper]) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_log_probabilities(case: tuple[str, GpuStepper], strict: bool) -> None:
     quantize, gpu = case
     prompt, driver = prompt_of(LENGTH, 50), Driver(gpu)
     driver.step(
         Chunk(sequence=1, start=0, count=7, blocks=(3,), prompt_logprobs=True),
-        new=[record(1, prompt, prompt_logprobs=1)],
+        new=[record(1, prompt, prompt_logprobs=1, strict=strict)],
     )
     driver.step(Chunk(sequence=1, start=7, count=5, sample=True, prompt_logprobs=True))
+    driver.step(dropped=[1])
     found = np.array([score.logprob for step in driver.drain() for row in step for score in row.prompt_logprobs])
     distances = [
         np.abs(found - log_probabilities(rounded_weights(quantize, wrong_scale), prompt)).mean()

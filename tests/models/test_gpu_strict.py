@@ -40,9 +40,8 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[GpuStepper]:
 class Life:
     """One request from its first chunk to its last token, with what happens beside it. Positions count from START."""
 
-    def __init__(self, gpu: GpuStepper, *, strict: bool = True) -> None:
+    def __init__(self, gpu: GpuStepper) -> None:
         self._driver = Driver(gpu, ahead=True)
-        self._strict = strict
         self._tokens: list[int] = []
         self._scores: list[TokenScore] = []
         self._prompt: list[TokenScore] = []
@@ -54,7 +53,7 @@ class Life:
         if block is not None:
             request = record(
                 1, (*PROMPT, *self._tokens), len(PROMPT), temperature=0.8, seed=3, logprobs=3, prompt_logprobs=2,
-                strict=self._strict,
+                strict=True,
             )  # fmt: skip
             new.append(request)
         mine = Chunk(
@@ -78,8 +77,8 @@ class Life:
         return self._tokens, self._scores, self._prompt
 
 
-def alone(gpu: GpuStepper, *, strict: bool = True) -> Answer:
-    life = Life(gpu, strict=strict)
+def alone(gpu: GpuStepper) -> Answer:
+    life = Life(gpu)
     life.step(start=0, count=11, block=2)
     for position in range(11, 11 + DRAWS - 1):
         life.step(start=position, count=1)
@@ -123,13 +122,6 @@ def test_alone_and_in_company(gpu: GpuStepper, expected: Answer) -> None:
 
 def test_computed_again_after_a_preemption(gpu: GpuStepper, expected: Answer) -> None:
     assert preempted(gpu)[:2] == expected[:2]
-
-
-def test_the_log_probabilities_are_those_of_the_default(gpu: GpuStepper, expected: Answer) -> None:
-    """Strict launches compute the same thing, in another order: ten roundings of 2^-9 to logits of up to 16."""
-    for ours, theirs in zip(expected[2], alone(gpu, strict=False)[2], strict=True):
-        assert ours.token == theirs.token
-        assert abs(ours.logprob - theirs.logprob) < 0.2
 
 
 @pytest.mark.parametrize(("company", "fault"), [(in_company, "lead"), (preempted, "tail")])
