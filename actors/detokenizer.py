@@ -47,6 +47,7 @@ class Detokenizer:
                 self._drop(id, reason)
             case _:
                 assert_never(message)
+        self._gateway.flush()
 
     def _open(self, message: OpenChoice) -> None:
         request, id, index = message.request, message.request.id, message.index

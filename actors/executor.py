@@ -1,66 +1,30 @@
-"""The executor: steps in, answers out, the model in a thread of its own, waiting in another.
+"""The executor's core: the model behind the messages of the link, for the threads of step_thread.py.
 
-One dedicated thread loads the model and runs every step: a runner's threads, pinned cores and device state belong to
-the thread that made them. Steps wait for it in a queue, so the next one starts without a turn of the event loop; at
-most the steps in flight are ever there. Cancelling waits for the step that is running, so no KV block is freed under a
-kernel. The same code runs in the worker process and, with `--inline`, in the front.
-
-A GPU has its own time: there a step is launched in the step thread and waited for in a second one, so that the next
-step is launched while the device still computes. Answers come in the order of the steps either way.
-
-Here the messages of the link become the models' own vocabulary and back. Nothing heavy is imported before `load`.
+Here the messages of the link become the models' own vocabulary and back. The same code runs in the worker process and,
+with `--inline`, in the front. Nothing heavy is imported before `load`.
 """
 
-import logging
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from os import getpid
 from pathlib import Path
 from platform import python_version
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
-
-import trio
+from typing import TYPE_CHECKING
 
 from ..protocol.events import TokenLogprob, TopLogprob
 from ..protocol.settings import EngineSettings
-from ..protocol.steps import (
-    FromWorker,
-    LoadFailed,
-    LoadProgress,
-    MemoryPlan,
-    Ready,
-    Row,
-    Step,
-    StepDone,
-    StepFailed,
-)
-from .step_thread import StepThread
+from ..protocol.steps import LoadFailed, LoadProgress, MemoryPlan, Ready, Row, Step, StepDone
+from .step_thread import Answer, Progress
 
 if TYPE_CHECKING:
     from ..models.runner import LoadedModel, OverlappedRunner
     from ..models.step import ChunkResult, StepResult, TokenScore
     from ..models.stepper import Stepper
 
-_LOG: Final = logging.getLogger("triolet.executor")
-Progress = Callable[[LoadProgress], None]
-Answer = Callable[[], StepDone]  # waits for a step that was launched; not called in the step thread
 _VERSIONED = ("triolet", "numpy", "numba", "llvmlite")
 _VERSIONED_GPU = ("triolet", "numpy", "torch", "triton")
-
-
-class ExecutorCore(Protocol):
-    """What the step thread calls, and nobody else."""
-
-    def load(self, progress: Progress) -> Ready | LoadFailed: ...
-
-    def run(self, step: Step) -> "StepDone | Answer":
-        """Run a step to its end, or launch it and say how to wait for it."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class ModelCore:
@@ -105,7 +69,7 @@ class ModelCore:
         from ..models.stepper import Stepper
 
         progress(LoadProgress(stage="compiling sampler", done=0, total=1))
-        self._run = partial(_compute, Stepper.of(model))
+        self._run = partial(_compute, Stepper.of(model, settings.threads))
         progress(LoadProgress(stage="compiling sampler", done=1, total=1))
         return _ready(model, settings, _VERSIONED)
 
@@ -189,89 +153,3 @@ def _row(chunk: "ChunkResult") -> Row:
 def _logprob(score: "TokenScore") -> TokenLogprob:
     top = tuple(TopLogprob(token, logprob) for token, logprob in score.top)
     return TokenLogprob(token_id=score.token, logprob=score.logprob, top=top)
-
-
-async def run_executor(
-    steps: trio.MemoryReceiveChannel[Step],
-    done: trio.MemorySendChannel[FromWorker],
-    *,
-    core: ExecutorCore,
-) -> None:
-    """Load, then run every step. `done` carries progress, then Ready or LoadFailed, then one answer per step.
-
-    `done` is unbounded by its maker: a few progress messages, and one answer per step in flight. The first step that
-    raises ends the executor, because what it left behind in the model is unknown.
-    """
-    failed = trio.Event()
-    loaded = False
-
-    def deliver(message: FromWorker) -> None:
-        nonlocal loaded
-        if isinstance(message, Ready):
-            loaded = True
-        elif isinstance(message, LoadFailed | StepFailed):
-            failed.set()
-        try:
-            done.send_nowait(message)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            failed.set()  # nobody listens any more
-
-    def load() -> None:
-        try:
-            thread.report(core.load(thread.report))
-        except Exception as error:  # whatever a checkpoint or a compiler can raise must reach the front as a sentence
-            _LOG.exception("loading failed")
-            message = f"{type(error).__name__} while loading the model: {error}"
-            thread.report(LoadFailed(code="internal_error", message=message))
-
-    def run(step: Step) -> None:
-        if broken:
-            return
-        with failing(step):
-            answer = core.run(step)
-            if isinstance(answer, StepDone):
-                thread.report(answer)
-            else:
-                waiting.submit(partial(wait, step, answer))
-
-    def wait(step: Step, answer: Answer) -> None:
-        """Also after a failure: the step thread may be waiting for what this step holds."""
-        with failing(step):
-            done = answer()
-            if not broken:
-                waiting.report(done)
-
-    @contextmanager
-    def failing(step: Step) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:  # an error of one step is a message, and the end of this executor
-            if broken:
-                return
-            _LOG.exception("step %d failed", step.step)
-            broken.append(step)
-            thread.report(StepFailed(step=step.step, message=f"{type(error).__name__}: {error}"))
-
-    broken: list[Step] = []
-    with steps, done:
-        thread, waiting = StepThread(deliver, "triolet-step"), StepThread(deliver, "triolet-wait")
-        try:
-            thread.submit(load)
-            async with trio.open_nursery() as nursery:
-
-                async def feed() -> None:
-                    async for step in steps:
-                        thread.submit(partial(run, step))
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(feed)
-                await failed.wait()
-                nursery.cancel_scope.cancel()
-        finally:
-            thread.forget_waiting()
-            if loaded:  # a load that was cancelled half-way may take long and owns nothing that anyone waits for
-                await thread.join()
-            waiting.close()  # what was launched is waited for: the device is not left with our memory
-            if loaded:
-                await waiting.join()
-                core.close()

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.events import ChoiceFinished, Failed, Finished, FinishReason, Started, TerminalEvent, Token
+from ..protocol.events import ChoiceFinished, Failed, Finished, FinishReason, Started, StreamEvent, TerminalEvent, Token
 from ..protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
 from ..protocol.requests import Generate
 from ..protocol.settings import LimitSettings
@@ -55,6 +55,7 @@ class Gateway:
         self._process = f"{os.getpid():x}{secrets.token_hex(4)}"
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
+        self._unflushed: list[Outbox] = []
 
     def new_id(self) -> str:
         """An id for the next request, unique across restarts and processes."""
@@ -156,7 +157,7 @@ class Gateway:
         if live.started_at is None:
             live.started_at = trio.current_time()
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
-            live.outbox.push(Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
+            self._push(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
 
     def deliver(self, event: Token) -> None:
         """Text for the stream."""
@@ -173,14 +174,20 @@ class Gateway:
             if live.first_token_at is None:
                 live.first_token_at = now
                 self.accounts.first_token.observe(now - live.request.arrival_time)
-        live.outbox.push(event)
+        self._push(live, event)
 
     def choice_finished(self, event: ChoiceFinished) -> None:
         """A choice is complete."""
         if live := self._live.get(event.id):
             live.completion_tokens += event.stop_tokens
             live.last_token_at.pop(event.index, None)
-            live.outbox.push(event)
+            self._push(live, event)
+
+    def flush(self) -> None:
+        """Whoever reports must call this when it has said all of one step: readers that left a sink are served now."""
+        outboxes, self._unflushed = self._unflushed, []
+        for outbox in outboxes:
+            outbox.flush()
 
     def complete(self, request_id: str, reason: FinishReason) -> None:
         """End a request with its usage and times."""
@@ -221,6 +228,10 @@ class Gateway:
         self._account(live, event)
         if not self._live:
             self._idle.unpark_all()
+
+    def _push(self, live: StreamRecord, event: StreamEvent) -> None:
+        if live.outbox.push(event):
+            self._unflushed.append(live.outbox)
 
     def _account(self, live: StreamRecord, event: TerminalEvent) -> None:
         reason = event.reason if isinstance(event, Finished) else "error"

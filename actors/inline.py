@@ -3,7 +3,8 @@
 There is no process to replace: when a step raises, its requests fail, and so does the engine.
 """
 
-from typing import TYPE_CHECKING, assert_never
+from contextlib import suppress
+from typing import assert_never
 
 import trio
 
@@ -11,11 +12,9 @@ from ..protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from ..protocol.settings import EngineSettings
 from ..protocol.steps import FromWorker, LoadFailed, LoadProgress, Pong, Ready, Step, StepDone, StepFailed
 from .load_error import EngineLoadError
+from .step_thread import ExecutorCore, StepThreads
 from .supervisor import Progress
 from .worker_status import PING_INTERVAL, WorkerStatus
-
-if TYPE_CHECKING:
-    from .executor import ExecutorCore
 
 
 async def run_inline(
@@ -25,11 +24,11 @@ async def run_inline(
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: Progress,
-    core: "ExecutorCore | None" = None,
+    core: ExecutorCore | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load the model and run steps; started with Ready. Raises `EngineLoadError` if that never comes."""
-    from .executor import ModelCore, run_executor  # only now: it imports what a front with a worker never needs
+    from .executor import ModelCore  # only now: it imports what a front with a worker never needs
 
     # Bounded by the steps in flight.
     to_executor, own_steps = trio.open_memory_channel[Step](1000)
@@ -57,6 +56,50 @@ async def run_inline(
             nursery.start_soon(feed)
             nursery.start_soon(listen)
             await run_executor(own_steps, done, core=core or ModelCore(settings))
+
+
+async def run_executor(
+    steps: trio.MemoryReceiveChannel[Step],
+    done: trio.MemorySendChannel[FromWorker],
+    *,
+    core: ExecutorCore,
+) -> None:
+    """The threads of a core behind channels: load, then run every step, until there are no more or one has failed.
+
+    `done` is unbounded by its maker: a few progress messages, and one answer per step in flight. Cancelling waits for
+    the step that is running.
+    """
+    token, failed = trio.lowlevel.current_trio_token(), trio.Event()
+
+    def deliver(message: FromWorker) -> None:
+        if isinstance(message, LoadFailed | StepFailed):
+            failed.set()
+        try:
+            done.send_nowait(message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            failed.set()  # nobody listens any more
+
+    def report(message: FromWorker) -> None:
+        with suppress(trio.RunFinishedError):  # a loop that has ended needs no messages
+            token.run_sync_soon(deliver, message)
+
+    with steps, done:
+        threads = StepThreads(core, report)
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def feed() -> None:
+                    async for step in steps:
+                        threads.submit(step)
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(feed)
+                await failed.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            threads.forget_waiting()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(threads.end)
 
 
 def _take(

@@ -7,6 +7,10 @@ event was drained, `drain` raises `trio.EndOfChannel`. One reader per outbox.
 Bound: text is only generated on credit, and the gateway grants no more than the outbox's size, so at most that many
 tokens, and a fixed number of other events per choice, ever wait here. The outbox knows nothing of that accounting: it
 reports how many tokens were taken, and the gateway turns this into credit.
+
+A reader may leave a sink while it waits: `flush`, which the engine calls once after each step, gives it the events in
+the reader's stead. So a step costs a stream no turn of the event loop as long as its client keeps up. The terminal
+event always wakes the reader.
 """
 
 from collections.abc import Callable
@@ -14,6 +18,8 @@ from collections.abc import Callable
 import trio
 
 from ..protocol.events import Failed, Finished, StreamEvent, Token
+
+Sink = Callable[[tuple[StreamEvent, ...]], bool]  # takes the events; False: the reader must wake and see to the rest
 
 
 class Outbox:
@@ -26,6 +32,7 @@ class Outbox:
         self._tokens = 0
         self._ended = False  # the terminal event was pushed
         self._reader = trio.lowlevel.ParkingLot()
+        self._sink: Sink | None = None  # of a reader that waits
 
     @property
     def tokens_waiting(self) -> int:
@@ -35,25 +42,58 @@ class Outbox:
     def ended(self) -> bool:
         return self._ended
 
-    def push(self, event: StreamEvent) -> None:
-        """Append an event and wake the reader. Nothing may follow a terminal event."""
+    def push(self, event: StreamEvent) -> bool:
+        """Append an event and wake the reader, unless it left a sink: then `flush` must follow, and True is returned.
+
+        Nothing may follow a terminal event.
+        """
         assert not self._ended, f"{type(event).__name__} after the terminal event of {self.id}"
         if isinstance(event, Token):
             self._tokens += event.tokens
         elif isinstance(event, Finished | Failed):
             self._ended = True
         self._events.append(event)
-        self._reader.unpark()
+        if self._sink is not None and not self._ended:
+            return True
+        self._wake()
+        return False
 
-    async def drain(self) -> tuple[StreamEvent, ...]:
-        """Wait for events and take all of them. Cancelled before it returns, it took none."""
+    def flush(self) -> None:
+        """Give what is there to the waiting reader's sink; wake the reader where that does not do."""
+        if self._sink is None or not self._events or self._ended:
+            return  # the reader has been woken, or has left
+        try:
+            done = self._sink(tuple(self._events))
+        except Exception:  # the reader will meet the same error, and knows whom to tell
+            self._wake()
+            return
+        self._take()
+        if not done:
+            self._wake()
+
+    async def drain(self, sink: Sink | None = None) -> tuple[StreamEvent, ...]:
+        """Wait for events and take all of them; none if the sink has taken them and wants the reader woken.
+
+        Cancelled before it returns, it took none.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._events:
             if self._ended:
                 raise trio.EndOfChannel
-            await self._reader.park()
+            self._sink = sink
+            try:
+                await self._reader.park()
+            finally:
+                self._sink = None
         else:
             await trio.lowlevel.cancel_shielded_checkpoint()
+        return self._take()
+
+    def _wake(self) -> None:
+        self._sink = None
+        self._reader.unpark()
+
+    def _take(self) -> tuple[StreamEvent, ...]:
         events, self._events = tuple(self._events), []
         taken, self._tokens = self._tokens, 0
         if taken:

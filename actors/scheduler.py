@@ -4,11 +4,16 @@ All decisions are in `scheduler_state.py` and below; this loop only carries mess
 nobody but its own inbox: the executor takes at most the steps in flight, the detokenizer never waits for a client.
 """
 
+from math import inf
+from typing import TypeVar
+
 import trio
 
 from ..protocol.messages import ToDetokenizer, ToScheduler
 from ..protocol.steps import Step
 from .scheduler_state import SchedulerState
+
+_Item = TypeVar("_Item")
 
 
 async def run_scheduler(
@@ -28,18 +33,30 @@ async def run_scheduler(
     with inbox, steps, texts:
         task_status.started()
         while True:
-            with trio.move_on_at(state.timers.next()):
-                try:
+            due = state.timers.next()
+            try:
+                if due == inf:  # nearly always; a cancel scope costs as much as the plan of a small step
                     state.handle(await inbox.receive(), trio.current_time())
-                except trio.EndOfChannel:
-                    return
+                else:
+                    with trio.move_on_at(due):
+                        state.handle(await inbox.receive(), trio.current_time())
+            except trio.EndOfChannel:
+                return
             now = trio.current_time()
             _handle_waiting(inbox, state, now)
             state.expire(now)
             while step := state.plan():
-                await steps.send(step)
+                await _send(steps, step)
             for text in state.take_texts():
-                await texts.send(text)
+                await _send(texts, text)
+
+
+async def _send(channel: trio.MemorySendChannel[_Item], item: _Item) -> None:
+    """Without a turn of the event loop where there is room: the inbox gives it its turns."""
+    try:
+        channel.send_nowait(item)
+    except trio.WouldBlock:
+        await channel.send(item)
 
 
 def _handle_waiting(inbox: trio.MemoryReceiveChannel[ToScheduler], state: SchedulerState, now: float) -> None:

@@ -1,9 +1,9 @@
 """The worker process: an executor behind a link. `python -m triolet.actors.worker FD`, started by the supervisor alone.
 
 The socket's end is its life's end: when the front closes it or dies, the worker exits at once, in the middle of a step
-if need be; there is nothing to save. Its event loop only carries messages, so it answers a ping while the step thread
-computes. It ignores SIGINT and SIGTERM, which a terminal or a service manager sends to the whole group: the front
-drains first and then lets it go.
+if need be; there is nothing to save. Its main thread only reads, so it answers a ping while the step thread computes;
+the answer to a step is written by the thread that has it. It ignores SIGINT and SIGTERM, which a terminal or a service
+manager sends to the whole group: the front drains first and then lets it go.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ import sys
 from typing import Final, NoReturn, assert_never
 
 import msgspec
-import trio
 
 from ..protocol.steps import FromWorker, Load, LoadFailed, Ping, Pong, Step, StepFailed, ToWorker
-from .executor import ModelCore, run_executor
-from .link import Link
+from .blocking_link import BlockingLink
+from .executor import ModelCore
+from .step_thread import StepThreads
 
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 _PR_SET_PDEATHSIG: Final = 1
@@ -31,36 +31,32 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-async def _answer(link: Link[ToWorker], answers: trio.MemoryReceiveChannel[FromWorker]) -> None:
-    """The only writer. After a failure has been told, the process has nothing left to do."""
-    async for answer in answers:
-        await link.send(answer)
-        if isinstance(answer, LoadFailed | StepFailed):
-            _exit(1 if isinstance(answer, StepFailed) else 0)
+def serve(link: BlockingLink[ToWorker]) -> NoReturn:
+    """Load what the first message says, then run what comes, until the front is gone or a step has failed."""
 
+    def answer(message: FromWorker) -> None:
+        """In the threads of the steps. After a failure has been told, the process has nothing left to do."""
+        try:
+            link.send(message)
+        except OSError:
+            _exit(0)  # the front is gone
+        if isinstance(message, LoadFailed | StepFailed):
+            _exit(1 if isinstance(message, StepFailed) else 0)
 
-async def serve(link: Link[ToWorker]) -> None:
-    """Load what the first message says, then run what comes, until the front is gone."""
-    first = await link.receive()
+    first = link.receive()
     assert isinstance(first, Load), f"the first message is {type(first).__name__}, not Load"
-    # Bounded by their use: the front has a few steps in flight and gets one answer for each, and one per ping.
-    to_executor, steps = trio.open_memory_channel[Step](1000)
-    to_front, answers = trio.open_memory_channel[FromWorker](float("inf"))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_answer, link, answers)
-        core = ModelCore(first.settings)
-        nursery.start_soon(lambda: run_executor(steps, to_front.clone(), core=core))
-        while True:
-            message = await link.receive()
-            match message:
-                case Step():
-                    await to_executor.send(message)
-                case Ping():
-                    to_front.send_nowait(Pong())
-                case Load():
-                    raise AssertionError("a second Load")
-                case _:
-                    assert_never(message)
+    threads = StepThreads(ModelCore(first.settings), answer)
+    while True:
+        message = link.receive()
+        match message:
+            case Step():
+                threads.submit(message)
+            case Ping():
+                link.send(Pong())
+            case Load():
+                raise AssertionError("a second Load")
+            case _:
+                assert_never(message)
 
 
 def _exit(status: int) -> NoReturn:
@@ -71,23 +67,18 @@ def _exit(status: int) -> NoReturn:
     os._exit(status)
 
 
-async def _main(sock: socket.socket) -> None:
-    link = Link(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), _DECODER)
-    try:
-        await serve(link)
-    except* (trio.EndOfChannel, trio.BrokenResourceError):
-        _exit(0)  # the front is gone
-    except* BaseException:
-        logging.getLogger("triolet.worker").exception("the worker failed")
-        _exit(2)
-
-
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
     logging.basicConfig(level=logging.INFO, format="worker: %(message)s", stream=sys.stderr)
-    trio.run(_main, socket.socket(fileno=int(sys.argv[1])))
+    try:
+        serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))
+    except (EOFError, OSError):
+        _exit(0)  # the front is gone
+    except BaseException:
+        logging.getLogger("triolet.worker").exception("the worker failed")
+        _exit(2)
 
 
 if __name__ == "__main__":

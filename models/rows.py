@@ -56,6 +56,7 @@ class RowStore:
         self._vocab_size = vocab_size
         self._block_size = block_size
         self._positions = np.arange(max_model_len, dtype=np.int32)
+        self._counting = np.arange(64, dtype=np.int32)  # 0, 1, 2, …: what a step of single tokens begins with
         self._table_width = -(-max_model_len // block_size)
         self._sequences: dict[int, SequenceState] = {}
         self._parameters: npt.NDArray[np.void] = np.zeros(64, ROW)  # by slot
@@ -87,6 +88,8 @@ class RowStore:
 
     def batch(self, pieces: Sequence[Piece]) -> Batch:
         """The ragged batch of these pieces; logit rows in their order, scored ones before the drawn one."""
+        if all(piece.length == 1 and piece.sample and not piece.scored for piece in pieces):
+            return self._decode_batch(pieces)
         starts = np.zeros(len(pieces) + 1, np.int32)
         np.cumsum([piece.length for piece in pieces], out=starts[1:])
         tokens, positions = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int32)
@@ -110,14 +113,33 @@ class RowStore:
         rows = np.concatenate(logit_rows).astype(np.int32, copy=False) if logit_rows else np.zeros(0, np.int32)
         return Batch(tokens=tokens, positions=positions, starts=starts, block_tables=tables, logit_rows=rows)
 
+    def _decode_batch(self, pieces: Sequence[Piece]) -> Batch:
+        """The same where every piece is one token whose successor is drawn: nearly every step."""
+        count = len(pieces)
+        if count >= len(self._counting):
+            self._counting = np.arange(2 * count, dtype=np.int32)
+        tables = np.zeros((count, self._table_width), np.int32)
+        for table, piece in zip(tables, pieces, strict=True):
+            blocks = piece.state.blocks
+            table[: blocks.size] = blocks.array[: blocks.size]
+        return Batch(
+            tokens=np.array([piece.state.tokens.array[piece.start] for piece in pieces], np.int32),
+            positions=np.array([piece.start for piece in pieces], np.int32),
+            starts=self._counting[: count + 1],
+            block_tables=tables,
+            logit_rows=self._counting[:count],
+        )
+
     def sampling_rows(self, pieces: Sequence[Piece]) -> SamplingRows:
         """Sampler rows in the order of the batch's logit rows."""
-        sizes = [piece.scored + piece.sample for piece in pieces]
-        if max(sizes, default=0) <= 1 and not any(piece.scored for piece in pieces):
+        if not any(piece.scored for piece in pieces):
             drawn = [piece for piece in pieces if piece.sample]
             rows = self._parameters[[piece.state.slot for piece in drawn]]
             rows["position"] = [piece.start + piece.length for piece in drawn]
+            if all(piece.state.plain for piece in drawn):
+                return SamplingRows(rows)
             return _with_lists(rows, [piece.state for piece in drawn])
+        sizes = [piece.scored + piece.sample for piece in pieces]
         rows = np.repeat(self._parameters[[piece.state.slot for piece in pieces]], sizes)
         states: list[SequenceState | None] = []
         first = 0
@@ -136,7 +158,10 @@ class RowStore:
         first = 0
         for sequence, state, _, _, sample, scored in pieces:
             drawn, end = first + scored, first + scored + sample
-            if any(code != OK for code in status[first:end]):
+            if sample and not scored and tops[drawn] < 0 and status[drawn] == OK:  # nearly always
+                state.append(tokens[drawn])
+                results.append(ChunkResult(sequence=sequence, tokens=(tokens[drawn],)))
+            elif any(code != OK for code in status[first:end]):
                 results.append(ChunkResult(sequence=sequence, error="nonfinite_logits"))
                 if sample:  # the next step may be on its way already and counts on a token here
                     state.append(PLACEHOLDER)

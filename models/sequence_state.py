@@ -68,8 +68,8 @@ class SequenceState:
     """What a step needs of a sequence. `slot` is its place in the table of sampling parameters."""
 
     __slots__ = (
-        "banned", "bias_tokens", "bias_values", "blocks", "min_tokens", "prompt_tokens", "prompt_top", "seen", "slot",
-        "strict", "tokens",
+        "banned", "bias_tokens", "bias_values", "blocks", "min_tokens", "plain", "prompt_tokens", "prompt_top", "seen",
+        "slot", "strict", "tokens",
     )  # fmt: skip
 
     def __init__(self, record: NewSequence, slot: int, vocab_size: int) -> None:
@@ -87,6 +87,7 @@ class SequenceState:
         self.banned = np.array(record.stop_token_ids if options.min_tokens else (), np.int32)
         penalised = (options.repetition_penalty, options.presence_penalty, options.frequency_penalty) != (1.0, 0.0, 0.0)
         self.seen = SeenTokens(self.tokens.view(), record.prompt_tokens) if penalised else None
+        self.plain = not (penalised or self.bias_tokens.size or self.banned.size)  # its sampler row has no lists
         for name, ids in (
             ("tokens", self.tokens.view()),
             ("logit_bias", self.bias_tokens),

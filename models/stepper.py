@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from ..kernels.sampling.launch import CpuSampler
+from .host import usable_cores
 from .rows import Piece, RowStore
 from .runner import LoadedModel, OverlappedRunner, Runner
 from .step import ChunkResult, StepResult, StepWork
@@ -27,16 +28,18 @@ class Stepper:
         max_model_len: int,
         max_step_tokens: int,
         max_logit_rows: int,
+        threads: int = 1,
     ) -> None:
         self._runner = runner
         self._max_rows = max_logit_rows
         self._max_tokens = max_step_tokens
         self._store = RowStore(vocab_size=vocab_size, block_size=block_size, max_model_len=max_model_len)
-        self._sampler = CpuSampler(vocab_size)
+        self._sampler = CpuSampler(vocab_size, threads)
         self._sampler.warm_up()
 
     @classmethod
-    def of(cls, model: LoadedModel) -> "Stepper":
+    def of(cls, model: LoadedModel, threads: int | None = None) -> "Stepper":
+        """`threads` as in `load_runner`."""
         plan, runner = model.plan, model.runner
         assert not isinstance(runner, OverlappedRunner), "it steps itself"
         return cls(
@@ -46,6 +49,7 @@ class Stepper:
             max_model_len=plan.max_model_len,
             max_step_tokens=plan.max_step_tokens,
             max_logit_rows=plan.max_logit_rows,
+            threads=usable_cores() if threads is None else threads,
         )
 
     def run(self, step: StepWork) -> StepResult:

@@ -15,6 +15,7 @@ from .answer import Answer
 from .chunks import Chunks, Reply
 from .connection import current_exchange
 from .dialect import Origin, Served
+from .direct import WriteChunk, chunk_writer
 from .errors import error_of
 from .sse import EventSource, event_stream, next_events
 
@@ -54,11 +55,12 @@ async def respond(engine: "Engine", body: GenerateBody, request: Generate, reply
     outbox = engine.gateway.submit(request)
     current_exchange().generation = request.id
     if body.stream:
-        return await _streamed(outbox, Chunks(reply), engine.settings.keep_alive_interval)
+        write = chunk_writer(current_exchange().scope)
+        return await _streamed(outbox, Chunks(reply), engine.settings.keep_alive_interval, write)
     return await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
 
 
-async def _streamed(outbox: EventSource, chunks: Chunks, keep_alive: float) -> Response:
+async def _streamed(outbox: EventSource, chunks: Chunks, keep_alive: float, write: WriteChunk | None) -> Response:
     """Waits for the first events, so that a request which the engine refuses gets the status of its error.
 
     A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes.
@@ -66,7 +68,7 @@ async def _streamed(outbox: EventSource, chunks: Chunks, keep_alive: float) -> R
     first = await next_events(outbox, keep_alive)
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
-    response = Response(event_stream(outbox, chunks, first, keep_alive), headers=STREAM_HEADERS)
+    response = Response(event_stream(outbox, chunks, first, keep_alive, write), headers=STREAM_HEADERS)
     response.content_type = "text/event-stream; charset=utf-8"
     response.timeout = None
     return response

@@ -27,6 +27,7 @@ from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 
+from .direct import WRITE_CHUNK, Written
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
 from .guard_refusal import ConnectionRefused
@@ -58,6 +59,7 @@ class Connection:
         self._send_lock = trio.Lock()
         self._idle = True  # between requests; a connection begins so
         self._closing = False
+        self._rest = b""  # of a write_now that the kernel took in part
         self._tasks = TaskGroup()
         self._protocol: H11Protocol | H2Protocol
 
@@ -88,6 +90,7 @@ class Connection:
     async def _converse(self) -> None:
         client: tuple[str, int] = self.stream.socket.getpeername()[:2]
         server: tuple[str, int] = self.stream.socket.getsockname()[:2]
+        self._state[WRITE_CHUNK] = self.write_chunk
         async with self._tasks:
             self._protocol = GuardedHTTP1(
                 self._app, self._config, self._context, self._tasks, self._state, False, client, server, self._handle
@@ -120,6 +123,7 @@ class Connection:
             await self._protocol.handle(event)
         except H2ProtocolAssumedError as assumed:
             http1 = self._protocol
+            del self._state[WRITE_CHUNK]
             self._protocol = GuardedHTTP2(
                 self._app,
                 self._config,
@@ -155,6 +159,21 @@ class Connection:
         if idle and self._context.terminated.is_set():
             self._scope.cancel()
 
+    def write_chunk(self, data: bytes) -> Written:
+        """A chunk of the response body in progress, outside any task: written if the client keeps up.
+
+        `part`: the kernel took the beginning, the next send begins with the rest; it must follow soon. `nothing`: the
+        caller must send it in the ordinary way. HTTP/1.1 only.
+        """
+        if self._rest or self._closing or self._scope.cancel_called:
+            return "nothing"
+        framed = b"%x\r\n%b\r\n" % (len(data), data)
+        rest = self._send_nowait(framed)
+        if len(rest) == len(framed):
+            return "nothing"
+        self._rest = rest
+        return "part" if rest else "all"
+
     async def _send(self, data: bytes) -> None:
         rest = self._send_nowait(data)
         if rest:
@@ -166,6 +185,8 @@ class Connection:
         """Gives the kernel what it takes at once and returns the rest: half the cost of a `send_all` per token."""
         if self._send_lock.locked():
             return data
+        if self._rest:
+            data, self._rest = self._rest + data, b""
         try:
             sent = os.write(self.stream.socket.fileno(), data)
         except OSError:  # the socket buffer is full, or the connection is lost: send_all finds out which

@@ -1,47 +1,94 @@
 """The body of a streamed answer: whatever the outbox holds becomes one write.
 
+Between its first write and its last the stream leaves a sink with its outbox (actors/outbox.py), so that a step's text
+goes to the socket without waking anybody, where the connection can do that (web/direct.py) and the client keeps up.
+
 The generator holds no cancel scope across a `yield` and frees nothing: the exchange around it does (web/connection.py).
 Its scope for the keep-alive interval is closed before it yields, and a drain that was cancelled took no events.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
 import trio
 
 from ..protocol.events import Failed, Finished, StreamEvent
 from .chunks import KEEP_ALIVE, Chunks
+from .direct import WriteChunk
 from .errors import error_of, unexpected
+
+Sink = Callable[[tuple[StreamEvent, ...]], bool]
 
 
 class EventSource(Protocol):
     """The reading end of an outbox (actors/outbox.py)."""
 
-    async def drain(self) -> tuple[StreamEvent, ...]: ...
+    async def drain(self, sink: Sink | None = None) -> tuple[StreamEvent, ...]: ...
 
 
-async def next_events(source: EventSource, silence: float) -> tuple[StreamEvent, ...]:
-    """All events that are there, once there are some; none after so many seconds of silence."""
+async def next_events(source: EventSource, silence: float, sink: Sink | None = None) -> tuple[StreamEvent, ...]:
+    """All events that are there, once there are some; none after so many seconds, or when the sink wants attention."""
     with trio.move_on_after(silence):
-        return await source.drain()
+        return await source.drain(sink)
     return ()
 
 
 async def event_stream(
-    source: EventSource, chunks: Chunks, first: tuple[StreamEvent, ...], keep_alive: float
+    source: EventSource,
+    chunks: Chunks,
+    first: tuple[StreamEvent, ...],
+    keep_alive: float,
+    write: WriteChunk | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """`first` are the events already taken from `source`."""
+    """`first` are the events already taken from `source`; `write` puts a chunk on the connection at once if it can."""
+    direct = _Direct(chunks, write) if write is not None else None
     events = first
     try:
         while True:
-            data = encode(events, chunks) if events else KEEP_ALIVE
-            if data:
-                yield data
+            data = encode(events, chunks)
+            if direct is not None:
+                data = direct.take_unwritten() + data
+            # With nothing to say it was silent, or the rest of a chunk is to follow: a comment does for both.
+            if data or not events:
+                yield data or KEEP_ALIVE
             if events and isinstance(events[-1], Finished | Failed):
                 return
-            events = await next_events(source, keep_alive)
+            if direct is None:
+                events = await next_events(source, keep_alive)
+                continue
+            direct.wrote = direct.wants_attention = False
+            events = await next_events(source, keep_alive, direct)
+            while not events and direct.wrote and not direct.wants_attention:  # it was not silent
+                direct.wrote = False
+                events = await next_events(source, keep_alive, direct)
     except Exception as error:
         yield chunks.failed(unexpected(error).body())
+
+
+class _Direct:
+    """The sink of a stream: encodes and writes what a step brought."""
+
+    def __init__(self, chunks: Chunks, write: WriteChunk) -> None:
+        self._chunks = chunks
+        self._write = write
+        self._unwritten = b""
+        self.wrote = False
+        self.wants_attention = False
+
+    def __call__(self, events: tuple[StreamEvent, ...]) -> bool:
+        data = encode(events, self._chunks)
+        if not data:
+            return True
+        self.wrote = True
+        written = self._write(data)
+        if written == "nothing":
+            self._unwritten = data
+        self.wants_attention = written != "all"
+        return not self.wants_attention
+
+    def take_unwritten(self) -> bytes:
+        data, self._unwritten = self._unwritten, b""
+        return data
 
 
 def encode(events: Sequence[StreamEvent], chunks: Chunks) -> bytes:

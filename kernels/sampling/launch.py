@@ -1,30 +1,99 @@
-"""The sampler as its callers see it: checks, owns the scratch memory, launches the compiled kernel."""
+"""The sampler as its callers see it: checks, owns the scratch memory, launches the compiled kernel.
+
+A greedy row takes a few microseconds and a drawn one up to 80, so a batch of drawn rows is cut into ranges for threads
+of its own: each calls the same compiled function, which holds no lock. A row's token does not depend on it. They are
+pinned and the caller sleeps, as with the kernels' pool: woken without that, a thread lands on its waker's core.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ..threads.cores import own_cores
+from .numbers import GREEDY_BELOW
 from .rows import MAX_TOP, ROW, Float32Array, Sampled, SamplingRows
+
+ROWS_WORTH_A_THREAD = 2  # drawn ones, 160 us: several times what it costs to wake a thread and to wait for it
+
+
+class _Flat:
+    """Rows of logits as one flat array, and the same memory as int32. A runner's are in one place in every step."""
+
+    def __init__(self, logits: Float32Array) -> None:
+        count, width = logits.shape
+        self.stride = logits.strides[0] // 4
+        self.values = as_strided(logits, ((count - 1) * self.stride + width,), (4,))
+        self.bits = self.values.view(np.int32)
+        self._shape, self._strides, self._data = logits.shape, logits.strides, logits.__array_interface__["data"]
+
+    def is_of(self, logits: Float32Array) -> bool:
+        """`values` keeps its memory alive, so that the same place is the same array."""
+        same = logits.shape == self._shape and logits.strides == self._strides
+        return same and logits.__array_interface__["data"] == self._data
+
+
+class _Scratch:
+    """The working memory of one thread: one row's."""
+
+    def __init__(self, vocab_size: int) -> None:
+        row = np.empty(vocab_size, np.float32)
+        weights, candidates, held = (np.empty(vocab_size, np.int32) for _ in range(3))
+        self.arrays = (
+            row, row.view(np.int32), weights, candidates, held, np.empty(256, np.uint32), np.empty((4, 64), np.uint32)
+        )  # fmt: skip
+
+
+class _SamplerThread:
+    """A thread that runs one job after another. A daemon: the interpreter can exit at any time."""
+
+    def __init__(self, core: int | None) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(self._jobs, self._ends, core), name="triolet-sampler", daemon=True).start()
+
+    def start(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def wait(self) -> BaseException | None:
+        """Until the job started last has ended; what it raised."""
+        return self._ends.get()
+
+
+def _work(
+    jobs: "queue.SimpleQueue[Callable[[], None]]", ends: "queue.SimpleQueue[BaseException | None]", core: int | None
+) -> None:
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    while True:
+        try:
+            jobs.get()()
+        except BaseException as error:
+            ends.put(error)
+        else:
+            ends.put(None)
 
 
 class CpuSampler:
-    """Samples rows of logits of one vocabulary size. Not thread-safe: the scratch memory is one row's."""
+    """Samples rows of logits of one vocabulary size, with up to so many threads. For one caller at a time."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, threads: int = 1) -> None:
         self.vocab_size = vocab_size
-        self._row = np.empty(vocab_size, np.float32)
-        self._weights = np.empty(vocab_size, np.int32)
-        self._candidates = np.empty(vocab_size, np.int32)
-        self._held = np.empty(vocab_size, np.int32)
-        self._words = np.empty(256, np.uint32)
-        self._state = np.empty((4, 64), np.uint32)
+        self._threads = threads
+        self._scratch = [_Scratch(vocab_size)]
+        self._workers: list[_SamplerThread] = []  # made when they are first wanted
+        self._process = os.getpid()
+        self._flat = _Flat(np.zeros((1, vocab_size), np.float32))
 
     def sample(self, logits: Float32Array, batch: SamplingRows) -> Sampled:
         """Draw one token per row of `logits` [S, vocab]; `reference.py` is the definition. The logits are only read.
 
         Their rows may lie further apart than `vocab` (a runner pads them), but each must be contiguous.
         """
-        from .cpu import sample_rows  # compiles or loads from the cache on first use: see warm_up
-
         count = len(batch.rows)
         if logits.shape != (count, self.vocab_size) or logits.dtype != np.float32 or logits.strides[1] != 4:
             raise ValueError(f"expected float32 logits [{count}, {self.vocab_size}], got {logits.dtype} {logits.shape}")
@@ -37,16 +106,52 @@ class CpuSampler:
         )
         if count == 0:
             return result
-        stride = logits.strides[0] // 4
-        flat = as_strided(logits, ((count - 1) * stride + self.vocab_size,), (4,))
-        sample_rows(
-            flat, flat.view(np.int32), stride, self.vocab_size,
-            batch.rows, batch.seen_starts, batch.seen_tokens, batch.seen_counts,
-            batch.bias_starts, batch.bias_tokens, batch.bias_values, batch.banned_starts, batch.banned_tokens,
-            self._row, self._row.view(np.int32), self._weights, self._candidates, self._held, self._words, self._state,
-            result.tokens, result.status, result.logprobs, result.top_tokens, result.top_logprobs,
-        )  # fmt: skip
+        if not self._flat.is_of(logits):
+            self._flat = _Flat(logits)
+        parts = self._parts(batch.rows)
+        if parts == 1:
+            self._run(batch, result, 0, 0, count)
+            return result
+        cuts = [count * part // parts for part in range(parts + 1)]
+        workers = self._workers[:parts]
+        for part, worker in enumerate(workers):
+            worker.start(partial(self._run, batch, result, part, cuts[part], cuts[part + 1]))
+        errors = [error for worker in workers if (error := worker.wait())]  # of all: they write into the result
+        if errors:
+            raise errors[0]
         return result
+
+    def _parts(self, rows: np.ndarray) -> int:
+        """Into how many ranges the rows are cut; workers are made for them."""
+        if self._threads == 1 or len(rows) < 2 * ROWS_WORTH_A_THREAD:
+            return 1
+        costly = np.count_nonzero((rows["temperature"] >= GREEDY_BELOW) | (rows["top"] >= 0))
+        parts = min(self._threads, int(costly) // ROWS_WORTH_A_THREAD)
+        if parts <= 1:
+            return 1
+        if self._process != os.getpid():  # a forked child has none of its parent's threads
+            self._workers, self._process = [], os.getpid()
+        cores = own_cores()
+        while len(self._workers) < parts:
+            self._workers.append(_SamplerThread(cores[len(self._workers)] if self._threads <= len(cores) else None))
+        while len(self._scratch) < parts:
+            self._scratch.append(_Scratch(self.vocab_size))
+        return parts
+
+    def _run(self, batch: SamplingRows, result: Sampled, part: int, first: int, last: int) -> None:
+        """Rows [first, last) with the memory of one thread."""
+        from .cpu import sample_rows  # compiles or loads from the cache on first use: see warm_up
+
+        flat, rows = self._flat, slice(first, last)
+        start = first * flat.stride
+        sample_rows(
+            flat.values[start:], flat.bits[start:], flat.stride, self.vocab_size, batch.rows[rows],
+            batch.seen_starts[first:], batch.seen_tokens, batch.seen_counts,
+            batch.bias_starts[first:], batch.bias_tokens, batch.bias_values,
+            batch.banned_starts[first:], batch.banned_tokens, *self._scratch[part].arrays,
+            result.tokens[rows], result.status[rows], result.logprobs[rows], result.top_tokens[rows],
+            result.top_logprobs[rows],
+        )  # fmt: skip
 
     def warm_up(self) -> None:
         """Compile the kernel: nothing compiles after this."""

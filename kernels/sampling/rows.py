@@ -35,16 +35,21 @@ ROW = np.dtype(
 )
 
 
+_NO_STARTS = np.zeros(0, dtype=np.int64)
+_NO_IDS = np.zeros(0, dtype=np.int32)
+_NO_VALUES = np.zeros(0, dtype=np.float32)
+
+
 def _no_starts() -> Int64Array:
-    return np.zeros(0, dtype=np.int64)
+    return _NO_STARTS
 
 
 def _no_ids() -> Int32Array:
-    return np.zeros(0, dtype=np.int32)
+    return _NO_IDS
 
 
 def _no_values() -> Float32Array:
-    return np.zeros(0, dtype=np.float32)
+    return _NO_VALUES
 
 
 @dataclass(slots=True)

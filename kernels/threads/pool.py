@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .cores import own_cores
 from .waiting import STATE_BYTES, run_job, stop_workers
 
 Body = Callable[[int, int, int], None]  # (thread number, threads, address of the state) -> returns when the pool closes
@@ -26,7 +27,8 @@ class WorkerPool:
         self._memory = np.zeros(STATE_BYTES + 64, np.uint8)
         self.state = -(-self._memory.ctypes.data // 64) * 64
         self._closed = False
-        cores = sorted(os.sched_getaffinity(0))
+        self._process = os.getpid()
+        cores = own_cores()
         state = self.state  # the threads must not keep the pool itself alive
 
         def live(thread: int) -> None:
@@ -45,6 +47,8 @@ class WorkerPool:
         """Run one job on all workers; returns when all have finished it."""
         if self._closed:
             raise RuntimeError("the worker pool is closed")
+        if os.getpid() != self._process:
+            raise RuntimeError("the worker pool belongs to the parent process: a fork copies no threads")
         run_job(self.state, self.threads)
 
     def close(self) -> None:

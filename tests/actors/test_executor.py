@@ -8,7 +8,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.actors.executor import Answer, Progress, run_executor
+from triolet.actors.inline import run_executor
+from triolet.actors.step_thread import Answer, Progress
 from triolet.protocol.steps import FromWorker, LoadFailed, LoadProgress, Ready, Step, StepDone, StepFailed
 
 

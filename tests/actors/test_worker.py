@@ -132,7 +132,7 @@ async def test_a_step_too_large_for_the_link_costs_its_request_and_not_the_engin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running(settings_for()) as engine:
-        monkeypatch.setattr("triolet.actors.link.MAX_FRAME", 2000)  # of the front; the worker keeps its own
+        monkeypatch.setattr("triolet.actors.frame.MAX_FRAME", 2000)  # of the front; the worker keeps its own
         (large,) = await read_all([submit(engine, TokenPrompt(token_ids=(300,) * 1500))])
         assert isinstance(large.end, Failed)
         assert large.end.code == "engine_error"

@@ -1,6 +1,8 @@
 """The sampler: its numbers against mathematics, the kernel against the reference bit for bit, and its promises."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -183,6 +185,60 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
     assert np.array_equal(sampler.sample(logits[order], SamplingRows(rows[order])).tokens, together[order])
     alone = [int(sampler.sample(logits[i : i + 1], SamplingRows(rows[i : i + 1])).tokens[0]) for i in range(12)]
     assert alone == together.tolist()
+
+
+@given(problems(), st.integers(2, 4))
+@settings(max_examples=30, deadline=None)
+def test_rows_shared_between_threads_are_the_same(problem: tuple[Float32Array, SamplingRows], threads: int) -> None:
+    logits, batch = problem
+    logits = np.ascontiguousarray(np.tile(logits, (3, 1)))
+    batch = repeated(batch, 3)
+    alone = CpuSampler(logits.shape[1]).sample(logits, batch)
+    sampler = CpuSampler(logits.shape[1], threads)
+    for _ in range(2):
+        shared = sampler.sample(logits, batch)
+        for name in ("tokens", "status", "logprobs", "top_tokens", "top_logprobs"):
+            usable = alone.status == OK if name != "status" else slice(None)
+            assert np.array_equal(getattr(alone, name)[usable], getattr(shared, name)[usable])
+
+
+def repeated(batch: SamplingRows, times: int) -> SamplingRows:
+    """The rows and their lists so many times over."""
+    result = SamplingRows(np.tile(batch.rows, times))
+    for kind, fields in (
+        ("seen", ("tokens", "counts")), ("bias", ("tokens", "values")), ("banned", ("tokens",))
+    ):  # fmt: skip
+        starts = getattr(batch, f"{kind}_starts")
+        if starts.size:
+            shifts = [starts[:-1] + starts[-1] * index for index in range(times)]
+            setattr(result, f"{kind}_starts", np.concatenate([*shifts, [starts[-1] * times]]))
+            for field in fields:
+                values = getattr(batch, f"{kind}_{field}")
+                setattr(result, f"{kind}_{field}", np.tile(values[: starts[-1]], times))
+    return result
+
+
+def test_a_forked_child_samples_with_threads_of_its_own() -> None:
+    program = """
+import os
+import numpy as np
+from triolet.kernels.sampling.launch import CpuSampler
+from triolet.kernels.sampling.rows import ROW, SamplingRows
+rows = np.zeros(8, ROW)
+rows["temperature"] = rows["repetition"] = rows["top_p"] = 1
+rows["target"] = rows["top"] = -1
+rows["seed"] = np.arange(8)
+logits = np.random.default_rng(0).normal(size=(8, 1000)).astype(np.float32)
+sampler = CpuSampler(1000, threads=2)
+parent = sampler.sample(logits, SamplingRows(rows)).tokens
+child = os.fork()
+if not child:
+    os._exit(0 if np.array_equal(sampler.sample(logits, SamplingRows(rows)).tokens, parent) else 1)
+assert os.waitpid(child, 0)[1] == 0
+print("done")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout == "done\n", result.stderr
 
 
 def test_padded_rows_of_a_runner_are_read_in_place() -> None:

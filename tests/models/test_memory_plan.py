@@ -152,6 +152,26 @@ def test_available_memory(tmp_path: Path, cgroup: str, files: dict[str, str], ex
     assert available_memory(*fake_host(tmp_path, cgroup, files)) == expected
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "350000 100000\n"}, 3),  # as a container sees its own group
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),  # the parent's quota counts
+        ("0::/a\n", {"a/cpu.max": "50000 100000\n"}, 1),
+        ("4:cpu,cpuacct:/x\n0::/\n", {"cpu/x/cpu.cfs_quota_us": "400000", "cpu/x/cpu.cfs_period_us": "100000"}, 4),
+        ("4:cpu,cpuacct:/x\n0::/\n", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, 8),
+        ("0::/\n", {"cpu.max": "what"}, 8),
+    ],
+)
+def test_a_quota_bounds_the_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str], expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert usable_cores(tmp_path, *fake_host(tmp_path, cgroup, files)) == expected
+
+
 def test_usable_cores(tmp_path: Path) -> None:
     import os
 
@@ -160,5 +180,6 @@ def test_usable_cores(tmp_path: Path) -> None:
     for cpu in cpus:  # all of them threads of one core
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text("0-7\n")
-    assert usable_cores(tmp_path) == 1
-    assert usable_cores(tmp_path / "nowhere") == len(cpus)
+    free = fake_host(tmp_path, "0::/\n", {})
+    assert usable_cores(tmp_path, *free) == 1
+    assert usable_cores(tmp_path / "nowhere", *free) == len(cpus)

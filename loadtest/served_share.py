@@ -1,0 +1,207 @@
+"""How much of the engine's rate is left through HTTP: streams of `triolet serve` against `triolet bench offline`.
+
+    python -m triolet.loadtest.served_share MODEL [--quantize int8] [--batch 16] [--output-tokens 64 256] [--turns 5]
+
+Both get the same load, the client runs on the same cores, and they take turns, so that both meet the same machine.
+`share` is the median over the turns of tokens/s served over tokens/s offline. CPU seconds per 1,000 tokens of client,
+front and worker are those of the served rounds. The client is a process of its own that reads raw sockets in one loop:
+it counts bytes and looks for the end of each stream, so that it takes little from the server. Linux only.
+"""
+
+import argparse
+import json
+import os
+import re
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TRIOLET = str(Path(sys.executable).with_name("triolet"))
+PROC = Path("/proc")
+FIRST_TOKEN_ID = 10  # as `bench offline` begins its prompts
+END = b"data: [DONE]\n\n"
+LAST_CHUNK = b"\r\n0\r\n\r\n"  # of a chunked body
+
+
+class Load(NamedTuple):
+    """One round of streams; every stream has a cache salt of its own."""
+
+    streams: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Server(NamedTuple):
+    port: int
+    front: int  # process ids
+    worker: int
+
+
+def request_of(load: Load, salt: str) -> bytes:
+    """A completion of token ids, streamed to its full length."""
+    body = json.dumps(
+        {
+            "prompt": list(range(FIRST_TOKEN_ID, FIRST_TOKEN_ID + load.prompt_tokens)),
+            "max_tokens": load.output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "cache_salt": salt,
+            "stream_options": {"include_usage": True},
+        }
+    ).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def run_streams(port: int, load: Load, salts: Iterator[int]) -> tuple[float, int]:
+    """Send all requests at once and read to the last end: (seconds, pieces read). Raises if an answer is not whole."""
+    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(load.streams)]
+    requests = [request_of(load, f"{os.getpid()}-{next(salts)}") for _ in sockets]
+    tails = dict.fromkeys(sockets, b"")
+    pieces = 0
+    with selectors.DefaultSelector() as selector:
+        began = time.perf_counter()
+        for connection, request in zip(sockets, requests, strict=True):
+            connection.sendall(request)
+            selector.register(connection, selectors.EVENT_READ, connection)
+        while tails:
+            for key, _ in selector.select():
+                connection = key.data
+                data = connection.recv(1 << 16)
+                pieces += 1
+                tail = tails[connection] = (tails[connection] + data)[-600:]
+                if tail.endswith(LAST_CHUNK) or not data:
+                    _check_end(tail, load)
+                    selector.unregister(connection)
+                    del tails[connection]
+        seconds = time.perf_counter() - began
+    for connection in sockets:
+        connection.close()
+    return seconds, pieces
+
+
+def _check_end(tail: bytes, load: Load) -> None:
+    found = re.search(rb'"completion_tokens":(\d+)', tail)
+    if END not in tail or found is None or int(found[1]) != load.output_tokens:
+        raise RuntimeError(f"a stream ended with {tail[-300:]!r}")
+
+
+def client() -> None:
+    """The client process: a line of JSON for each round in, one out."""
+    salts = count()
+    for line in sys.stdin:
+        order = json.loads(line)
+        port, load = order.pop("port"), Load(**order)
+        used = time.process_time()
+        seconds, pieces = run_streams(port, load, salts)
+        answer = {"seconds": seconds, "pieces": pieces, "cpu": time.process_time() - used}
+        print(json.dumps(answer), flush=True)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process's threads have used so far; schedstat is exact to the nanosecond."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in (PROC / str(pid) / "task").iterdir()) / 1e9
+
+
+@contextmanager
+def serving(model: Path, options: list[str]) -> Generator[Server]:
+    command = [TRIOLET, "serve", str(model), "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        match = re.search(r":(\d+)$", process.stdout.readline().strip())
+        if match is None:
+            process.kill()
+            raise RuntimeError(f"the server did not start: {process.stderr.read()}")
+        children = (PROC / str(process.pid) / "task" / str(process.pid) / "children").read_text().split()
+        yield Server(int(match[1]), process.pid, int(children[0]))
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def offline_rate(model: Path, options: list[str], load: Load, rounds: int) -> float:
+    """Output tokens/s of `bench offline` at this load."""
+    command = [TRIOLET, "bench", "offline", str(model), "--json", "--rounds", str(rounds), *options]
+    command += ["--prompt-tokens", str(load.prompt_tokens), "--output-tokens", str(load.output_tokens)]
+    done = subprocess.run([*command, "--batch", str(load.streams)], stdout=subprocess.PIPE, text=True, check=True)
+    rate: float = json.loads(done.stdout)["output_tok_s"]
+    return rate
+
+
+def served_round(pipe: subprocess.Popen[str], server: Server, load: Load) -> dict[str, float]:
+    """One round through HTTP: its rate, and CPU seconds per 1,000 tokens."""
+    assert pipe.stdin is not None
+    assert pipe.stdout is not None
+    front, worker = cpu_seconds(server.front), cpu_seconds(server.worker)
+    pipe.stdin.write(json.dumps({"port": server.port, **load._asdict()}) + "\n")
+    pipe.stdin.flush()
+    answer = json.loads(pipe.stdout.readline())
+    thousands = load.streams * load.output_tokens / 1000
+    return {
+        "tok_s": thousands * 1000 / answer["seconds"],
+        "pieces": answer["pieces"],
+        "client_cpu": answer["cpu"] / thousands,
+        "front_cpu": (cpu_seconds(server.front) - front) / thousands,
+        "worker_cpu": (cpu_seconds(server.worker) - worker) / thousands,
+    }
+
+
+def median_of(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def measure(options: argparse.Namespace, load: Load) -> dict[str, Any]:  # Any: JSON
+    """All turns of one load."""
+    engine = ["--quantize", options.quantize, "--max-model-len", "1024", "--threads", str(options.threads)]
+    command = [sys.executable, "-m", "triolet.loadtest.served_share", "--client"]
+    turns: list[dict[str, float]] = []
+    with (
+        serving(options.model, engine) as server,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as pipe,
+    ):
+        served_round(pipe, server, load)  # warm-up, as `bench offline` does
+        for turn in range(options.turns):
+            # Whoever begins meets the machine first: they change places.
+            offline = offline_rate(options.model, engine, load, options.rounds) if turn % 2 == 0 else 0.0
+            served = median_of([served_round(pipe, server, load) for _ in range(options.rounds)])
+            offline = offline or offline_rate(options.model, engine, load, options.rounds)
+            turns.append({"share": served["tok_s"] / offline, "offline_tok_s": offline, **served})
+            print(json.dumps(turns[-1]), file=sys.stderr, flush=True)
+        assert pipe.stdin is not None
+        pipe.stdin.close()
+    return {**load._asdict(), **median_of(turns), "lowest_share": min(turn["share"] for turn in turns), "turns": turns}
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--client"]:
+        client()
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="checkpoint folder")
+    parser.add_argument("--quantize", default="int8", choices=["none", "int8", "int4"])
+    parser.add_argument("--batch", type=int, default=16, help="streams at once")
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--output-tokens", type=int, nargs="+", default=[64, 256], help="one load for each")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="of each side in a turn; their median counts")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    loads = [Load(options.batch, options.prompt_tokens, tokens) for tokens in options.output_tokens]
+    print(json.dumps([measure(options, load) for load in loads], indent=1))
+
+
+if __name__ == "__main__":
+    main()
