@@ -11,6 +11,7 @@ step is launched while the device still computes. Answers come in the order of t
 Here the messages of the link become the models' own vocabulary and back. Nothing heavy is imported before `load`.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from ..protocol.steps import (
     StepDone,
     StepFailed,
 )
+from .ledger import peak_resident_bytes
 from .step_thread import StepThread
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class ModelCore:
                 kernels=settings.kernels,
                 dtype=settings.dtype,
                 quantize=settings.quantize,
+                kv_cache_dtype=settings.kv_cache_dtype,
                 max_model_len=settings.max_model_len,
                 max_running=settings.max_running,
                 max_step_tokens=settings.max_step_tokens,
@@ -103,9 +106,9 @@ class ModelCore:
             return _ready(model, settings, _VERSIONED_GPU)
         from ..models.stepper import Stepper
 
-        progress(LoadProgress(stage="compiling sampler", done=0, total=1))
+        progress(LoadProgress(stage="loading sampler", done=0, total=1))
         self._run = partial(_compute, Stepper.of(model))
-        progress(LoadProgress(stage="compiling sampler", done=1, total=1))
+        progress(LoadProgress(stage="loading sampler", done=1, total=1))
         return _ready(model, settings, _VERSIONED)
 
     def run(self, step: Step) -> StepDone | Answer:
@@ -148,6 +151,7 @@ def _ready(model: "LoadedModel", settings: EngineSettings, versioned: tuple[str,
         device=model.device,
         dtype=model.dtype,
         quantize=model.quantize,
+        kv_cache_dtype=model.kv_cache_dtype,
         context_length=plan.max_model_len,
         vocab_size=model.spec.vocab_size,
         eos_token_ids=model.generation.eos_token_ids,
@@ -164,6 +168,7 @@ def _ready(model: "LoadedModel", settings: EngineSettings, versioned: tuple[str,
         sampling_defaults=model.generation.sampling,
         versions={"python": python_version()} | {name: _version(name) for name in versioned},
         pid=getpid(),
+        peak_bytes=peak_resident_bytes("self"),
     )
 
 
@@ -217,6 +222,8 @@ async def run_executor(
     def load() -> None:
         try:
             thread.report(core.load(thread.report))
+            # Hundreds of thousands of objects that stay: searching them for garbage would hold up a step for 50 ms.
+            gc.freeze()
         except Exception as error:  # whatever a checkpoint or a compiler can raise must reach the front as a sentence
             _LOG.exception("loading failed")
             message = f"{type(error).__name__} while loading the model: {error}"

@@ -24,7 +24,8 @@ from .weights import load_weights
 
 BLOCK_SIZE = 64  # tokens of a KV block, on every device
 MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that want more rows run in parts
-WeightFormat = Literal["float32", "bfloat16", "int8"]
+WeightFormat = Literal["float32", "bfloat16", "int8", "int4", "int4-128"]
+CacheFormat = Literal["float32", "bfloat16", "int8"]
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
@@ -75,6 +76,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     quantize: str
+    kv_cache_dtype: str
     generation: GenerationDefaults
 
 
@@ -85,6 +87,7 @@ def load_runner(
     kernels: str = "compiled",
     dtype: str = "auto",
     quantize: str = "none",
+    kv_cache_dtype: str = "auto",
     max_model_len: int | None = None,
     max_running: int = 64,
     max_step_tokens: int = 512,
@@ -126,14 +129,17 @@ def load_runner(
             device=gpu.name,
             dtype="bfloat16",
             quantize=quantize,
+            kv_cache_dtype="bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype,
             generation=checkpoint.generation,
         )
     if dtype == "auto":
         dtype = checkpoint.dtype
     weight_format = _weight_format(dtype, quantize)
+    cache_format = _cache_format(weight_format, kv_cache_dtype)
     plan = plan_memory(
         checkpoint,
         weight_format,
+        cache_format=cache_format,
         max_model_len=max_model_len,
         max_running=max_running,
         max_step_tokens=max_step_tokens,
@@ -141,20 +147,28 @@ def load_runner(
         threads=usable_cores() if threads is None else threads,
         available=available_memory(),
     )
+    from ..kernels.sampling.compile_apart import SAMPLER
+
+    SAMPLER.begin()
     weights = load_weights(checkpoint, checkpoint.spec, lambda done, total: report("reading weights", done, total))
     from .cpu_runner import CpuRunner
+
+    def report_packed(stage: str, done: int, total: int) -> None:
+        checkpoint.release_pages()  # so that a matrix is held twice, as read and as packed, only while it is packed
+        report(stage, done, total)
 
     runner = CpuRunner(
         checkpoint.spec,
         weights,
         weight_format=weight_format,
+        cache_format=cache_format,
         num_blocks=plan.num_blocks,
         block_size=plan.block_size,
         max_step_tokens=plan.max_step_tokens,
         max_logit_rows=plan.max_logit_rows,
         max_model_len=plan.max_model_len,
         threads=plan.threads,
-        on_progress=report,
+        on_progress=report_packed,
     )
     return LoadedModel(
         runner=runner,
@@ -162,8 +176,9 @@ def load_runner(
         plan=plan,
         name=checkpoint.name,
         device="cpu",
-        dtype="bfloat16" if weight_format == "int8" else weight_format,
+        dtype="float32" if weight_format == "float32" else "bfloat16",
         quantize=quantize,
+        kv_cache_dtype=cache_format,
         generation=checkpoint.generation,
     )
 
@@ -172,6 +187,7 @@ def plan_memory(
     checkpoint: Checkpoint,
     weight_format: WeightFormat,
     *,
+    cache_format: CacheFormat | None = None,
     max_model_len: int | None,
     max_running: int,
     max_step_tokens: int,
@@ -186,7 +202,7 @@ def plan_memory(
     counts = {"max-running": max_running, "max-step-tokens": max_step_tokens, "threads": threads}
     length = context_length(spec.max_position, max_model_len, counts)
     rows = max(1, min(max_step_tokens, max(max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))))
-    needs = memory_plan(spec, weight_format, BLOCK_SIZE, max_step_tokens, rows, length, threads)
+    needs = memory_plan(spec, weight_format, BLOCK_SIZE, max_step_tokens, rows, length, threads, cache_format)
     blocks = choose_num_blocks(
         available=available,
         fixed_bytes=needs.weights_bytes + needs.workspace_bytes + checkpoint.widened_bytes,
@@ -232,12 +248,29 @@ def _weight_format(dtype: str, quantize: str) -> WeightFormat:
     match quantize, dtype:
         case "none", "float32" | "bfloat16":
             return dtype
-        case "int8", "float32" | "bfloat16":
-            return "int8"
+        case "int8" | "int4" | "int4-128", "float32" | "bfloat16":
+            return quantize
         case "none", _:
             raise UnsupportedDevice(f"--dtype {dtype}: the CPU runs bfloat16 and float32")
         case _:
-            raise UnsupportedDevice(f"--quantize {quantize}: the CPU runs none and int8")
+            raise UnsupportedDevice(f"--quantize {quantize}: the CPU runs none, int8, int4 and int4-128")
+
+
+def _cache_format(weight_format: WeightFormat, kv_cache_dtype: str) -> CacheFormat:
+    """auto is float32 beside float32 weights, else bfloat16."""
+    match kv_cache_dtype, weight_format:
+        case "int8", _:
+            return "int8"
+        case "auto", "float32":
+            return "float32"
+        case "auto", _:
+            return "bfloat16"
+        case "bfloat16", "float32":
+            raise UnsupportedDevice("--kv-cache-dtype bfloat16 beside float32 weights: leave it at auto, or pass int8")
+        case "bfloat16", _:
+            return "bfloat16"
+        case _:
+            raise UnsupportedDevice(f"--kv-cache-dtype {kv_cache_dtype}: the CPU has bfloat16 and int8")
 
 
 def _ignore(stage: str, done: int, total: int) -> None:

@@ -111,6 +111,7 @@ class Ready(Message, frozen=True, kw_only=True):
     device: str
     dtype: str
     quantize: str
+    kv_cache_dtype: str = "bfloat16"
     context_length: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
@@ -120,6 +121,7 @@ class Ready(Message, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, …
     versions: dict[str, str]
     pid: int
+    peak_bytes: int = 0  # the most memory the worker held in RAM until now; 0 where the system does not tell
 
 
 class LoadFailed(Message, frozen=True, kw_only=True):
