@@ -1,8 +1,8 @@
-"""Typed messages over a byte stream between front and worker: a length, then one msgpack value of a tagged Struct.
+"""Typed messages over a byte stream between front and worker, in the frames of frame.py.
 
-The length is four bytes, big-endian, and capped: whoever reads a longer one has lost the frame border, and stops
-instead of allocating. One task sends and one receives. The peer's end, however it comes, is `trio.EndOfChannel` to the
-reader and `trio.BrokenResourceError` to the writer.
+A frame's length is capped: whoever reads a longer one has lost the border, and stops instead of allocating. One task
+sends and one receives. The peer's end, however it comes, is `trio.EndOfChannel` to the reader and
+`trio.BrokenResourceError` to the writer.
 """
 
 from typing import Final, Generic, TypeVar
@@ -11,17 +11,13 @@ import msgspec
 import trio
 
 from ..protocol.message import Message
+from .frame import HEADER, MAX_FRAME, FrameWriter, LinkError
+
+__all__ = ["HEADER", "MAX_FRAME", "Link", "LinkError"]
 
 Received = TypeVar("Received", bound=Message)
 
-HEADER: Final = 4
-# The largest message is the first step after a restart: 64 sequences of 131,072 tokens at 5 bytes each are 42 MB.
-MAX_FRAME: Final = 64 << 20
 _READ: Final = 1 << 16
-
-
-class LinkError(Exception):
-    """What came is no message of the conversation."""
 
 
 class Link(Generic[Received]):
@@ -30,18 +26,12 @@ class Link(Generic[Received]):
     def __init__(self, stream: trio.abc.HalfCloseableStream, decoder: msgspec.msgpack.Decoder[Received]) -> None:
         self._stream = stream
         self._decode = decoder.decode
-        self._encoder = msgspec.msgpack.Encoder()
-        self._outgoing = bytearray()
+        self._outgoing = FrameWriter()
         self._incoming = bytearray()
 
     async def send(self, message: Message) -> None:
         """Send one message and wait until the socket took it."""
-        self._encoder.encode_into(message, self._outgoing, HEADER)
-        size = len(self._outgoing) - HEADER
-        if size > MAX_FRAME:
-            raise LinkError(f"a {type(message).__name__} of {size} bytes exceeds the frame limit of {MAX_FRAME}")
-        self._outgoing[:HEADER] = size.to_bytes(HEADER, "big")
-        await self._stream.send_all(self._outgoing)
+        await self._stream.send_all(self._outgoing.write(message))
 
     async def receive(self) -> Received:
         """The next message."""

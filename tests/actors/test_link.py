@@ -87,6 +87,6 @@ async def test_what_is_no_message_is_refused_without_reading_on(data: bytes) -> 
 
 async def test_a_message_beyond_the_limit_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _ = memory_stream_pair()
-    monkeypatch.setattr("triolet.actors.link.MAX_FRAME", 8)
+    monkeypatch.setattr("triolet.actors.frame.MAX_FRAME", 8)
     with pytest.raises(LinkError, match="exceeds"):
         await Link(ours, FROM_WORKER).send(STEP)
