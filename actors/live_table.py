@@ -42,7 +42,7 @@ class LiveTable:
             generate, stop_token_ids=admit.stop_token_ids, eos_token_ids=admit.eos_token_ids, credit=credit
         )
         self.requests[generate.id] = live
-        root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt)
+        root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt, generate.determinism)
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
             prompt = Prompt(tokens, root, self._keys)
             for index in range(number * generate.n, (number + 1) * generate.n):

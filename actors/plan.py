@@ -66,8 +66,8 @@ def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = 
 
 
 def publish_blocks(sequence: Sequence, pool: BlockPool) -> None:
-    """Offer its full blocks of computed and read tokens to the prefix cache."""
-    full = min(sequence.computed, sequence.read) // BLOCK_SIZE
+    """Offer its full blocks of computed and read tokens to the prefix cache, as far as others may read them."""
+    full = min(sequence.computed // BLOCK_SIZE, sequence.cacheable_blocks)
     while sequence.published < full:
         pool.publish(sequence.blocks[sequence.published], sequence.key(sequence.published))
         sequence.published += 1

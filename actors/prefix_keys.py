@@ -1,6 +1,7 @@
 """Names of KV block contents: a chain of keyed hashes, so that equal names mean equal prefixes of one namespace.
 
-A block's key covers the key before it and its own token ids; the chain starts from tenant, adapter and cache salt.
+A block's key covers the key before it and its own token ids; the chain starts from tenant, adapter, cache
+salt and determinism (on a GPU a strict request may not read what a default one computed: its last bits are others).
 Nobody outside the process can compute or guess a key: the hash is keyed with a secret drawn at start. So a client can
 neither collide with another's blocks nor learn from timing whether another tenant sent a text.
 """
@@ -20,10 +21,10 @@ class PrefixKeys:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def root(self, tenant: str, adapter: str, cache_salt: str) -> Key:
+    def root(self, tenant: str, adapter: str, cache_salt: str, determinism: str) -> Key:
         """Where the chain of a namespace starts. Each part is length-prefixed: ("ab", "c") is not ("a", "bc")."""
         digest = blake2b(digest_size=KEY_BYTES, key=self._secret, person=b"root")
-        for part in (tenant, adapter, cache_salt):
+        for part in (tenant, adapter, cache_salt, determinism):
             data = part.encode("utf-8", "surrogatepass")
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)

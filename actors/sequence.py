@@ -120,9 +120,23 @@ class Sequence:
         return self.live.generate.sampling.prompt_logprobs is None
 
     @property
+    def strict(self) -> bool:
+        """Whether it shall get the same bits in any batch."""
+        return self.live.generate.determinism == "strict"
+
+    @property
+    def cacheable_blocks(self) -> int:
+        """Leading blocks whose content depends on their text alone, so that the prefix cache may hold them.
+
+        Under strict determinism only those of the prompt: on a GPU the keys of a generated token come from the decode
+        kernel, and those of the same token in another's prompt, with other last bits, from the prefill kernel.
+        """
+        return self.prompt.full_blocks if self.strict else self.read // BLOCK_SIZE
+
+    @property
     def shareable_blocks(self) -> int:
-        """Full blocks before its last token, which is always computed: its logits are wanted."""
-        return (self.read - 1) // BLOCK_SIZE if self.reads_prefix_cache else 0
+        """Cacheable blocks before its last token, which is always computed: its logits are wanted."""
+        return min((self.read - 1) // BLOCK_SIZE, self.cacheable_blocks) if self.reads_prefix_cache else 0
 
     def wants_prompt_logprobs(self, start: int, end: int) -> bool:
         """Whether the rows [start, end) give log probabilities of prompt tokens that have not come yet."""
@@ -162,4 +176,5 @@ class Sequence:
             sampling=sampling,
             stop_token_ids=self.live.stop_token_ids,
             adapter=self.live.generate.adapter,
+            strict=self.strict,
         )

@@ -38,7 +38,7 @@ ENGINE: Final[dict[str, Setting]] = {
     "device": Setting(None, "Where the model runs; auto takes a GPU where one is usable."),
     "kernels": Setting(None, "How the GPU's kernels run; interpret needs no GPU and is very slow, for debugging."),
     "dtype": Setting(None, "Precision of weights and activations; auto is the checkpoint's own, bfloat16 on a GPU."),
-    "quantize": Setting(None, "Quantise the weights while loading. CPU: int8, int4 or int4-128. GPU: int8 or int4."),
+    "quantize": Setting(None, "Quantise the weights while loading. CPU: int8, int4, int4-128. GPU: int8, int4, fp8."),
     "kv_cache_dtype": Setting(None, "Precision of the KV cache; int8 halves it, on a GPU fp8 too."),
     "max_model_len": Setting(_COUNT, "Longest prompt and answer together, in tokens.  [default: the model's]"),
     "max_running": Setting(_COUNT, "Sequences in one step."),

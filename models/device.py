@@ -83,7 +83,9 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Work) -> Graph:
-        """Record the launches of `work` without running them; it must have run before, so that all is compiled."""
+        """Record the launches of `work`; it must have run before, so that all is compiled. A device may replay the
+        graph once to make it ready: what it reads must be valid.
+        """
         ...
 
     def record(self) -> Event: ...

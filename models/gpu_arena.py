@@ -53,6 +53,10 @@ class Arena:
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
+    def get(self, name: str) -> torch.Tensor | None:
+        """None where the layout has no such tensor."""
+        return self._tensors.get(name)
+
 
 def _padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT

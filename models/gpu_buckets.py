@@ -1,7 +1,8 @@
 """The shapes that a step may have on a GPU: each is compiled, and captured, before the worker is ready.
 
 A step is padded to the next larger shape. Decode-only steps (one token of every chunk) have a shape of their own for
-every few rows and are replayed as graphs; the others pad their tokens, by a quarter at most from 64 tokens on.
+every few rows and are one graph. The others pad their tokens, by a quarter at most from 64 tokens on, and are two
+graphs: the layers know nothing of the rows of logits, nor the head of the tokens, so sizes add up and do not multiply.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ class Shape(NamedTuple):
     tokens: int
     chunks: int
     rows: int  # of logits
-    decode: bool  # one token per chunk: a captured graph
+    decode: bool  # one token per chunk
+    strict: bool = False  # every launch batch-invariant: some row is under strict determinism
 
 
 class Buckets:
@@ -29,21 +31,31 @@ class Buckets:
         self.tokens = token_sizes(max_tokens)
         self.rows = row_sizes(max_rows)
 
-    def shape(self, lengths: list[int], rows: int) -> Shape:
+    def shape(self, lengths: list[int], rows: int, *, strict: bool = False) -> Shape:
         """The least shape for chunks of these lengths."""
         if max(lengths) == 1 and rows <= len(lengths) <= self.decode[-1]:
             size = _least(self.decode, len(lengths))
-            return Shape(size, size, size, True)
-        return Shape(_least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False)
+            return Shape(size, size, size, True, strict)
+        return Shape(_least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False, strict)
+
+    @property
+    def graph_count(self) -> int:
+        """Graphs that are captured: one for each decode shape, one for each size of the two halves of mixed ones."""
+        return 2 * (len(self.decode) + len(self.tokens) + len(self.rows))
 
     def every(self) -> list[Shape]:
         """Shapes that between them have every size: what must have run before nothing is compiled any more."""
-        pairs = zip_longest(self.tokens, self.rows)
-        eager = [Shape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False) for tokens, rows in pairs]
-        return eager + self.graphs()
+        return [shape for strict in (False, True) for shape in self.mixed(strict) + self.decoding(strict)]
 
-    def graphs(self) -> list[Shape]:
-        return [Shape(size, size, size, True) for size in reversed(self.decode)]
+    def mixed(self, strict: bool) -> list[Shape]:
+        """Every number of tokens, and every number of rows."""
+        pairs = zip_longest(self.tokens, self.rows)
+        return [
+            Shape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False, strict) for tokens, rows in pairs
+        ]
+
+    def decoding(self, strict: bool) -> list[Shape]:
+        return [Shape(size, size, size, True, strict) for size in reversed(self.decode)]
 
 
 def row_sizes(most: int) -> list[int]:

@@ -37,6 +37,8 @@ class CudaDevice:
         self._pool: Any = torch.cuda.graph_pool_handle()  # Any: an opaque handle, shared by all graphs
         self._allocations = self._compilations = 0
         triton.knobs.runtime.jit_post_compile_hook = _count_compilation
+        # cuBLAS may otherwise add up a split sum in bfloat16.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def free_memory(self) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(self.place)
@@ -66,20 +68,24 @@ class CudaDevice:
             work()
 
     def capture(self, work: Work) -> Graph:
+        # Not by `torch.cuda.graph`, which collects garbage and empties the allocator's stock for every graph.
         graph = torch.cuda.CUDAGraph()
-        # A kernel module that is unloaded in mid-capture invalidates the capture: collect now, and not meanwhile.
-        gc.collect()
-        gc.freeze()
         collecting = gc.isenabled()
-        gc.disable()
+        gc.disable()  # a kernel module that is unloaded in mid-capture invalidates the capture
         try:
-            with torch.inference_mode(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-                work()
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool)
+                try:
+                    work()
+                finally:
+                    graph.capture_end()
         finally:
             if collecting:
                 gc.enable()
-            gc.unfreeze()
-        return _CudaGraph(graph, self._stream, work)
+        captured = _CudaGraph(graph, self._stream, work)
+        captured.replay()  # the first replay uploads the graph to the device: time and memory that no step shall take
+        self._stream.synchronize()
+        return captured
 
     def record(self) -> Event:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has no types for it

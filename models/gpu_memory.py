@@ -1,7 +1,7 @@
 """The memory plan of a GPU: weights, working buffers, graphs, and all the rest for KV, before anything is allocated.
 
-Sizes come from the layouts that are allocated later, so they are exact; only what the driver takes for graphs and for
-cuBLAS is an estimate.
+Sizes come from the layouts that are allocated later, so they are exact; only what the driver takes for graphs, by
+their launches, and for cuBLAS is an estimate.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 from .device import Device
 from .errors import DoesNotFit, UnsupportedDevice
 from .gpu_buckets import Buckets
-from .gpu_model import buffer_layout, cache_layout, packet_bytes
-from .gpu_weights import weights_layout
+from .gpu_cache import cache_layout
+from .gpu_linear import linear_launches
+from .gpu_model import buffer_layout, packet_bytes
+from .gpu_weights import matrices, weights_layout
 from .plan import MIB, Plan, size
 from .spec import ModelSpec
 
 SHARE = 0.9  # of the free memory, where nothing is said: other processes, and what the driver takes, need some
-GRAPH_BYTES = 8 * MIB  # of a captured graph with some 300 launches, generously; not measured yet
+LAUNCH_BYTES = 24 << 10  # of a launch in a captured graph, generously; not measured yet
+# In a pass, beside the products: of a layer, and of everything around the layers.
+LAYER_LAUNCHES, OTHER_LAUNCHES = 8, 16
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB a stream, and its handle takes as much
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * block_size], in int32
 
@@ -25,6 +29,7 @@ def plan_gpu_memory(
     spec: ModelSpec,
     *,
     quantize: str,
+    kv_cache_dtype: str = "bfloat16",
     block_size: int,
     max_model_len: int,
     buckets: Buckets,
@@ -35,10 +40,10 @@ def plan_gpu_memory(
     free, total = device.free_memory()
     budget = _budget(free, total, gpu_memory)
     weights = weights_layout(spec, quantize).size
-    graphs = GRAPH_BYTES * len(buckets.graphs()) + LIBRARY_BYTES
-    buffers = buffer_layout(device, spec, buckets, quantize, max_model_len, block_size).size
+    graphs = _graph_bytes(spec, buckets, quantize, device.capability) + LIBRARY_BYTES
+    buffers = buffer_layout(device, spec, buckets, quantize, kv_cache_dtype, max_model_len, block_size).size
     workspace = buffers + packet_bytes(spec, buckets, max_model_len, block_size) + graphs
-    block_bytes = cache_layout(spec, 1, block_size).size
+    block_bytes = cache_layout(spec, 1, block_size, kv_cache_dtype).size
     rest = budget - weights - workspace
     if kv_cache_memory is not None:
         if kv_cache_memory > rest:
@@ -73,6 +78,17 @@ def plan_gpu_memory(
         threads=1,
         sequences_at_full_length=blocks / one_sequence,
     )
+
+
+def _graph_bytes(spec: ModelSpec, buckets: Buckets, quantize: str, capability: int) -> int:
+    launches = OTHER_LAUNCHES * buckets.graph_count
+    for strict in (False, True):
+        for tokens in (*buckets.decode, *buckets.tokens):
+            products = sum(
+                linear_launches(*size, quantize, tokens, capability, strict=strict) for size in matrices(spec).values()
+            )
+            launches += spec.num_layers * (LAYER_LAUNCHES + products)
+    return LAUNCH_BYTES * launches
 
 
 def _budget(free: int, total: int, gpu_memory: float | int | None) -> int:

@@ -1,4 +1,4 @@
-"""The device sampler on buffers of the arenas. Counts of seen tokens live on the device, a line for each slot.
+"""The device sampler on buffers of the arenas. Counts of seen tokens live on the device, a line for each counting slot.
 
 The kernel that draws a token counts it, so the next step's penalties know it before the host does.
 """
@@ -11,6 +11,7 @@ from ..kernels.sampling.gpu_buffers import DeviceRows, DeviceSampled, Workspace,
 from ..kernels.sampling.gpu_launch import sample
 from .device import Device
 from .gpu_arena import Arena, Layout
+from .gpu_sequences import counting_slots
 
 SCRATCH = tuple(Workspace.__dataclass_fields__)
 
@@ -20,7 +21,7 @@ def sampler_layout(vocab_size: int, rows: int, slots: int, capability: int) -> L
     for name in SCRATCH:
         tensor: torch.Tensor = getattr(shapes, name)
         layout.add(f"sampler.{name}", tensor.dtype, *tensor.shape)
-    layout.add("seen", torch.int32, slots, vocab_size)
+    layout.add("seen", torch.int32, counting_slots(slots), vocab_size)
     layout.add("masks", torch.int32, 1, -(-vocab_size // 32))  # no row has a grammar
     return layout
 

@@ -1,17 +1,21 @@
-"""What the packet tells the sampler about each row of logits: the CPU sampler's records, and lists."""
+"""What the packet tells the sampler about each row of logits: the CPU sampler's records, and lists.
+
+Whatever every row has is written for all rows at once; Python loops over those that have more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ..kernels.sampling.gpu_rows import ROW_WORDS
-from ..kernels.sampling.rows import ROW, Int32Array
+from ..kernels.sampling.rows import ROW, Float32Array, Int32Array, Int64Array
 from .gpu_arena import Arena, Layout
-from .gpu_sequences import NO_SLOT, DeviceSequence
+from .gpu_sequences import NO_SLOT, UNREAD, DeviceSequence
 from .rows import Piece
 
 EDITS = 2048  # logit biases and banned tokens of a sequence: the protocol allows fewer
@@ -31,41 +35,81 @@ def add_edits(layout: Layout, chunks: int) -> None:
     layout.add("edit_values", torch.float32, chunks * EDITS)
 
 
-def fill_sampling(packet: Arena, rows: int, pieces: Sequence[Piece]) -> tuple[int, bool]:
-    """Write the rows of these pieces, padded to `rows`; (edits, whether a log probability is asked for).
+class LogitRows(NamedTuple):
+    """Rows of logits in the order of their pieces, and in a piece those that are scored before the one that draws."""
 
-    Padding rows only report, and nobody asked.
-    """
-    records: npt.NDArray[np.void] = packet["sampling"].numpy().reshape(-1).view(ROW)
-    seen_slots, edit_starts = packet["seen_slots"].numpy(), packet["edit_starts"].numpy()
-    edit_tokens, edit_values = packet["edit_tokens"].numpy(), packet["edit_values"].numpy()
-    row = edits = 0
-    for piece in pieces:
-        state = piece.state
-        assert isinstance(state, DeviceSequence)
-        if piece.scored:
-            mine = slice(row, row + piece.scored)
-            records[mine] = state.row
-            records["target"][mine] = state.tokens.array[piece.start + 1 : piece.start + 1 + piece.scored]
-            records["top"][mine] = state.prompt_top
-            seen_slots[mine], edit_starts[mine] = NO_SLOT, edits
-            row += piece.scored
-        if piece.sample:
-            position = piece.start + piece.length
-            records[row] = state.row
-            records["position"][row] = position
-            seen_slots[row], edit_starts[row] = NO_SLOT if state.seen is None else state.slot, edits
-            tokens, values = _edits(state, position)
-            edit_tokens[edits : edits + len(tokens)] = tokens
-            edit_values[edits : edits + len(tokens)] = values
+    owners: Int64Array  # [R]: the row's piece
+    draws: npt.NDArray[np.bool_]  # [R]
+    tokens: Int64Array  # [R]: its token of the batch
+    ends: Int64Array  # [C]: rows up to a piece's last
+
+    @classmethod
+    def of(cls, starts: Int32Array, leads: Int64Array, scored: Int64Array, sample: Int64Array) -> Self:
+        """Of pieces that begin at these tokens of the batch; `starts` [C + 1] ends with the number of tokens.
+
+        The first `leads` tokens of a piece have no rows.
+        """
+        sizes = scored + sample
+        ends = np.cumsum(sizes)
+        owners = np.repeat(np.arange(len(sizes)), sizes)
+        places = np.arange(len(owners)) - (ends - sizes)[owners]
+        draws = places == scored[owners]
+        return cls(owners, draws, np.where(draws, starts[owners + 1] - 1, (starts[:-1] + leads)[owners] + places), ends)
+
+
+class SamplingPart:
+    """The sampler's part of one packet, as arrays."""
+
+    def __init__(self, packet: Arena) -> None:
+        self._words: Int32Array = packet["sampling"].numpy()
+        records: npt.NDArray[np.void] = self._words.reshape(-1).view(ROW)
+        self._positions, self._targets, self._tops = (records[name] for name in ("position", "target", "top"))
+        self._seen_slots: Int32Array = packet["seen_slots"].numpy()
+        self._edit_starts: Int32Array = packet["edit_starts"].numpy()
+        self._edit_tokens: Int32Array = packet["edit_tokens"].numpy()
+        self._edit_values: Float32Array = packet["edit_values"].numpy()
+        packet["mask_slots"].fill_(NO_SLOT)  # no row has a grammar
+
+    def fill(
+        self, size: int, rows: LogitRows, slots: Int32Array, pieces: Sequence[Piece], states: Sequence[DeviceSequence]
+    ) -> tuple[int, bool]:
+        """Write these rows, padded to `size`; (entries of the edit lists, whether a log probability is asked for).
+
+        `slots` [R]: those of rows that draw. Padding rows only report, and nobody asked.
+        """
+        count = len(rows.owners)
+        parameters = np.frombuffer(b"".join([state.parameters for state in states]), np.int32).reshape(-1, ROW_WORDS)
+        self._words[:count] = parameters[rows.owners]
+        self._words[count:size] = _PADDING
+        self._positions[:count] = np.array([piece.start + piece.length for piece in pieces], np.int64)[rows.owners]
+        counts = np.array([state.seen is not None for state in states], np.bool_)[rows.owners]
+        self._seen_slots[:count] = np.where(counts, slots, NO_SLOT)
+        self._seen_slots[count:size] = NO_SLOT
+        for index, piece in enumerate(pieces):
+            if piece.scored:
+                self._score(int(rows.ends[index]) - piece.scored - piece.sample, piece, states[index])
+        edits = self._fill_edits(size, rows, pieces, states)
+        return edits, bool(self._tops[:count].max(initial=-1) >= 0)
+
+    def _score(self, row: int, piece: Piece, state: DeviceSequence) -> None:
+        """Rows that report the log probability of the prompt's next token."""
+        first, stop = piece.start + 1, row + piece.scored
+        self._targets[row:stop] = state.tokens.array[first : first + piece.scored]
+        self._tops[row:stop] = state.prompt_top
+
+    def _fill_edits(self, size: int, rows: LogitRows, pieces: Sequence[Piece], states: Sequence[DeviceSequence]) -> int:
+        listed = [index for index, state in enumerate(states) if state.listed and pieces[index].sample]
+        edits, row = 0, 0
+        for index in listed:
+            last = int(rows.ends[index])
+            self._edit_starts[row:last] = edits  # rows without a list, and this one's begin
+            piece, row = pieces[index], last
+            tokens, values = _edits(states[index], piece.start + piece.length)
+            self._edit_tokens[edits : edits + len(tokens)] = tokens
+            self._edit_values[edits : edits + len(tokens)] = values
             edits += len(tokens)
-            row += 1
-    asked = bool((records["top"][:row] >= 0).any())
-    records[row:rows] = _PADDING
-    seen_slots[row:rows] = NO_SLOT
-    packet["mask_slots"][:rows] = NO_SLOT
-    edit_starts[row : rows + 1] = edits
-    return edits, asked
+        self._edit_starts[row : size + 1] = edits
+        return edits
 
 
 def seen_counts(state: DeviceSequence) -> Int32Array:
@@ -73,12 +117,14 @@ def seen_counts(state: DeviceSequence) -> Int32Array:
     seen = state.seen
     assert seen is not None
     for token in state.drawn[state.counted :]:
+        assert token != UNREAD, "counts of a token that the host does not know"
         seen.add_generated(token)
     state.counted = len(state.drawn)
     return np.stack([seen.tokens.view(), 1 + 2 * seen.counts.view()])
 
 
-def _edits(state: DeviceSequence, position: int) -> tuple[Int32Array, npt.NDArray[np.float32]]:
+def _edits(state: DeviceSequence, position: int) -> tuple[Int32Array, Float32Array]:
+    """Bias and bans as one list of distinct tokens: a ban is a bias of -inf, and beats any other."""
     if not state.bans_at(position):
         return state.bias_tokens, state.bias_values
     kept = ~np.isin(state.bias_tokens, state.banned)
@@ -87,10 +133,10 @@ def _edits(state: DeviceSequence, position: int) -> tuple[Int32Array, npt.NDArra
     return tokens, values
 
 
-def _padding() -> npt.NDArray[np.void]:
-    row = np.zeros((), ROW)
+def _padding() -> Int32Array:
+    row = np.zeros(1, ROW)
     row["repetition"], row["top_p"], row["target"], row["top"] = 1.0, 1.0, 0, -1
-    return row
+    return row.view(np.int32)
 
 
 _PADDING = _padding()

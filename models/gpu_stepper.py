@@ -14,13 +14,14 @@ from time import perf_counter
 
 import numpy as np
 
-from ..kernels.sampling.rows import OK
 from .device import Event, Growth
+from .gpu_answers import collect
 from .gpu_model import GpuModel
 from .gpu_packet import Exchange
-from .gpu_sequences import UNREAD, DeviceSequence, SequenceTable
-from .rows import PLACEHOLDER, Piece
-from .step import ChunkResult, StepResult, StepWork, TokenScore
+from .gpu_sequences import UNREAD, SequenceTable, states_of
+from .gpu_strict import as_first_computed
+from .rows import Piece
+from .step import ChunkResult, StepResult, StepWork
 from .stepper import join, split
 
 STEPS_AHEAD = 2
@@ -79,10 +80,11 @@ class GpuStepper:
         self._table.give_slots(pieces)
         self._model.install(exchange, pieces)
         results = list[ChunkResult]()
-        groups = list(split(pieces, self._model.buckets.tokens[-1], self._model.buckets.rows[-1]))
+        buckets = self._model.buckets
+        groups = list(split(as_first_computed(pieces), buckets.tokens[-1], buckets.rows[-1], buckets.chunks))
         for group in groups[:-1]:
             self._launch(exchange, group).wait()
-            results += _collect(exchange, group)
+            results += collect(exchange, group)
         last = groups[-1] if groups else []
         event = self._launch(exchange, last) if last else self._model.device.record()
 
@@ -92,52 +94,19 @@ class GpuStepper:
                 done = perf_counter()
                 seconds = done - max(began, self._last_done)
                 self._last_done = done
-                return StepResult(tuple(join([*results, *_collect(exchange, last)])), seconds)
+                return StepResult(tuple(join([*results, *collect(exchange, last)])), seconds)
             finally:
                 self._free.put(exchange)
 
         return PendingStep(finish)
 
     def _launch(self, exchange: Exchange, pieces: list[Piece]) -> Event:
-        model = self._model
-        rows = sum(piece.scored + piece.sample for piece in pieces)
-        shape = model.buckets.shape([piece.length for piece in pieces], rows)
+        model, states = self._model, states_of(pieces)
+        rows = sum([piece.scored + piece.sample for piece in pieces])
+        lengths = [piece.lead + piece.length for piece in pieces]
+        shape = model.buckets.shape(lengths, rows, strict=any(state.strict for state in states))
         event = model.launch(exchange, shape, pieces)
-        for piece in pieces:
+        for piece, state in zip(pieces, states, strict=True):
             if piece.sample:
-                _state(piece).drawn.append(UNREAD)
+                state.drawn.append(UNREAD)
         return event
-
-
-def _state(piece: Piece) -> DeviceSequence:
-    assert isinstance(piece.state, DeviceSequence)
-    return piece.state
-
-
-def _collect(exchange: Exchange, pieces: list[Piece]) -> list[ChunkResult]:
-    """Read what came back; the drawn tokens become known. One result per piece."""
-    results: list[ChunkResult] = []
-    tokens, status = exchange.result["drawn"].tolist(), exchange.result["status"].tolist()
-    row = 0
-    for piece in pieces:
-        state, end = _state(piece), row + piece.scored + piece.sample
-        failed = any(code != OK for code in status[row:end])
-        if piece.sample:
-            place = piece.start + piece.length - state.tokens.size
-            state.drawn[place] = PLACEHOLDER if failed else tokens[end - 1]
-        if failed:
-            results.append(ChunkResult(sequence=piece.sequence, error="nonfinite_logits"))
-        else:
-            drawn = tuple(tokens[end - 1 : end]) if piece.sample else ()
-            prompt = tuple(_score(exchange, place, state.prompt_top) for place in range(row, row + piece.scored))
-            top = int(state.row["top"])
-            scores = (_score(exchange, end - 1, top),) if piece.sample and top >= 0 else ()
-            results.append(ChunkResult(sequence=piece.sequence, tokens=drawn, logprobs=scores, prompt_logprobs=prompt))
-        row = end
-    return results
-
-
-def _score(exchange: Exchange, row: int, top: int) -> TokenScore:
-    result = exchange.result
-    ids, values = result["top_tokens"][row, :top].tolist(), result["top_logprobs"][row, :top].tolist()
-    return TokenScore(int(result["drawn"][row]), float(result["logprobs"][row]), tuple(zip(ids, values, strict=True)))

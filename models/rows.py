@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..kernels.sampling.rows import OK, ROW, Int32Array, Int64Array, Sampled, SamplingRows
 from .batch import Batch
-from .sequence_state import SequenceState, sampling_row
+from .sequence_state import SequenceState, check_record, sampling_row
 from .step import ChunkResult, NewSequence, StepChunk, TokenScore
 
 PLACEHOLDER = 0  # stands for the token that a failed row did not give; the sequence is dropped soon
@@ -27,6 +27,26 @@ class Piece(NamedTuple):
     length: int
     sample: bool  # draw a token after the last row
     scored: int  # so many leading rows report the log probability of the prompt token that follows
+
+    @property
+    def lead(self) -> int:
+        """Tokens before `start` that are computed once more with it."""
+        return self.state.lead(self.start)
+
+
+def piece_of(state: SequenceState | None, chunk: StepChunk, block_size: int) -> Piece:
+    """The whole of a chunk; its blocks are appended to the sequence's table."""
+    if state is None:
+        raise ValueError(f"sequence {chunk.sequence} is not known here; send its record first")
+    if chunk.blocks:
+        state.blocks.extend(chunk.blocks)
+    start, end, total = chunk.start, chunk.start + chunk.count, state.total
+    if start < 0 or chunk.count < 1 or end > total or (chunk.sample and end < total):
+        raise ValueError(f"chunk [{start}, {end}) of sequence {chunk.sequence} of {total} tokens")
+    if end > state.blocks.size * block_size:
+        raise ValueError(f"{state.blocks.size} blocks do not hold {end} tokens of sequence {chunk.sequence}")
+    scored = max(0, min(end, state.prompt_tokens - 1) - start) if chunk.prompt_logprobs else 0
+    return Piece(chunk.sequence, state, start, chunk.count, chunk.sample, scored)
 
 
 class RowStore:
@@ -45,10 +65,7 @@ class RowStore:
         return len(self._sequences)
 
     def add(self, record: NewSequence) -> None:
-        if record.sequence in self._sequences:
-            raise ValueError(f"sequence {record.sequence} is already here; drop it first")
-        if not 0 < record.prompt_tokens <= len(record.tokens) <= len(self._positions):
-            raise ValueError(f"sequence {record.sequence}: expected 1 to {len(self._positions)} tokens, prompt first")
+        check_record(record, self._sequences, len(self._positions))
         if not self._free:
             size = len(self._parameters)
             self._parameters = np.concatenate([self._parameters, np.zeros(size, ROW)])
@@ -66,18 +83,7 @@ class RowStore:
 
     def piece(self, chunk: StepChunk) -> Piece:
         """The whole of a chunk; its blocks are appended to the sequence's table."""
-        state = self._sequences.get(chunk.sequence)
-        if state is None:
-            raise ValueError(f"sequence {chunk.sequence} is not known here; send its record first")
-        if chunk.blocks:
-            state.blocks.extend(chunk.blocks)
-        end = chunk.start + chunk.count
-        if chunk.start < 0 or chunk.count < 1 or end > state.tokens.size or (chunk.sample and end < state.tokens.size):
-            raise ValueError(f"chunk [{chunk.start}, {end}) of sequence {chunk.sequence} of {state.tokens.size} tokens")
-        if end > state.blocks.size * self._block_size:
-            raise ValueError(f"{state.blocks.size} blocks do not hold {end} tokens of sequence {chunk.sequence}")
-        scored = max(0, min(end, state.prompt_tokens - 1) - chunk.start) if chunk.prompt_logprobs else 0
-        return Piece(chunk.sequence, state, chunk.start, chunk.count, chunk.sample, scored)
+        return piece_of(self._sequences.get(chunk.sequence), chunk, self._block_size)
 
     def batch(self, pieces: Sequence[Piece]) -> Batch:
         """The ragged batch of these pieces; logit rows in their order, scored ones before the drawn one."""

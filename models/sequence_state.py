@@ -3,7 +3,7 @@
 Arrays grow by doubling, so that a decoded token costs no allocation. Knows neither batches nor devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,7 @@ class SequenceState:
 
     __slots__ = (
         "banned", "bias_tokens", "bias_values", "blocks", "min_tokens", "prompt_tokens", "prompt_top", "seen", "slot",
-        "tokens",
+        "strict", "tokens",
     )  # fmt: skip
 
     def __init__(self, record: NewSequence, slot: int, vocab_size: int) -> None:
@@ -78,6 +78,7 @@ class SequenceState:
         self.tokens = GrowingInts(record.tokens)
         self.blocks = GrowingInts(())
         self.prompt_tokens = record.prompt_tokens
+        self.strict = record.strict
         self.prompt_top = min(options.prompt_logprobs or 0, MAX_TOP)
         self.min_tokens = options.min_tokens
         bias = options.logit_bias
@@ -94,6 +95,15 @@ class SequenceState:
             if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
                 raise ValueError(f"{name} of sequence {record.sequence}: expected token ids below {vocab_size}")
 
+    @property
+    def total(self) -> int:
+        """Tokens so far, drawn ones included."""
+        return self.tokens.size
+
+    def lead(self, start: int) -> int:
+        """How many tokens before `start` a piece that begins there computes again."""
+        return 0
+
     def bans(self) -> bool:
         """Are stop tokens masked for the next token?"""
         return self.banned.size > 0 and self.tokens.size - self.prompt_tokens < self.min_tokens
@@ -102,6 +112,14 @@ class SequenceState:
         self.tokens.append(token)
         if self.seen is not None:
             self.seen.add_generated(token)
+
+
+def check_record(record: NewSequence, known: Container[int], max_model_len: int) -> None:
+    """Refuse a sequence that is known already, or whose tokens are none, too many, or fewer than its prompt."""
+    if record.sequence in known:
+        raise ValueError(f"sequence {record.sequence} is already here; drop it first")
+    if not 0 < record.prompt_tokens <= len(record.tokens) <= max_model_len:
+        raise ValueError(f"sequence {record.sequence}: expected 1 to {max_model_len} tokens, prompt first")
 
 
 def sampling_row(options: SamplingOptions, vocab_size: int) -> npt.NDArray[np.void]:

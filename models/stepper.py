@@ -67,21 +67,23 @@ class Stepper:
         return StepResult(tuple(join(results)), seconds)
 
 
-def split(pieces: Iterable[Piece], max_tokens: int, max_rows: int) -> Iterator[list[Piece]]:
+def split(
+    pieces: Iterable[Piece], max_tokens: int, max_rows: int, max_pieces: int | None = None
+) -> Iterator[list[Piece]]:
     """Cut pieces into groups that fit one forward pass; almost always there is one group."""
     group: list[Piece] = []
     tokens = rows = 0
     for piece in pieces:
         rest: Piece | None = piece
         while rest is not None:
-            wanted = rest.scored + rest.sample
-            if tokens + rest.length <= max_tokens and rows + wanted <= max_rows:
+            size, wanted, full = rest.lead + rest.length, rest.scored + rest.sample, len(group) == max_pieces
+            if tokens + size <= max_tokens and rows + wanted <= max_rows and not full:
                 group.append(rest)
-                tokens, rows, rest = tokens + rest.length, rows + wanted, None
+                tokens, rows, rest = tokens + size, rows + wanted, None
                 continue
             # Every token of the head takes a row at most, so `room` tokens fit whatever they want.
-            room = min(max_tokens - tokens, max_rows - rows, rest.length - 1)
-            if room > 0:
+            room = min(max_tokens - tokens - rest.lead, max_rows - rows, rest.length - 1)
+            if room > 0 and not full:
                 head = rest._replace(length=room, sample=False, scored=min(room, rest.scored))
                 group.append(head)
                 rest = rest._replace(

@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from .openai_messages import Message
+from .requests import Determinism
 from .sampling import MAX_TOP_LOGPROBS
 
 MAX_INT32 = 2**31 - 1
@@ -67,6 +68,13 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     priority: Annotated[int, Meta(ge=-MAX_INT32, le=MAX_INT32, description="Lower runs first.")] | None = None
     cache_salt: (
         Annotated[str, Meta(max_length=128, pattern=IDENTIFIER, description="Cached prompts are shared only under it.")]
+        | None
+    ) = None
+    determinism: (
+        Annotated[
+            Determinism,
+            Meta(description="strict: the same bits alone and in any batch, on a GPU too, where it costs speed."),
+        ]
         | None
     ) = None
 

@@ -1,9 +1,13 @@
 """What a client asks for, after validation: one vocabulary behind every wire dialect."""
 
+from typing import Literal
+
 from msgspec import UNSET, Struct, UnsetType
 
 from .message import Message
 from .sampling import Sampling
+
+Determinism = Literal["default", "strict"]
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
@@ -56,6 +60,8 @@ class Generate(Message, frozen=True, kw_only=True):
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
     `deadline` is honoured by admission and planner; no wire of today sets it, it is for front ends to come.
+    `determinism` "strict": bit-equal tokens and log probabilities alone and in any batch, on a GPU too. On the CPU
+    every request has that.
     """
 
     id: str  # unique in this server, carries the process; never a key made by the client
@@ -74,5 +80,6 @@ class Generate(Message, frozen=True, kw_only=True):
     tenant: str = ""  # whose prefix cache and share: a digest of the API key
     cache_salt: str = ""
     adapter: str = ""
+    determinism: Determinism = "default"
     arrival_time: float = 0.0
     deadline: float | None = None

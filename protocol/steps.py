@@ -23,6 +23,7 @@ class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
     sampling: Sampling
     stop_token_ids: tuple[int, ...]  # masked while fewer than sampling.min_tokens were generated
     adapter: str = ""
+    strict: bool = False  # batch-invariant launches for every step that holds it
 
 
 class Chunk(Struct, frozen=True, kw_only=True, array_like=True):

@@ -5,11 +5,12 @@ too deep (a RecursionError), wrong types and violated bounds. The rest of the pr
 """
 
 import re
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
 from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.requests import Determinism
 
 T = TypeVar("T")
 
@@ -30,6 +31,9 @@ _CODE_OF_PARAM: dict[str, ErrorCode] = {
     "stop_token_ids": "invalid_token_id",
     "tokens": "invalid_token_id",
 }
+
+# Parameters of a few words, which msgspec does not list when another one is sent.
+_WORDS_OF_PARAM: dict[str, tuple[str, ...]] = {"determinism": get_args(Determinism)}
 
 
 def decode(data: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
@@ -61,7 +65,9 @@ def _invalid_field(text: str) -> ApiError:
         return ApiError("invalid_json", f"The body must be a JSON object. {problem}.")
     if _PART_TYPE.match(path) and problem.endswith(tuple(f"'{name}'" for name in _MEDIA_PARTS)):
         return _refusal("unsupported_parameter", "{param}: only text content is supported.", path)
-    return ApiError(_code(problem, path), f"{path[:MAX_QUOTED]}: {problem[:MAX_QUOTED]}.", param=path[:MAX_QUOTED])
+    remedy = f"; send {' or '.join(_WORDS_OF_PARAM[path])}" if path in _WORDS_OF_PARAM else ""
+    message = f"{path[:MAX_QUOTED]}: {problem[:MAX_QUOTED]}{remedy}."
+    return ApiError(_code(problem, path), message, param=path[:MAX_QUOTED])
 
 
 def _code(problem: str, path: str) -> ErrorCode:

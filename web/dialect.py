@@ -128,6 +128,7 @@ def _generate(
         priority=body.priority or 0,
         tenant=origin.tenant,
         cache_salt=body.cache_salt or "",
+        determinism=body.determinism or "default",
         arrival_time=origin.arrival_time,
     )
 

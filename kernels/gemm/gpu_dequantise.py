@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..gpu.language import jit, tl
 from .gpu_fragment import as_halves, as_tile, byte_places, unpack_bytes
-from .gpu_packed import pair_places, unpack_groups, w4_places
+from .gpu_groups import pair_places, unpack_groups, w4_places
 
 
 @jit

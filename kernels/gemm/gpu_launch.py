@@ -2,7 +2,8 @@
 
     x          [M, K], contiguous rows (which may lie further apart); bfloat16, int8 or e4m3 as the format says
     x_scales   float32: [M], or [] for the whole tensor, or [M, K / 128] with block-scaled weights
-    out        [M, N] bfloat16, contiguous; residual [M, N] may be out itself; bias [N]
+    out        [M, N] bfloat16, contiguous; residual [M, N] may be out itself; bias [N]. Or float32, for logits: the
+               sums as they are, not rounded to bfloat16; then without bias and residual
     workspace  one-dimensional uint8 of at least `workspace_bytes`; layers of one stream may share it
     strict     the bits of a row's results do not depend on the other rows
 
@@ -15,12 +16,12 @@ import torch
 
 from .gpu_launch_packed import launch_packed
 from .gpu_launch_plain import launch_plain
-from .gpu_operands import checked, workspace_bytes
+from .gpu_operands import checked, launches_of, workspace_bytes
 from .gpu_table import LinearFormat, launch_for
 from .gpu_weights import PackedLinear
 
 Tensor = torch.Tensor
-__all__ = ["bf16_gemm", "fp8_gemm", "w4a16_gemm", "w8a8_gemm", "w8a16_gemm", "workspace_bytes"]
+__all__ = ["bf16_gemm", "fp8_gemm", "launches_of", "w4a16_gemm", "w8a8_gemm", "w8a16_gemm", "workspace_bytes"]
 
 
 def w4a16_gemm(

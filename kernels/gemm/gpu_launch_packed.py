@@ -9,7 +9,6 @@ from .gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
 from .gpu_launch_plain import library_gemm, reduce_parts
 from .gpu_operands import Operands, bytes_of, slab_rows
 from .gpu_packed import w4_gemm_kernel, w8_gemm_kernel
-from .gpu_packed_tall import w4_tall_gemm_kernel
 from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, split_of
 
 PADDING = 128  # packed weights have a multiple of so many channels
@@ -42,10 +41,9 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
         "num_stages": launch.stages,
     }
     if weight.format == "w4a16":
-        kernel = w4_tall_gemm_kernel if launch.tall else w4_gemm_kernel
-        kernel[grid](
+        w4_gemm_kernel[grid](
             x, weight.weight, weight.scales, weight.offsets, *added, m, n, k, cdiv(n, PADDING) * PADDING, x.stride(0),
-            GROUPS=128 // weight.group, **constants,
+            GROUPS=128 // weight.group, TALL=launch.tall, **constants,
         )  # fmt: skip
     else:
         w8_gemm_kernel[grid](x, weight.weight, weight.scales, *added, m, n, k, x.stride(0), **constants)

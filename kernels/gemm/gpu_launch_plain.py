@@ -10,10 +10,11 @@ from ..gpu.language import cdiv, tl
 from .gpu_epilogue import reduce_kernel
 from .gpu_narrow import narrow_gemm_kernel
 from .gpu_operands import Operands, bytes_of
-from .gpu_table import REDUCE_BLOCK, REDUCE_WARPS, ROWS_AT_ONCE, Few, Launch, Library, Many, split_of
-from .gpu_wide import wide_gemm_descriptor_kernel, wide_gemm_kernel
+from .gpu_table import REDUCE_BLOCK, REDUCE_WARPS, ROWS_AT_ONCE, Few, Launch, Library, Many, launch_for, split_of
+from .gpu_wide import wide_gemm_kernel
 
 Tensor = torch.Tensor
+INTERPRETED_AS = 80  # the capability without descriptors
 Constants = dict[str, Any]  # Any: whatever a constexpr may be
 
 
@@ -25,13 +26,20 @@ def launch_plain(operands: Operands, launch: Launch) -> None:
                 _launch_few(part, launch, space)
         case Many():
             _launch_many(operands, launch)
+        case Library() if operands.out.dtype == torch.float32 and not operands.out.is_cuda:
+            # torch has this product on CUDA alone. Interpreted it is ours, which allocates nothing either.
+            launch_plain(operands, launch_for("bf16", INTERPRETED_AS, len(operands.x), strict=True))
         case Library():
             library_gemm(operands.x, operands.weight.weight, operands.out, operands.bias, operands.residual)
 
 
 def library_gemm(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
-    """The vendor's bfloat16 GEMM: torch's, which is cuBLAS on an NVIDIA GPU."""
-    if residual is not None:
+    """The vendor's bfloat16 GEMM: torch's, which is cuBLAS on an NVIDIA GPU. A float32 out takes its sums unrounded."""
+    if out.dtype == torch.float32 and out.is_cuda:
+        torch.mm(x, weight.T, out_dtype=torch.float32, out=out)
+    elif out.dtype == torch.float32:  # of unpacked weights, interpreted
+        torch.mm(x.float(), weight.float().T, out=out)
+    elif residual is not None:
         torch.addmm(residual, x, weight.T, out=out)
         if bias is not None:
             out.add_(bias)
@@ -91,16 +99,17 @@ def _launch_many(operands: Operands, launch: Many) -> None:
     x, weight = operands.x, operands.weight
     m, n, k = len(x), weight.n, weight.k
     grid = (min(launch.programs, cdiv(m, launch.block_m) * cdiv(n, launch.block_n)),)
-    rest = (operands.out, operands.x_scales, weight.scales, operands.bias, operands.residual, m, n, k)
-    constants = _constants(operands, launch) | {"GROUP_M": launch.group_m}
     # The copy engine wants rows 16 bytes apart or a multiple of it.
-    if launch.descriptors and not any(step * x.element_size() % 16 for step in (x.stride(0), k)):
+    by_copy = launch.descriptors and not any(step * x.element_size() % 16 for step in (x.stride(0), k))
+    left: Any = x  # Any: or a tensor descriptor
+    right: Any = weight.weight
+    if by_copy:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        left = TensorDescriptor(x, [m, k], [x.stride(0), 1], [launch.block_m, launch.block_k])
-        right = TensorDescriptor(weight.weight, [n, k], [k, 1], [launch.block_n, launch.block_k])
-        wide_gemm_descriptor_kernel[grid](left, right, *rest, **constants)
-    else:
-        wide_gemm_kernel[grid](
-            x, weight.weight, *rest, x.stride(0), EVEN_K=k % launch.block_k == 0, **constants
-        )  # fmt: skip
+        left = TensorDescriptor(left, [m, k], [x.stride(0), 1], [launch.block_m, launch.block_k])
+        right = TensorDescriptor(right, [n, k], [k, 1], [launch.block_n, launch.block_k])
+    wide_gemm_kernel[grid](
+        left, right, operands.out, operands.x_scales, weight.scales, operands.bias, operands.residual,
+        m, n, k, x.stride(0), EVEN_K=by_copy or k % launch.block_k == 0, DESCRIPTORS=by_copy,
+        GROUP_M=launch.group_m, **_constants(operands, launch),
+    )  # fmt: skip

@@ -13,17 +13,7 @@ from __future__ import annotations
 
 from ..gpu.language import jit, tl
 from .gpu_epilogue import scaled, store_result
-from .gpu_packed import share
-
-
-@jit
-def rows_of(matrix, row, rows, k, stride, K, EVEN_K: tl.constexpr, WIDTH: tl.constexpr):
-    """matrix[row, k : k + WIDTH], zero outside."""
-    column = k + tl.arange(0, WIDTH)
-    inside = (row < rows)[:, None]
-    if not EVEN_K:
-        inside = inside & (column < K)[None, :]
-    return tl.load(matrix + row.to(tl.int64)[:, None] * stride + column[None, :], mask=inside, other=0.0)
+from .gpu_packed import rows_of, share
 
 
 @jit

@@ -13,6 +13,7 @@ from .gpu_weights import PackedLinear
 Tensor = torch.Tensor
 # Activations of the other formats are bfloat16.
 ACTIVATIONS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
+RESULTS = (torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,10 @@ def checked(
                                 ("bias", bias, (weight.n,))):  # fmt: skip
         if tensor is not None and (tuple(tensor.shape) != shape or not tensor.is_contiguous()):
             raise ValueError(f"{name} is {list(tensor.shape)}; it must be {list(shape)} and contiguous")
+    if out.dtype not in RESULTS:
+        raise ValueError(f"out is {out.dtype}; it must be torch.bfloat16, or torch.float32 for logits")
+    if out.dtype == torch.float32 and (bias is not None or residual is not None):
+        raise ValueError("out is torch.float32, which takes neither bias nor residual: add them to it afterwards")
     return Operands(x, x_scales, weight, out, workspace, bias, residual)
 
 
@@ -102,6 +107,19 @@ def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
             return 0 if weight.format == "bf16" else 2 * weight.k * slab_rows(weight, launch)
         case Many():
             return 0
+
+
+def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) -> int:
+    """Kernels that one product with so many rows launches."""
+    launch = launch_for(weight.format, capability, rows, strict)
+    match launch:
+        case Few():
+            parts = -(-rows // ROWS_AT_ONCE)
+            return parts * (2 if split_of(launch, weight.n, weight.k) > 1 else 1)
+        case Library() if weight.format != "bf16":
+            return 2 * -(-weight.n // slab_rows(weight, launch))
+        case Many() | Library():
+            return 1
 
 
 def slab_rows(weight: PackedLinear, launch: Library) -> int:

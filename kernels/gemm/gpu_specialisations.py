@@ -1,6 +1,8 @@
-"""The compiled forms of the GEMM kernels: every row of the launch tables with the formats' main variants.
+"""The compiled forms of the GEMM kernels: every launch of the tables, strict ones too, with the formats' main variants.
 
-Sizes are those of models: multiples of every tile. A launch of other sizes only adds masks.
+What varies beside the launch: how weights are scaled, whether K is split (float32 or int32 parts) or the result
+written directly, whether K is a multiple of the tile, bias and residual. Each value of each is compiled with every
+launch or with the one for decoding; not every combination, which would be several hundred forms.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ from .gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
 from .gpu_epilogue import reduce_kernel
 from .gpu_narrow import narrow_gemm_kernel
 from .gpu_packed import w4_gemm_kernel, w8_gemm_kernel
-from .gpu_packed_tall import w4_tall_gemm_kernel
-from .gpu_table import REDUCE_BLOCK, REDUCE_WARPS, STRICT, TABLES, Few, Launch, Library, LinearFormat
-from .gpu_wide import wide_gemm_descriptor_kernel, wide_gemm_kernel
+from .gpu_table import REDUCE_BLOCK, REDUCE_WARPS, STRICT, TABLES, Few, Launch, Library, LinearFormat, Many
+from .gpu_wide import wide_gemm_kernel
 
 Constants = Mapping[str, Any]  # Any: whatever a constexpr may be
+DIRECT = {"out": "*bf16"}  # K is not split; what is written as float32 is the same for parts and for logits
 SIZES = {"M", "N", "K", "padded_n", "stride_x", "first_row"}
+PLAIN: tuple[LinearFormat, ...] = ("w8a8", "fp8", "bf16")
 TYPES = {"w8a8": "i8", "fp8": "fp8e4nv", "bf16": "bf16"}
-TENSOR_CORE = {
-    "w8a8": {80: "IMMA", 90: "IGMMA"},
-    "fp8": {90: "QGMMA"},
-    "bf16": {80: "HMMA", 90: "HGMMA"},
+TENSOR_CORE: Mapping[str, Mapping[int, tuple[str, ...]]] = {
+    "w8a8": {80: ("IMMA",), 90: ("IGMMA",)},
+    "fp8": {89: ("QMMA",), 90: ("QGMMA",)},
+    "bf16": {80: ("HMMA",), 90: ("HGMMA",)},
 }
 
 
@@ -48,42 +51,57 @@ def _launches(kind: LinearFormat, capability: int) -> list[Launch]:
 
 
 def specialisations() -> Iterator[Specialisation]:
+    for capability in (80, 89, 90):
+        for kind in PLAIN:
+            for launch in _launches(kind, capability):
+                if not isinstance(launch, Library):
+                    yield from _plain(kind, launch, capability)
     for capability in (80, 90):
         yield from _packed(capability)
         yield from _unpacking(capability)
-        for kind in ("w8a8", "fp8", "bf16"):
-            for launch in _launches(kind, capability):
-                yield from _plain(kind, launch, capability)
-        summed = {"parts": "*fp32", "out": "*bf16", "residual": "*bf16"}
-        block = {"SPLIT": 8, "BLOCK": REDUCE_BLOCK}
-        yield _form(reduce_kernel, summed, block, (REDUCE_WARPS, 1), capability)
-        exact = summed | {"parts": "*i32", "x_scales": "*fp32", "w_scales": "*fp32", "bias": "*bf16"}
-        yield _form(reduce_kernel, exact, block, (REDUCE_WARPS, 1), capability)
+        yield from _reducing(capability)
+
+
+def _reducing(capability: int) -> Iterator[Specialisation]:
+    logits = {"parts": "*fp32", "out": "*fp32"}
+    summed = logits | DIRECT | {"residual": "*bf16"}
+    exact = summed | {"parts": "*i32", "x_scales": "*fp32", "w_scales": "*fp32", "bias": "*bf16"}
+    for pointers, split in ((summed, 8), (exact, 8), (logits, 2)):
+        block = {"SPLIT": split, "BLOCK": REDUCE_BLOCK}
+        yield _form(reduce_kernel, pointers, block, (REDUCE_WARPS, 1), capability)
 
 
 def _packed(capability: int) -> Iterator[Specialisation]:
+    """Every row twice: as it is used most, and at the other end of everything that varies."""
     uses = ("HGMMA" if capability == 90 else "HMMA", "LDGSTS", "PRMT")
-    parts = {"x": "*bf16", "packed": "*u8", "scales": "*bf16", "out": "*fp32"}
-    whole = parts | {"out": "*bf16", "bias": "*bf16", "residual": "*bf16"}
-    zeros = parts | {"offsets": "*bf16"}
-    for place, launch in enumerate(row.launch for row in TABLES["w4a16"][capability]):
+    w8 = {"x": "*bf16", "packed": "*u8", "scales": "*fp32", "out": "*fp32"}
+    w4 = w8 | {"scales": "*bf16"}
+    zeros = w4 | {"offsets": "*bf16"}
+    for launch in _launches("w4a16", capability):
         if isinstance(launch, Few):
-            # All variants for the row of decoding, the extremes for the others.
-            decoding = [] if place else [(whole, 1), (zeros, 1), (parts, 2)]
-            variants = [(parts, 1), (zeros, 4), *decoding]
-            for pointers, groups in variants:
-                constants = {**_few(launch), "GROUPS": groups}
-                kernel = w4_tall_gemm_kernel if launch.tall else w4_gemm_kernel
-                yield _form(kernel, pointers, constants, (launch.warps, launch.stages), capability, *uses)
-    for launch in (row.launch for row in TABLES["w8a16"][capability]):
+            variants = [(zeros, 1, True), (zeros | DIRECT, 4, False)]
+            if launch.block_m == 16:  # decoding
+                whole = w4 | DIRECT | {"bias": "*bf16", "residual": "*bf16"}
+                variants += [
+                    (zeros | DIRECT, 1, True),
+                    (zeros, 4, True),
+                    (w4, 1, True),
+                    (w4, 2, True),
+                    (whole, 1, True),
+                ]
+            for pointers, groups, even in variants:
+                constants = _few(launch, even) | {"GROUPS": groups, "TALL": launch.tall}
+                yield _form(w4_gemm_kernel, pointers, constants, (launch.warps, launch.stages), capability, *uses)
+    for launch in _launches("w8a16", capability):
         if isinstance(launch, Few):
-            pointers = parts | {"scales": "*fp32"}
-            yield _form(w8_gemm_kernel, pointers, _few(launch), (launch.warps, launch.stages), capability, *uses)
+            for pointers, even in ((w8, True), (w8 | DIRECT, False)):
+                options = (launch.warps, launch.stages)
+                yield _form(w8_gemm_kernel, pointers, _few(launch, even), options, capability, *uses)
 
 
-def _few(launch: Few) -> Constants:
+def _few(launch: Few, even: bool) -> dict[str, Any]:
     return {
-        "EVEN_K": True,
+        "EVEN_K": even,
         "BLOCK_M": launch.block_m,
         "BLOCKS": launch.block_n // 64,
         "STAGES": launch.stages,
@@ -97,39 +115,50 @@ def _unpacking(capability: int) -> Iterator[Specialisation]:
     yield _form(w8_dequantise_kernel, pointers | {"scales": "*fp32"}, {}, (4, 3), capability, "PRMT")
 
 
-def _plain(kind: LinearFormat, launch: Launch, capability: int) -> Iterator[Specialisation]:
-    element = TYPES[kind]
-    pointers = {"x": f"*{element}", "w": f"*{element}", "out": "*bf16", "residual": "*bf16"}
-    if kind != "bf16":
-        pointers |= {"x_scales": "*fp32", "w_scales": "*fp32"}
-    uses = TENSOR_CORE[kind].get(capability, "")
-    for by_block in (False, True) if kind == "fp8" else (False,):
-        constants: dict[str, Any] = {
-            "SUM": tl.int32 if kind == "w8a8" else tl.float32,
-            "BLOCK_SCALES": by_block,
-            "X_PER_ROW": True,
-            "W_PER_ROW": True,
-            "PRECISE": launch.block_k if kind == "fp8" and not isinstance(launch, Library) else None,
-            "EVEN_K": True,
+def _plain(kind: LinearFormat, launch: Few | Many, capability: int) -> Iterator[Specialisation]:
+    element, core = TYPES[kind], TENSOR_CORE[kind][capability]
+    constants: dict[str, Any] = {
+        "SUM": tl.int32 if kind == "w8a8" else tl.float32,
+        "BLOCK_SCALES": False,
+        "X_PER_ROW": True,
+        "W_PER_ROW": True,
+        "PRECISE": launch.block_k if kind == "fp8" else None,
+        "EVEN_K": True,
+        "BLOCK_M": launch.block_m,
+        "BLOCK_N": launch.block_n,
+        "BLOCK_K": launch.block_k,
+        "STAGES": launch.stages,
+    }
+    uneven, by_block = {"EVEN_K": False}, {"BLOCK_SCALES": True}
+    bare = {"x": f"*{element}", "w": f"*{element}", "out": "*fp32"}
+    scaled = bare if kind == "bf16" else bare | {"x_scales": "*fp32", "w_scales": "*fp32"}
+    parts = bare | {"out": "*i32"} if kind == "w8a8" else scaled
+    added = scaled | DIRECT | {"residual": "*bf16"}
+    options = (launch.warps, launch.stages)
+
+    def form(pointers: Mapping[str, str], changed: Constants, *uses: str) -> Specialisation:
+        kernel = narrow_gemm_kernel if isinstance(launch, Few) else wide_gemm_kernel
+        return _form(kernel, pointers, {**constants, **changed}, options, capability, *core, *uses)
+
+    if isinstance(launch, Few):
+        yield form(parts, {}, "LDGSTS")
+        yield form(scaled | DIRECT, uneven, "LDGSTS")
+        if kind == "fp8" and capability >= 90:
+            yield form(parts, by_block, "LDGSTS")
+        return
+    constants |= {"GROUP_M": launch.group_m, "DESCRIPTORS": False}
+    if launch.descriptors:
+        by_copy = {"DESCRIPTORS": True}
+        blocks = {
+            "x": f"tensordesc<{element}[{launch.block_m},{launch.block_k}]>",
+            "w": f"tensordesc<{element}[{launch.block_n},{launch.block_k}]>",
         }
-        if isinstance(launch, Library):
-            continue
-        constants |= {
-            "BLOCK_M": launch.block_m, "BLOCK_N": launch.block_n, "BLOCK_K": launch.block_k, "STAGES": launch.stages,
-        }  # fmt: skip
-        options = (launch.warps, launch.stages)
-        if isinstance(launch, Few):
-            parts = {name: kind_ for name, kind_ in pointers.items() if name != "residual"} | {"out": "*fp32"}
-            if kind == "w8a8":
-                parts = {"x": "*i8", "w": "*i8", "out": "*i32"}
-            yield _form(narrow_gemm_kernel, parts, constants, options, capability, uses, "LDGSTS")
-        elif launch.descriptors:
-            described = pointers | {
-                "x": f"tensordesc<{element}[{launch.block_m},{launch.block_k}]>",
-                "w": f"tensordesc<{element}[{launch.block_n},{launch.block_k}]>",
-            }
-            constants["GROUP_M"] = launch.group_m
-            yield _form(wide_gemm_descriptor_kernel, described, constants, options, capability, uses, "UTMALDG")
-        else:
-            constants["GROUP_M"] = launch.group_m
-            yield _form(wide_gemm_kernel, pointers, constants, options, capability, uses, "LDGSTS")
+        yield form(added | blocks, by_copy, "UTMALDG")
+        if kind == "fp8":
+            yield form(added | blocks, by_copy | by_block, "UTMALDG")
+        if kind == "bf16":
+            yield form(bare | blocks, by_copy, "UTMALDG")
+    else:
+        yield form(added, {}, "LDGSTS")
+    if kind == "bf16" and not launch.descriptors:
+        yield form(bare, uneven, "LDGSTS")

@@ -7,7 +7,7 @@ from .compiling import Specialisation
 
 # Each has a file `gpu_specialisations` whose `specialisations()` follows from its launch table.
 OPERATIONS = (
-    "embedding", "gemm", "paged_attention", "rms_norm", "rope", "sampling", "silu_mul", "step_inputs",
+    "embedding", "gemm", "paged_attention", "quantise", "rms_norm", "rope", "sampling", "silu_mul", "step_inputs",
 )  # fmt: skip
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Bytes of shared memory that one block may use.
-SHARED_LIMIT = {80: 166_912, 90: 232_448}
-WATCHED = re.compile(r"\b(HGMMA|QGMMA|IGMMA|HMMA|IMMA|UTMALDG|LDGSTS|USETMAXREG|STL|LDL|LDG|PRMT)\b")
+# Bytes of shared memory that one block may use. Of these, GPUs of one major version may run the same form.
+SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}
+WATCHED = re.compile(r"\b(HGMMA|QGMMA|QMMA|IGMMA|HMMA|IMMA|UTMALDG|LDGSTS|USETMAXREG|STL|LDL|LDG|PRMT)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Specialisation:
 
     `signature` maps every argument to a Triton type: "*bf16", "i32", "fp32", "tensordesc<bf16[128,64]>" or "constexpr".
     Pointers and i32 arguments are taken to be divisible by 16, as the launcher's are, but for those in `unaligned`.
-    The last three fields are what a compile check holds the machine code to.
+    The last four fields are what a compile check holds the machine code to.
     """
 
     kernel: Any  # Any: what triton.jit returns
@@ -40,6 +40,7 @@ class Specialisation:
     capabilities: tuple[int, ...] = (80, 90)  # compiled for these
     uses: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # instructions that must be there, by capability
     max_spills: int = 0  # more only with the evidence, beside the row, that it still wins
+    serves: tuple[int, ...] = tuple(SHARED_LIMIT)  # GPUs whose launch table chooses this form
 
     @property
     def name(self) -> str:
@@ -62,14 +63,18 @@ def faults(specialisation: Specialisation, capability: int, code: MachineCode) -
     found: list[str] = []
     if code.spills > specialisation.max_spills:
         found.append(f"{code.spills} spill instructions, at most {specialisation.max_spills} are allowed")
-    if code.shared > SHARED_LIMIT[capability]:
-        found.append(f"{code.shared} bytes of shared memory, the device has {SHARED_LIMIT[capability]}")
+    served = [device for device in specialisation.serves if device // 10 == capability // 10]
+    found += [
+        f"{code.shared} bytes of shared memory, sm_{device} has {SHARED_LIMIT[device]}"
+        for device in served
+        if code.shared > SHARED_LIMIT[device]
+    ]
     meant = specialisation.uses.get(capability, ())
     return found + [f"no {instruction} instruction" for instruction in meant if not code.instructions[instruction]]
 
 
-def compile_for(specialisation: Specialisation, capability: int) -> MachineCode:
-    """Compile for sm_80 or sm_90. Raises what Triton raises where the kernel does not compile."""
+def compiled_kernel(specialisation: Specialisation, capability: int) -> Any:  # Any: Triton's own object
+    """What Triton makes of it for a capability such as 80: every stage is in `asm`. Raises what Triton raises."""
     from triton import compile as compile_kernel
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -90,7 +95,12 @@ def compile_for(specialisation: Specialisation, capability: int) -> MachineCode:
         "num_stages": specialisation.num_stages,
         "enable_fp_fusion": specialisation.fuses,
     }
-    compiled = compile_kernel(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return compile_kernel(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def compile_for(specialisation: Specialisation, capability: int) -> MachineCode:
+    """Compile for a capability and read the machine code. Raises what Triton raises where it does not compile."""
+    compiled = compiled_kernel(specialisation, capability)
     usage, assembly = _disassembled(compiled.asm["cubin"])
     watched = Counter(WATCHED.findall(assembly))
     found = re.search(r"REG:(\d+)", usage)

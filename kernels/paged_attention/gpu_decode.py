@@ -8,8 +8,6 @@ from ..gpu.language import jit, tl
 from .gpu_plan import HEADER, RECORD, parts_of, split_pages
 from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales
 
-PARTS_AT_ONCE = tl.constexpr(16)
-
 
 @jit(do_not_specialize=("table_width", "sequences", "window"))
 def decode_kernel(
@@ -80,7 +78,9 @@ def decode_kernel(
             else:
                 scores = tl.where(seen[None, :], scores, float("-inf"))
             v = read_page(values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, True, DESCRIPTORS, E4M3_BITS)
-            maximum, total, output = absorb(scores, v, value_scale, maximum, total, output, SCALED)
+            maximum, total, output = absorb(
+                scores, v, value_scale, factor, maximum, total, output, SCALED, SOFT_CAPPED
+            )  # fmt: skip
             number = tl.load(table + tl.minimum(index + 1, stop - 1))
         if parts == 1:
             result = (output / total[:, None]).to(out.dtype.element_ty)
@@ -97,11 +97,15 @@ def decode_kernel(
 @jit(do_not_specialize=("sequences",))
 def reduce_kernel(
     starts, plan, partials, maxima, totals, out, sequences,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, STRICT: tl.constexpr,
-    SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    GROUP_ROWS: tl.constexpr, PARTS_AT_ONCE: tl.constexpr, STRICT: tl.constexpr, SPLITS: tl.constexpr,
+    LEAST_SHARE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (sequences, heads). The parts of one row in order; a row in one part is written already."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    """Grid (sequences, kv heads). The parts of one row in order, for the heads of a group at a time.
+
+    A row in one part is written already; where none was cut, a program reads one word and is done.
+    """
+    row, kv_head = tl.program_id(0), tl.program_id(1)
     if row >= tl.load(plan + 2):
         return
     record = plan + HEADER + RECORD * row
@@ -109,24 +113,29 @@ def reduce_kernel(
     slot, parts = parts_of(row, first, pages, tl.load(plan), STRICT, SPLITS, LEAST_SHARE)
     if parts == 1:
         return
-    dim, some = tl.arange(0, PADDED_DIM), tl.arange(0, PARTS_AT_ONCE)
-    maximum, total = tl.full((1,), NEVER, tl.float32), tl.zeros((1,), tl.float32)
-    output = tl.zeros((PADDED_DIM,), tl.float32)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    group, dim, some = tl.arange(0, GROUP_ROWS), tl.arange(0, PADDED_DIM), tl.arange(0, PARTS_AT_ONCE)
+    head = kv_head * GROUP + group
+    is_output = (group < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
+    maximum, total = tl.full((GROUP_ROWS,), NEVER, tl.float32), tl.zeros((GROUP_ROWS,), tl.float32)
+    output = tl.zeros((GROUP_ROWS, PADDED_DIM), tl.float32)
     for begin in range(0, parts, PARTS_AT_ONCE):
         is_part = begin + some < parts
-        place = (slot + begin + some) * HEADS + head
-        part_maxima = tl.load(maxima + place, mask=is_part, other=float("-inf"))
-        part_totals = tl.load(totals + place, mask=is_part, other=0.0)
+        place = (slot + begin + some)[:, None] * HEADS + head[None, :]
+        is_place = is_part[:, None] & (group < GROUP)[None, :]
+        part_maxima = tl.load(maxima + place, mask=is_place, other=float("-inf"))
+        part_totals = tl.load(totals + place, mask=is_place, other=0.0)
         part_outputs = tl.load(
-            partials + place[:, None] * HEAD_DIM + dim[None, :],
-            mask=is_part[:, None] & (dim < HEAD_DIM)[None, :],
+            partials + place[:, :, None] * HEAD_DIM + dim[None, None, :],
+            mask=is_part[:, None, None] & is_output[None, :, :],
             other=0.0,
         )
         raised = tl.maximum(maximum, tl.max(part_maxima, 0))
-        weights, decay = tl.exp2(part_maxima - raised), tl.exp2(maximum - raised)
+        weights, decay = tl.exp2(part_maxima - raised[None, :]), tl.exp2(maximum - raised)
         total = total * decay + tl.sum(weights * part_totals, 0)
-        output = output * decay + tl.sum(weights[:, None] * part_outputs, 0)
+        output = output * decay[:, None] + tl.sum(weights[:, :, None] * part_outputs, 0)
         maximum = raised
-    result = (output / total).to(out.dtype.element_ty)
+    total = tl.where(group < GROUP, total, 1.0)
+    result = (output / total[:, None]).to(out.dtype.element_ty)
     query = tl.load(starts + sequence).to(tl.int64)
-    tl.store(out + (query * HEADS + head) * HEAD_DIM + dim, result, mask=dim < HEAD_DIM)
+    tl.store(out + (query * HEADS + head[:, None]) * HEAD_DIM + dim[None, :], result, mask=is_output)

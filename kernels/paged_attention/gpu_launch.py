@@ -1,16 +1,16 @@
 """Paged attention on the GPU: one operation for the prompt chunks and decode rows of a ragged batch.
 
-    launch = choose_launch(capability, head_dim, cache_bytes, sequences, tokens)     once for a bucket
-    plan_attention(starts, lengths, plan, ...)                                       once a step and window
-    paged_attention(q, keys, values, ..., plan, workspace)                           every layer
+    launch = choose_launch(capability, head_dim, cache_bytes, sequences, tokens, ...)  once for a bucket
+    plan_attention(starts, lengths, plan, ...)                                         once a step and window
+    paged_attention(q, keys, values, ..., plan, workspace)                             every layer
 
 All tensors live on one device; the caller owns plan and workspace, whose sizes `plan_words` and `workspace_floats`
 tell. Grids depend on shapes alone and nothing is allocated, so a CUDA graph can capture both calls. Rows of `out` that
 belong to no chunk are left as they were.
 
-A strict launch gives a row the same bits whatever else is in the batch. Decode (chunks of one token) and prefill add
-up in different orders, though: where a prompt's bits must not depend on how it was chunked, no chunk of a longer
-prompt may be a single token.
+A strict launch gives a row the same bits whatever else is in the batch and however many programs there are. Prefill
+gives them however a prompt is cut, too, but decode (chunks of one token) adds up in another order: where a prompt's
+bits must not depend on the cuts, no chunk of a longer prompt may be a single token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from ..gpu.language import next_power_of_2
 from .gpu_decode import decode_kernel, reduce_kernel
 from .gpu_plan import HEADER, RECORD, plan_kernel
 from .gpu_prefill import prefill_kernel
-from .gpu_table import PAGE_TOKENS, STRICT_SPLITS, AttentionLaunch, padded_head, query_rows
+from .gpu_table import (
+    PAGE_TOKENS,
+    STRICT_SPLITS,
+    AttentionLaunch,
+    group_rows,
+    padded_head,
+    query_rows,
+    reduced_at_once,
+)
 
 LOG2_E = 1.0 / math.log(2.0)
 CACHE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int8)
@@ -56,7 +64,8 @@ def plan_attention(
     plan_kernel[(1,)](
         starts, lengths, plan, sequences, window,
         PROGRAMS=launch.programs(kv_heads), LEAST_SHARE=launch.decode.least_share,
-        BLOCK=next_power_of_2(max(sequences, 16)), WINDOWED=window > 0, num_warps=4,
+        BLOCK=next_power_of_2(max(sequences, 16)), WINDOWED=window > 0, STRICT=launch.strict, SPLITS=STRICT_SPLITS,
+        num_warps=4,
     )  # fmt: skip
 
 
@@ -74,6 +83,8 @@ def paged_attention(
     sequences, head_dim = len(lengths), keys.shape[-1]
     _check(q, keys, values, starts, block_tables, out, heads, kv_heads, sequences, launch.prefill.rows)
     _check_scales(keys, key_scales, value_scales)
+    if scale <= 0:
+        raise ValueError(f"scale is {scale}: it must be positive")
     _require_size("plan", plan, torch.int32, plan_words(sequences, kv_heads, launch))
     needed = workspace_floats(sequences, heads, kv_heads, head_dim, launch)
     _require_size("workspace", workspace, torch.float32, needed)
@@ -84,9 +95,10 @@ def paged_attention(
     factor, cap = scale * LOG2_E, 0.0
     if soft_cap > 0:
         factor, cap = 2.0 * factor / soft_cap, soft_cap * LOG2_E
-    sizes = {"HEADS": heads, "HEAD_DIM": head_dim, "PADDED_DIM": padded_head(head_dim)}
+    padded = padded_head(head_dim)
+    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "PADDED_DIM": padded}
     variant = sizes | {
-        "KV_HEADS": kv_heads, "WINDOWED": window > 0, "SOFT_CAPPED": soft_cap > 0,
+        "WINDOWED": window > 0, "SOFT_CAPPED": soft_cap > 0,
         "SCALED": key_scales is not None, "E4M3_BITS": e4m3_bits,
     }  # fmt: skip
     width = block_tables.shape[1]
@@ -110,9 +122,11 @@ def paged_attention(
         **variant, **split, ROWS=query_rows(heads, kv_heads), DESCRIPTORS=decode.descriptors,
         num_warps=decode.warps, num_stages=decode.stages,
     )  # fmt: skip
-    reduce_kernel[(sequences, heads)](
-        starts, plan, partials, maxima, totals, out, sequences, **sizes, **split, num_warps=4
-    )
+    together = group_rows(heads, kv_heads)
+    reduce_kernel[(sequences, kv_heads)](
+        starts, plan, partials, maxima, totals, out, sequences, **sizes, **split,
+        GROUP_ROWS=together, PARTS_AT_ONCE=reduced_at_once(together, padded), num_warps=4,
+    )  # fmt: skip
 
 
 def _pages(keys: Tensor, values: Tensor, descriptors: bool) -> tuple[Any, Any]:  # Any: tensors or descriptors

@@ -33,7 +33,7 @@ def attend_page(
             seen &= position[None, :] > (high - window)[:, None]
         scores = tl.where(seen, scores, float("-inf"))
     v = read_page(values, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, EDGE, DESCRIPTORS, E4M3_BITS)
-    return absorb(scores, v, value_scale, maximum, total, output, SCALED)
+    return absorb(scores, v, value_scale, factor, maximum, total, output, SCALED, SOFT_CAPPED)
 
 
 @jit(do_not_specialize=("table_width", "sequences", "window"))
@@ -84,25 +84,14 @@ def prefill_kernel(
     maximum = tl.full((ROWS,), NEVER, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
-    if WINDOWED:
-        for page in tl.range(first, inner):
+    bounds = first, inner, outer, stop
+    for part in tl.static_range(0 if WINDOWED else 1, 3):
+        for page in tl.range(bounds[part], bounds[part + 1]):
             maximum, total, output = attend_page(
                 query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
                 maximum, total, output, factor, cap,
-                KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, True,
+                KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, part != 1,
             )  # fmt: skip
-    for page in tl.range(inner, outer):
-        maximum, total, output = attend_page(
-            query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
-            maximum, total, output, factor, cap,
-            KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, False,
-        )  # fmt: skip
-    for page in tl.range(outer, stop):
-        maximum, total, output = attend_page(
-            query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
-            maximum, total, output, factor, cap,
-            KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, True,
-        )  # fmt: skip
     total = tl.where(total > 0, total, 1.0)  # a row of no query may see no key
     result = (output / total[:, None]).to(out.dtype.element_ty)
     at_out = (token * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..gpu.compiling import Specialisation
 from .gpu_decode import decode_kernel, reduce_kernel
 from .gpu_plan import plan_kernel
 from .gpu_prefill import prefill_kernel
-from .gpu_table import PAGE_TOKENS, STRICT_SPLITS, AttentionLaunch, choose_launch, padded_head, query_rows
+from .gpu_table import (
+    PAGE_TOKENS,
+    STRICT_SPLITS,
+    AttentionLaunch,
+    choose_launch,
+    group_rows,
+    padded_head,
+    query_rows,
+    reduced_at_once,
+)
 
 KV_HEADS = 8
 SEQUENCES, TOKENS = 256, 8192  # a large bucket of each kind
+DEVICES = (80, 86, 89, 90)
 CACHE_BYTES = {"bf16": 2, "fp8e4nv": 1, "i8": 1}
 INTEGERS = ("q_stride", "table_width", "sequences", "window")  # of the kernels' arguments
 UNALIGNED = frozenset(INTEGERS[1:])  # never specialised, so that a bucket more is no compilation more
@@ -24,66 +34,86 @@ class Model:
     """What decides the compiled form: a model's head, group and cache, and what its layers ask for."""
 
     head_dim: int
-    cache: str
+    cache: str = "bf16"
     group: int = 4
     windowed: bool = False
     soft_capped: bool = False
     strict: bool = False
 
 
-DECODE_MODELS = (
-    Model(128, "bf16", 1), Model(128, "bf16"), Model(128, "bf16", 8), Model(128, "bf16", strict=True),
-    Model(128, "fp8e4nv"), Model(128, "i8"), Model(64, "bf16"), Model(64, "fp8e4nv"), Model(80, "bf16", 1),
-    Model(96, "bf16", 1), Model(96, "fp8e4nv", 1), Model(256, "bf16", 2, windowed=True, soft_capped=True),
-    Model(256, "fp8e4nv"),
+GROUPS = {64: 4, 80: 1, 96: 1, 128: 4, 256: 2}  # the usual one of each head size
+MODELS = (
+    *(Model(head_dim, cache, group) for head_dim, group in GROUPS.items() for cache in CACHE_BYTES),
+    Model(128, group=1), Model(128, group=8), Model(128, "fp8e4nv", 8),
+    Model(64, group=7), Model(64, "fp8e4nv", 7),  # no power of two: rows of a tile are left over
+    Model(128, windowed=True), Model(128, "fp8e4nv", windowed=True), Model(96, "bf16", 1, True),
+    Model(256, "bf16", 2, windowed=True, soft_capped=True), Model(256, "fp8e4nv", 2, windowed=True, soft_capped=True),
 )  # fmt: skip
-PREFILL_MODELS = (
-    Model(128, "bf16"), Model(128, "bf16", windowed=True), Model(128, "fp8e4nv"), Model(128, "i8"), Model(64, "bf16"),
-    Model(96, "bf16", 1), Model(256, "bf16", 2, windowed=True, soft_capped=True),
-)  # fmt: skip
+STRICT_MODELS = (Model(128, strict=True), Model(128, "fp8e4nv", strict=True))
+# Of the second stage: the cache's type is not its business.
+REDUCED_MODELS = (Model(64, group=7), Model(96, group=1), Model(128), Model(128, group=8), Model(256, group=2))
 
 
 def specialisations() -> Iterator[Specialisation]:
-    for capability in (80, 90):
-        for model in DECODE_MODELS:
-            yield _decode(model, capability)
-        for model in PREFILL_MODELS:
-            yield _prefill(model, capability)
-    yield _form(
-        plan_kernel,
-        dict.fromkeys(("starts", "lengths", "plan"), "*i32") | {"sequences": "i32", "window": "i32"},
-        {"PROGRAMS": 33, "LEAST_SHARE": 2, "BLOCK": SEQUENCES, "WINDOWED": False},
-        warps=4, stages=3,
-    )  # fmt: skip
-    for head_dim in (96, 128):
+    for model in MODELS:
+        yield from _over_devices(_decode, model)
+        yield from _over_devices(_prefill, model)
+    for model in STRICT_MODELS:  # prefill's form is the same
+        yield from _over_devices(_decode, model)
+    for strict in (False, True):
         yield _form(
-            reduce_kernel,
-            {"starts": "*i32", "plan": "*i32", "partials": "*fp32", "maxima": "*fp32", "totals": "*fp32",
-             "out": "*bf16", "sequences": "i32"},
-            {"HEADS": 32, "HEAD_DIM": head_dim, "PADDED_DIM": padded_head(head_dim), **_cuts(Model(head_dim, "bf16"))},
+            plan_kernel,
+            dict.fromkeys(("starts", "lengths", "plan"), "*i32") | {"sequences": "i32", "window": "i32"},
+            {"PROGRAMS": 33, "BLOCK": SEQUENCES, "WINDOWED": False} | _cuts(strict),
             warps=4, stages=3,
         )  # fmt: skip
+    for model in REDUCED_MODELS:
+        yield _reduce(model)
+    yield _reduce(replace(REDUCED_MODELS[2], strict=True))
+
+
+def _over_devices(make: Callable[[Model, int], Specialisation], model: Model) -> Iterator[Specialisation]:
+    """One form for the devices of a major version whose table rows come to the same, compiled for the oldest."""
+    found: list[Specialisation] = []
+    for device in DEVICES:
+        form = make(model, device)
+        for place, other in enumerate(found):
+            alike = replace(form, capabilities=other.capabilities, uses=other.uses, serves=other.serves) == other
+            if alike and device // 10 == other.capabilities[0] // 10:
+                found[place] = replace(other, serves=(*other.serves, device))
+                break
+        else:
+            found.append(form)
+    yield from found
 
 
 def _form(
     kernel: Any, signature: dict[str, str], constants: dict[str, Any], *, warps: int, stages: int,
     capability: int | None = None, uses: tuple[str, ...] = (), max_spills: int = 0,
 ) -> Specialisation:  # Any: a kernel; a constexpr may be anything  # fmt: skip
-    return Specialisation(
+    form = Specialisation(
         kernel=kernel, signature=signature | dict.fromkeys(constants, "constexpr"), constants=constants,
-        num_warps=warps, num_stages=stages, unaligned=UNALIGNED,
-        capabilities=(80, 90) if capability is None else (capability,),
-        uses={} if capability is None else {capability: uses}, max_spills=max_spills,
+        num_warps=warps, num_stages=stages, unaligned=UNALIGNED, max_spills=max_spills,
+    )  # fmt: skip
+    if capability is None:
+        return form
+    return replace(form, capabilities=(capability,), uses={capability: uses}, serves=(capability,))
+
+
+def _launch(model: Model, capability: int) -> AttentionLaunch:
+    return choose_launch(
+        capability, model.head_dim, CACHE_BYTES[model.cache], SEQUENCES, TOKENS,
+        multiprocessors=132, strict=model.strict,  # no form tells how many
     )  # fmt: skip
 
 
 def _decode(model: Model, capability: int) -> Specialisation:
-    launch = choose_launch(capability, model.head_dim, CACHE_BYTES[model.cache], SEQUENCES, TOKENS)
+    launch = _launch(model, capability)
     decode = launch.decode
     signature = _inputs(model, launch, decode.descriptors) | {
         "plan": "*i32", "partials": "*fp32", "maxima": "*fp32", "totals": "*fp32",
     } | _rest()  # fmt: skip
-    constants = _constants(model, launch, decode.descriptors) | _cuts(model)
+    constants = _constants(model, launch, decode.descriptors) | _cuts(model.strict)
     constants["ROWS"] = query_rows(model.group * KV_HEADS, KV_HEADS)
     uses = "HMMA", "UTMALDG" if decode.descriptors else "LDGSTS"
     return _form(
@@ -92,7 +122,7 @@ def _decode(model: Model, capability: int) -> Specialisation:
 
 
 def _prefill(model: Model, capability: int) -> Specialisation:
-    launch = choose_launch(capability, model.head_dim, CACHE_BYTES[model.cache], SEQUENCES, TOKENS)
+    launch = _launch(model, capability)
     prefill = launch.prefill
     signature = _inputs(model, launch, prefill.descriptors) | _rest()
     constants = _constants(model, launch, prefill.descriptors) | {"ROWS": prefill.rows}
@@ -102,8 +132,21 @@ def _prefill(model: Model, capability: int) -> Specialisation:
     )  # fmt: skip
 
 
-def _cuts(model: Model) -> dict[str, Any]:
-    return {"STRICT": model.strict, "SPLITS": STRICT_SPLITS, "LEAST_SHARE": 2}
+def _reduce(model: Model) -> Specialisation:
+    heads, padded = model.group * KV_HEADS, padded_head(model.head_dim)
+    rows = group_rows(heads, KV_HEADS)
+    return _form(
+        reduce_kernel,
+        {"starts": "*i32", "plan": "*i32", "partials": "*fp32", "maxima": "*fp32", "totals": "*fp32",
+         "out": "*bf16", "sequences": "i32"},
+        {"HEADS": heads, "KV_HEADS": KV_HEADS, "HEAD_DIM": model.head_dim, "PADDED_DIM": padded, "GROUP_ROWS": rows,
+         "PARTS_AT_ONCE": reduced_at_once(rows, padded), **_cuts(model.strict)},
+        warps=4, stages=3,
+    )  # fmt: skip
+
+
+def _cuts(strict: bool) -> dict[str, Any]:
+    return {"STRICT": strict, "SPLITS": STRICT_SPLITS, "LEAST_SHARE": 2}
 
 
 def _inputs(model: Model, launch: AttentionLaunch, descriptors: bool) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..gpu.table import Row, Table, choose
 
@@ -15,11 +15,12 @@ STRICT_SPLITS = 16  # parts of a sequence, at most, where its cuts depend on not
 
 @dataclass(frozen=True, slots=True)
 class DecodeLaunch:
-    programs: int  # over all kv heads, resident together: multiprocessors times programs on each
+    resident: int  # programs on each multiprocessor, no more than registers and shared memory let run together
     least_share: int  # pages a program takes at least: below, a second part costs more than it saves
     warps: int
     stages: int
     descriptors: bool = False  # read pages by TMA
+    programs: int = 0  # over all kv heads, of the device at hand: choose_launch fills it in
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class AttentionLaunch:
     e4m3_bits: bool
 
     def programs(self, kv_heads: int) -> int:
-        """Programs for each kv head."""
+        """Programs for each kv head: what is resident on the whole device, shared out."""
         return max(1, self.decode.programs // kv_heads)
 
 
@@ -49,115 +50,137 @@ def padded_head(head_dim: int) -> int:
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
+def group_rows(heads: int, kv_heads: int) -> int:
+    return 1 << (heads // kv_heads - 1).bit_length()
+
+
 def query_rows(heads: int, kv_heads: int) -> int:
     """Rows of a decode tile: the heads of a group, and at least the 16 that a matrix instruction takes."""
-    return max(16, 1 << (heads // kv_heads - 1).bit_length())
+    return max(16, group_rows(heads, kv_heads))
 
 
-# Keys: largest head size of the row, bytes of a cache element. Programs: two on each multiprocessor (A100 108, H100 and
-# H200 132), three where registers and shared memory allow and conversion takes issue slots. Evidence is of compiling
-# the forms in gpu_specialisations.py by Triton 3.9 and 3.6: most registers of any; nothing here was measured yet.
+def reduced_at_once(rows: int, padded: int) -> int:
+    """Parts of a row that the second stage has in registers: 64 values for each of its 128 threads, where 2 fit so."""
+    return max(2, min(16, 8192 // (rows * padded)))
+
+
+# Keys: largest head size of the row, bytes of a cache element. A row of 8.0 serves 8.6 and 8.9 where they have none;
+# their multiprocessors have 100 KB of shared memory against 164, so fewer programs are resident. Evidence is of
+# compiling the forms in gpu_specialisations.py by Triton 3.9 and 3.6: most registers and shared memory of any, and how
+# many programs could be resident by both. Nothing was measured yet.
 DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
     (64, 2): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 4), "compiled: 128 registers, no spills, 53 KB shared"),),
-        90: (Row(None, DecodeLaunch(264, 2, 4, 4, True), "compiled: 127 registers, no spills, 61 KB shared"),),
+        80: (Row(None, DecodeLaunch(3, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 3 resident"),),
+        86: (Row(None, DecodeLaunch(1, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 1 resident"),),
+        90: (Row(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 127 registers, no spills, 61 KB: 3 resident"),),
     },
     (64, 1): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 4), "compiled: 128 registers, no spills, 30 KB shared"),),
-        90: (Row(None, DecodeLaunch(396, 2, 4, 4, True), "compiled: 126 registers, no spills, 38 KB shared"),),
+        80: (Row(None, DecodeLaunch(3, 2, 4, 4), "compiled: 144 registers, no spills, 30 KB: 3 resident"),),
+        90: (Row(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 128 registers, no spills, 38 KB: 4 resident"),),
     },
     (96, 2): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 3), "compiled: 168 registers, no spills, 72 KB shared"),),
-        90: (Row(None, DecodeLaunch(264, 2, 4, 3), "compiled: 168 registers, no spills, 72 KB; by TMA 3.6 spills"),),
+        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
+        86: (Row(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
+        90: (Row(None, DecodeLaunch(3, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 3 resident"),),
     },
     (96, 1): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 3), "compiled: 241 registers, no spills, 40 KB shared"),),
-        90: (Row(None, DecodeLaunch(264, 2, 4, 4), "compiled: 194 registers, no spills, 57 KB shared"),),
+        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 242 registers, no spills, 39 KB: 2 resident"),),
+        90: (Row(None, DecodeLaunch(2, 2, 4, 4), "compiled: 199 registers, no spills, 56 KB: 2 resident"),),
     },
     (128, 2): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 3), "compiled: 168 registers, no spills, 72 KB shared"),),
-        90: (Row(None, DecodeLaunch(264, 2, 4, 3, True), "compiled: 137 registers, no spills, 88 KB shared"),),
+        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
+        86: (Row(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
+        90: (Row(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 137 registers, no spills, 87 KB: 2 resident"),),
     },
     (128, 1): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 3), "compiled: 244 registers for e4m3, 168 for int8, no spills"),),
-        90: (Row(None, DecodeLaunch(396, 2, 4, 4, True), "compiled: 168 registers, no spills, 73 KB shared"),),
+        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 252 registers, no spills, 39 KB: 2 resident"),),
+        90: (Row(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 168 registers, no spills, 72 KB: 3 resident"),),
     },
     (256, 2): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 2), "compiled: 168 registers, no spills, 76 KB shared"),),
-        90: (Row(None, DecodeLaunch(132, 2, 4, 3, True), "compiled: 185 registers, no spills, 174 KB shared"),),
+        80: (Row(None, DecodeLaunch(2, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 2 resident"),),
+        86: (Row(None, DecodeLaunch(1, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 1 resident"),),
+        90: (Row(None, DecodeLaunch(1, 2, 4, 3, True), "compiled: 223 registers, no spills, 171 KB: 1 resident"),),
     },
     (256, 1): {
-        80: (Row(None, DecodeLaunch(216, 2, 4, 3), "compiled: 255 registers, no spills, 77 KB shared"),),
-        90: (Row(None, DecodeLaunch(264, 2, 4, 3, True), "compiled: 184 registers, no spills, 110 KB shared"),),
+        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 2 resident"),),
+        86: (Row(None, DecodeLaunch(1, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 1 resident"),),
+        90: (Row(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 210 registers, no spills, 108 KB: 2 resident"),),
     },
 }
 
+# Spills are instructions. Tiles of half the rows on sm_80, of a quarter on sm_90, have none, but read and convert each
+# page that much more often; 67 spills of 8 warps are 0.3 µs of L1 at worst, beside 1.1 µs of matrix products.
 PREFILL: Mapping[tuple[int, int], Table[PrefillLaunch]] = {
     (64, 2): {
-        80: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 170 registers, 33 KB shared"),),
-        90: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 115 registers, 49 KB shared"),),
+        80: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 176 registers; 33 KB"),),
+        90: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 127 registers; 49 KB"),),
     },
     (64, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 3), "the tile of (128, 1), not compiled"),),
-        90: (Row(None, PrefillLaunch(128, 8, 3), "the tile of (64, 2), not compiled"),),
+        80: (Row(None, PrefillLaunch(64, 8, 3), "compiled: 184 registers; 17 KB"),),
+        90: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 176 registers; 33 KB"),),
     },
     (96, 2): {
-        80: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 233 registers, 66 KB shared"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 173 registers, 98 KB shared"),),
+        80: (
+            Row(
+                None,
+                PrefillLaunch(128, 8, 2, max_spills=3),
+                "compiled: 219 registers, with a window 255 and 3 spills; 64 KB",
+            ),
+        ),
+        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 171 registers, with a window 207; 96 KB"),),
     },
     (96, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 2), "the tile of (128, 1), not compiled"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "the tile of (128, 1), not compiled"),),
+        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 228 registers; 41 KB"),),
+        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 223 registers; 65 KB"),),
     },
     (128, 2): {
-        80: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 255 registers with a window, 212 without, 66 KB shared"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 221 registers with a window, 182 without, 98 KB shared"),),
+        80: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 222 registers, with a window 255; 64 KB"),),
+        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 182 registers, with a window 215; 96 KB"),),
     },
     (128, 1): {
-        80: (
-            Row(
-                None,
-                PrefillLaunch(64, 8, 2),
-                "compiled: 202 registers, 41 KB shared; 128 rows spill 211 instructions for e4m3",
-            ),
-        ),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 243 registers, 66 KB shared"),),
+        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 201 registers, with a window 216; 41 KB"),),
+        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 241 registers, with a window 255; 65 KB"),),
     },
     (256, 2): {
-        80: (
-            Row(
-                None,
-                PrefillLaunch(64, 8, 2),
-                "compiled: 255 registers, 106 KB shared; by 4 warps 81 spill instructions",
-            ),
-        ),
+        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 104 KB"),),
+        86: (Row(None, PrefillLaunch(32, 4, 2), "compiled: 194 registers, with a window 255; 84 KB"),),
         90: (
             Row(
                 None,
                 PrefillLaunch(128, 8, 2, max_spills=2),
-                "compiled: 255 registers, 197 KB shared; 3.9 spills one register, 3.6 none",
+                "compiled: 255 registers, with a window 255 and 2 spills; 192 KB",
             ),
         ),
     },
     (256, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 2), "the tile of (256, 2), not compiled"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "the tile of (256, 2), not compiled"),),
+        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 73 KB"),),
+        90: (
+            Row(
+                None,
+                PrefillLaunch(128, 8, 2, max_spills=67),
+                "compiled: 255 registers and 19 spills, with a window 255 and 67 spills; 129 KB",
+            ),
+        ),
     },
 }
 
 
 def choose_launch(
-    capability: int, head_dim: int, cache_bytes: int, sequences: int, tokens: int, *, strict: bool = False
-) -> AttentionLaunch:
-    """The rows of a bucket; strict: the last ones, whatever the bucket, so that a result never depends on it."""
+    capability: int, head_dim: int, cache_bytes: int, sequences: int, tokens: int, *, multiprocessors: int,
+    strict: bool = False,
+) -> AttentionLaunch:  # fmt: skip
+    """The rows of a bucket, for a device of so many multiprocessors.
+
+    strict: the last rows, whatever the bucket, so that a result depends on neither it nor the number of programs.
+    """
     fitting = [size for size, _ in DECODE if size >= head_dim]
     if not fitting:
         raise ValueError(f"head_dim {head_dim}: no launch is known, {max(DECODE)[0]} is the largest")
     key = min(fitting), min(cache_bytes, 2)  # float32 caches are for the interpreter
-    decode, prefill = DECODE[key], PREFILL[key]
+    decode = choose(DECODE[key], capability, LARGEST if strict else sequences)
     return AttentionLaunch(
-        decode=choose(decode, capability, LARGEST if strict else sequences),
-        prefill=choose(prefill, capability, LARGEST if strict else tokens),
+        decode=replace(decode, programs=decode.resident * multiprocessors),
+        prefill=choose(PREFILL[key], capability, LARGEST if strict else tokens),
         strict=strict,
         e4m3_bits=capability < E4M3_CAPABILITY,
     )

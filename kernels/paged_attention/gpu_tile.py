@@ -1,7 +1,7 @@
 """What prefill and decode do alike with one page of the cache: its scores, and its share of the online softmax.
 
 Rows are (token, query head of the group): every query head of a kv head goes through one matrix product, so that its
-keys and values are read once. Softmax in base 2: scores carry the factor log2(e).
+keys and values are read once. Softmax in base 2: the factor of a score includes log2(e).
 
 A page that a row does not see leaves its maximum, sum and output exactly as they were: the maximum starts at a finite
 NEVER, masked scores are -inf, so the probabilities are 0 and the decay is 2**0.
@@ -67,7 +67,7 @@ def read_scales(scales, region, seen, MASKED: tl.constexpr):
 
 @jit
 def page_scores(q, k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr):
-    """[rows, PAGE] in base 2. key_scale [PAGE] belongs to the stored keys.
+    """[rows, PAGE]; times `factor` they are in base 2, soft-capped ones already are. key_scale [PAGE]: of stored keys.
 
     Plain: factor = scale * log2(e). Soft cap c: c tanh(s * scale / c) with factor = 2 log2(e) * scale / c and
     cap = c * log2(e), from tanh(x) = 1 - 2 / (exp(2x) + 1), which neither overflows nor loses its limits.
@@ -75,19 +75,28 @@ def page_scores(q, k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED:
     scores = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
     if SCALED:
         scores *= key_scale[None, :]
-    scores *= factor
     if SOFT_CAPPED:
-        scores = cap - 2.0 * cap / (tl.exp2(scores) + 1.0)
+        scores = cap - 2.0 * cap / (tl.exp2(scores * factor) + 1.0)
     return scores
 
 
 @jit
-def absorb(scores, v, value_scale, maximum, total, output, SCALED: tl.constexpr):
-    """One page's share of the online softmax. value_scale [PAGE] must be 0 and v finite where nobody looks."""
-    raised = tl.maximum(maximum, tl.max(scores, 1))
-    weights = tl.exp2(scores - raised[:, None])
+def absorb(
+    scores, v, value_scale, factor, maximum, total, output, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr
+):  # fmt: skip
+    """One page's share of the online softmax. value_scale [PAGE] must be 0 and v finite where nobody looks.
+
+    Multiply-adds are written out. Left to the compiler, prefill's loops would round apart: it fuses factor and maximum
+    where no mask stands between them, and a row's bits would tell how its prompt was cut. (factor > 0.)
+    """
+    if SOFT_CAPPED:
+        raised = tl.maximum(maximum, tl.max(scores, 1))
+        weights = tl.exp2(scores - raised[:, None])
+    else:
+        raised = tl.maximum(maximum, tl.max(scores, 1) * factor)
+        weights = tl.exp2(tl.fma(scores, factor, -raised[:, None]))
     decay = tl.exp2(maximum - raised)
-    total = total * decay + tl.sum(weights, 1)
+    total = tl.fma(total, decay, tl.sum(weights, 1))
     if SCALED:
         weights *= value_scale[None, :]
     output = tl.dot(weights.to(v.dtype), v, output * decay[:, None], out_dtype=tl.float32, input_precision="ieee")

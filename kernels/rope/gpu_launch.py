@@ -45,11 +45,13 @@ def rope_cache(
     cache: LayerCache,
     *,
     capability: int,
+    strict: bool = False,
 ) -> None:
     """Turn the queries of qkv [tokens, (heads + 2 kv_heads) * head_dim] in place; cache the turned keys and the values.
 
     table float32 [positions, head_dim]: cosines, then sines. positions and slots int32 [tokens]; a slot is page * PAGE
-    + offset, negative for padding, whose position must still be one of the table.
+    + offset, negative for padding, whose position must still be one of the table. strict: a token's bits do not depend
+    on how many there are.
     """
     tokens, width = qkv.shape
     pages, kv_heads, page, head_dim = cache.keys.shape
@@ -78,7 +80,7 @@ def rope_cache(
     keys, values = cache.keys, cache.values
     if keys.dtype == torch.float8_e4m3fn and capability < E4M3_CAPABILITY:  # the kernel makes the bits itself
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
-    launch = choose(TABLE, capability, tokens)
+    launch = choose(TABLE, capability, 1 if strict else tokens)
     kv_tile = min(launch.kv_tile, next_power_of_2(kv_heads))
     rope_cache_kernel[(tokens, cdiv(kv_heads, kv_tile))](
         qkv, _or(weights.bias, qkv), _or(weights.q_norm, qkv), _or(weights.k_norm, qkv), table, positions, slots,

@@ -1,5 +1,7 @@
-"""How rope and cache write are launched, by the number of tokens. No sum crosses a head, so a token's bits are the same
-in every row of this table.
+"""How rope and cache write are launched, by the number of tokens.
+
+No sum crosses a head, but the order of one within a head (of q/k norm) follows from the tile and its warps. So strict
+launches take the first row for any number of tokens.
 """
 
 from __future__ import annotations

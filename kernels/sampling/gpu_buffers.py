@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..gpu.language import cdiv
@@ -16,7 +14,7 @@ from ..gpu.table import choose
 from .gpu_filters import STATISTICS
 from .gpu_rows import ROW_WORDS
 from .gpu_table import TABLE, SamplingLaunch
-from .rows import MAX_TOP, SamplingRows
+from .rows import MAX_TOP
 
 ROWS_AT_ONCE = 64  # rows of one launch: more rows are several launches, so that the workspace stays bounded
 
@@ -125,34 +123,6 @@ def make_sampled(rows: int, device: torch.device | str) -> DeviceSampled:
         top_ids=zeros(torch.int32, MAX_TOP),
         top_logprobs=zeros(torch.float32, MAX_TOP),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Edits:
-    """Bias and bans of a step in one list, as DeviceRows has it."""
-
-    starts: npt.NDArray[np.int32]
-    tokens: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
-
-
-def merged_edits(batch: SamplingRows) -> Edits:
-    """Bias and bans as one list of distinct tokens per row: a ban is a bias of -inf, and beats any other."""
-    starts: list[int] = [0]
-    tokens: list[int] = []
-    values: list[float] = []
-    for row in range(len(batch.rows)):
-        found: dict[int, float] = {}
-        if len(batch.bias_starts):
-            entries = slice(batch.bias_starts[row], batch.bias_starts[row + 1])
-            found = dict(zip(batch.bias_tokens[entries].tolist(), batch.bias_values[entries].tolist(), strict=True))
-        if len(batch.banned_starts):
-            entries = slice(batch.banned_starts[row], batch.banned_starts[row + 1])
-            found |= dict.fromkeys(batch.banned_tokens[entries].tolist(), float("-inf"))
-        tokens += found.keys()
-        values += found.values()
-        starts.append(len(tokens))
-    return Edits(np.array(starts, np.int32), np.array(tokens, np.int32), np.array(values, np.float32))
 
 
 def remember(seen: torch.Tensor, slot: int, tokens: torch.Tensor, times: torch.Tensor) -> None:

@@ -7,7 +7,6 @@ the other W are its block table. A given id of -1 means that token: the host has
 from ..gpu.language import jit, tl
 
 PAGE = tl.constexpr(64)
-TILE = tl.constexpr(64)  # of tokens, and of block-table entries
 
 
 @jit(do_not_specialize=("count",))
@@ -22,24 +21,28 @@ def scatter_kernel(values, places, target, count, BLOCK: tl.constexpr):
 @jit(do_not_specialize=("tokens", "chunks"))
 def prepare_kernel(
     chunk_slots, first_positions, starts, given_ids, slot_rows,
-    ids, positions, slots, lengths, block_tables, tokens, chunks, WIDTH: tl.constexpr,
+    ids, positions, slots, lengths, block_tables, tokens, chunks, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """A program per chunk, and one for the padding behind the last: tokens [starts[chunks], tokens) go nowhere."""
+    """Grid (chunks + 1, any). The programs of a chunk take turns at tiles of its block table, of which only the entries
+    in use are copied, and of its tokens. Behind the last chunk is padding: tokens [starts[chunks], tokens) go nowhere.
+    """
     chunk = tl.program_id(0)
+    mine, stride = tl.program_id(1) * TILE, tl.num_programs(1) * TILE
     begin = tl.load(starts + chunk)
     place = tl.arange(0, TILE)
     if chunk < chunks:
         count = tl.load(starts + chunk + 1) - begin
         first = tl.load(first_positions + chunk)
         length = tl.where(count > 0, first + count, 0)
-        tl.store(lengths + chunk, length)
+        tl.store(lengths + chunk, length, mask=mine == 0)
         row = slot_rows + tl.load(chunk_slots + chunk).to(tl.int64) * (WIDTH + 1)
-        for some in range(0, tl.cdiv(length, PAGE), TILE):
-            inside = some + place < WIDTH
+        used = tl.minimum(tl.cdiv(length, PAGE), WIDTH)
+        for some in range(mine, used, stride):
+            inside = some + place < used
             blocks = tl.load(row + 1 + some + place, mask=inside, other=0)
             tl.store(block_tables + chunk.to(tl.int64) * WIDTH + some + place, blocks, mask=inside)
         drawn = tl.load(row)
-        for some in range(0, count, TILE):
+        for some in range(mine, count, stride):
             inside = some + place < count
             given = tl.load(given_ids + begin + some + place, mask=inside, other=0)
             position = first + some + place
@@ -48,7 +51,7 @@ def prepare_kernel(
             tl.store(positions + begin + some + place, position, mask=inside)
             tl.store(slots + begin + some + place, block * PAGE + position % PAGE, mask=inside)
     else:
-        for some in range(begin, tokens, TILE):
+        for some in range(begin + mine, tokens, stride):
             inside = some + place < tokens
             tl.store(ids + some + place, tl.zeros([TILE], tl.int32), mask=inside)
             tl.store(positions + some + place, tl.zeros([TILE], tl.int32), mask=inside)

@@ -9,7 +9,7 @@ import torch
 
 from ..gpu.language import cdiv
 from .gpu import copy_blocks_kernel, keep_drawn_kernel, prepare_kernel, scatter_kernel
-from .gpu_table import COPY_BLOCK, SCATTER_BLOCK
+from .gpu_table import COPY_BLOCK, PREPARE_PROGRAMS, PREPARE_TILE, PREPARE_WARPS, SCATTER_BLOCK
 
 
 def scatter(values: torch.Tensor, places: torch.Tensor, target: torch.Tensor) -> None:
@@ -35,9 +35,11 @@ def prepare(
         raise ValueError(
             f"starts {len(starts)}, slot_rows {tuple(slot_rows.shape)}: expected {chunks + 1}, {width + 1}"
         )
-    prepare_kernel[(chunks + 1,)](
+    programs = min(PREPARE_PROGRAMS, cdiv(max(width, tokens), PREPARE_TILE))
+    prepare_kernel[(chunks + 1, programs)](
         chunk_slots, first_positions, starts, given_ids, slot_rows,
-        ids, positions, slots, lengths, block_tables, tokens, chunks, WIDTH=width, num_warps=1,
+        ids, positions, slots, lengths, block_tables, tokens, chunks,
+        WIDTH=width, TILE=PREPARE_TILE, num_warps=PREPARE_WARPS,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..gpu.compiling import Specialisation
 from .gpu import copy_blocks_kernel, keep_drawn_kernel, prepare_kernel, scatter_kernel
-from .gpu_table import COPY_BLOCK, SCATTER_BLOCK
+from .gpu_table import COPY_BLOCK, PREPARE_TILE, PREPARE_WARPS, SCATTER_BLOCK
 
 WIDTH = 131072 // 64
 WORDS = 8 * 64 * 128 // 2  # of one layer's keys in bfloat16
@@ -15,7 +15,7 @@ WORDS = 8 * 64 * 128 // 2  # of one layer's keys in bfloat16
 def specialisations() -> Iterator[Specialisation]:
     yield _of(scatter_kernel, "values places target", "count", {"BLOCK": SCATTER_BLOCK}, 4)
     inputs = "chunk_slots first_positions starts given_ids slot_rows ids positions slots lengths block_tables"
-    yield _of(prepare_kernel, inputs, "tokens chunks", {"WIDTH": WIDTH}, 1)
+    yield _of(prepare_kernel, inputs, "tokens chunks", {"WIDTH": WIDTH, "TILE": PREPARE_TILE}, PREPARE_WARPS)
     kept = {"WIDTH": WIDTH, "BLOCK": SCATTER_BLOCK}
     yield _of(keep_drawn_kernel, "drawn row_slots slot_rows", "rows", kept, 4)
     yield _of(copy_blocks_kernel, "sources targets cache", "blocks", {"WORDS": WORDS, "BLOCK": COPY_BLOCK}, 8)

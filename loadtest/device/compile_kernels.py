@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from triolet.kernels.gpu.catalogue import every_specialisation
-from triolet.kernels.gpu.compiling import compile_for, faults
+from triolet.kernels.gpu.compiling import SHARED_LIMIT, compile_for, faults
 
 
 def compiled(job: tuple[int, int]) -> dict[str, Any]:  # Any: a JSON object
@@ -67,11 +67,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m triolet.loadtest.device.compile_kernels", description=__doc__)
     parser.add_argument("--only", default="", help="one operation, such as paged_attention")
-    parser.add_argument("--capability", type=int, action="append", help="80 or 90; both unless given")
+    parser.add_argument("--capability", type=int, action="append", help="80, 86, 89 or 90; all unless given")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
     options = parser.parse_args()
-    todo = jobs(options.only, options.capability or [80, 90])
+    todo = jobs(options.only, options.capability or list(SHARED_LIMIT))
     if not todo:
         sys.exit(f"no kernel to compile: --only {options.only!r} names no operation of the catalogue")
     with ProcessPoolExecutor(options.processes) as pool:

@@ -52,9 +52,15 @@ def random_weights(spec: ModelSpec, seed: int = 0) -> DecoderWeights:
     ones = np.ones(hidden, np.float32)
     layers = tuple(
         LayerWeights(
-            q=matrix(query, hidden), k=matrix(kv, hidden), v=matrix(kv, hidden), o=matrix(hidden, query),
-            gate=matrix(spec.mlp_size, hidden), up=matrix(spec.mlp_size, hidden), down=matrix(hidden, spec.mlp_size),
-            input_norm=ones, post_norm=ones,
+            q=matrix(query, hidden),
+            k=matrix(kv, hidden),
+            v=matrix(kv, hidden),
+            o=matrix(hidden, query),
+            gate=matrix(spec.mlp_size, hidden),
+            up=matrix(spec.mlp_size, hidden),
+            down=matrix(hidden, spec.mlp_size),
+            input_norm=ones,
+            post_norm=ones,
         )
         for _ in range(spec.num_layers)
     )

@@ -20,12 +20,14 @@ from triolet.kernels.gemm.gpu_weights import (
 )
 from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine
 from triolet.loadtest.device.gpu_check import drawn
-from triolet.loadtest.device.gpu_timing import best, microseconds
+from triolet.loadtest.device.gpu_rivals import gemlite_linear
+from triolet.loadtest.device.gpu_timing import beside, microseconds
 
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))  # N, K: attention's output, gate or up, down
 FEW = 32  # rows up to which 4-bit weights must win by the bytes they save
 W4_ROWS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096)
 OTHER_ROWS = (1, 16, 64, 256, 4096)
+GEMLITE_ROWS = (1, 16, 64, 1024)
 
 
 def packed_w4(n: int, k: int) -> PackedLinear:
@@ -33,18 +35,16 @@ def packed_w4(n: int, k: int) -> PackedLinear:
     return pack_w4(integers, scales, zeros, 128)
 
 
-def cublas_us(m: int, n: int, k: int) -> float:
+def against_cublas(time: float, m: int, n: int, k: int) -> Figures:
     x, w, out = drawn(1, m, k).bfloat16(), drawn(2, n, k).bfloat16(), torch.empty(m, n, dtype=torch.bfloat16)
-    return microseconds(partial(torch.mm, x, w.T, out=out))
+    return beside(time, {"cublas": partial(torch.mm, x, w.T, out=out)})
 
 
-def figures_of(time: float, rival: float, weight: PackedLinear, m: int, machine: Machine) -> Figures:
-    """Beside the rival's: the rate of arithmetic, and the share of the bandwidth that the weights alone take."""
+def figures_of(time: float, weight: PackedLinear, m: int, machine: Machine) -> Figures:
+    """The rate of arithmetic, and the share of the bandwidth that the weights alone take."""
     read = sum(part.nbytes for part in (weight.weight, weight.scales, weight.offsets) if part is not None)
     return {
         "us": time,
-        "rival_us": rival,
-        "speedup": rival / time,
         "tflops": 2e-6 * m * weight.n * weight.k / time,
         "weights_of_copy": read / time / 1e3 / machine.limit("copy_gb_s"),
     }
@@ -57,7 +57,7 @@ def packed(pack: Callable[[int, int], PackedLinear], m: int, n: int, k: int, mac
     space = torch.empty(workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
     gemm = w4a16_gemm if weight.format == "w4a16" else w8a16_gemm
     time = microseconds(partial(gemm, x, weight, capability=machine.capability, out=out, workspace=space))
-    return figures_of(time, cublas_us(m, n, k), weight, m, machine)
+    return figures_of(time, weight, m, machine) | against_cublas(time, m, n, k)
 
 
 def fp8(m: int, n: int, k: int, machine: Machine) -> Figures:
@@ -77,8 +77,7 @@ def fp8(m: int, n: int, k: int, machine: Machine) -> Figures:
                 torch._scaled_mm, x, weight.weight.T, scale_a=a, scale_b=b, out_dtype=torch.bfloat16,
                 use_fast_accum=fast,
             )  # fmt: skip
-    name, rival, refused = best(rivals)
-    return figures_of(time, rival, weight, m, machine) | {"rival": name, "refused": str(refused)}
+    return figures_of(time, weight, m, machine) | beside(time, rivals)
 
 
 def int8(m: int, n: int, k: int, machine: Machine) -> Figures:
@@ -87,7 +86,17 @@ def int8(m: int, n: int, k: int, machine: Machine) -> Figures:
     out = torch.empty(m, n, dtype=torch.bfloat16)
     space = torch.empty(workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
     time = microseconds(partial(w8a8_gemm, x, scales, weight, capability=machine.capability, out=out, workspace=space))
-    return figures_of(time, cublas_us(m, n, k), weight, m, machine)
+    return figures_of(time, weight, m, machine) | against_cublas(time, m, n, k)
+
+
+def gemlite(m: int, n: int, k: int, machine: Machine) -> Figures:
+    """4-bit weights of one quantisation, ours beside gemlite's."""
+    integers, scales, zeros = quantise_w4(drawn(2, n, k), 128, False)
+    assert zeros is not None
+    x = drawn(1, m, k).bfloat16()
+    theirs = gemlite_linear(integers, scales, zeros)
+    ours = packed(packed_w4, m, n, k, machine)
+    return ours | beside(ours["us"], {"gemlite": lambda: theirs(x)})
 
 
 def w4_goal(m: int, n: int, k: int) -> Goal:
@@ -111,4 +120,6 @@ def cases(dry: bool) -> list[Case]:
             Case(f"fp8 {m}x{n}x{k}", partial(fp8, m, n, k), goal),
             Case(f"int8 {m}x{n}x{k}", partial(int8, m, n, k)),
         ]
-    return found
+    return found + [
+        Case(f"rival: gemlite w4 {m}x{n}x{k}", partial(gemlite, m, n, k)) for n, k in SHAPES[:2] for m in GEMLITE_ROWS
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,8 @@ from triolet.kernels.silu_mul.gpu_launch import silu_mul
 from triolet.loadtest.device.gpu_case import Case, Figures, Machine
 from triolet.loadtest.device.gpu_check import drawn
 from triolet.loadtest.device.gpu_correct_sampling import records, staged
-from triolet.loadtest.device.gpu_timing import microseconds
+from triolet.loadtest.device.gpu_rivals import Work, liger_rms_norm, liger_silu_mul
+from triolet.loadtest.device.gpu_timing import beside, microseconds
 
 HIDDEN, GATED, VOCAB = 4096, 14336, 128256
 HEADS, KV_HEADS, HEAD = 32, 8, 128
@@ -59,6 +61,13 @@ def time_rope(rows: int, machine: Machine) -> Figures:
     return of_copy(microseconds(run), 2 * qkv.nbytes, machine)
 
 
+def liger(run: Callable[[int, Machine], Figures], make: Callable[[int], Work], rows: int, machine: Machine) -> Figures:
+    """One of ours beside liger-kernel's."""
+    theirs = make(rows)
+    ours = run(rows, machine)
+    return ours | beside(ours["us"], {"liger": theirs})
+
+
 def time_gather(rows: int, machine: Machine) -> Figures:
     table, ids = drawn(1, VOCAB, HIDDEN).bfloat16(), torch.randint(0, VOCAB, (rows,)).int()
     out = torch.empty(rows, HIDDEN, dtype=torch.bfloat16)
@@ -67,7 +76,7 @@ def time_gather(rows: int, machine: Machine) -> Figures:
 
 
 def time_sampler(rows: int, asked: str, machine: Machine) -> Figures:
-    """Rows of bfloat16 logits; without what none of them asks for, as a step is launched."""
+    """Rows of float32 logits; without what none of them asks for, as a step is launched."""
     logits = 4 * drawn(1, rows, VOCAB)
     fields = SAMPLERS[asked]
     device_rows = staged(records((fields,) * rows), np.zeros(0, np.int32), VOCAB, machine.place)
@@ -75,10 +84,10 @@ def time_sampler(rows: int, asked: str, machine: Machine) -> Figures:
     workspace = make_workspace(rows, VOCAB, machine.capability, machine.place)
     out = make_sampled(rows, machine.place)
     run = partial(
-        sampling.sample, logits.bfloat16(), device_rows, workspace, out, capability=machine.capability,
+        sampling.sample, logits, device_rows, workspace, out, capability=machine.capability,
         filters=bool(fields.keys() & {"top_k", "top_p"}), reports="top" in fields,
     )  # fmt: skip
-    return of_copy(microseconds(run), 2 * rows * VOCAB, machine)
+    return of_copy(microseconds(run), 4 * rows * VOCAB, machine)
 
 
 def cases(dry: bool) -> list[Case]:
@@ -94,4 +103,11 @@ def cases(dry: bool) -> list[Case]:
         Case(f"sampler {asked} {rows} rows", partial(time_sampler, rows, asked))
         for asked in SAMPLERS
         for rows in (1, 64)
-    ]
+    ] + [
+        Case(f"rival: liger {name} {rows} rows", partial(liger, run, make, rows))
+        for name, run, make in (
+            ("rms_norm", time_rms_norm, lambda rows: liger_rms_norm(rows, HIDDEN)),
+            ("silu_mul", time_silu_mul, lambda rows: liger_silu_mul(rows, GATED)),
+        )
+        for rows in (64, 8192)
+    ]  # fmt: skip

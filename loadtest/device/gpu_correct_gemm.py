@@ -22,7 +22,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_w4,
 )
 from triolet.loadtest.device.gpu_case import Case, Figures, Machine
-from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse
+from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, within
 
 Tensor = torch.Tensor
 Shape = tuple[int, int, int]  # M, N, K
@@ -107,6 +107,17 @@ def check_bf16(strict: bool, shape: Shape, machine: Machine) -> Figures:
     return no_worse(out, plain, gemm_reference(x, weight.weight, bias, residual))
 
 
+def check_logits(strict: bool, shape: Shape, machine: Machine) -> Figures:
+    """bfloat16 operands whose sums are kept as float32: the head. Only the order of sums is free."""
+    m, n, k = shape
+    weight, x = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16()
+    out = torch.full((m, n), torch.nan, dtype=torch.float32)
+    bf16_gemm(x, weight, capability=machine.capability, out=out, strict=strict)
+    exact = gemm_reference(x, weight.weight, None, None)
+    allowed = 2 * k * 2.0**-24 * (x.double().abs() @ weight.weight.double().abs().T)
+    return {"error": within(out, exact, allowed, "a logit"), "allowed": float(allowed.max())}
+
+
 def planted(name: str, old: str, new: str, machine: Machine) -> Figures:
     with fault(gpu_launch_packed, name, old, new):
         return check_packed(partial(w4, 128, True), (5, 128, 256), machine)
@@ -123,6 +134,8 @@ def cases(dry: bool) -> list[Case]:
         **{f"fp8 by {scales}": partial(check_fp8, scales) for scales in FP8_SCALES},
         "bf16": partial(check_bf16, False),
         "bf16 strict": partial(check_bf16, True),
+        "logits": partial(check_logits, False),
+        "logits strict": partial(check_logits, True),
     }
     found = [
         _case(name, check, (rows, 128 if dry else 200, 256 if dry else _uneven_k(name)))

@@ -1,25 +1,28 @@
 """The suite's memory: a JSON line for every case begun and finished, so that a run that was cut goes on where it was.
 
-A case that was begun twice and never finished took the process with it: it is a crash, and is not begun again.
+A case that was begun several times and never finished took the whole run with it: it is a crash, and is not begun
+again. A case that the run itself cut short, for want of time, is as if it had not been begun.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 
 from triolet.loadtest.device.gpu_case import Finding, Machine
 
-ATTEMPTS = 2
+ATTEMPTS = 3
 
 
 class Journal:
-    """DIR/cases.jsonl. Raises ValueError where the folder holds another machine's run."""
+    """DIR/cases.jsonl, for several threads. Raises ValueError where the folder holds another machine's run."""
 
     def __init__(self, folder: Path, machine: Machine) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "cases.jsonl"
+        self._lock = threading.Lock()
         self.findings: dict[str, Finding] = {}
         self._begun: Counter[str] = Counter()
         header = {"machine": machine.name, "capability": machine.capability, "versions": machine.versions}
@@ -35,17 +38,25 @@ class Journal:
                 raise ValueError(f"--out {folder} holds a run on {values}, this is {header}: name another folder")
             if "begun" in values:
                 self._begun[values["begun"]] += 1
+            elif "cut" in values:
+                self._begun[values["cut"]] -= 1
             elif "status" in values:
                 self.findings[values["name"]] = Finding.from_json(values)
 
     def begin(self, name: str) -> bool:
         """False where it crashed before: then that is its finding."""
         if self._begun[name] >= ATTEMPTS:
-            self.finish(Finding(name, "crashed", 0.0, note=f"the process ended in it {ATTEMPTS} times, or was cut"))
+            note = f"the whole run ended in it {ATTEMPTS} times, or was cut then"
+            self.finish(Finding(name, "crashed", 0.0, note=note))
             return False
         self._begun[name] += 1
         self._write({"begun": name})
         return True
+
+    def cut(self, name: str) -> None:
+        """The run's time is up: begun in vain."""
+        self._begun[name] -= 1
+        self._write({"cut": name})
 
     def finish(self, finding: Finding) -> None:
         self.findings[finding.name] = finding
@@ -53,7 +64,10 @@ class Journal:
 
     def _write(self, values: object) -> None:
         text = json.dumps(values)
-        # A cut may have left half a line: never write behind it.
-        broken = self._path.exists() and not self._path.read_bytes().endswith(b"\n") and self._path.stat().st_size > 0
-        with self._path.open("a") as file:
-            file.write(("\n" if broken else "") + text + "\n")
+        with self._lock, self._path.open("ab+") as file:
+            # A cut may have left half a line: never write behind it.
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    text = "\n" + text
+            file.write(text.encode() + b"\n")

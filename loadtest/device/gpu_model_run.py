@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
@@ -19,13 +20,14 @@ from triolet.models.gpu_model import GpuModel
 from triolet.models.gpu_stepper import GpuStepper, PendingStep
 from triolet.models.plan import Plan
 from triolet.models.spec import ModelSpec
-from triolet.models.step import StepResult
+from triolet.models.step import StepResult, TokenScore
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord, Step
 
 BLOCK_SIZE = 64
 IN_FLIGHT = 2
 GREEDY = Sampling(temperature=0.0)
+SCORED = Sampling(temperature=0.0, logprobs=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,17 @@ class Sizes:
 class LoadedGpuModel:
     """A model of random weights with its stepper, and the seconds its start took."""
 
-    def __init__(self, device: Device, spec: ModelSpec, quantize: str, sizes: Sizes) -> None:
+    def __init__(
+        self, device: Device, spec: ModelSpec, quantize: str, sizes: Sizes, kv_cache_dtype: str = "bfloat16"
+    ) -> None:
         began = time.perf_counter()
         weights = random_weights(spec)
         made = time.perf_counter()
         rows = min(sizes.max_step_tokens, max(sizes.max_running, 256))
         buckets = Buckets(max_tokens=sizes.max_step_tokens, max_chunks=sizes.max_running, max_rows=rows)
         self.plan: Plan = plan_gpu_memory(
-            device, spec, quantize=quantize, block_size=BLOCK_SIZE, max_model_len=sizes.max_model_len,
-            buckets=buckets, gpu_memory=None, kv_cache_memory=sizes.kv_bytes,
+            device, spec, quantize=quantize, kv_cache_dtype=kv_cache_dtype, block_size=BLOCK_SIZE,
+            max_model_len=sizes.max_model_len, buckets=buckets, gpu_memory=None, kv_cache_memory=sizes.kv_bytes,
         )  # fmt: skip
         stages: dict[str, float] = {}
 
@@ -59,8 +63,9 @@ class LoadedGpuModel:
 
         with packed_once(device.place):
             self.model = GpuModel(
-                device, spec, weights, quantize=quantize, num_blocks=self.plan.num_blocks, block_size=BLOCK_SIZE,
-                max_model_len=sizes.max_model_len, buckets=buckets, on_progress=note,
+                device, spec, weights, quantize=quantize, kv_cache_dtype=kv_cache_dtype,
+                num_blocks=self.plan.num_blocks, block_size=BLOCK_SIZE, max_model_len=sizes.max_model_len,
+                buckets=buckets, on_progress=note,
             )  # fmt: skip
         self.stepper = GpuStepper(self.model)
         self.spec, self.quantize = spec, quantize
@@ -68,9 +73,10 @@ class LoadedGpuModel:
             "made_weights_s": made - began,
             **{f"{stage} done_s": seconds for stage, seconds in stages.items()},
             "ready_s": time.perf_counter() - made,
-            "graphs": len(buckets.graphs()),
+            "graphs": buckets.graph_count,
         }
         self._next = self._steps = 0
+        self._scores: dict[int, list[TokenScore]] = {}  # of the sequences that are asked for theirs
         self._pending: deque[PendingStep] = deque()
 
     def growth(self) -> Figures:
@@ -108,6 +114,41 @@ class LoadedGpuModel:
         seconds = time.perf_counter() - began
         self._drop(names)
         return seconds
+
+    def scores(
+        self, prompts: Sequence[Sequence[int]], steps: int, *, strict: bool, cut: int = 0
+    ) -> list[list[TokenScore]]:
+        """Greedy tokens of these prompts in one batch, each with its log probability and those of the best five.
+
+        Prompts longer than `cut` are computed in two chunks, of which the first has so many tokens.
+        """
+        names = range(self._next, self._next + len(prompts))
+        self._next += len(prompts)
+        found: dict[int, list[TokenScore]] = {name: [] for name in names}
+        self._scores = found
+        each = -(-(max(map(len, prompts)) + steps + 1) // BLOCK_SIZE)
+        for index, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
+            record = SequenceRecord(
+                sequence=name, tokens=tuple(prompt), prompt_tokens=len(prompt), sampling=SCORED, stop_token_ids=(),
+                strict=strict,
+            )  # fmt: skip
+            blocks = tuple(range(index * each, (index + 1) * each))
+            start = cut if 0 < cut < len(prompt) else 0
+            if start:
+                self._begin([Chunk(sequence=name, start=0, count=start, sample=False, blocks=blocks)], [record])
+            last = Chunk(sequence=name, start=start, count=len(prompt) - start, sample=True)
+            self._begin([last] if start else [structs.replace(last, blocks=blocks)], [] if start else [record])
+        for step in range(steps):
+            self._begin(
+                [
+                    Chunk(sequence=name, start=len(prompt) + step, count=1, sample=True)
+                    for name, prompt in zip(names, prompts, strict=True)
+                ]
+            )
+        self._drain()
+        self._drop(names)
+        self._scores = {}
+        return list(found.values())
 
     def _prefill(self, batch: int, prompt: int, more: int) -> tuple[range, int]:
         """Sequence numbers, and the blocks given; whole prompts, as many in a step as fit."""
@@ -152,6 +193,9 @@ class LoadedGpuModel:
         result: StepResult = self._pending.popleft().finish()
         faults = {chunk.error for chunk in result.chunks if chunk.error}
         require(not faults, f"a step failed: {', '.join(faults)}")
+        for chunk in result.chunks:
+            if chunk.sequence in self._scores:
+                self._scores[chunk.sequence] += chunk.logprobs
 
     def _drain(self) -> None:
         while self._pending:

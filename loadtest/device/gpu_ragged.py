@@ -73,8 +73,9 @@ class Ragged:
         """The table's; interpreted, one of few programs and small tiles."""
         form = self.form
         found = choose_launch(
-            machine.capability, form.size, self.keys.element_size(), len(self.lengths), self.real, strict=form.strict
-        )
+            machine.capability, form.size, self.keys.element_size(), len(self.lengths), self.real,
+            multiprocessors=machine.multiprocessors, strict=form.strict,
+        )  # fmt: skip
         if not machine.dry:
             return found
         few = replace(found.decode, programs=3 * form.kv_heads, least_share=1)

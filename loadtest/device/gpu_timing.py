@@ -6,10 +6,13 @@ enqueued, so no launch from the host is inside the measured time; that of the gr
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Callable
 
 import torch
+
+from triolet.loadtest.device.gpu_case import Figures
 
 FLUSH_BYTES = 256 << 20  # five times the 50 MB of L2 of an H200
 WARM_UPS, LEAST, MOST, SECONDS = 3, 10, 100, 0.12
@@ -26,8 +29,14 @@ def microseconds(work: Callable[[], object]) -> float:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    collecting = gc.isenabled()
+    gc.disable()  # a kernel that is collected in mid-capture unloads its module, which ends the capture
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    finally:
+        if collecting:
+            gc.enable()
     first = _replay(graph, 3)
     return statistics.median(_replay(graph, max(LEAST, min(MOST, int(SECONDS / (min(first) * 1e-6))))))
 
@@ -49,17 +58,29 @@ def _replay(graph: torch.cuda.CUDAGraph, times: int) -> list[float]:
     return [1e3 * begin.elapsed_time(end) for begin, end in pairs]
 
 
-def best(works: dict[str, Callable[[], object]]) -> tuple[str, float, dict[str, str]]:
-    """(name, microseconds) of the fastest, and why others did not run. ("", inf) where none did."""
-    found, name, refused = float("inf"), "", dict[str, str]()
-    for candidate, work in works.items():
+def timed(works: dict[str, Callable[[], object]]) -> tuple[dict[str, float], dict[str, str]]:
+    """Microseconds of each that runs, and why the others do not: other people's code may raise anything."""
+    times: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for name, work in works.items():
         try:
-            time = microseconds(work)
-        except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+            times[name] = microseconds(work)
+        except Exception as error:
             if "CUDA error" in str(error):
-                raise
-            refused[candidate] = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-            continue
-        if time < found:
-            name, found = candidate, time
-    return name, found, refused
+                raise  # the device is lost, or will be
+            refused[name] = reason(error)
+    return times, refused
+
+
+def reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:120]
+
+
+def beside(time: float, works: dict[str, Callable[[], object]]) -> Figures:
+    """Each rival's microseconds, and how often `time` goes into those of the fastest. No speedup where none ran."""
+    times, refused = timed(works)
+    figures: Figures = {f"{name}_us": value for name, value in times.items()}
+    if times:
+        rival = min(times, key=times.__getitem__)
+        figures |= {"rival": rival, "rival_us": times[rival], "speedup": times[rival] / time}
+    return figures | ({"refused": str(refused)} if refused else {})

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from triolet.kernels.embedding import gpu_launch as embedding_launch
 from triolet.kernels.gemm import gpu_launch as gemm_launch
 from triolet.kernels.gemm.gpu_table import MEBIBYTE, TABLES, Few, Launch, Library, LinearFormat, Many, launch_for
 from triolet.kernels.gemm.gpu_weights import (
@@ -27,6 +28,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_int8,
 )
 from triolet.kernels.gpu.table import Row, choose
+from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
 from triolet.kernels.rms_norm import gpu_launch as rms_norm_launch
 from triolet.kernels.rope import gpu_launch as rope_launch
 from triolet.kernels.sampling import gpu_buffers
@@ -43,6 +45,7 @@ ALIKE = 2e-2  # of the largest value: two orders of sums, each rounded to bfloat
 # What a field may become, from what it is. Fields that are not here stay.
 NEIGHBOURS: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # Any: a field's value
     "block_n": lambda size: (64, 128, 256),
+    "resident": lambda number: (number - 1, number + 1),
     "programs": lambda number: (number // 2, number * 3 // 2, number * 2),
     "max_split": lambda split: (split // 2, 2 * split) if split > 1 else (2,),
     "least_share": lambda pages: (1, 2, 4),
@@ -123,12 +126,16 @@ def attention(kind: str, cache: str, machine: Machine) -> Figures:
     launch, alike = batch.launch(machine), Alike()
 
     def run(candidate: Any) -> float:  # Any: a decode or a prefill launch
+        if isinstance(candidate, DecodeLaunch):
+            candidate = replace(candidate, programs=candidate.resident * machine.multiprocessors)
         changed = replace(launch, **{kind: candidate})
         plan, workspace = batch.prepare(changed)
         alike.check(cache, batch.attend(changed, plan, workspace)[: batch.real])
         return microseconds(lambda: batch.attend(changed, plan, workspace))
 
-    return tune(list(neighbours(getattr(launch, kind))), run, None, machine)
+    # As the table has it: programs follow from the device.
+    of_table = replace(launch.decode, programs=0) if kind == "decode" else launch.prefill
+    return tune(list(neighbours(of_table)), run, None, machine)
 
 
 def packed_for(kind: LinearFormat, n: int, k: int) -> PackedLinear:
@@ -227,6 +234,7 @@ def cases(dry: bool) -> list[Case]:
     small: tuple[tuple[str, ModuleType, str, int, Callable[[Machine], Figures]], ...] = (
         ("rms_norm", rms_norm_launch, "TABLE", rows_bench.HIDDEN, partial(rows_bench.time_rms_norm, 8192)),
         ("silu_mul", silu_mul_launch, "TILES", rows_bench.GATED, partial(rows_bench.time_silu_mul, 8192)),
+        ("gather", embedding_launch, "TABLE", rows_bench.HIDDEN, partial(rows_bench.time_gather, 8192)),
         ("rope decode", rope_launch, "TABLE", 64, partial(rows_bench.time_rope, 64)),
         ("rope prefill", rope_launch, "TABLE", 8192, partial(rows_bench.time_rope, 8192)),
         ("sampler", gpu_buffers, "TABLE", rows_bench.VOCAB, partial(rows_bench.time_sampler, 64, "top-k and top-p")),

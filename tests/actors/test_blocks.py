@@ -10,6 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from triolet.actors.blocks import BlockPool, LedgerError, blocks_for
 from triolet.actors.prefix_keys import PrefixKeys
 
+Namespace = tuple[str, str, str, str]  # tenant, adapter, cache salt, determinism
+
 
 def test_a_token_beyond_a_full_block_needs_another_one() -> None:
     assert [blocks_for(tokens) for tokens in (0, 1, 64, 65, 128)] == [0, 1, 1, 2, 2]
@@ -137,15 +139,15 @@ def tokens(number: int) -> tuple[int, ...]:
 @given(
     st.lists(st.integers(0, 3), max_size=4),
     st.lists(st.integers(0, 3), max_size=4),
-    st.tuples(*[st.sampled_from(("", "a", "b", "ab"))] * 3),
-    st.tuples(*[st.sampled_from(("", "a", "b", "ab"))] * 3),
+    st.tuples(*[st.sampled_from(("", "a", "b", "ab"))] * 4),
+    st.tuples(*[st.sampled_from(("", "a", "b", "ab"))] * 4),
 )
 def test_keys_are_equal_for_equal_prefixes_of_one_namespace_alone(
-    first: list[int], second: list[int], one: tuple[str, str, str], other: tuple[str, str, str]
+    first: list[int], second: list[int], one: Namespace, other: Namespace
 ) -> None:
     keys = PrefixKeys(b"secret")
 
-    def chain(namespace: tuple[str, str, str], blocks: list[int]) -> Iterator[bytes]:
+    def chain(namespace: Namespace, blocks: list[int]) -> Iterator[bytes]:
         key = keys.root(*namespace)
         for block in blocks:
             yield (key := keys.extend(key, tokens(block)))
@@ -156,14 +158,14 @@ def test_keys_are_equal_for_equal_prefixes_of_one_namespace_alone(
 
 def test_another_secret_gives_other_keys() -> None:
     one, other = PrefixKeys(b"one"), PrefixKeys(b"other")
-    root = one.root("", "", "")
-    assert root != other.root("", "", "")
+    root = one.root("", "", "", "")
+    assert root != other.root("", "", "", "")
     assert one.extend(root, tokens(0)) != other.extend(root, tokens(0))
 
 
 def test_a_tenant_with_a_lone_surrogate_is_a_namespace_like_any_other() -> None:
     keys = PrefixKeys(b"secret")
-    assert keys.root("\ud800", "", "") != keys.root("\ud801", "", "")
+    assert keys.root("\ud800", "", "", "") != keys.root("\ud801", "", "", "")
 
 
 class PoolMachine(RuleBasedStateMachine):

@@ -134,8 +134,8 @@ def test_nobody_waits_for_a_less_urgent_sequence_to_compute_a_shared_prefix() ->
     assert 2 in counts(bench)
 
 
-def test_a_prefix_is_not_shared_with_another_tenant_salt_or_adapter() -> None:
-    for other in ({"tenant": "t"}, {"cache_salt": "s"}, {"adapter": "l"}):
+def test_a_prefix_is_not_shared_with_another_tenant_salt_adapter_or_determinism() -> None:
+    for other in ({"tenant": "t"}, {"cache_salt": "s"}, {"adapter": "l"}, {"determinism": "strict"}):
         bench = Bench()
         bench.send(admit("a", text(200)))
         bench.step()
@@ -179,6 +179,32 @@ def test_generated_text_is_cached_for_the_next_turn_of_a_conversation(in_flight:
     assert counts(bench) == {2: 2}
     assert bench.state.totals.prefix_hit_tokens == 64
     assert [message.cached_tokens for message in bench.texts() if isinstance(message, OpenChoice)] == [0, 64]
+
+
+@pytest.mark.parametrize(("determinism", "cached"), [("default", 192), ("strict", 128)])
+def test_a_strict_answer_is_not_cached_for_the_next_turn_but_its_prompt_is(determinism: str, cached: int) -> None:
+    bench = Bench()
+    bench.send(admit("a", text(130), max_tokens=100, determinism=determinism))
+    while bench.state.table.requests:
+        bench.step(token=7)
+    bench.send(admit("b", (*text(130), *[7] * 100), determinism=determinism))
+    assert counts(bench) == {2: 230 - cached}
+
+
+@pytest.mark.parametrize(("determinism", "start"), [("default", 192), ("strict", 128)])
+def test_a_strict_sequence_comes_back_with_its_prompt_cached_and_computes_its_answer(
+    determinism: str, start: int
+) -> None:
+    """Even if the answer's block has come into the cache by another's prompt: it would have other bits there."""
+    bench = Bench(worker=ready(max_running=1, max_step_tokens=512))
+    bench.send(admit("a", text(130), max_tokens=100, determinism=determinism))
+    while len(bench.state.table.sequences[1].generated) < 80:
+        bench.step(token=7)
+    bench.send(admit("turn", (*text(130), *[7] * 80), max_tokens=1, priority=-1, determinism=determinism))
+    bench.step()
+    assert bench.state.totals.preemptions == 1
+    (chunk,) = bench.step().chunks
+    assert (chunk.sequence, chunk.start, chunk.count, chunk.sample) == (1, start, 210 - start, True)
 
 
 def test_nobody_takes_the_blocks_that_a_preemption_left_over_before_the_preempted_one() -> None:

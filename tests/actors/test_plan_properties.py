@@ -37,6 +37,7 @@ def lives(draw: st.DrawFn) -> Life:
             n=draw(st.sampled_from((1, 1, 2))),
             priority=draw(st.sampled_from((0, 0, 1))),
             tenant=draw(st.sampled_from(("", "t"))),
+            determinism=draw(st.sampled_from(("default", "strict"))),
             arrival_time=float(draw(st.integers(0, 3))),
         )
 
@@ -129,13 +130,14 @@ def test_the_same_events_give_the_same_plans(life: Life) -> None:
 @given(lives())
 def test_tables_share_blocks_only_for_equal_prefixes_of_one_namespace(life: Life) -> None:
     def check(bench: Bench, step: Step) -> None:
-        holders: dict[int, tuple[str, int, tuple[int, ...]]] = {}
+        holders: dict[int, tuple[str, str, int, tuple[int, ...]]] = {}
         for sequence in bench.state.table.sequences.values():
             for place, block in enumerate(sequence.blocks):
                 if bench.state.table.pool.references(block) > 1:
                     prefix = sequence.tokens_between(0, (place + 1) * 64)
                     assert len(prefix) == (place + 1) * 64
-                    what = (sequence.live.generate.tenant, place, prefix)
+                    generate = sequence.live.generate
+                    what = (generate.tenant, generate.determinism, place, prefix)
                     assert holders.setdefault(block, what) == what
 
     live(life, check)

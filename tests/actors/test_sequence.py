@@ -11,7 +11,7 @@ def sequence(prompt: tuple[int, ...], *, max_tokens: int = 10, index: int = 0, *
     message = admit("a", prompt, max_tokens=max_tokens, **fields)
     live = LiveRequest(message.request, stop_token_ids=(), eos_token_ids=(), credit=100)
     keys = PrefixKeys(b"test")
-    return Sequence(1, live, index, Prompt(prompt, keys.root("", "", ""), keys), len(prompt) + max_tokens)
+    return Sequence(1, live, index, Prompt(prompt, keys.root("", "", "", "default"), keys), len(prompt) + max_tokens)
 
 
 def test_unread_tokens_count_as_tokens_but_have_no_ids() -> None:
@@ -52,6 +52,20 @@ def test_a_record_carries_what_was_generated() -> None:
     it.generated = [7, 8]
     record = it.record()
     assert (record.tokens, record.prompt_tokens) == ((1, 2, 3, 7, 8), 3)
+
+
+def test_a_record_says_whether_its_request_is_strict() -> None:
+    assert not sequence(text(3)).record().strict
+    assert sequence(text(3), determinism="strict").record().strict
+
+
+def test_of_a_strict_sequence_only_blocks_of_its_prompt_may_be_cached() -> None:
+    it, strict = sequence(text(130), max_tokens=200), sequence(text(130), max_tokens=200, determinism="strict")
+    for each in (it, strict):
+        each.generated = list(range(500, 600))
+    assert (it.cacheable_blocks, it.shareable_blocks) == (3, 3)
+    assert (strict.cacheable_blocks, strict.shareable_blocks) == (2, 2)
+    assert sequence(text(128), determinism="strict").shareable_blocks == 1  # its last token is computed anyway
 
 
 def test_prompt_logprobs_are_wanted_once_and_of_prompt_rows_alone() -> None:

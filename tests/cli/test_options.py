@@ -50,12 +50,13 @@ def test_the_defaults_are_the_structs_own() -> None:
 
 def test_options_reach_their_struct() -> None:
     _, settings = _serve(
-        "some/model", "--port", "9000", "--quantize", "int8", "--max-model-len", "2048", "--kv-cache-memory", "2GiB",
-        "--max-body-bytes", "1MiB", "--api-key", "one", "--api-key", "two", "--drain-timeout", "1.5", "--inline",
+        "some/model", "--port", "9000", "--quantize", "fp8", "--kv-cache-dtype", "int8", "--max-model-len", "2048",
+        "--kv-cache-memory", "2GiB", "--max-body-bytes", "1MiB", "--api-key", "one", "--api-key", "two",
+        "--drain-timeout", "1.5", "--inline",
     )  # fmt: skip
     assert settings is not None
     assert settings.engine == EngineSettings(
-        model="some/model", quantize="int8", max_model_len=2048, kv_cache_memory=2 << 30
+        model="some/model", quantize="fp8", kv_cache_dtype="int8", max_model_len=2048, kv_cache_memory=2 << 30
     )
     assert settings.limits.max_body_bytes == 1 << 20
     assert (settings.port, settings.api_keys) == (9000, ("one", "two"))
@@ -66,6 +67,7 @@ def test_options_reach_their_struct() -> None:
     "arguments",
     [
         ("--port", "65536"), ("--port", "x"), ("--threads", "0"), ("--kv-cache-memory", "lots"), ("--quantize", "int3"),
+        ("--kv-cache-dtype", "int4"),
         ("--device", "tpu"), ("--drain-timeout", "-1"), ("--stall-timeout", "0"), ("--max-running", "0"),
     ],
 )  # fmt: skip

@@ -153,6 +153,7 @@ def test_the_model_runs_in_the_server_s_process_when_told_to() -> None:
         (("no/such/folder",), "no folder no/such/folder"),
         (("--host", "0.0.0.0"), "--api-key"),
         (("--quantize", "fp8"), "fp8"),
+        (("--kv-cache-dtype", "fp8"), "--kv-cache-dtype fp8"),
         (("--kv-cache-memory", "1KiB"), "kv"),
         (("--max-model-len", "100000"), "100000"),
         (("--port", "99999"), "--port"),

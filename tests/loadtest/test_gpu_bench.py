@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from torch.nn.attention import SDPBackend
 
+from triolet.kernels.embedding import gpu_launch as embedding_launch
 from triolet.kernels.gemm.gpu_table import Few
 from triolet.loadtest.device import gpu_bench_attention as attention
 from triolet.loadtest.device import gpu_bench_gemm as gemm
+from triolet.loadtest.device import gpu_bench_models as models
 from triolet.loadtest.device import gpu_bench_rows as rows
+from triolet.loadtest.device import gpu_limits as limits
+from triolet.loadtest.device import gpu_timing as timing
 from triolet.loadtest.device import gpu_tuning as tuning
-from triolet.loadtest.device.gpu_case import Figures, Machine, Wrong
+from triolet.loadtest.device.gpu_case import Figures, Machine, Skip, Wrong
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
+from triolet.loadtest.device.gpu_parts import PARTS, cases_of
 from triolet.loadtest.device.gpu_ragged import Form
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
-from triolet.loadtest.device.gpu_suite import PARTS, cases_of
+from triolet.loadtest.device.gpu_rivals import liger_rms_norm
 from triolet.models.device import Growth
 from triolet.models.gpu_rehearsal import RehearsalDevice
 from triolet.models.rope_spec import RopeSpec
 from triolet.models.spec import ModelSpec
+from triolet.models.step import TokenScore
 
-MACHINE = Machine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0})
+MACHINE = Machine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
 SMALL = Form(heads=2, kv_heads=1, size=64)
 TINY_MODEL = ModelSpec(
     family="qwen3", vocab_size=120, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64,
@@ -42,10 +52,8 @@ def _run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(1)
         return float(len(done))
 
-    for module in (attention, gemm, rows, tuning):
+    for module in (attention, gemm, limits, rows, timing, tuning):
         monkeypatch.setattr(module, "microseconds", once)
-    monkeypatch.setattr(gemm, "best", lambda works: (min(works), 5.0, {}))
-    monkeypatch.setattr(attention, "best", lambda works: (min(works), 5.0, {}))
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
@@ -64,22 +72,53 @@ def test_attention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = attention.decode("bf16", MACHINE)
     read = 2 * 2 * 128 * 64 * 2  # keys and values of two sequences of 128 tokens, 64 wide, two bytes each
     assert figures["of_copy"] == pytest.approx(read / figures["us"] / 1e3 / 100)
-    assert attention.decode("int8", MACHINE)["of_bf16_time"] == pytest.approx(2 / 3)
+    assert attention.decode("int8", MACHINE)["of_bf16_time"] == pytest.approx(3 / 4)
     monkeypatch.setattr(attention, "PROMPT", 64)
-    assert attention.prefill("bf16", MACHINE)["rival"] == "math"
+    figures = attention.prefill("bf16", MACHINE)
+    assert figures["rival"] == "math"
+    assert figures["math without groups_us"] > figures["math_us"]  # it was timed later
 
 
 @pytest.mark.parametrize(
     "run",
     [
         partial(gemm.packed, gemm.packed_w4, 5, 128, 256),
-        partial(gemm.fp8, 5, 128, 256),
+        partial(gemm.fp8, 16, 128, 256),
         partial(gemm.int8, 5, 128, 256),
     ],
 )
 def test_gemms_are_measured(run: Callable[[Machine], Figures]) -> None:
     figures = run(MACHINE)
     assert figures["speedup"] == figures["rival_us"] / figures["us"]
+
+
+def test_a_rival_that_does_not_run_costs_nothing_but_its_figure() -> None:
+    def refuse() -> None:
+        raise LookupError("no such backend\nand much more")
+
+    figures = timing.beside(2.0, {"fast": list, "slow": dict, "gone": refuse})
+    assert figures == {
+        "fast_us": 1.0, "slow_us": 2.0, "rival": "fast", "rival_us": 1.0, "speedup": 0.5,
+        "refused": "{'gone': 'LookupError: no such backend'}",
+    }  # fmt: skip
+    assert timing.beside(2.0, {"gone": refuse}) == {"refused": "{'gone': 'LookupError: no such backend'}"}
+
+
+def test_a_lost_device_is_no_fault_of_a_rival() -> None:
+    def lose() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError, match="illegal"):
+        timing.beside(2.0, {"gone": lose})
+
+
+def test_rivals_that_are_not_installed_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gemlite", None)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(Skip, match="gemlite is not installed"):
+        gemm.gemlite(1, 64, 128, MACHINE)
+    with pytest.raises(Skip, match="liger"):
+        rows.liger(rows.time_rms_norm, lambda rows: liger_rms_norm(rows, 128), 3, MACHINE)
 
 
 def test_row_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,17 +157,79 @@ def test_tuning_launches_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuning.gemm("w8a8", 5, MACHINE)["gain"] == 1.0
     monkeypatch.setattr(tuning, "EVEN", [(1, 128)] * 2)
     monkeypatch.setattr(tuning, "LLAMA", SMALL)
+    monkeypatch.setattr(rows, "HIDDEN", 128)
+    monkeypatch.setattr(rows, "VOCAB", 300)
+    figures = tuning.row_kernel(embedding_launch, "TABLE", 128, partial(rows.time_gather, 3), MACHINE)
+    assert figures["paste"].startswith("Row(None, GatherLaunch(tile=")
+    assert figures["all_forms"].count("GatherLaunch") == 5  # the table's, two tiles, two numbers of warps
     figures = tuning.attention("decode", "bf16", MACHINE)
+    assert "programs=0" in figures["paste"]  # as in the table: the device says how many
+    assert len(set(re.findall(r"resident=(\d+)", figures["all_forms"]))) > 1
     assert figures["left_out_forms"] == "none"
 
 
-def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing() -> None:
+def test_limits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COPIED", 1 << 16)
+    monkeypatch.setattr(limits, "GEMMS", ((32, 48, 64), (16, 16, 16)))
+    assert limits.copy_bandwidth(MACHINE)["copy_gb_s"] == pytest.approx(2 * (1 << 16) / 1 / 1e3)  # one microsecond
+    assert limits.small_graph(MACHINE) == {"graph_us": 2.0}
+    figures = limits.bf16_gemm(MACHINE)  # the first shape takes 3 us, the second, a smaller one, 4
+    assert figures == {"bf16_tflops": pytest.approx(2e-6 * 32 * 48 * 64 / 3), "bf16_shape": "32x48x64"}
+    assert limits.fp8_gemm(MACHINE)["fp8_tflops"] > 0
+
+
+def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LoadedGpuModel(RehearsalDevice(), TINY_MODEL, "int4", Sizes(2, 4, 64, 1 << 16))
-    assert model.cold_start["graphs"] == 2
+    assert model.cold_start["graphs"] == model.model.buckets.graph_count
     seconds, _ = model.decode(2, 3, 1, 2)
     assert seconds > 0
     assert model.prefill_seconds(4) > 0
     assert model.growth() == {"allocations": 0, "compilations": 0}
+    kind = models.Kind("qwen-0.6b", "int4")
+    monkeypatch.setattr(models, "loaded", {kind: model}.__getitem__)
+    monkeypatch.setattr(models, "graph_seconds", lambda model, batch: 1e-9)
+    monkeypatch.setattr(models, "SIZES", Sizes(2, 4, 64, 1 << 16))
+    figures = models.decode(kind, 2, 3, 2, MACHINE)
+    assert figures["tokens_s"] == pytest.approx(2e6 / figures["step_us"])
+    assert 0.99 < figures["idle"] <= 1
+    assert models.prefill(kind, MACHINE)["of_bf16_gemm"] > 0
+    assert models.cold_start(kind, MACHINE)["graphs"] > 0
+
+
+def test_bits_alone_are_compared_with_those_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LoadedGpuModel(RehearsalDevice(), TINY_MODEL, "none", Sizes(3, 4, 64, 1 << 17), "int8")
+    assert models.decode_graph(model, 3)
+    known: dict[str, list[list[TokenScore]]] = {}
+    computed = model.scores
+
+    def scores(prompts: list[list[int]], steps: int, *, strict: bool, cut: int = 0) -> list[list[TokenScore]]:
+        if str(prompts) not in known:  # interpreting takes seconds: once is enough
+            known[str(prompts)] = computed(prompts, steps, strict=strict, cut=cut)
+        return [list(found) for found in known[str(prompts)]]
+
+    monkeypatch.setattr(model, "scores", scores)
+    figures = models.check_strict(model, (2, 3), (1,), 1)
+    assert figures == {"sequences": 2, "companies": 1, "tokens": 2}
+
+    def swayed(prompts: list[list[int]], steps: int, *, strict: bool, cut: int = 0) -> list[list[TokenScore]]:
+        """The last one's last log probability has another bit in company."""
+        found = scores(prompts, steps, strict=strict, cut=cut)
+        if len(prompts) > 1:
+            last = found[-1][-1]
+            found[-1][-1] = structs.replace(last, logprob=float(np.nextafter(last.logprob, 0)))
+        return found
+
+    monkeypatch.setattr(model, "scores", swayed)
+    with pytest.raises(Wrong, match="3 tokens among 1 others: other bits than alone, at token 1"):
+        models.check_strict(model, (2, 3), (1,), 1)
+
+
+@pytest.mark.parametrize(("cache", "of_a_token"), [("bfloat16", 131072), ("fp8", 67584), ("int8", 67584)])
+def test_the_roofline_counts_what_a_step_reads(cache: str, of_a_token: int) -> None:
+    """Of the 8B model: 32 layers of keys and values, 8 heads of 128; 8-bit ones with 4 bytes of scale each."""
+    weights = models.bytes_of_a_step(LLAMA_8B, "none", cache, 0)
+    assert weights == pytest.approx(2 * (LLAMA_8B.parameters - 128256 * 4096), rel=1e-3)
+    assert models.bytes_of_a_step(LLAMA_8B, "none", cache, 10) - weights == pytest.approx(10 * of_a_token)
 
 
 def test_growth_after_the_start_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

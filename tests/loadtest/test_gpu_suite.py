@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -12,17 +13,10 @@ import pytest
 
 from triolet.loadtest.device.gpu_case import Case, Figures, Finding, Goal, Machine, Skip, Wrong
 from triolet.loadtest.device.gpu_journal import ATTEMPTS, Journal
+from triolet.loadtest.device.gpu_parts import LONGEST, PARTS, SHARES, begin_until, cases_of, chosen_parts
 from triolet.loadtest.device.gpu_report import long_lines, plain_table, row_of, write_report
-from triolet.loadtest.device.gpu_suite import (
-    PARTS,
-    SHARES,
-    cases_of,
-    chosen_parts,
-    main,
-    parsed,
-    part_deadline,
-    run_case,
-)
+from triolet.loadtest.device.gpu_suite import known_figures, main
+from triolet.loadtest.device.gpu_worker import run_case
 
 SUITE = (sys.executable, "-m", "triolet.loadtest.device.gpu_suite")
 MACHINE = Machine("cpu", 90, "a machine", {"torch": "2"})
@@ -30,6 +24,10 @@ FINDING = Finding("kernels/one", "floor", 0.5, {"speedup": 1.8, "us": 3.0}, goal
 
 
 def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Path) -> None:
+    command = [*SUITE, "--out", str(tmp_path), "--dry-run", "--budget", "0.001"]
+    cut = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert cut.returncode == 0, cut.stdout[-3000:] + cut.stderr[-3000:]
+    assert "give the same command again" in cut.stdout
     done = subprocess.run([*SUITE, "--out", str(tmp_path), "--dry-run"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     result = json.loads((tmp_path / "results.json").read_text())
@@ -41,13 +39,34 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     refused = [case["note"] for name, case in by_name.items() if "planted" in name]
     assert len(refused) >= 5
     assert all(note.startswith("refused: ") for note in refused)
-    for part in set(PARTS) - {"correctness"}:
+    for part in set(PARTS) - {"correctness", "serving"}:
         assert by_name[f"{part}/*"]["note"] == "needs a GPU"
-    # Given again it has nothing left to do.
-    lines = (tmp_path / "cases.jsonl").read_text().count('"begun"')
-    again = subprocess.run([*SUITE, "--out", str(tmp_path), "--dry-run"], capture_output=True, text=True, check=False)
-    assert again.returncode == 0
-    assert (tmp_path / "cases.jsonl").read_text().count('"begun"') == lines
+    served = by_name["serving/tiny over SSE"]
+    assert served["status"] == "measured", served["note"]
+    assert served["figures"]["2:tokens_s"] > 0
+    assert " 0 left out for want of time" in done.stdout
+    begun = [line for line in (tmp_path / "cases.jsonl").read_text().splitlines() if '"begun"' in line]
+    assert len(begun) == len(set(begun)) == len(by_name) - (len(PARTS) - 2)  # all but those that need a GPU
+
+
+def test_a_run_that_is_ended_from_outside_calls_nothing_a_crash(tmp_path: Path) -> None:
+    command = [*SUITE, "--out", str(tmp_path), "--dry-run", "--only", "correctness"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()  # the first finding
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert process.returncode == 1
+    assert (tmp_path / "table.txt").exists()
+    findings = Journal(tmp_path, machine_of(tmp_path)).findings
+    assert findings
+    assert "crashed" not in {finding.status for finding in findings.values()}
+    assert not any("rms_norm" in name for name in findings)  # it did not go on either
+
+
+def machine_of(folder: Path) -> Machine:
+    header = json.loads((folder / "cases.jsonl").read_text().splitlines()[0])
+    return Machine("cpu", header["capability"], header["machine"], header["versions"])
 
 
 def found(figures: Figures, machine: Machine) -> Figures:
@@ -77,6 +96,7 @@ def raises(error: Exception, machine: Machine) -> Figures:
         (Case("a", partial(found, {"x": 0.61}), Goal("x", 0.60, 0.52, less=True)), "missed"),
         (Case("a", partial(found, {"x": 0.52}), Goal("x", 0.60, 0.52, less=True)), "target"),
         (Case("a", partial(found, {"x": float("nan")}), Goal("x", 1.7, 3.3)), "missed"),
+        (Case("a", partial(found, {"us": 3.0}), Goal("speedup", 1.7, 3.3)), "measured"),  # no rival ran
     ],
 )
 def test_what_a_case_does_is_its_status(case: Case, status: str) -> None:
@@ -102,9 +122,12 @@ def test_a_cut_run_goes_on(tmp_path: Path) -> None:
     assert set(Journal(tmp_path, MACHINE).findings) == {"kernels/one", "kernels/two"}
 
 
-def test_a_case_that_takes_the_process_with_it_is_a_crash(tmp_path: Path) -> None:
+def test_a_case_that_takes_the_whole_run_with_it_is_a_crash(tmp_path: Path) -> None:
     for _ in range(ATTEMPTS):
         assert Journal(tmp_path, MACHINE).begin("kernels/one")
+    last = Journal(tmp_path, MACHINE)
+    last.cut("kernels/one")  # by the clock, so that one did not count
+    assert last.begin("kernels/one")
     last = Journal(tmp_path, MACHINE)
     assert not last.begin("kernels/one")
     assert last.findings["kernels/one"].status == "crashed"
@@ -134,25 +157,48 @@ def test_fractions_take_their_limits_along() -> None:
     assert chosen_parts(["correctness"]) == ["correctness"]
 
 
-def test_every_part_gets_its_share_of_the_time(tmp_path: Path) -> None:
-    options = parsed(["--out", str(tmp_path), "--budget", "10", "--deadline", "1000"])
-    assert [part_deadline(part, options) for part in PARTS] == pytest.approx([670, 1000, 820, 940, 1000])
-    assert set(SHARES) == set(PARTS)
-    only = parsed(["--out", str(tmp_path), "--deadline", "1000", "--only", "kernels"])
-    assert part_deadline("kernels", only) == 1000
+def test_every_part_gets_its_share_of_the_time() -> None:
+    assert [begin_until(part, 1000.0, 10.0, shared=True) for part in PARTS] == pytest.approx(
+        [1180, 1600, 1330, 1450, 1540, 1600]
+    )
+    assert begin_until("kernels", 1000.0, 10.0, shared=False) == 1600
+    assert set(SHARES) == set(LONGEST) == set(PARTS)
+
+
+def test_later_cases_know_the_limits_and_the_offline_rates(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, MACHINE)
+    journal.finish(Finding("limits/copy", "measured", 1.0, {"copy_gb_s": 4000.0, "shape": "8x8"}))
+    journal.finish(Finding("models/tiny batch 64", "target", 1.0, {"tokens_s": 9.0, "step_us": 7.0}))
+    assert known_figures(journal) == {"copy_gb_s": 4000.0, "tiny batch 64 tokens_s": 9.0}
 
 
 def test_a_missing_package_skips_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PARTS, "limits", ("gpu_nowhere",))
     (case,) = cases_of("limits", False)
-    assert run_case(case, MACHINE)[0] == "skipped"
+    assert run_case(case, MACHINE)[0] == "failed"  # a module of ours is no package that may be missing
+    monkeypatch.setattr("triolet.loadtest.device.gpu_parts.HERE", "elsewhere")
+    (case,) = cases_of("limits", False)
+    assert run_case(case, MACHINE)[::2] == ("skipped", "elsewhere is not installed here")
+
+
+def test_a_module_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(dry: bool) -> list[Case]:
+        raise AttributeError(f"torch has no such thing, dry or not ({dry})")
+
+    monkeypatch.setattr("triolet.loadtest.device.gpu_correct_gemm.cases", broken)
+    statuses = [run_case(case, MACHINE)[::2] for case in cases_of("correctness", True) if "cannot be used" in case.name]
+    assert statuses == [("failed", "AttributeError: torch has no such thing, dry or not (True)")]
+    assert sum(1 for _ in cases_of("correctness", True)) > 10
 
 
 def test_options_are_explained_and_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--dry-run", "--only", "--budget", "goes on", *PARTS))
+    assert all(word in shown for word in ("--dry-run", "--only", "--budget", "--wheels", "goes on", *PARTS))
     with pytest.raises(SystemExit):
         main(["--out", str(tmp_path), "--budget", "0"])
     assert "give minutes above 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path), "--wheels", str(tmp_path / "nowhere")])
+    assert "there is no such folder" in capsys.readouterr().err

@@ -64,13 +64,19 @@ def weights_of(spec: ModelSpec, seed: int = 11) -> DecoderWeights:
 
 
 def make_gpu_model(
-    *, max_running: int = MAX_RUNNING, max_tokens: int = MAX_TOKENS, quantize: str = "none", blocks: int = BLOCKS
+    *,
+    max_running: int = MAX_RUNNING,
+    max_tokens: int = MAX_TOKENS,
+    quantize: str = "none",
+    kv_cache_dtype: str = "bfloat16",
+    blocks: int = BLOCKS,
 ) -> GpuModel:
     return GpuModel(
         RehearsalDevice(),
         SPEC,
         weights_of(SPEC),
         quantize=quantize,
+        kv_cache_dtype=kv_cache_dtype,
         num_blocks=blocks,
         block_size=64,
         max_model_len=SPEC.max_position,
@@ -113,12 +119,13 @@ def clear_prompt(length: int, seed: int, new_tokens: int) -> tuple[int, ...]:
 
 
 def record(
-    number: int, tokens: Sequence[int], prompt_tokens: int | None = None, stop: tuple[int, ...] = (), **sampling: object
+    number: int, tokens: Sequence[int], prompt_tokens: int | None = None, stop: tuple[int, ...] = (),
+    *, strict: bool = False, **sampling: object,
 ) -> SequenceRecord:
     options = msgspec.convert({"temperature": 0.0, **sampling}, Sampling)
     return SequenceRecord(
         sequence=number, tokens=tuple(tokens), prompt_tokens=prompt_tokens or len(tokens), sampling=options,
-        stop_token_ids=stop,
+        stop_token_ids=stop, strict=strict,
     )  # fmt: skip
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
+from triolet.kernels.quantise.gpu_rows_launch import quantise_rows
 from triolet.models.gpu_arena import Arena, Layout
-from triolet.models.gpu_linear import add_linear, linear_workspace, make_linear
+from triolet.models.gpu_linear import Activations, add_linear, linear_workspace, make_linear
 from triolet.models.gpu_rehearsal import RehearsalDevice
 
 ROWS, COLUMNS, TOKENS = 72, 192, 3
@@ -21,21 +24,28 @@ ROWS, COLUMNS, TOKENS = 72, 192, 3
         ("int8", 2 * 3 / 127 / 12**0.5),
         # Steps of (max - min) / 15 within 64 inputs, near 5 deviations: 5 / 15 / sqrt(12), and half as much again.
         ("int4", 1.5 * 5 / 15 / 12**0.5),
+        # Both operands rounded to 4 significant bits: 2^-4 / sqrt(12) each, together sqrt(2) of it, and twice.
+        ("fp8", 2 * 2.0**-4 * 2**0.5 / 12**0.5),
     ],
 )
-def test_products(quantize: str, tolerance: float) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_products(quantize: str, tolerance: float, strict: bool) -> None:
     device, layout = RehearsalDevice(), Layout()
     generator = torch.Generator().manual_seed(4)
     weight = torch.randn(ROWS, COLUMNS, generator=generator).bfloat16()
     add_linear(layout, "matrix", ROWS, COLUMNS, quantize)
     layout.add("x", torch.bfloat16, TOKENS, COLUMNS)
+    Activations.add(layout, "read", TOKENS, COLUMNS, quantize)
     layout.add("out", torch.bfloat16, TOKENS, ROWS)
     layout.add("space", torch.uint8, max(1, linear_workspace(ROWS, COLUMNS, quantize, TOKENS, device.capability)))
     arena = Arena(device, layout)
     linear = make_linear(device, arena, "matrix", weight, quantize)
     x = torch.randn(TOKENS, COLUMNS, generator=generator).bfloat16()
-    device.load(arena["x"], x)
-    device.run(lambda: linear(arena["x"], arena["out"], arena["space"]))
+    read = Activations.of(arena, "read")
+    device.load(arena["x"] if quantize == "fp8" else read.values, x)
+    if read.scales is not None:
+        device.run(partial(quantise_rows, arena["x"], read.values, read.scales, capability=device.capability))
+    device.run(lambda: linear(read, arena["out"], arena["space"], strict=strict))
     device.synchronize()
     exact = x.double() @ weight.double().T
 

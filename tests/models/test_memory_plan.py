@@ -12,7 +12,8 @@ from triolet.models.checkpoint import Checkpoint
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.host import available_memory, usable_cores
 from triolet.models.plan import GIB, MIB, choose_num_blocks, size
-from triolet.models.runner import load_runner, plan_memory
+from triolet.models.cpu_load import plan_memory
+from triolet.models.runner import load_runner
 
 NEEDS: dict[str, Any] = {
     "available": 8 * GIB,
@@ -85,6 +86,7 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(write(tmp_path))
     assert checkpoint.widened_bytes == 16
     limits: dict[str, Any] = {
+        "block_size": 64,
         "max_model_len": None, "max_running": 2, "max_step_tokens": 64, "kv_cache_memory": None, "threads": 1,
         "available": GIB,
     }  # fmt: skip

@@ -85,6 +85,9 @@ def test_what_is_no_json_object_in_utf8(data: bytes) -> None:
         ({"cache_salt": "ab\n"}, "invalid_cache_salt", "cache_salt"),
         ({"cache_salt": ["a"]}, "invalid_cache_salt", "cache_salt"),
         ({"cache_salt": "a" * 129}, "invalid_cache_salt", "cache_salt"),
+        ({"determinism": "fast"}, "invalid_value", "determinism"),
+        ({"determinism": True}, "invalid_type", "determinism"),
+        ({"determinism": ["strict"]}, "invalid_type", "determinism"),
         ({"__proto__": 1}, "unknown_parameter", "__proto__"),
         ({"__class__": 1}, "unknown_parameter", "__class__"),
         ({"model_config": 1}, "unknown_parameter", "model_config"),
@@ -120,6 +123,11 @@ def test_a_wrong_field_is_named(fields: dict[str, object], code: str, param: str
 def test_numbers_beyond_all_types(number: bytes) -> None:
     data = b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": %s}' % number
     assert refusal(data, CHAT) == ("integer_out_of_range", "max_tokens")
+
+
+def test_a_wrong_word_is_answered_with_the_right_ones() -> None:
+    with pytest.raises(ApiError, match=r"^determinism: .*'fast'; send default or strict\.$"):
+        decode(json.dumps({"messages": [HELLO], "determinism": "fast"}).encode(), CHAT)
 
 
 def test_a_conversation_is_required() -> None:

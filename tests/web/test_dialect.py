@@ -56,6 +56,7 @@ def test_a_bare_chat_takes_the_models_defaults() -> None:
     assert request.prompts == (ChatPrompt(messages=request.prompts[0].messages),)  # type: ignore[union-attr]
     assert (request.sampling.temperature, request.sampling.top_k, request.sampling.top_p) == (0.6, 20, 1.0)
     assert (request.n, request.max_tokens, request.sampling.logprobs) == (1, None, None)
+    assert request.determinism == "default"
     assert 0 <= request.sampling.seed < 2**64
 
 
@@ -80,6 +81,7 @@ def test_every_other_parameter_arrives() -> None:
         skip_special_tokens=False,
         priority=-3,
         cache_salt="s-1",
+        determinism="strict",
         presence_penalty=0.5,
         frequency_penalty=-0.5,
         repetition_penalty=1.2,
@@ -89,7 +91,7 @@ def test_every_other_parameter_arrives() -> None:
     )
     assert (request.max_tokens, request.n, request.stop, request.stop_token_ids) == (7, 2, ("a", "b"), (5,))
     assert (request.ignore_eos, request.include_stop, request.skip_special_tokens) == (True, True, False)
-    assert (request.priority, request.cache_salt) == (-3, "s-1")
+    assert (request.priority, request.cache_salt, request.determinism) == (-3, "s-1", "strict")
     sampling = request.sampling
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.5, -0.5, 1.2)
     assert sampling.logit_bias == ((3, 2.0), (9, -100.0))

@@ -1,12 +1,14 @@
 """A worker without a model: what a KV slot holds depends on every token before it, as in a real one, but is one number.
 
 A step reads the slots that the block tables name, so a block that was reused too early, shared wrongly or skipped gives
-other tokens than `expected_tokens` says. The device keeps rows as the real worker does and refuses a step that does
-not fit them.
+other tokens than `expected_tokens` says. As on a GPU, keys have other last bits from another kernel; a strict row
+refuses slots whose bits it would not have computed itself. The device keeps rows as the real worker does and refuses a
+step that does not fit them.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Literal
 
 from triolet.protocol.events import TokenLogprob
 from triolet.protocol.sampling import Sampling
@@ -16,7 +18,8 @@ from triolet.protocol.steps import Chunk, Row, SequenceRecord, Step, StepDone
 VOCABULARY = 48
 EOS = 0
 
-Slot = tuple[int, int]  # position, and a digest of all tokens up to it
+Bits = Literal["default", "strict prompt", "strict generated"]  # which kernel computed a slot
+Slot = tuple[int, int, Bits]  # position, a digest of all tokens up to it
 _MASK = 2**64 - 1
 
 
@@ -65,6 +68,11 @@ class _Row:
         self.blocks: list[int] = []
         self.computed: int | None = None  # set by the first chunk
         self.failed = False
+
+    def bits(self, position: int) -> Bits:
+        if not self.record.strict:
+            return "default"
+        return "strict prompt" if position < self.record.prompt_tokens else "strict generated"
 
 
 class FakeDevice:
@@ -128,7 +136,8 @@ class FakeDevice:
         prompt_tokens = row.record.prompt_tokens
         for position in range(chunk.start, end):
             digest = mix(digest, row.tokens[position])
-            self.content[row.blocks[position // BLOCK_SIZE]][position % BLOCK_SIZE] = (position, digest)
+            slots = self.content[row.blocks[position // BLOCK_SIZE]]
+            slots[position % BLOCK_SIZE] = (position, digest, row.bits(position))
             if chunk.prompt_logprobs and position + 1 < prompt_tokens:
                 scores.append(logprob(digest, row.tokens[position + 1]))
         if self._poisoned():
@@ -147,5 +156,6 @@ class FakeDevice:
             slot = self.content[row.blocks[block]][offset]
             assert slot is not None, "an unwritten slot is read"
             assert slot[0] == block * BLOCK_SIZE + offset, "a slot of another position is read"
+            assert not row.record.strict or slot[2] == row.bits(slot[0]), f"a strict sequence reads {slot[2]} bits"
         assert slot is not None
         return slot[1]

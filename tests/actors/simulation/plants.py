@@ -20,6 +20,7 @@ RARELY = 0.02
 
 # A plant names what it replaces and makes the damaged version out of the right one.
 Plant = tuple[object, str, Callable[[Any, random.Random], Any]]  # Any: the parts have different signatures
+MakeRoot = Callable[[PrefixKeys, str, str, str, str], Key]
 
 
 def _leaked_block(right: Callable[[BlockPool, Items[int]], None], rng: random.Random) -> object:
@@ -59,8 +60,16 @@ def _block_published_before_it_is_full(right: object, rng: random.Random) -> obj
     return publish_blocks
 
 
-def _prefix_shared_between_tenants(right: Callable[[PrefixKeys, str, str, str], Key], rng: random.Random) -> object:
-    return lambda keys, tenant, adapter, salt: right(keys, "", adapter, salt)
+def _prefix_shared_between_tenants(right: MakeRoot, rng: random.Random) -> object:
+    return lambda keys, tenant, adapter, salt, determinism: right(keys, "", adapter, salt, determinism)
+
+
+def _strict_reads_what_default_computed(right: MakeRoot, rng: random.Random) -> object:
+    return lambda keys, tenant, adapter, salt, determinism: right(keys, tenant, adapter, salt, "default")
+
+
+def _strict_publishes_what_it_generated(right: object, rng: random.Random) -> object:
+    return property(lambda sequence: sequence.read // BLOCK_SIZE)
 
 
 def _preempted_sequence_not_dropped(right: Callable[[Sequence, BlockPool], None], rng: random.Random) -> object:
@@ -86,6 +95,8 @@ PLANTS: dict[str, Plant] = {
     "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),
     "block published before it is full": (plan, "publish_blocks", _block_published_before_it_is_full),
     "prefix shared between tenants": (PrefixKeys, "root", _prefix_shared_between_tenants),
+    "strict reads what default computed": (PrefixKeys, "root", _strict_reads_what_default_computed),
+    "strict publishes what it generated": (Sequence, "cacheable_blocks", _strict_publishes_what_it_generated),
     "preempted sequence not dropped": (plan, "forget_kv", _preempted_sequence_not_dropped),
     "row freed a plan late": (plan._Planner, "park", _rows_of_parked_sequences_freed_a_plan_late),
     "unread tokens survive": (live_table.LiveTable, "_forget_unread", _unread_tokens_survive_a_lost_worker),

@@ -2,12 +2,15 @@
 
 import random
 from dataclasses import dataclass
+from itertools import islice
+
+from msgspec.structs import replace
 
 from triolet.protocol.messages import Admit
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 
-from .device import EOS, VOCABULARY
+from .device import EOS, VOCABULARY, expected_tokens
 
 HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "grants", "grants", "stalls")
 
@@ -34,6 +37,12 @@ def draw_scenario(rng: random.Random) -> Scenario:
     context_length = min(num_blocks * 64, 640)
     prefixes = [tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randrange(64, 300))) for _ in range(3)]
     deadly = rng.random() < 0.5
+    requests: list[tuple[Admit, str]] = []
+    for number in range(rng.randrange(4, 24)):
+        admit = _draw_admit(rng, f"r{number}", context_length, prefixes)
+        if requests and rng.random() < 0.4:
+            admit = _next_turn(rng, rng.choice(requests)[0], admit, context_length)
+        requests.append((admit, rng.choice(HABITS)))
     return Scenario(
         num_blocks=num_blocks,
         max_step_tokens=rng.choice((4, 16, 64, 256)),
@@ -45,10 +54,7 @@ def draw_scenario(rng: random.Random) -> Scenario:
         death_rate=0.01 if deadly else 0.0,
         max_deaths=3 if rng.random() < 0.1 else 1_000,
         poison_rate=0.001 if rng.random() < 0.3 else 0.0,
-        requests=tuple(
-            (_draw_admit(rng, f"r{number}", context_length, prefixes), rng.choice(HABITS))
-            for number in range(rng.randrange(4, 24))
-        ),
+        requests=tuple(requests),
     )
 
 
@@ -68,10 +74,26 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
         priority=rng.choice((0, 0, 0, 0, -1, 5)),
         tenant=rng.choice(("", "", "a")),
         cache_salt=rng.choice(("", "", "", "salt")),
+        determinism=rng.choice(("default", "default", "strict")),
         deadline=rng.uniform(1, 20) if rng.random() < 0.1 else None,
     )
     stops = () if rng.random() < 0.5 else (EOS,) if rng.random() < 0.7 else (EOS, 7)
     return Admit(request=request, prompts=prompts, max_tokens=max_tokens, stop_token_ids=stops, eos_token_ids=(EOS,))
+
+
+def _next_turn(rng: random.Random, turn: Admit, admit: Admit, context: int) -> Admit:
+    """`admit` with a prompt that begins with those of `turn` and its answer, or with a part of it."""
+    answer = expected_tokens(turn.prompts[0], turn.request.sampling, turn.stop_token_ids)
+    prompt = (*turn.prompts[0], *islice(answer, turn.max_tokens[0]), rng.randrange(1, VOCABULARY))[: context - 1]
+    names = ("tenant", "cache_salt", "determinism")
+    request = replace(
+        admit.request,
+        prompts=(TokenPrompt(token_ids=prompt),),
+        **{name: getattr(turn.request, name) for name in names},
+    )
+    return replace(
+        admit, request=request, prompts=(prompt,), max_tokens=(min(admit.max_tokens[0], context - len(prompt)),)
+    )
 
 
 def _draw_prompt(rng: random.Random, context: int, prefixes: list[tuple[int, ...]]) -> tuple[int, ...]:

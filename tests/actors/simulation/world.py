@@ -144,7 +144,7 @@ def _check_sharing(state: SchedulerState) -> None:
 def _what(place: int, sequence: Sequence) -> tuple[object, ...]:
     generate = sequence.live.generate
     prefix = sequence.tokens_between(0, (place + 1) * BLOCK_SIZE)
-    return (generate.tenant, generate.adapter, generate.cache_salt, place, prefix)
+    return (generate.tenant, generate.adapter, generate.cache_salt, generate.determinism, place, prefix)
 
 
 def check_nothing_left(state: SchedulerState, supervised: Supervised) -> None:

@@ -29,7 +29,7 @@ def small_launch(
 ) -> AttentionLaunch:  # fmt: skip
     """A launch whose tiles and shares are small enough for a small batch to have several."""
     return AttentionLaunch(
-        DecodeLaunch(programs, share, 4, 3, descriptors), PrefillLaunch(rows, 4, 2, descriptors), strict, e4m3_bits
+        DecodeLaunch(1, share, 4, 3, descriptors, programs), PrefillLaunch(rows, 4, 2, descriptors), strict, e4m3_bits
     )
 
 

@@ -48,7 +48,10 @@ FAULTS = {
         gpu_prefill.attend_page, "(high - window)", "(high - window - 1)", (gpu_prefill,), form=WINDOW
     ),
     "output not rescaled": Fault(gpu_tile.absorb, "output * decay[:, None]", "output", TILE_USERS),
-    "sum not rescaled": Fault(gpu_tile.absorb, "total * decay", "total", TILE_USERS),
+    "sum not rescaled": Fault(gpu_tile.absorb, "tl.fma(total, decay,", "tl.fma(total, 1.0,", TILE_USERS),
+    "scores without their factor": Fault(
+        gpu_tile.absorb, "tl.fma(scores, factor, -raised[:, None])", "scores - raised[:, None]", TILE_USERS
+    ),
     "decode reads a stale last page": Fault(DECODE, "tl.minimum(index + 1, stop - 1)", "tl.minimum(index, stop - 1)"),
     "prefill reads a stale last page": Fault(
         gpu_prefill.attend_page, "tl.load(table + page)", "tl.load(table + tl.minimum(page, 0))", (gpu_prefill,)
@@ -73,7 +76,9 @@ FAULTS = {
         gpu_tile.page_scores, "cap - 2.0 * cap", "cap - cap", TILE_USERS, form={"soft_cap": 2.0}
     ),
     "a part left out of the reduction": Fault(REDUCE, "begin + some < parts", "begin + some < parts - 1"),
-    "parts not weighed": Fault(REDUCE, "weights[:, None] * part_outputs", "part_outputs"),
+    "parts not weighed": Fault(REDUCE, "weights[:, :, None] * part_outputs", "part_outputs"),
+    "a cut row left out of the second stage": Fault(REDUCE, "row >= tl.load(plan + 2)", "row >= tl.load(plan + 2) - 1"),
+    "a head left out of the second stage": Fault(REDUCE, "(group < GROUP)[:, None]", "(group < GROUP - 1)[:, None]"),
     "decode skips too few pages of a window": Fault(DECODE, "skipped = lowest // PAGE", "skipped = 0", form=WINDOW),
 }  # fmt: skip
 

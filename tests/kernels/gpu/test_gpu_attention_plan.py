@@ -11,17 +11,19 @@ from torch import Tensor
 from triolet.kernels.paged_attention import gpu_launch
 from triolet.kernels.paged_attention.gpu_launch import plan_attention, plan_words
 from triolet.kernels.paged_attention.gpu_plan import HEADER, RECORD, plan_kernel
-from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, choose_launch
+from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, STRICT_SPLITS, choose_launch
 
-from .attention_batch import Batch, Sequence, drawn_batch, drawn_sequence, small_launch
+from .attention_batch import drawn_batch, small_launch
 from .mutants import mutated
 
 # (tokens, length): rows of 2, 3, 1 and 5 pages between two prompt chunks and padding.
 CHUNKS = [(1, 128), (9, 300), (1, 150), (1, 1), (4, 4), (1, 260), (0, 0)]
 
 
-def planned(chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1) -> Tensor:
-    launch = small_launch(programs, share=share)
+def planned(
+    chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1, strict: bool = False
+) -> Tensor:
+    launch = small_launch(programs, share=share, strict=strict)
     tokens, lengths = (torch.tensor(column, dtype=torch.int32) for column in zip(*chunks, strict=True))
     starts = torch.cat([torch.zeros(1, dtype=torch.int32), tokens.cumsum(0).int()])
     plan = torch.full((plan_words(len(chunks), 1, launch),), -1, dtype=torch.int32)
@@ -29,7 +31,9 @@ def planned(chunks: list[tuple[int, int]], programs: int, window: int = 0, share
     return plan
 
 
-def expected(chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1) -> Tensor:
+def expected(
+    chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1, strict: bool = False
+) -> Tensor:
     """The plan by its definition; -1 where it says nothing."""
     rows = []
     listed = 0
@@ -38,9 +42,14 @@ def expected(chunks: list[tuple[int, int]], programs: int, window: int = 0, shar
             pages = -(-length // PAGE_TOKENS) - (max(length - window, 0) // PAGE_TOKENS if window else 0)
             rows.append((sequence, listed, pages))
             listed += pages
-    share = max(share, -(-listed // programs))
+    least, share = share, max(share, -(-listed // programs))
+    cut = [
+        place
+        for place, (_, first, pages) in enumerate(rows)
+        if (pages > max(least, -(-pages // STRICT_SPLITS)) if strict else first // share < (first + pages - 1) // share)
+    ]
     plan = torch.full((plan_words(len(chunks), 1, small_launch(programs)),), -1, dtype=torch.int32)
-    plan[:3] = torch.tensor([share, listed, len(rows)])
+    plan[:3] = torch.tensor([share, listed, max(cut, default=-1) + 1])
     for place, row in enumerate(rows):
         begin = int(HEADER) + int(RECORD) * place
         plan[begin : begin + 3] = torch.tensor(row)
@@ -49,18 +58,27 @@ def expected(chunks: list[tuple[int, int]], programs: int, window: int = 0, shar
     return plan
 
 
-CASES = [(3, 0, 1), (4, 0, 1), (11, 0, 1), (20, 0, 1), (3, 60, 1), (5, 0, 4)]
+# (programs, window, least share, strict). Strict with a least share of 5: no row is cut.
+CASES = [
+    (3, 0, 1, False), (4, 0, 1, False), (11, 0, 1, False), (20, 0, 1, False), (3, 60, 1, False), (5, 0, 4, False),
+    (3, 0, 1, True), (3, 0, 4, True), (3, 0, 5, True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("programs", "window", "share"), CASES)
-def test_plans_are_as_defined(programs: int, window: int, share: int) -> None:
-    assert torch.equal(planned(CHUNKS, programs, window, share), expected(CHUNKS, programs, window, share))
+@pytest.mark.parametrize("case", CASES)
+def test_plans_are_as_defined(case: tuple[int, int, int, bool]) -> None:
+    assert torch.equal(planned(CHUNKS, *case), expected(CHUNKS, *case))
+
+
+def test_no_row_is_cut_where_every_program_has_whole_rows() -> None:
+    assert int(planned([(1, 128)] * 4, 2)[2]) == 0
+    assert int(planned([(1, 128)] * 4, 8)[2]) == 4
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [("through[None, :] <=", "through[None, :] <"), ("window, 0) // PAGE", "window, 0) // (2 * PAGE)"),
-     ("begin == 1)", "begin >= 1)")],
+     ("begin == 1)", "begin >= 1)"), ("parts > 1), row + 1", "parts > 1), row"), ("parts > 1", "parts > 2")],
 )  # fmt: skip
 def test_a_planted_fault_changes_a_plan(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_launch, "plan_kernel", mutated(plan_kernel, old, new, tmp_path))
@@ -81,28 +99,6 @@ def test_a_row_in_more_parts_than_are_reduced_at_once() -> None:
     assert batch.passes(small_launch(40, strict=True))
 
 
-def result_beside(mine: Sequence, others: list[Sequence], programs: int, strict: bool) -> Tensor:
-    """What `mine` gets as the last sequence of a batch."""
-    batch = Batch([*others, mine], dtype=torch.float32, seed=len(others))
-    launch = small_launch(programs, strict=strict, rows=16)
-    out = batch.attend(launch)[: int(batch.starts[-1])]
-    assert not bool(out.isnan().any())
-    return out[-len(mine.q) :]
-
-
-@pytest.mark.parametrize(("tokens", "length"), [(1, 1300), (6, 140)])
-def test_strict_results_do_not_depend_on_the_batch(tokens: int, length: int) -> None:
-    mine, *others = (
-        drawn_sequence(seed, count, held, 2, 1, 64)
-        for seed, (count, held) in enumerate([(tokens, length), (1, 200), (1, 70), (4, 9), (1, 640)])
-    )
-    alone = result_beside(mine, [], 3, True)
-    for others_there, programs in [(others, 3), (others[:1], 4), (others[1:], 7)]:
-        assert torch.equal(result_beside(mine, others_there, programs, True), alone)
-    if tokens == 1:  # a balanced plan cuts the row elsewhere: the same test tells
-        assert not torch.equal(result_beside(mine, others, 3, False), result_beside(mine, [], 3, False))
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -119,11 +115,19 @@ def test_bad_input_is_refused(name: str, value: object, message: str) -> None:
         batch.attend(small_launch(2))
 
 
+def test_programs_fill_the_device_at_hand() -> None:
+    h200, half = (choose_launch(90, 128, 2, 8, 8, multiprocessors=count) for count in (132, 66))
+    assert h200.programs(8) == 2 * 132 // 8
+    assert half.programs(8) == 2 * 66 // 8
+    assert choose_launch(90, 128, 2, 8, 8, multiprocessors=2).programs(16) == 1
+
+
 def test_the_launch_table() -> None:
-    a100, h200 = (choose_launch(capability, 80, 1, 8, 8) for capability in (80, 90))
+    a100, h200 = (choose_launch(capability, 80, 1, 8, 8, multiprocessors=132) for capability in (80, 90))
     assert a100.e4m3_bits
     assert not h200.e4m3_bits
-    assert choose_launch(90, 96, 1, 8, 8) == h200
-    assert choose_launch(90, 128, 2, 1, 1, strict=True) == choose_launch(90, 128, 2, 512, 8192, strict=True)
+    assert choose_launch(90, 96, 1, 8, 8, multiprocessors=132) == h200
+    few, many = (choose_launch(90, 128, 2, *size, multiprocessors=132, strict=True) for size in [(1, 1), (512, 8192)])
+    assert few == many
     with pytest.raises(ValueError, match="head_dim 512"):
-        choose_launch(90, 512, 2, 8, 8)
+        choose_launch(90, 512, 2, 8, 8, multiprocessors=132)

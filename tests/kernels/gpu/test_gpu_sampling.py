@@ -28,7 +28,6 @@ from triolet.kernels.sampling.gpu_buffers import (
     make_rows,
     make_sampled,
     make_workspace,
-    merged_edits,
     remember,
 )
 from triolet.kernels.sampling.gpu_rows import ROW_WORDS
@@ -65,15 +64,28 @@ def csr(rows: list[list[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
     return starts, np.array([token for row in rows for token in row], np.int32)
 
 
+def edits_of(batch: SamplingRows, row: int) -> dict[int, float]:
+    """Bias and bans of a row in one: a ban is a bias of -inf, and beats any other."""
+    edits: dict[int, float] = {}
+    if len(batch.bias_starts):
+        entries = slice(batch.bias_starts[row], batch.bias_starts[row + 1])
+        edits = dict(zip(batch.bias_tokens[entries].tolist(), batch.bias_values[entries].tolist(), strict=True))
+    if len(batch.banned_starts):
+        entries = slice(batch.banned_starts[row], batch.banned_starts[row + 1])
+        edits |= dict.fromkeys(batch.banned_tokens[entries].tolist(), float("-inf"))
+    return edits
+
+
 def staged(batch: SamplingRows) -> DeviceRows:
     """A batch on the device, a slot of the table for every row that has seen anything."""
     count = len(batch.rows)
-    edits = merged_edits(batch)
-    rows = make_rows(count, VOCAB, edits=max(1, len(edits.tokens)), slots=count, masks=2, device="cpu")
+    edits = [edits_of(batch, row) for row in range(count)]
+    starts, tokens = csr([list(found) for found in edits])
+    rows = make_rows(count, VOCAB, edits=max(1, len(tokens)), slots=count, masks=2, device="cpu")
     rows.words.copy_(torch.from_numpy(batch.rows.view(np.int32).reshape(count, ROW_WORDS).copy()))
-    rows.edit_starts.copy_(torch.from_numpy(edits.starts))
-    rows.edit_tokens[: len(edits.tokens)] = torch.from_numpy(edits.tokens)
-    rows.edit_values[: len(edits.values)] = torch.from_numpy(edits.values)
+    rows.edit_starts.copy_(torch.from_numpy(starts))
+    rows.edit_tokens[: len(tokens)] = torch.from_numpy(tokens)
+    rows.edit_values[: len(tokens)] = torch.tensor([value for found in edits for value in found.values()])
     for row in range(count if len(batch.seen_starts) else 0):
         entries = slice(batch.seen_starts[row], batch.seen_starts[row + 1])
         tokens = torch.from_numpy(batch.seen_tokens[entries].astype(np.int64))

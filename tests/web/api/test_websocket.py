@@ -149,6 +149,7 @@ async def test_stream_options_need_no_stream(web, request_body: dict[str, object
         ({"messages": [{"role": "user", "content": "Hi"}], "tools": [1]}, "unsupported_parameter", "tools"),
         ({"messages": [{"role": "user", "content": "Hi"}], "model": "x"}, "model_not_found", "model"),
         ({"messages": [{"role": "user", "content": "Hi"}], "stream": False}, "invalid_value", "stream"),
+        ({"messages": [{"role": "user", "content": "Hi"}], "determinism": "fast"}, "invalid_value", "determinism"),
         ({"prompt": [-1]}, "invalid_token_id", "prompt[0]"),
         ({}, "invalid_value", "messages"),
         ([], "invalid_json", None),

@@ -1,0 +1,156 @@
+"""The real server with every token streamed: `triolet serve` on random weights, clients in processes beside it.
+
+Beside each rate stands the same model's without HTTP and scheduler, from the part before. With --dry-run a tiny model
+on interpreted kernels, two streams, which shows that all of this works.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from triolet.loadtest.device.gpu_case import Case, Figures, Machine, Skip
+from triolet.loadtest.device.gpu_check import require
+from triolet.loadtest.device.gpu_parts import HERE
+from triolet.loadtest.device.gpu_random_checkpoint import random_checkpoint
+from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
+from triolet.loadtest.device.gpu_sse_client import Load
+from triolet.models.rope_spec import RopeSpec
+from triolet.models.spec import ModelSpec
+
+NEEDED = ("trio", "msgspec", "hypercorn", "quart", "quart_trio", "h2", "wsproto", "tokenizers", "click", "rich")
+SERVE = "from triolet.cli.main import main; main()"
+LOADED = ("--max-running", "256", "--max-step-tokens", "8192", "--max-model-len", "8448", "--kv-cache-memory", "24GiB")
+DRY = ("--kernels", "interpret", "--max-running", "2", "--max-step-tokens", "4", "--max-model-len", "64",
+       "--kv-cache-memory", "1MiB")  # fmt: skip
+PROMPT, OUTPUT = 128, 256
+STREAMS = (1, 64, 256)
+OF_A_CLIENT = 64  # streams: one process reads so many with time to spare
+STOP_SECONDS = 15.0
+TINY = ModelSpec(
+    family="qwen3", vocab_size=120, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64,
+    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    host: str
+    port: int
+    seconds: float  # from the start to the address
+
+
+@contextmanager
+def served(folder: Path, options: tuple[str, ...]) -> Iterator[Served]:
+    """`triolet serve` on a free port, until the block ends. What it says goes to standard error."""
+    began = time.perf_counter()
+    command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0", "--device", "cuda", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"triolet serve ended with status {process.wait()}; see log.txt")
+            address = urlsplit(line.split()[-1])
+            assert address.hostname is not None
+            assert address.port is not None
+            yield Served(address.hostname, address.port, time.perf_counter() - began)
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+            process.kill()
+
+
+def stream(server: Served, streams: int, prompt: int, output: int, vocab_size: int, round: int) -> Figures:
+    """All streams at once, none of whose prompts the server has seen."""
+    shares = [min(OF_A_CLIENT, streams - first) for first in range(0, streams, OF_A_CLIENT)]
+    loads = [
+        Load(server.host, server.port, 10_000 * round + OF_A_CLIENT * index, share, prompt, output, vocab_size)
+        for index, share in enumerate(shares)
+    ]
+    clients = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"{HERE}.gpu_sse_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in loads
+    ]
+    try:
+        for client, load in zip(clients, loads, strict=True):
+            assert client.stdin is not None
+            assert client.stdout is not None
+            client.stdin.write(json.dumps(asdict(load)) + "\n")
+            client.stdin.flush()
+            require(client.stdout.readline() == "ready\n", "a client did not start; see log.txt")
+        began = time.monotonic()
+        for client in clients:
+            assert client.stdin is not None
+            client.stdin.write("go\n")
+            client.stdin.flush()
+        found = [one for client in clients for one in json.loads(client.communicate()[0] or "[]")]
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
+    return figures_of(found, streams, output, began)
+
+
+def figures_of(found: list[dict[str, Any]], streams: int, output: int, began: float) -> Figures:  # Any: JSON
+    """Raises Wrong where a token is missing. The rate is of the time in which every stream gets tokens."""
+    faults = [one["fault"] for one in found if one["fault"]]
+    require(not faults, f"{len(faults)} streams failed: {faults[:1]}")
+    tokens = [sum(count for _, count in one["arrivals"]) for one in found]
+    require(tokens == [output] * streams, f"{sum(tokens)} tokens came of {streams} x {output}")
+    firsts = [one["arrivals"][0][0] for one in found]
+    begin, end = max(firsts), min(one["arrivals"][-1][0] for one in found)
+    inside = sum(count for one in found for when, count in one["arrivals"] if begin < when <= end)
+    last = max(one["arrivals"][-1][0] for one in found)
+    gaps = sorted(
+        later[0] - earlier[0]
+        for one in found
+        for earlier, later in zip(one["arrivals"], one["arrivals"][1:], strict=False)
+    )
+    return {
+        "tokens_s": inside / (end - begin) if end > begin else streams * output / (last - began),
+        "whole_run_tokens_s": streams * output / (last - began),
+        "first_token_ms": 1e3 * (statistics.median(firsts) - began),
+        "gap_p99_ms": 1e3 * gaps[int(0.99 * len(gaps))] if gaps else 0.0,
+        "tokens_per_frame": streams * output / max(1, sum(one["frames"] - 1 for one in found)),
+    }
+
+
+def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
+    if missing := [package for package in NEEDED if find_spec(package) is None]:
+        raise Skip(f"the server needs {', '.join(missing)}: pass --wheels with them")
+    prompt, output, numbers = (2, 3, (2,)) if machine.dry else (PROMPT, OUTPUT, STREAMS)
+    if not machine.dry:
+        from triolet.loadtest.device.gpu_bench_models import unload
+
+        unload()
+    with random_checkpoint(spec) as folder, served(folder, DRY if machine.dry else LOADED) as server:
+        figures: Figures = {"start_s": server.seconds}
+        if not machine.dry:
+            stream(server, numbers[-1], prompt, 32, spec.vocab_size, 0)
+        for round, streams in enumerate(numbers, 1):
+            rate = stream(server, streams, prompt, output, spec.vocab_size, round)
+            offline = machine.limits.get(f"{name} {'one stream' if streams == 1 else f'batch {streams}'} tokens_s")
+            if offline is not None:
+                rate |= {"offline_tokens_s": offline, "of_offline": rate["tokens_s"] / offline}
+            figures |= {f"{streams}:{figure}": value for figure, value in rate.items()}
+    return figures
+
+
+def cases(dry: bool) -> list[Case]:
+    models = {"tiny": TINY} if dry else {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}
+    return [Case(f"{name} over SSE", partial(measure, name, spec), on_host=True) for name, spec in models.items()]

@@ -1,0 +1,139 @@
+"""The suite's worker processes, from the side that starts them: ask, wait so long, kill, start anew. Imports no torch.
+
+A case may hang, end its process or lose the device; none of these touches the process that keeps the findings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from triolet.loadtest.device.gpu_case import Machine
+from triolet.loadtest.device.gpu_parts import HERE
+
+START_SECONDS = 180.0  # importing torch from a cold disk, and the interpreter's first start
+
+
+class WorkerEnded(Exception):
+    """The process is gone; the message says how."""
+
+
+class WorkerRefused(Exception):
+    """It cannot work on this machine."""
+
+
+class TimedOut(WorkerEnded):
+    """It was killed for taking too long."""
+
+
+class Closed(Exception):
+    """The run is over: nothing is known of what was asked."""
+
+
+class Worker:
+    """One process at a time, started when it is needed. Used by one thread; another may close it."""
+
+    def __init__(self, log: Path, *, dry: bool, environment: dict[str, str], command: list[str] | None = None) -> None:
+        self._log = log
+        self._command = command or [sys.executable, "-m", f"{HERE}.gpu_worker", *(["--dry-run"] if dry else [])]
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+        self._machine: Machine | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        self.end()
+
+    def machine(self) -> Machine:
+        self._started()
+        assert self._machine is not None
+        return self._machine
+
+    def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:  # Any: JSON
+        """Its answer. Raises TimedOut or WorkerEnded; the next question then starts a new process. Or Closed."""
+        process = self._started()
+        answer = self._exchange(process, question, seconds)
+        if answer.get("lost"):
+            self.end()
+        return answer
+
+    def end(self) -> None:
+        """Kill it and whatever it started."""
+        process, self._process = self._process, None
+        if process is not None:
+            _kill(process)
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._closed:
+            raise Closed("the run is over")
+        if self._process is None:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                    env=self._environment, process_group=0,
+                )  # fmt: skip
+            hello = self._exchange(self._process, None, START_SECONDS)
+            if "refused" in hello:
+                self.end()
+                raise WorkerRefused(hello["refused"])
+            self._machine = Machine.from_json(hello["machine"])
+        return self._process
+
+    def _exchange(
+        self, process: subprocess.Popen[str], question: dict[str, Any] | None, seconds: float
+    ) -> dict[str, Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(max(0.0, seconds), stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            if question is not None:
+                process.stdin.write(json.dumps(question) + "\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        except (BrokenPipeError, ValueError):  # it has ended, or another thread has closed its pipes
+            line = ""
+        finally:
+            timer.cancel()
+        if line.endswith("\n"):
+            return dict(json.loads(line))
+        status = process.wait()
+        if self._closed:
+            raise Closed("the run is over")
+        self.end()
+        if late.is_set():
+            raise TimedOut(f"did not end within {seconds:.0f} s")
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        raise WorkerEnded(f"the process ended in it: {how}")
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With everything that it started: they are one process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

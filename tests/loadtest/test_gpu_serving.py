@@ -1,0 +1,73 @@
+"""The streaming clients of the GPU suite count every token once, and its random checkpoints are what they claim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from triolet.loadtest.device.gpu_bench_serving import TINY, figures_of
+from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_random_checkpoint import config_of, named, random_checkpoint
+from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, random_weights
+from triolet.loadtest.device.gpu_sse_client import count
+from triolet.models.checkpoint import Checkpoint
+from triolet.models.spec import load_spec
+from triolet.models.weights import load_weights
+
+PIECES = b'data: {"text": "word7 word12 wo"}\n\ndata: {"text": "word3"}\n\nwwordword'
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64])
+def test_a_word_cut_by_two_pieces_counts_once(size: int) -> None:
+    found, before = 0, b""
+    for start in range(0, len(PIECES), size):
+        data = PIECES[start : start + size]
+        found += count(data, b"word", before)
+        before = (before + data)[-12:]
+    assert found == PIECES.count(b"word") == 5
+
+
+def arrived(*times: float, fault: str = "", each: int = 1) -> dict[str, object]:
+    return {"arrivals": [[time, each] for time in times], "frames": len(times) + 1, "fault": fault}
+
+
+def test_the_rate_is_of_the_time_in_which_every_stream_gets_tokens() -> None:
+    found = [arrived(1.0, 2.0, 3.0, 4.0), arrived(2.0, 3.0, 5.0, 6.0)]
+    figures = figures_of(found, 2, 4, 0.0)
+    assert figures["tokens_s"] == 1.5  # after 2 and up to 4: two at 3, one at 4
+    assert figures["whole_run_tokens_s"] == 8 / 6
+    assert figures["first_token_ms"] == 1500
+    assert figures["tokens_per_frame"] == 1.0
+
+
+def test_a_missing_token_or_a_failed_stream_is_wrong() -> None:
+    with pytest.raises(Wrong, match="7 tokens came of 2 x 4"):
+        figures_of([arrived(1.0, 2.0, 3.0, 4.0), arrived(2.0, 3.0, 5.0)], 2, 4, 0.0)
+    with pytest.raises(Wrong, match="Too Many"):
+        figures_of([arrived(fault="HTTP/1.1 429 Too Many Requests")], 1, 4, 0.0)
+
+
+def test_a_random_checkpoint_is_read_as_the_model_it_was_made_from() -> None:
+    with random_checkpoint(TINY) as folder:
+        checkpoint = Checkpoint(folder)
+        assert checkpoint.spec == TINY
+        weights, made = load_weights(checkpoint, TINY), random_weights(TINY)
+        assert weights.layers[0].down.tobytes() == made.layers[0].down.tobytes()
+        assert weights.lm_head is not None
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("spec", [LLAMA_8B, QWEN_600M])
+def test_configurations_say_what_the_models_are(spec: object, tmp_path: Path) -> None:
+    assert spec in (LLAMA_8B, QWEN_600M)
+    wanted = LLAMA_8B if spec == LLAMA_8B else QWEN_600M
+    (tmp_path / "config.json").write_text(json.dumps(config_of(wanted)))
+    assert load_spec(tmp_path) == wanted
+
+
+def test_a_tied_model_has_no_head_of_its_own() -> None:
+    tiny = type(TINY)(**{name: getattr(TINY, name) for name in TINY.__struct_fields__} | {"tied_embeddings": True})
+    assert "lm_head.weight" not in named(random_weights(tiny))
+    assert "lm_head.weight" in named(random_weights(TINY))
