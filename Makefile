@@ -20,7 +20,7 @@ serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
 
 test: check
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 check: .venv/.test
 	$(BIN)/ruff check .

@@ -6,29 +6,30 @@ No HTTP and no scheduler here: what is measured is what the worker does with a s
 from __future__ import annotations
 
 import gc
-import random
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip
-from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import BLOCK_SIZE, LoadedGpuModel, Sizes
+from triolet.loadtest.device.gpu_model_values import sampled_in_every_way
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
+from triolet.loadtest.device.gpu_requests import Request, answers
+from triolet.loadtest.device.gpu_strict_bits import check_strict
 from triolet.loadtest.device.gpu_timing import timer
-from triolet.models.device import Graph
 from triolet.models.gpu_cache import cache_layout
 from triolet.models.gpu_cuda import CudaDevice
 from triolet.models.gpu_weights import weights_layout
 from triolet.models.spec import ModelSpec
-from triolet.models.step import TokenScore
+from triolet.protocol.steps import BlockCopy
 
 SPECS = {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}
 SIZES = Sizes(max_running=256, max_step_tokens=8192, max_model_len=8448, kv_bytes=24 << 30)
 PROMPT, WARM_UP, STEPS, REPLAYS = 128, 8, 64, 20
 LONG_PROMPT, LONG_STEPS = 2048, 32  # 64 of them are as many bytes of bfloat16 cache as the 8B model has weights
-STRICT_STEPS = 8
+STRICT_TOKENS = 9
 
 
 class Kind(NamedTuple):
@@ -43,6 +44,11 @@ class Kind(NamedTuple):
         """As it is called in the table: what is left out is bfloat16."""
         weights = "" if self.quantize == "none" else f" {self.quantize}"
         return f"{self.name}{weights}{'' if self.cache == 'bfloat16' else f' {self.cache} cache'}"
+
+    def need(self, machine: Machine) -> None:
+        """Raises Skip where the device cannot multiply these weights; a cache of 8 bits it can always read."""
+        if self.quantize == "fp8":
+            machine.need_float8()
 
 
 KINDS = (
@@ -62,8 +68,9 @@ def unload() -> None:
     torch.cuda.empty_cache()
 
 
-def loaded(kind: Kind) -> LoadedGpuModel:
+def loaded(kind: Kind, machine: Machine) -> LoadedGpuModel:
     """One at a time: the last model goes before the next comes."""
+    kind.need(machine)
     if kind in _refused:
         raise Skip(f"this model did not load: {_refused[kind]}")
     if kind not in _loaded:
@@ -77,8 +84,7 @@ def loaded(kind: Kind) -> LoadedGpuModel:
 
 
 def cold_start(kind: Kind, machine: Machine) -> Figures:
-    del machine
-    model = loaded(kind)
+    model = loaded(kind, machine)
     plan = model.plan
     return model.cold_start | {"weights_gb": plan.weights_bytes / 1e9, "workspace_gb": plan.workspace_bytes / 1e9}
 
@@ -92,7 +98,7 @@ def bytes_of_a_step(spec: ModelSpec, quantize: str, kv_cache_dtype: str, cached_
 
 def decode(kind: Kind, batch: int, prompt: int, steps: int, machine: Machine) -> Figures:
     """Tokens per second, the roofline's share, and the share of a step in which no kernel runs."""
-    model = loaded(kind)
+    model = loaded(kind, machine)
     seconds, prefilled = model.decode(batch, prompt, WARM_UP, steps)
     busy = graph_seconds(model, batch)
     cached = batch * (prompt + WARM_UP + steps / 2)
@@ -107,28 +113,22 @@ def decode(kind: Kind, batch: int, prompt: int, steps: int, machine: Machine) ->
     }
 
 
-def decode_graph(model: LoadedGpuModel, batch: int) -> Graph:
-    size = next(size for size in model.model.buckets.decode if size >= batch)
-    return model.model._passes[size, False]
-
-
 def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
     """What the device takes for a step's graph, over and over: with the last step's packet."""
-    graph, device = decode_graph(model, batch), model.model.device
-    assert isinstance(device, CudaDevice)
-    stream = device._stream
+    size = next(size for size in model.model.buckets.decode if size >= batch)
+    graph, device = model.model.decode_graph(size), model.model.device
     begin, end = timer(), timer()
-    begin.record(stream)
+    device.run(begin.record)  # on the device's stream, which is current there
     for _ in range(REPLAYS):
         graph.replay()
-    end.record(stream)
+    device.run(end.record)
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3 / REPLAYS
 
 
 def prefill(kind: Kind, machine: Machine) -> Figures:
     """The largest prompt of one step."""
-    model, tokens = loaded(kind), SIZES.max_step_tokens
+    model, tokens = loaded(kind, machine), SIZES.max_step_tokens
     spec = model.spec
     model.prefill_seconds(tokens)
     seconds = min(model.prefill_seconds(tokens) for _ in range(3))
@@ -145,48 +145,26 @@ def prefill(kind: Kind, machine: Machine) -> Figures:
 
 def growth(kind: Kind, machine: Machine) -> Figures:
     """After everything above: nothing was allocated, nothing compiled."""
-    del machine
-    model = loaded(kind)
-    for batch, prompt in ((3, 77), (17, 200), (1, 1000)):
+    return check_growth(loaded(kind, machine), ((3, 77), (17, 200), (1, 1000)))
+
+
+def check_growth(model: LoadedGpuModel, batches: Iterable[tuple[int, int]]) -> Figures:
+    """Nor by rows that ask the sampler for more than the largest logit, a preemption, or a copy of blocks."""
+    for batch, prompt in batches:
         model.decode(batch, prompt, 1, 2)
+    for strict in (False, True):
+        asked = sampled_in_every_way(model.spec.vocab_size)
+        requests = [Request((4, 3, 2, 1), (2,), index % 2, sampling) for index, sampling in enumerate(asked)]
+        answers(model, requests[: model.model.buckets.chunks], 3, strict=strict)
+    last = model.plan.num_blocks - 1
+    model.begin([], copies=(BlockCopy(0, last), BlockCopy(1, last - 1)))
+    model.drain()
     return model.growth()
 
 
 def strict_bits(kind: Kind, machine: Machine) -> Figures:
-    del machine
-    return check_strict(loaded(kind), (5, 70, 300), (1, 13, 60), STRICT_STEPS)
-
-
-def check_strict(model: LoadedGpuModel, lengths: tuple[int, ...], companies: tuple[int, ...], steps: int) -> Figures:
-    """Under strict determinism a sequence has the same tokens and log probabilities alone and in any company.
-
-    In company long prompts are cut in two, as a scheduler cuts them.
-    """
-    draw = random.Random(0)
-
-    def prompt(length: int) -> list[int]:
-        return [draw.randrange(model.spec.vocab_size) for _ in range(length)]
-
-    watched = [prompt(length) for length in lengths]
-    alone = [model.scores([one], steps, strict=True)[0] for one in watched]
-    for company in companies:
-        # The watched ones stand at the front, at the end and between strangers.
-        strangers = [prompt(draw.randrange(1, max(lengths))) for _ in range(company)]
-        batch = [watched[0], *strangers, *watched[1:]]
-        found = model.scores(batch, steps, strict=True, cut=max(lengths) // 3)
-        for length, wanted, one in zip(lengths, alone, [found[0], *found[1 + company :]], strict=True):
-            require(
-                one == wanted, f"{length} tokens among {company} others: other bits than alone, {first(one, wanted)}"
-            )
-    return {"sequences": len(lengths), "companies": len(companies), "tokens": steps + 1}
-
-
-def first(found: list[TokenScore], wanted: list[TokenScore]) -> str:
-    """The first place where they differ."""
-    for place, (one, other) in enumerate(zip(found, wanted, strict=False)):
-        if one != other:
-            return f"at token {place}: {one.token} {one.logprob!r}, not {other.token} {other.logprob!r}"
-    return f"{len(found)} tokens, not {len(wanted)}"
+    model = loaded(kind, machine)
+    return check_strict(model, STRICT_TOKENS)
 
 
 ROOFLINE = {"none": Goal("of_roofline", 0.80, 0.92), "int4": Goal("of_roofline", 0.60, 0.78)}

@@ -24,9 +24,8 @@ from triolet.loadtest.device.gpu_case import Case, Figures, Machine, Skip
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_parts import HERE
 from triolet.loadtest.device.gpu_random_checkpoint import random_checkpoint
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
+from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.loadtest.device.gpu_sse_client import Load
-from triolet.models.rope_spec import RopeSpec
 from triolet.models.spec import ModelSpec
 
 NEEDED = ("trio", "msgspec", "hypercorn", "quart", "quart_trio", "h2", "wsproto", "tokenizers", "click", "rich")
@@ -38,10 +37,6 @@ PROMPT, OUTPUT = 128, 256
 STREAMS = (1, 64, 256)
 OF_A_CLIENT = 64  # streams: one process reads so many with time to spare
 STOP_SECONDS = 15.0
-TINY = ModelSpec(
-    family="qwen3", vocab_size=120, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64,
-    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,14 +41,18 @@ def extras(shape: Shape) -> tuple[Tensor, Tensor]:
     return drawn(3, n).bfloat16(), drawn(4, m, n).bfloat16()
 
 
-def check_packed(pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], shape: Shape, machine: Machine) -> Figures:
+def check_packed(
+    pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], strict: bool, shape: Shape, machine: Machine
+) -> Figures:
     """4-bit or 8-bit weights, bfloat16 rows; the workspace starts as NaN."""
     m, n, k = shape
     weight, meant = pack(drawn(2, n, k) + 0.3)
     x, (bias, residual) = rows_among_nan(m, k), extras(shape)
-    workspace = torch.full((workspace_bytes(weight, m, machine.capability),), 255, dtype=torch.uint8)
+    workspace = torch.full((workspace_bytes(weight, m, machine.capability, strict),), 255, dtype=torch.uint8)
     gemm = w4a16_gemm if weight.format == "w4a16" else w8a16_gemm
-    out = gemm(x, weight, capability=machine.capability, workspace=workspace, bias=bias, residual=residual)
+    out = gemm(
+        x, weight, capability=machine.capability, workspace=workspace, bias=bias, residual=residual, strict=strict
+    )  # fmt: skip
     plain = x @ meant.bfloat16().T + bias + residual
     return no_worse(out, plain, gemm_reference(x, meant, bias, residual))
 
@@ -67,14 +71,14 @@ def uneven(rows: int, k: int) -> Tensor:
     return drawn(1, rows, k) * torch.linspace(0.1, 9, rows)[:, None]
 
 
-def check_int8(shape: Shape, machine: Machine) -> Figures:
+def check_int8(strict: bool, shape: Shape, machine: Machine) -> Figures:
     """The integer sums are exact, so the result is known to the bit."""
     m, n, k = shape
     values = uneven(n, k)
     weight, (integers, scales) = pack_w8a8(values), quantise_int8(values)
     x, x_scales = quantise_int8(uneven(m, k))
     bias, residual = extras(shape)
-    out = w8a8_gemm(x, x_scales, weight, capability=machine.capability, bias=bias, residual=residual)
+    out = w8a8_gemm(x, x_scales, weight, capability=machine.capability, bias=bias, residual=residual, strict=strict)
     sums = (x.double() @ integers.double().T).float()  # below 2**53: exact
     exact = sums * x_scales[:, None] * scales[None, :] + bias.float() + residual.float()
     if machine.dry:
@@ -84,7 +88,7 @@ def check_int8(shape: Shape, machine: Machine) -> Figures:
     return no_worse(out, exact.bfloat16(), exact.double())
 
 
-def check_fp8(scales: str, shape: Shape, machine: Machine) -> Figures:
+def check_fp8(scales: str, strict: bool, shape: Shape, machine: Machine) -> Figures:
     machine.need_float8()
     m, n, k = shape
     of_x, of_weight = FP8_SCALES[scales]
@@ -92,7 +96,7 @@ def check_fp8(scales: str, shape: Shape, machine: Machine) -> Figures:
     x, x_scales = quantise_fp8(uneven(m, k), *of_x)
     assert weight.scales is not None
     bias, residual = extras(shape)
-    out = fp8_gemm(x, x_scales, weight, capability=machine.capability, bias=bias, residual=residual)
+    out = fp8_gemm(x, x_scales, weight, capability=machine.capability, bias=bias, residual=residual, strict=strict)
     meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
     plain = (meant[0].float() @ meant[1].float().T + bias.float() + residual.float()).bfloat16()
     return no_worse(out, plain, gemm_reference(*meant, bias, residual))
@@ -120,11 +124,11 @@ def check_logits(strict: bool, shape: Shape, machine: Machine) -> Figures:
 
 def planted(name: str, old: str, new: str, machine: Machine) -> Figures:
     with fault(gpu_launch_packed, name, old, new):
-        return check_packed(partial(w4, 128, True), (5, 128, 256), machine)
+        return check_packed(partial(w4, 128, True), False, (5, 128, 256), machine)
 
 
 def cases(dry: bool) -> list[Case]:
-    checks: dict[str, Callable[[Shape, Machine], Figures]] = {
+    either: dict[str, Callable[[bool, Shape, Machine], Figures]] = {
         "w4 group 128": partial(check_packed, partial(w4, 128, True)),
         "w4 group 128 zeros": partial(check_packed, partial(w4, 128, False)),
         "w4 group 64 zeros": partial(check_packed, partial(w4, 64, False)),
@@ -132,10 +136,13 @@ def cases(dry: bool) -> list[Case]:
         "w8": partial(check_packed, w8),
         "int8": check_int8,
         **{f"fp8 by {scales}": partial(check_fp8, scales) for scales in FP8_SCALES},
-        "bf16": partial(check_bf16, False),
-        "bf16 strict": partial(check_bf16, True),
-        "logits": partial(check_logits, False),
-        "logits strict": partial(check_logits, True),
+        "bf16": check_bf16,
+        "logits": check_logits,
+    }
+    checks = {
+        f"{name}{' strict' if strict else ''}": partial(check, strict)
+        for name, check in either.items()
+        for strict in (False, True)
     }
     found = [
         _case(name, check, (rows, 128 if dry else 200, 256 if dry else _uneven_k(name)))

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +20,7 @@ from typing import Any, Self
 
 from triolet.loadtest.device.gpu_case import Machine
 from triolet.loadtest.device.gpu_parts import HERE
+from triolet.loadtest.device.gpu_scratch import empty, passed_on
 
 START_SECONDS = 180.0  # importing torch from a cold disk, and the interpreter's first start
 
@@ -41,10 +44,14 @@ class Closed(Exception):
 class Worker:
     """One process at a time, started when it is needed. Used by one thread; another may close it."""
 
-    def __init__(self, log: Path, *, dry: bool, environment: dict[str, str], command: list[str] | None = None) -> None:
-        self._log = log
+    def __init__(
+        self, log: Path, *, dry: bool, environment: dict[str, str], command: list[str] | None = None,
+        scratch: Sequence[Path] = (),
+    ) -> None:  # fmt: skip
+        """`scratch`: folders of this worker alone, which are emptied whenever its process has ended."""
+        self._log, self._scratch = log, list(scratch)
         self._command = command or [sys.executable, "-m", f"{HERE}.gpu_worker", *(["--dry-run"] if dry else [])]
-        self._environment = environment
+        self._environment = environment | passed_on(self._scratch)
         self._process: subprocess.Popen[str] | None = None
         self._machine: Machine | None = None
         self._closed = False
@@ -59,14 +66,18 @@ class Worker:
         self.end()
 
     def machine(self) -> Machine:
-        self._started()
+        self._started(START_SECONDS)
         assert self._machine is not None
         return self._machine
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:  # Any: JSON
-        """Its answer. Raises TimedOut or WorkerEnded; the next question then starts a new process. Or Closed."""
-        process = self._started()
-        answer = self._exchange(process, question, seconds)
+        """Its answer, in so many seconds, starting included where it must start.
+
+        Raises TimedOut or WorkerEnded; the next question then starts a new process. Or Closed.
+        """
+        began = time.monotonic()
+        process = self._started(min(START_SECONDS, seconds))
+        answer = self._exchange(process, question, seconds - (time.monotonic() - began))
         if answer.get("lost"):
             self.end()
         return answer
@@ -81,8 +92,9 @@ class Worker:
                 if pipe is not None:
                     with suppress(BrokenPipeError):
                         pipe.close()
+            empty(self._scratch)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self, seconds: float) -> subprocess.Popen[str]:
         if self._closed:
             raise Closed("the run is over")
         if self._process is None:
@@ -91,7 +103,7 @@ class Worker:
                     self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                     env=self._environment, process_group=0,
                 )  # fmt: skip
-            hello = self._exchange(self._process, None, START_SECONDS)
+            hello = self._exchange(self._process, None, seconds)
             if "refused" in hello:
                 self.end()
                 raise WorkerRefused(hello["refused"])
@@ -128,7 +140,7 @@ class Worker:
             raise Closed("the run is over")
         self.end()
         if late.is_set():
-            raise TimedOut(f"did not end within {seconds:.0f} s")
+            raise TimedOut(f"did not {'start' if question is None else 'end'} within {seconds:.0f} s")
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
         raise WorkerEnded(f"the process ended in it: {how}")
 

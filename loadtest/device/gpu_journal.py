@@ -10,6 +10,7 @@ import json
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from triolet.loadtest.device.gpu_case import Finding, Machine
 
@@ -17,7 +18,9 @@ ATTEMPTS = 3
 
 
 class Journal:
-    """DIR/cases.jsonl, for several threads. Raises ValueError where the folder holds another machine's run."""
+    """DIR/cases.jsonl, for several threads. Raises ValueError where the folder holds another machine's run, or one of
+    which nobody knows the machine.
+    """
 
     def __init__(self, folder: Path, machine: Machine) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,13 +32,12 @@ class Journal:
         if not self._path.exists():
             self._write(header)
             return
-        for number, line in enumerate(self._path.read_text().splitlines()):
-            try:
-                values = json.loads(line)
-            except ValueError:  # the line that a cut left unfinished
-                continue
-            if number == 0 and values != header:
-                raise ValueError(f"--out {folder} holds a run on {values}, this is {header}: name another folder")
+        lines = [_read(line) for line in self._path.read_text().splitlines()]
+        if not lines or lines[0].keys() != header.keys():
+            raise ValueError(f"--out {folder}: {self._path.name} does not begin with its machine: name another folder")
+        if lines[0] != header:
+            raise ValueError(f"--out {folder} holds a run on {lines[0]}, this is {header}: name another folder")
+        for values in lines[1:]:
             if "begun" in values:
                 self._begun[values["begun"]] += 1
             elif "cut" in values:
@@ -71,3 +73,11 @@ class Journal:
                 if file.read(1) != b"\n":
                     text = "\n" + text
             file.write(text.encode() + b"\n")
+
+
+def _read(line: str) -> dict[str, Any]:  # Any: JSON
+    """Nothing of a line that a cut left unfinished."""
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError):
+        return {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
-from msgspec import structs
 
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
@@ -20,14 +20,19 @@ from triolet.models.gpu_model import GpuModel
 from triolet.models.gpu_stepper import GpuStepper, PendingStep
 from triolet.models.plan import Plan
 from triolet.models.spec import ModelSpec
-from triolet.models.step import StepResult, TokenScore
+from triolet.models.step import ChunkResult, StepResult
+from triolet.models.weights import DecoderWeights
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import Chunk, SequenceRecord, Step
+from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
 
 BLOCK_SIZE = 64
 IN_FLIGHT = 2
 GREEDY = Sampling(temperature=0.0)
-SCORED = Sampling(temperature=0.0, logprobs=5)
+Heard = Callable[[ChunkResult], object]
+
+
+def _no_one(result: ChunkResult) -> None:
+    del result
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,15 @@ class Sizes:
 
 
 class LoadedGpuModel:
-    """A model of random weights with its stepper, and the seconds its start took."""
+    """A model with its stepper, and the seconds its start took. Its weights are random where none are given."""
 
     def __init__(
-        self, device: Device, spec: ModelSpec, quantize: str, sizes: Sizes, kv_cache_dtype: str = "bfloat16"
-    ) -> None:
+        self, device: Device, spec: ModelSpec, quantize: str, sizes: Sizes, kv_cache_dtype: str = "bfloat16",
+        weights: DecoderWeights | None = None,
+    ) -> None:  # fmt: skip
         began = time.perf_counter()
-        weights = random_weights(spec)
+        packing = packed_once(device.place) if weights is None else nullcontext()
+        weights = weights or random_weights(spec)
         made = time.perf_counter()
         rows = min(sizes.max_step_tokens, max(sizes.max_running, 256))
         buckets = Buckets(max_tokens=sizes.max_step_tokens, max_chunks=sizes.max_running, max_rows=rows)
@@ -61,7 +68,7 @@ class LoadedGpuModel:
             del done, total
             stages[stage] = time.perf_counter() - made  # when it last reported: near its end
 
-        with packed_once(device.place):
+        with packing:
             self.model = GpuModel(
                 device, spec, weights, quantize=quantize, kv_cache_dtype=kv_cache_dtype,
                 num_blocks=self.plan.num_blocks, block_size=BLOCK_SIZE, max_model_len=sizes.max_model_len,
@@ -76,8 +83,7 @@ class LoadedGpuModel:
             "graphs": buckets.graph_count,
         }
         self._next = self._steps = 0
-        self._scores: dict[int, list[TokenScore]] = {}  # of the sequences that are asked for theirs
-        self._pending: deque[PendingStep] = deque()
+        self._pending: deque[tuple[PendingStep, Heard]] = deque()
 
     def growth(self) -> Figures:
         """Raises Wrong where anything was allocated or compiled after the start."""
@@ -96,14 +102,14 @@ class LoadedGpuModel:
             for step in range(warm_up + steps)
         ]
         for chunks in made[:warm_up]:
-            self._begin(chunks)
-        self._drain()
+            self.begin(chunks)
+        self.drain()
         began = time.perf_counter()
         for chunks in made[warm_up:]:
-            self._begin(chunks)
-        self._drain()
+            self.begin(chunks)
+        self.drain()
         seconds = (time.perf_counter() - began) / steps
-        self._drop(names)
+        self.drop(names)
         assert total <= self.plan.num_blocks
         return seconds, prefilled
 
@@ -112,49 +118,13 @@ class LoadedGpuModel:
         began = time.perf_counter()
         names, _ = self._prefill(1, tokens, 1)
         seconds = time.perf_counter() - began
-        self._drop(names)
+        self.drop(names)
         return seconds
-
-    def scores(
-        self, prompts: Sequence[Sequence[int]], steps: int, *, strict: bool, cut: int = 0
-    ) -> list[list[TokenScore]]:
-        """Greedy tokens of these prompts in one batch, each with its log probability and those of the best five.
-
-        Prompts longer than `cut` are computed in two chunks, of which the first has so many tokens.
-        """
-        names = range(self._next, self._next + len(prompts))
-        self._next += len(prompts)
-        found: dict[int, list[TokenScore]] = {name: [] for name in names}
-        self._scores = found
-        each = -(-(max(map(len, prompts)) + steps + 1) // BLOCK_SIZE)
-        for index, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
-            record = SequenceRecord(
-                sequence=name, tokens=tuple(prompt), prompt_tokens=len(prompt), sampling=SCORED, stop_token_ids=(),
-                strict=strict,
-            )  # fmt: skip
-            blocks = tuple(range(index * each, (index + 1) * each))
-            start = cut if 0 < cut < len(prompt) else 0
-            if start:
-                self._begin([Chunk(sequence=name, start=0, count=start, sample=False, blocks=blocks)], [record])
-            last = Chunk(sequence=name, start=start, count=len(prompt) - start, sample=True)
-            self._begin([last] if start else [structs.replace(last, blocks=blocks)], [] if start else [record])
-        for step in range(steps):
-            self._begin(
-                [
-                    Chunk(sequence=name, start=len(prompt) + step, count=1, sample=True)
-                    for name, prompt in zip(names, prompts, strict=True)
-                ]
-            )
-        self._drain()
-        self._drop(names)
-        self._scores = {}
-        return list(found.values())
 
     def _prefill(self, batch: int, prompt: int, more: int) -> tuple[range, int]:
         """Sequence numbers, and the blocks given; whole prompts, as many in a step as fit."""
         each = -(-(prompt + more + 1) // BLOCK_SIZE)
-        names = range(self._next, self._next + batch)
-        self._next += batch
+        names = self.new_names(batch)
         at_once = max(1, self.model.buckets.tokens[-1] // prompt)
         ids = np.random.default_rng(prompt).integers(0, self.spec.vocab_size, prompt).tolist()
         for first in range(0, batch, at_once):
@@ -172,31 +142,38 @@ class LoadedGpuModel:
                 )
                 for index in some
             ]  # fmt: skip
-            self._begin(chunks, records)
-        self._drain()
+            self.begin(chunks, records)
+        self.drain()
         return names, batch * each
 
-    def _drop(self, names: Iterable[int]) -> None:
-        self._begin([], dropped=tuple(names))
-        self._drain()
+    def new_names(self, count: int) -> range:
+        """Sequence numbers that nobody has."""
+        self._next += count
+        return range(self._next - count, self._next)
 
-    def _begin(
-        self, chunks: Sequence[Chunk], new: Sequence[SequenceRecord] = (), dropped: tuple[int, ...] = ()
-    ) -> None:
+    def drop(self, names: Iterable[int]) -> None:
+        self.begin([], dropped=tuple(names))
+        self.drain()
+
+    def begin(
+        self, chunks: Sequence[Chunk], new: Sequence[SequenceRecord] = (), dropped: tuple[int, ...] = (),
+        copies: tuple[BlockCopy, ...] = (), heard: Heard = _no_one,
+    ) -> None:  # fmt: skip
+        """Launch a step; `heard` gets its results when it is finished. Raises Wrong where one before it failed."""
         self._steps += 1
-        step = Step(step=self._steps, chunks=tuple(chunks), new=tuple(new), dropped=dropped)
+        step = Step(step=self._steps, chunks=tuple(chunks), new=tuple(new), dropped=dropped, copies=copies)
         if len(self._pending) == IN_FLIGHT:
             self._finish()
-        self._pending.append(self.stepper.begin(step))
+        self._pending.append((self.stepper.begin(step), heard))
+
+    def drain(self) -> None:
+        while self._pending:
+            self._finish()
 
     def _finish(self) -> None:
-        result: StepResult = self._pending.popleft().finish()
+        pending, heard = self._pending.popleft()
+        result: StepResult = pending.finish()
         faults = {chunk.error for chunk in result.chunks if chunk.error}
         require(not faults, f"a step failed: {', '.join(faults)}")
         for chunk in result.chunks:
-            if chunk.sequence in self._scores:
-                self._scores[chunk.sequence] += chunk.logprobs
-
-    def _drain(self) -> None:
-        while self._pending:
-            self._finish()
+            heard(chunk)

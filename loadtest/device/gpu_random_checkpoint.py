@@ -1,6 +1,7 @@
 """A checkpoint folder of random weights, for what only takes folders: the server. Every token id is a word.
 
-Sixteen gigabytes are written in seconds where there is room in memory (/dev/shm), and are gone with the `with` block.
+Sixteen gigabytes are written in seconds where there is room in memory (/dev/shm). They are gone with the `with` block;
+when this process is killed in it, whoever gave it its folders (gpu_scratch.py) removes them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from triolet.loadtest.device.gpu_random_model import random_weights
+from triolet.loadtest.device.gpu_scratch import given_folders
 from triolet.models.safetensors import WeightArray
 from triolet.models.spec import ModelSpec
 from triolet.models.weights import DecoderWeights
 
-IN_MEMORY = Path("/dev/shm")
 SPARE = 1.25  # of the weights' size: a folder that would be filled to the brim is not taken
 WORD = "word"  # token 7 is written "word7": whoever counts these counts tokens
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -34,9 +35,10 @@ PLACES = {
 def random_checkpoint(spec: ModelSpec) -> Iterator[Path]:
     tensors = named(random_weights(spec))
     size = int(SPARE * sum(array.nbytes for array in tensors.values()))
-    home = next((place for place in (IN_MEMORY, Path(tempfile.gettempdir())) if _free(place) > size), None)
+    places = given_folders()
+    home = next((place for place in places if _free(place) > size), None)
     if home is None:
-        raise OSError(f"no room for {size / 1e9:.1f} GB of weights in {IN_MEMORY} or {tempfile.gettempdir()}")
+        raise OSError(f"no room for {size / 1e9:.1f} GB of weights in {' or '.join(map(str, places))}")
     with tempfile.TemporaryDirectory(prefix="triolet-random-", dir=home) as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config_of(spec)))

@@ -28,6 +28,10 @@ QWEN_600M = ModelSpec(
     mlp_size=3072, norm_eps=1e-6, max_position=40960, rope=RopeSpec(theta=1_000_000.0), qk_norm=True,
     tied_embeddings=True,
 )  # fmt: skip
+TINY = ModelSpec(  # for the interpreter
+    family="qwen3", vocab_size=120, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64,
+    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True,
+)  # fmt: skip
 DEVIATION = 0.02  # of the weights: the order of a trained model's, so that nothing overflows
 BLOCK = 1 << 22  # distinct values
 

@@ -42,6 +42,7 @@ from triolet.loadtest.device.gpu_parts import (
     chosen_parts,
 )
 from triolet.loadtest.device.gpu_report import write_report
+from triolet.loadtest.device.gpu_scratch import scratch_folders
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
 GRACE = 45.0  # seconds after the budget in which the case at hand may end; reports and starting take the rest
@@ -209,9 +210,14 @@ def main(arguments: list[str] | None = None) -> int:
                 print(install_wheels(options.wheels, site))
             environment = path_with(site, options.workers)
             crew = [
-                stack.enter_context(Worker(options.out / "log.txt", dry=options.dry_run, environment=environment))
+                stack.enter_context(
+                    Worker(
+                        options.out / "log.txt", dry=options.dry_run, environment=environment,
+                        scratch=stack.enter_context(scratch_folders("triolet-suite-")),
+                    )
+                )
                 for _ in range(options.workers)
-            ]
+            ]  # fmt: skip
             machine = crew[0].machine()
             journal = Journal(options.out, machine)
         except (ValueError, WorkerRefused, WorkerEnded) as error:

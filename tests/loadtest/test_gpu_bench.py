@@ -7,10 +7,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from msgspec import structs
 from torch.nn.attention import SDPBackend
 
 from triolet.kernels.embedding import gpu_launch as embedding_launch
@@ -19,6 +17,7 @@ from triolet.loadtest.device import gpu_bench_attention as attention
 from triolet.loadtest.device import gpu_bench_gemm as gemm
 from triolet.loadtest.device import gpu_bench_models as models
 from triolet.loadtest.device import gpu_bench_rows as rows
+from triolet.loadtest.device import gpu_correct_models as correct_models
 from triolet.loadtest.device import gpu_limits as limits
 from triolet.loadtest.device import gpu_timing as timing
 from triolet.loadtest.device import gpu_tuning as tuning
@@ -26,20 +25,13 @@ from triolet.loadtest.device.gpu_case import Figures, Machine, Skip, Wrong
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_parts import PARTS, cases_of
 from triolet.loadtest.device.gpu_ragged import Form
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
+from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.loadtest.device.gpu_rivals import liger_rms_norm
 from triolet.models.device import Growth
 from triolet.models.gpu_rehearsal import RehearsalDevice
-from triolet.models.rope_spec import RopeSpec
-from triolet.models.spec import ModelSpec
-from triolet.models.step import TokenScore
 
 MACHINE = Machine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
 SMALL = Form(heads=2, kv_heads=1, size=64)
-TINY_MODEL = ModelSpec(
-    family="qwen3", vocab_size=120, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64,
-    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True,
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -179,14 +171,15 @@ def test_limits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = LoadedGpuModel(RehearsalDevice(), TINY_MODEL, "int4", Sizes(2, 4, 64, 1 << 16))
+    model = LoadedGpuModel(RehearsalDevice(), TINY, "int4", Sizes(2, 4, 64, 1 << 16))
+    assert model.model.decode_graph(2)  # what is timed on a GPU
     assert model.cold_start["graphs"] == model.model.buckets.graph_count
     seconds, _ = model.decode(2, 3, 1, 2)
     assert seconds > 0
     assert model.prefill_seconds(4) > 0
-    assert model.growth() == {"allocations": 0, "compilations": 0}
+    assert models.check_growth(model, ((1, 4),)) == {"allocations": 0, "compilations": 0}
     kind = models.Kind("qwen-0.6b", "int4")
-    monkeypatch.setattr(models, "loaded", {kind: model}.__getitem__)
+    monkeypatch.setattr(models, "loaded", lambda kind, machine: model)
     monkeypatch.setattr(models, "graph_seconds", lambda model, batch: 1e-9)
     monkeypatch.setattr(models, "SIZES", Sizes(2, 4, 64, 1 << 16))
     figures = models.decode(kind, 2, 3, 2, MACHINE)
@@ -194,34 +187,6 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     assert 0.99 < figures["idle"] <= 1
     assert models.prefill(kind, MACHINE)["of_bf16_gemm"] > 0
     assert models.cold_start(kind, MACHINE)["graphs"] > 0
-
-
-def test_bits_alone_are_compared_with_those_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = LoadedGpuModel(RehearsalDevice(), TINY_MODEL, "none", Sizes(3, 4, 64, 1 << 17), "int8")
-    assert models.decode_graph(model, 3)
-    known: dict[str, list[list[TokenScore]]] = {}
-    computed = model.scores
-
-    def scores(prompts: list[list[int]], steps: int, *, strict: bool, cut: int = 0) -> list[list[TokenScore]]:
-        if str(prompts) not in known:  # interpreting takes seconds: once is enough
-            known[str(prompts)] = computed(prompts, steps, strict=strict, cut=cut)
-        return [list(found) for found in known[str(prompts)]]
-
-    monkeypatch.setattr(model, "scores", scores)
-    figures = models.check_strict(model, (2, 3), (1,), 1)
-    assert figures == {"sequences": 2, "companies": 1, "tokens": 2}
-
-    def swayed(prompts: list[list[int]], steps: int, *, strict: bool, cut: int = 0) -> list[list[TokenScore]]:
-        """The last one's last log probability has another bit in company."""
-        found = scores(prompts, steps, strict=strict, cut=cut)
-        if len(prompts) > 1:
-            last = found[-1][-1]
-            found[-1][-1] = structs.replace(last, logprob=float(np.nextafter(last.logprob, 0)))
-        return found
-
-    monkeypatch.setattr(model, "scores", swayed)
-    with pytest.raises(Wrong, match="3 tokens among 1 others: other bits than alone, at token 1"):
-        models.check_strict(model, (2, 3), (1,), 1)
 
 
 @pytest.mark.parametrize(("cache", "of_a_token"), [("bfloat16", 131072), ("fp8", 67584), ("int8", 67584)])
@@ -233,10 +198,24 @@ def test_the_roofline_counts_what_a_step_reads(cache: str, of_a_token: int) -> N
 
 
 def test_growth_after_the_start_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = LoadedGpuModel(RehearsalDevice(), TINY_MODEL, "none", Sizes(1, 4, 64, 1 << 16))
+    model = LoadedGpuModel(RehearsalDevice(), TINY, "none", Sizes(1, 4, 64, 1 << 16))
     monkeypatch.setattr(model.model.device, "growth", lambda: Growth(1, 0))
     with pytest.raises(Wrong, match="1 allocations"):
         model.growth()
+
+
+def test_fp8_weights_are_skipped_where_a_device_has_no_float8() -> None:
+    old = Machine("cpu", 86, "an older machine", {})
+    for kind in models.KINDS:
+        if kind.quantize == "fp8":
+            with pytest.raises(Skip, match="no float8"):
+                models.cold_start(kind, old)
+            with pytest.raises(Skip, match="no float8"):
+                correct_models.check_layer(kind, old)
+        else:
+            kind.need(old)  # 8-bit caches it can read
+    with pytest.raises(Skip, match="no float8"):
+        correct_models.check_small("fp8", "bfloat16", old)
 
 
 def test_the_models_have_the_sizes_of_their_names() -> None:

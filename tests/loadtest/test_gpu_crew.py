@@ -16,6 +16,7 @@ import pytest
 from triolet.loadtest.device.gpu_case import Finding, Machine
 from triolet.loadtest.device.gpu_crew import TimedOut, Worker, WorkerEnded, WorkerRefused
 from triolet.loadtest.device.gpu_journal import Journal
+from triolet.loadtest.device.gpu_scratch import VARIABLE, scratch_folders
 from triolet.loadtest.device.gpu_suite import GRACE, Ask, Times, run_cases
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
@@ -68,6 +69,31 @@ def test_a_worker_that_hangs_is_killed_with_all_that_it_started(worker: Worker, 
             ended, _, _ = select.select([handle], [], [], 30)
         assert ended
     assert worker.ask({"run": "one"}, 60)
+
+
+def test_starting_takes_no_longer_than_its_case_may(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with (
+        Worker(tmp_path / "log.txt", dry=True, environment=dict(os.environ), command=command) as worker,
+        pytest.raises(TimedOut, match="did not start within 1 s"),
+    ):
+        worker.ask({"run": "one"}, 1.0)
+
+
+def test_what_a_killed_case_wrote_goes_with_it(tmp_path: Path) -> None:
+    hello = STAND_IN.strip().splitlines()[:3]
+    write = f"folder = os.environ['{VARIABLE}'].split(os.pathsep)[0]; os.mkdir(folder + '/checkpoint')"
+    fill = "open(folder + '/checkpoint/weights', 'w').write('much'); print('', file=open(folder + '/seen', 'w'))"
+    command = [sys.executable, "-c", "\n".join([*hello, "sys.stdin.readline()", write, fill, "time.sleep(60)"])]
+    with scratch_folders("triolet-test-") as folders, Worker(
+        tmp_path / "log.txt", dry=True, environment=dict(os.environ), command=command, scratch=folders
+    ) as worker:  # fmt: skip
+        worker.machine()
+        with pytest.raises(TimedOut):
+            worker.ask({"run": "one"}, 2.0)
+        assert all(folder.is_dir() and not list(folder.iterdir()) for folder in folders)
+        assert "Error" not in (tmp_path / "log.txt").read_text()  # it did write
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_machine_that_will_not_do_is_said_once(tmp_path: Path) -> None:

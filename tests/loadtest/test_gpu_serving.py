@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from triolet.loadtest.device.gpu_bench_serving import TINY, figures_of
+from triolet.loadtest.device.gpu_bench_serving import figures_of
 from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_random_checkpoint import config_of, named, random_checkpoint
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, random_weights
+from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY, random_weights
 from triolet.loadtest.device.gpu_sse_client import count
 from triolet.models.checkpoint import Checkpoint
 from triolet.models.spec import load_spec

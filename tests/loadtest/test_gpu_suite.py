@@ -34,7 +34,17 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     by_name = {case["name"]: case for case in result["cases"]}
     checked = {name: case["status"] for name, case in by_name.items() if name.startswith("correctness/")}
     assert set(checked.values()) == {"right"}
-    for operation in ("attention", "gemm", "rms_norm", "sampling", "rope", "silu_mul", "gather", "step inputs"):
+    for operation in (
+        "attention",
+        "gemm",
+        "rms_norm",
+        "sampling",
+        "rope",
+        "silu_mul",
+        "gather",
+        "step inputs",
+        "small model",
+    ):
         assert any(name.startswith(f"correctness/{operation}") for name in checked), operation
     refused = [case["note"] for name, case in by_name.items() if "planted" in name]
     assert len(refused) >= 5
@@ -137,6 +147,13 @@ def test_another_machines_folder_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path, MACHINE)
     with pytest.raises(ValueError, match="name another folder"):
         Journal(tmp_path, Machine("cuda", 90, "NVIDIA H200", {"torch": "2"}))
+
+
+@pytest.mark.parametrize("text", ["", '{"mach', '{"begun": "kernels/one"}\n'])
+def test_a_folder_whose_machine_nobody_knows_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cases.jsonl").write_text(text)
+    with pytest.raises(ValueError, match="does not begin with its machine: name another folder"):
+        Journal(tmp_path, MACHINE)
 
 
 def test_the_report_has_a_table_numbers_and_lines_to_paste(tmp_path: Path) -> None:

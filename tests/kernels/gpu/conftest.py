@@ -1,4 +1,4 @@
-"""What the compiler makes of every launch: once for all tests, in processes of its own, because this one interprets."""
+"""What the compiler makes of every launch: once for all tests and all processes of a test run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ import sys
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
+# In processes of its own, because those of the tests interpret.
 COMMAND = [sys.executable, "-m", "triolet.loadtest.device.compile_kernels", "--processes", "2"]
 Compiled = dict[str, Any]  # Any: a JSON object, with the form's registers, shared memory and faults
 
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
-    file = tmp_path_factory.mktemp("compiled") / "rows.json"
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([*COMMAND, "--json", str(file)], capture_output=True, text=True, env=environment, check=False)
-    assert file.exists(), done.stderr
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # where the folders of all processes of this run lie
+    file = folder / "compiled.json"
+    with FileLock(folder / "compiled.lock"):
+        if not file.exists():
+            environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+            command = [*COMMAND, "--json", str(file)]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            assert file.exists(), done.stderr
     found: list[Compiled] = json.loads(file.read_text())
     return found

@@ -1,0 +1,185 @@
+"""What a model on a device computes, against values: of a small model the definition's, of a large one its own default.
+
+The small model's weights are such that every matrix matters; the definition multiplies with what quantising left of
+them. Tolerances are of the mean distance of log probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec import structs
+
+from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4
+from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8, quantise_w4
+from triolet.loadtest.device.gpu_case import Figures
+from triolet.loadtest.device.gpu_check import require
+from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
+from triolet.loadtest.device.gpu_random_model import DEVIATION, TINY
+from triolet.loadtest.device.gpu_requests import SCORED, Request, answers
+from triolet.models.device import Device
+from triolet.models.gpu_weights import host_tensor
+from triolet.models.reference import reference_logits
+from triolet.models.safetensors import WeightArray
+from triolet.models.spec import ModelSpec
+from triolet.models.weights import DecoderWeights, LayerWeights
+from triolet.protocol.sampling import Sampling
+
+Float64Array = npt.NDArray[np.float64]
+PROMPT_SCORED = structs.replace(SCORED, prompt_logprobs=1)
+SMALL = structs.replace(TINY, num_layers=2, qkv_bias=True)
+SMALL_SIZES = Sizes(max_running=2, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
+# bfloat16: ten roundings of 2^-9 to logits of up to 16, of which a mean leaves a fifth. An e4m3 cache rounds keys and
+# values by 2^-4, and the mean over positions and 64 inputs leaves an eighth of it, in two layers; an int8 one rounds by
+# 1/254 of the largest of 64, a sixth of that. e4m3 activations are rounded by 2^-4 in all eight products.
+OF_WEIGHTS = {"none": 0.06, "int8": 0.06, "int4": 0.06, "fp8": 0.37}
+OF_CACHE = {"bfloat16": 0.0, "int8": 0.03, "fp8": 0.14}
+WRONG_SCALE = 2.0  # of one matrix of seven in one layer of two: the least that a check of every format must notice
+
+
+def small_weights(spec: ModelSpec) -> DecoderWeights:
+    """bfloat16 bits. Products keep the size of their inputs, norms and biases are all different."""
+    rng = np.random.default_rng(5)
+
+    def bits(*shape: int, deviation: float, mean: float = 0.0) -> WeightArray:
+        values = mean + deviation * rng.standard_normal(shape, dtype=np.float32)
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+    def matrix(rows: int, columns: int) -> WeightArray:
+        return bits(rows, columns, deviation=columns**-0.5)
+
+    def layer() -> LayerWeights:
+        query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        hidden, inner = spec.hidden_size, spec.mlp_size
+        sizes = {"q_bias": query, "k_bias": kv, "v_bias": kv} if spec.qkv_bias else {}
+        norms = {"input_norm": hidden, "post_norm": hidden, "q_norm": spec.head_dim, "k_norm": spec.head_dim}
+        shapes = {"q": (query, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, query)}
+        shapes |= {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+        return LayerWeights(
+            **{name: matrix(*shape) for name, shape in shapes.items()},
+            **{name: bits(size, deviation=0.1, mean=1.0) for name, size in norms.items()},
+            **{name: bits(size, deviation=0.2) for name, size in sizes.items()},
+        )
+
+    return DecoderWeights(
+        embedding=bits(spec.vocab_size, spec.hidden_size, deviation=1.0),
+        layers=tuple(layer() for _ in range(spec.num_layers)),
+        final_norm=bits(spec.hidden_size, deviation=0.1, mean=1.0),
+        lm_head=bits(spec.vocab_size, spec.hidden_size, deviation=0.5),
+    )
+
+
+def _int4(matrix: torch.Tensor) -> torch.Tensor:
+    group = max(size for size in GROUPS if matrix.shape[1] % size == 0)
+    return dequantised_w4(*quantise_w4(matrix, group, symmetric=False), group)
+
+
+STORED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda matrix: matrix,
+    "int8": lambda matrix: dequantised(*quantise_int8(matrix)),
+    "int4": _int4,
+    "fp8": lambda matrix: dequantised(*quantise_fp8(matrix, 1, 0)),
+}
+
+
+def as_stored(weights: DecoderWeights, quantize: str, wrong_scale: float = 1.0) -> DecoderWeights:
+    """What the device multiplies with, as float32; the head is never quantised. `wrong_scale`: of one matrix."""
+    names = ("q", "k", "v", "o", "gate", "up", "down")
+
+    def stored(matrix: WeightArray) -> WeightArray:
+        return STORED[quantize](host_tensor(matrix).float()).float().numpy()
+
+    first, *others = [
+        structs.replace(layer, **{name: stored(getattr(layer, name)) for name in names}) for layer in weights.layers
+    ]
+    first = structs.replace(first, down=first.down * np.float32(wrong_scale))
+    return structs.replace(weights, layers=(first, *others))
+
+
+def log_probabilities(spec: ModelSpec, weights: DecoderWeights, prompt: tuple[int, ...]) -> Float64Array:
+    """Of all tokens of a prompt but the first, by the definition."""
+    logits = reference_logits(spec, weights, list(prompt)).astype(np.float64)[:-1]
+    logits -= logits.max(axis=1, keepdims=True)
+    own: Float64Array = logits[np.arange(len(logits)), list(prompt[1:])]
+    normalised: Float64Array = own - np.log(np.exp(logits).sum(axis=1))
+    return normalised
+
+
+def random_prompt(spec: ModelSpec, length: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(length).integers(0, spec.vocab_size, length).tolist())
+
+
+def scored(model: LoadedGpuModel, request: Request, *, strict: bool) -> Float64Array:
+    """The log probabilities of a prompt's tokens on the device."""
+    (answer,), _ = answers(model, [request], 1, strict=strict)
+    found = np.array([score.logprob for score in answer.prompt])
+    require(len(found) == len(request.prompt) - 1, f"{len(found)} log probabilities of {len(request.prompt)} tokens")
+    require(bool(np.isfinite(found).all()), "a log probability is not finite")
+    return found
+
+
+def check_definition(
+    device: Device, quantize: str, cache: str, length: int, sizes: Sizes = SMALL_SIZES, wrong_scale: float = 1.0
+) -> Figures:
+    """The small model in one way of storing it. `wrong_scale`: of a matrix on the device, which must be noticed."""
+    weights, prompt = small_weights(SMALL), random_prompt(SMALL, length)
+    exact, wrong = (log_probabilities(SMALL, as_stored(weights, quantize, by), prompt) for by in (1.0, WRONG_SCALE))
+    tolerance = OF_WEIGHTS[quantize] + OF_CACHE[cache]
+    require(float(np.abs(exact - wrong).mean()) > 2 * tolerance, "this check would not notice a wrong matrix")
+    if wrong_scale != 1.0:
+        first = weights.layers[0]
+        down = (host_tensor(first.down).float() * wrong_scale).numpy()
+        weights = structs.replace(weights, layers=(structs.replace(first, down=down), *weights.layers[1:]))
+    model = LoadedGpuModel(device, SMALL, quantize, sizes, cache, weights)
+    figures: Figures = {"allowed": tolerance}
+    try:
+        for strict in (False, True):
+            found = scored(model, Request(prompt, (7,), sampling=PROMPT_SCORED), strict=strict)
+            error = float(np.abs(found - exact).mean())
+            name = "strict" if strict else "default"
+            require(error <= tolerance, f"{name}: off by {error:.3g} on the mean, {tolerance:.3g} is allowed")
+            figures[f"{name}_error"] = error
+        return figures | model.growth()
+    finally:
+        model.stepper.close()
+
+
+def allowed_apart(spec: ModelSpec, quantize: str, cache: str) -> float:
+    """How far strict log probabilities may be from the default's on the mean, in one layer of random weights.
+
+    Sums in another order round ten results to a neighbour, at most 2^-8 away. Such a value, off by d and then rounded
+    to steps of u, is off by the root of d u in mean square: in e4m3 u is up to 2^-3, in int8 1/127 of a largest that is
+    four times the typical value. Errors of the last hidden state, relative to it, are errors of logits relative to
+    their deviation.
+    """
+    steps = {"fp8": 2.0**-3, "int8": 2.0**-5}
+    near = 2.0**-8
+    relative = 10 * near + (4 * math.sqrt(near * steps["fp8"]) if quantize == "fp8" else 0.0)
+    relative += 2 * math.sqrt(near * steps[cache]) if cache in steps else 0.0  # keys and values
+    return relative * DEVIATION * math.sqrt(spec.hidden_size)
+
+
+def check_against_default(model: LoadedGpuModel, cache: str, length: int) -> Figures:
+    """Strict determinism computes the same thing in another order: on a prompt's log probabilities."""
+    allowed = allowed_apart(model.spec, model.quantize, cache)
+    request = Request(random_prompt(model.spec, length), sampling=PROMPT_SCORED)
+    strict, default = (scored(model, request, strict=strict) for strict in (True, False))
+    apart = float(np.abs(strict - default).mean())
+    require(apart <= allowed, f"strict log probabilities are {apart:.3g} from the default's, {allowed:.3g} is allowed")
+    others = float(np.abs(strict[1:] - default[:-1]).mean())
+    require(others > 2 * allowed, "all log probabilities are alike: this check proves nothing")
+    return {"strict_apart": apart, "strict_apart_allowed": allowed}
+
+
+def sampled_in_every_way(vocab_size: int) -> list[Sampling]:
+    """What few rows ask of the sampler: penalties, which count tokens; biases and bans; filters; alternatives."""
+    return [
+        Sampling(temperature=0.0, repetition_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.1),
+        Sampling(temperature=0.0, logit_bias=((1, 2.0), (vocab_size - 1, -100.0)), min_tokens=2),
+        Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=7),
+        structs.replace(PROMPT_SCORED, temperature=0.7, seed=8),
+    ]
