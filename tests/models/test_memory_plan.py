@@ -9,10 +9,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from triolet.models.checkpoint import Checkpoint
+from triolet.models.cpu_load import plan_memory
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.host import available_memory, usable_cores
 from triolet.models.plan import GIB, MIB, choose_num_blocks, size
-from triolet.models.cpu_load import plan_memory
 from triolet.models.runner import load_runner
 
 NEEDS: dict[str, Any] = {
