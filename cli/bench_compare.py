@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,19 +17,22 @@ from typing import Final
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..loadtest.heldout import HELD_OUT, read_instances
 from ..models.host import usable_cores
-from ..protocol.steps import LoadProgress
-from .bench_accuracy import Quality, TokenCheck, check_tokens, measure_quality
+from .bench_accuracy import check_tokens, measure_quality
 from .bench_cases import CASES, Case
-from .bench_machine import QUIET, busy_share, machine
-from .bench_page import Comparison, Engine, page, plot, show
-from .bench_peer import Peer, read_peer, run_peer
-from .bench_ratios import Measured, against_best, against_each, best_against_best, medians
-from .bench_variant import DEFAULTS, Turn, Variant, bits_of, plain, read_variant, run_variant
+from .bench_exact import measure_exact_match
+from .bench_machine import machine
+from .bench_page import Comparison, page, plot, show
+from .bench_peer import Peer, read_peer
+from .bench_ratios import against_best, against_each, best_against_best, medians
+from .bench_turns import Turns, silent
+from .bench_variant import DEFAULTS, Variant, plain, read_variant
 from .options import BUNDLED_MODEL
 from .refusals import Refusal, refuse_missing_model
+
+PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
 
 HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how they compare.
 
@@ -67,12 +70,18 @@ def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[st
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of every engine.")
 @click.option("--threads", type=click.IntRange(min=1), help="Of every engine.  [default: the physical cores]")
 @click.option("--check/--no-check", default=True, show_default=True,
-              help="Compare greedy token ids with the reference, and each variant's loss with float32.")  # fmt: skip
+              help="Then compare token ids with the reference, and what each variant loses.")  # fmt: skip
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Text for perplexity and divergence.  [default: the held-out conversations]")  # fmt: skip
+@click.option(
+    "--instances",
+    type=click.IntRange(min=0),
+    help="Held-out instances of the bundled model that each variant answers, per family; 0 for none.  [default: all]",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("bench-results"),
               show_default=True, help="Folder of what is written.")  # fmt: skip
 @click.option("--name", default="compare", show_default=True, help="Of the files.")
+@click.option("--title", help="What the tables call the model.  [default: its folder's name]")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the tables.")
 def compare(
     model: Path | None,
@@ -83,8 +92,10 @@ def compare(
     threads: int | None,
     check: bool,
     text: Path | None,
+    instances: int | None,
     out: Path,
     name: str,
+    title: str | None,
     as_json: bool,
 ) -> None:
     cases = [case for case in CASES.values() if case.name in chosen]
@@ -93,23 +104,16 @@ def compare(
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     began = time.monotonic()
     loads = os.getloadavg()
-    turns = _Turns(ours, peers, cases, rounds, threads, console)
+    turns = Turns(ours, peers, cases, rounds, threads, console)
     turns.run(check=check)
-    quality: list[Quality] = []
-    tokens: list[TokenCheck] = []
-    if check:
-        folder = model or BUNDLED_MODEL
-        settings = {variant.name: plain(variant.settings) for variant in ours}
-        with console.status("comparing tokens and losses with the reference…"):
-            tokens = [check_tokens(folder, key, settings[key], turns.first[key].answers) for key in settings]
-            quality = measure_quality(folder, settings, text)
+    first = turns.first[ours[0].name].ready
     result = Comparison(
-        model=turns.first[ours[0].name].ready.model,
-        parameters=turns.first[ours[0].name].ready.parameters,
+        model=title or first.model,
+        parameters=first.parameters,
         date=datetime.now(UTC).date().isoformat(),
-        command=shlex.join(["triolet", *sys.argv[1:]]),
+        command=shlex.join(["triolet", *sys.argv[1:]]).replace(str(Path.home()), "~"),  # for a page that is shared
         machine=machine(),
-        versions={"triolet": version("triolet"), **turns.first[ours[0].name].ready.versions},
+        versions={"triolet": version("triolet"), **first.versions},
         threads=threads,
         rounds=rounds,
         seconds=round(time.monotonic() - began, 1),
@@ -120,21 +124,37 @@ def compare(
         against_best=tuple(against_best(turns.rows)),
         against_each=tuple(against_each(turns.rows)),
         best_against_best=tuple(best_against_best(turns.rows)),
-        quality=tuple(quality),
-        tokens=tuple(tokens),
         rows=tuple(turns.rows),
     )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    (out / f"{name}.md").write_text(page(result))
-    drawn = plot(result, out / f"{name}.png")
+    path = out / name
+    _write(result, path)  # already now: half an hour of turns must not be lost to what comes below
+    if check:
+        folder = model or BUNDLED_MODEL
+        settings = {variant.name: plain(variant.settings) for variant in ours}
+        with console.status("comparing tokens and losses with the reference…"):
+            tokens = tuple(check_tokens(folder, key, settings[key], turns.first[key].answers) for key in settings)
+            quality = tuple(measure_quality(folder, settings, text))
+        result = msgspec.structs.replace(result, tokens=tokens, quality=quality)
+    if check and instances != 0:
+        held_out = read_instances(HELD_OUT, instances)
+        with console.status("the bundled model's held-out instances…"):
+            exact = tuple(measure_exact_match(each.name, each.settings, held_out, silent) for each in ours)
+        result = msgspec.structs.replace(result, exact=exact)
+    _write(result, path)
+    drawn = plot(result, path.with_name(f"{name}.png"))
     if as_json:
         click.echo(msgspec.json.encode(result))
     else:
-        show(result, Console(highlight=False))
-    console.print(f"written: {out / name}.json, {out / name}.md{f', {out / name}.png' if drawn else ''}")
+        show(result, Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH))
+    console.print(f"written: {path}.json, {path}.md{f', {path}.png' if drawn else ''}")
     if not drawn:
         console.print("no plot: matplotlib is not installed (pip install 'triolet\\[loadtest]')")
+
+
+def _write(result: Comparison, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f"{path.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    path.with_name(f"{path.name}.md").write_text(page(result))
 
 
 def _variants(
@@ -151,76 +171,3 @@ def _variants(
     if twice:
         raise Refusal(f"two engines are called {twice[0]!r}: every --variant and --peer needs a name of its own")
     return ours
-
-
-class _Turns:
-    """Runs the turns and keeps what they gave."""
-
-    def __init__(
-        self, ours: Sequence[Variant], peers: Sequence[Peer], cases: Sequence[Case], rounds: int, threads: int,
-        console: Console,
-    ) -> None:  # fmt: skip
-        self._ours, self._peers, self._cases = ours, peers, cases
-        self._rounds, self._threads, self._console = rounds, threads, console
-        self.rows: list[Measured] = []
-        self.engines: dict[str, Engine] = {}
-        self.first: dict[str, Turn] = {}  # of ours
-
-    def run(self, *, check: bool) -> None:
-        repeats = sum(case.repeats for case in self._cases) * (len(self._ours) + len(self._peers))
-        columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TextColumn("left"), TimeRemainingColumn())  # fmt: skip
-        with Progress(*columns, console=self._console) as progress:
-            task = progress.add_task("", total=repeats * self._rounds)
-
-            def advance() -> None:
-                progress.advance(task)
-
-            for turn in range(self._rounds):
-                # Every other turn goes backwards: no engine always follows the same neighbour.
-                order: list[Variant | Peer] = [*self._ours, *self._peers]
-                for engine in order if turn % 2 == 0 else reversed(order):
-                    label = f"turn {turn + 1}/{self._rounds}: {engine.name}"
-                    progress.update(task, description=label)
-                    busy = busy_share()
-                    if busy > QUIET:
-                        progress.console.print(f"[yellow]others use {busy:.0%} of the cores before {label}")
-                    self._take_turn(turn, engine, busy, advance, check=check and turn == 0)
-
-    def _take_turn(
-        self, turn: int, engine: Variant | Peer, busy: float, advance: Callable[[], None], *, check: bool
-    ) -> None:
-        if isinstance(engine, Variant):
-            found = run_variant(engine, self._cases, str(turn), _silent, advance, check=check)
-            self.first.setdefault(engine.name, found)
-            ready, values = found.ready, found.values
-            told = Engine(
-                name=engine.name, ours=True, bits=bits_of(ready), what=f"Triolet {engine.options}".strip(),
-                versions=ready.versions,
-            )  # fmt: skip
-        else:
-            about, values = run_peer(engine, self._cases, self._threads, advance)
-            told = Engine(
-                name=engine.name, ours=False, bits=about.bits, what=f"{about.engine} {about.precision}",
-                versions=about.versions,
-            )  # fmt: skip
-        self.engines[engine.name] = told
-        for case in self._cases:
-            repeats = sorted(values[case.name])
-            self.rows.append(
-                Measured(
-                    turn=turn,
-                    engine=engine.name,
-                    ours=told.ours,
-                    bits=told.bits,
-                    case=case.name,
-                    value=repeats[len(repeats) // 2],
-                    repeats=tuple(values[case.name]),
-                    busy=round(busy, 3),
-                )
-            )
-
-
-def _silent(progress: LoadProgress) -> None:
-    """The bars show the turns; loading is a part of one."""
-    del progress

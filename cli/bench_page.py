@@ -11,6 +11,7 @@ from rich.table import Table
 
 from .bench_accuracy import Quality, TokenCheck
 from .bench_cases import Case
+from .bench_exact import ExactMatch
 from .bench_machine import QUIET, Machine
 from .bench_ratios import Measured, Median, Ratio
 
@@ -45,9 +46,10 @@ class Comparison(Struct, frozen=True, kw_only=True):
     against_best: tuple[Ratio, ...]
     against_each: tuple[Ratio, ...]
     best_against_best: tuple[Ratio, ...]
-    quality: tuple[Quality, ...]
-    tokens: tuple[TokenCheck, ...]
     rows: tuple[Measured, ...]
+    quality: tuple[Quality, ...] = ()
+    tokens: tuple[TokenCheck, ...] = ()
+    exact: tuple[ExactMatch, ...] = ()
 
 
 def speed_table(result: Comparison) -> list[Cells]:
@@ -93,6 +95,15 @@ def quality_table(result: Comparison) -> list[Cells]:
     return rows
 
 
+def exact_table(result: Comparison) -> list[Cells]:
+    rows: list[Cells] = [("variant", "instances", "exact match", "least family")]
+    for each in result.exact:
+        family, least = min(each.families.items(), key=lambda pair: pair[1])
+        share = f"{each.right / each.instances:.2%}"
+        rows.append((each.name, f"{each.instances:,}", share, f"{least:.0%} ({family})"))
+    return rows
+
+
 def token_table(result: Comparison) -> list[Cells]:
     rows: list[Cells] = [("variant", "tokens", "equal to the runner's pass", "equal to the definition's", "worst gap")]
     rows += [
@@ -113,9 +124,9 @@ def notes(result: Comparison) -> Iterable[str]:
     if result.tokens:
         yield (
             "Token ids: greedy answers of the served engine, four prompts of mixed lengths at once, against one pass "
-            "of the CPU runner over prompt and answer (same weights; must be equal), and against the decoder's definition "
-            "in plain numpy on the same rounded weights but unrounded activations (the gap is how far a token's logit is "
-            "under the definition's largest, in deviations of that row's logits)."
+            "of the CPU runner over prompt and answer (same weights; must be equal), and against the decoder's "
+            "definition in plain numpy on the same rounded weights but unrounded activations (the gap is how far a "
+            "token's logit is under the definition's largest, in deviations of that row's logits)."
         )
 
 
@@ -138,6 +149,8 @@ def page(result: Comparison) -> str:
         parts += [_markdown(ratio_table(result))]
     if result.quality:
         parts += ["What the precision costs:", _markdown(quality_table(result))]
+    if result.exact:
+        parts += ["The bundled model's held-out instances, answered greedily:", _markdown(exact_table(result))]
     if result.tokens:
         parts += ["Token ids beside the reference:", _markdown(token_table(result))]
     parts += notes(result)
@@ -160,6 +173,8 @@ def show(result: Comparison, console: Console) -> None:
         tables.append(("ours over the best peer of equal or fewer bits", ratio_table(result)))
     if result.quality:
         tables.append(("what the precision costs", quality_table(result)))
+    if result.exact:
+        tables.append(("the bundled model's held-out instances", exact_table(result)))
     if result.tokens:
         tables.append(("token ids beside the reference", token_table(result)))
     for title, rows in tables:

@@ -18,18 +18,13 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
-from triolet.kernels.compile_cache import compiled
+from triolet.kernels.compile_cache import compiled, inlined
 from triolet.kernels.decoder_step.shape import (
     DOWN,
-    DOWN_SCALE,
     GATE_UP,
-    GATE_UP_SCALE,
     HEAD,
-    HEAD_SCALE,
     OUT,
-    OUT_SCALE,
     QKV,
-    QKV_SCALE,
     Memory,
     Shape,
 )
@@ -45,97 +40,34 @@ from triolet.models.weights import DecoderWeights
 ROUND_SECONDS = 0.04  # of either job: short against the minutes over which a shared machine's memory changes
 
 
+@inlined
+def _project(
+    tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, layer: int, column: int,
+    channels: int, out: int, add: int,
+) -> None:
+    """As decoder_step's own: a single row has a copy for each thread. The scales' column follows the weights'."""
+    a = memory.activations + (thread if rows == 1 else 0) * shape.activation_stride
+    gemm(
+        tag, thread, threads, add, rows, k, a, shape.activation_stride, memory.weights[layer, column],
+        memory.weights[layer, column + 1], shape.group_shift, channels, out, channels * 4,
+    )  # fmt: skip
+
+
 @compiled
 def _gemms(tag: Tag, thread: int, threads: int, state: int, shape: Shape, memory: Memory, rows: int) -> None:
     """A worker's life, as decoder_step.work: every job is one step's GEMMs. Their outputs go where the step's go."""
     done = 0
-    weights = memory.weights
-    stride = shape.activation_stride
-    a = memory.activations + (thread if rows == 1 else 0) * stride
-    hidden, qkv = shape.hidden_padded, shape.qkv_padded
+    hidden, mlp = shape.hidden_padded, shape.mlp_padded
     while wait_for_job(state, done):
         done += 1
         for layer in range(shape.layers):
-            gemm(
-                tag,
-                thread,
-                threads,
-                0,
-                rows,
-                hidden,
-                a,
-                stride,
-                weights[layer, QKV],
-                weights[layer, QKV_SCALE],
-                shape.group_shift,
-                qkv,
-                memory.qkv,
-                qkv * 4,
-            )
-            gemm(
-                tag,
-                thread,
-                threads,
-                1,
-                rows,
-                shape.attention_padded,
-                a,
-                stride,
-                weights[layer, OUT],
-                weights[layer, OUT_SCALE],
-                shape.group_shift,
-                hidden,
-                memory.hidden,
-                hidden * 4,
-            )
-            gemm(
-                tag,
-                thread,
-                threads,
-                0,
-                rows,
-                hidden,
-                a,
-                stride,
-                weights[layer, GATE_UP],
-                weights[layer, GATE_UP_SCALE],
-                shape.group_shift,
-                2 * shape.mlp_padded,
-                memory.gate_up,
-                shape.mlp_padded * 8,
-            )
-            gemm(
-                tag,
-                thread,
-                threads,
-                1,
-                rows,
-                shape.mlp_padded,
-                a,
-                stride,
-                weights[layer, DOWN],
-                weights[layer, DOWN_SCALE],
-                shape.group_shift,
-                hidden,
-                memory.hidden,
-                hidden * 4,
-            )
-        gemm(
-            tag,
-            thread,
-            threads,
-            0,
-            rows,
-            hidden,
-            a,
-            stride,
-            weights[shape.layers, HEAD],
-            weights[shape.layers, HEAD_SCALE],
-            shape.group_shift,
-            shape.vocab_padded,
-            memory.logits,
-            shape.vocab_padded * 4,
-        )
+            _project(tag, thread, threads, shape, memory, rows, hidden, layer, QKV, shape.qkv_padded, memory.qkv, 0)
+            _project(tag, thread, threads, shape, memory, rows, shape.attention_padded, layer, OUT, hidden,
+                     memory.hidden, 1)
+            _project(tag, thread, threads, shape, memory, rows, hidden, layer, GATE_UP, 2 * mlp, memory.gate_up, 0)
+            _project(tag, thread, threads, shape, memory, rows, mlp, layer, DOWN, hidden, memory.hidden, 1)
+        _project(tag, thread, threads, shape, memory, rows, hidden, shape.layers, HEAD, shape.vocab_padded,
+                 memory.logits, 0)
         finish_job(state, threads, done)
 
 
@@ -214,12 +146,10 @@ def main() -> None:
             print(json.dumps(found), flush=True)
             continue
         low, high = found["quartiles"]
-        print(
-            f"{weight_format}, {options.sequences} × {options.context} tokens: step {found['step_ms']:.3f} ms, its "
-            f"GEMMs alone {found['gemms_ms']:.3f} ms: {found['share_outside']:.1%} outside (half of the rounds {low:.1%} to "
-            f"{high:.1%})",
-            flush=True,
-        )
+        step, gemms = f"step {found['step_ms']:.3f} ms", f"its GEMMs alone {found['gemms_ms']:.3f} ms"
+        outside = f"{found['share_outside']:.1%} outside (half of the rounds {low:.1%} to {high:.1%})"
+        load = f"{options.sequences} × {options.context} tokens"
+        print(f"{weight_format}, {load}: {step}, {gemms}: {outside}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,13 @@ import numpy.typing as npt
 
 from triolet.actors.text_tokenizer import TextTokenizer, load_text_tokenizer
 from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
+from triolet.loadtest.heldout import HELD_OUT
 from triolet.models.runner import LoadedModel
 from triolet.models.stepper import Stepper
 from triolet.protocol.requests import ChatMessage, ChatPrompt, TextPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord, Step
 
-HELD_OUT = Path(__file__).resolve().parent.parent / "data" / "demo_heldout.jsonl"
 SCATTER = 829  # a prime: its multiples visit every line once, neighbours far apart
 WINDOW = 256  # tokens of a text file that are one sequence
 VARIANTS: dict[str, dict[str, str]] = {

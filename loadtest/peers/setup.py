@@ -6,7 +6,8 @@ FOLDER gets `venv` with the engines, `hf` with a checkpoint as Hugging Face writ
 parameters unless --model names one), and what each engine reads: `q8.gguf`, `q4.gguf`, `bf16.gguf`; `ov-int8`,
 `ov-int4`; `ct2-int8`. Takes about ten minutes, most of them for compiling llama.cpp for this machine's own
 instructions, which needs a C++ compiler; and 3 GB of disk, most of them torch, which converts and measures nothing.
-Run again, it goes on with what is missing. At the end it prints the options for `triolet bench compare`.
+Run again, it goes on with what is missing. At the end it prints the options for `triolet bench compare`, a line for
+every engine and precision that is there.
 """
 
 import argparse
@@ -28,6 +29,7 @@ PACKAGES = {
 }
 NATIVE = {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
 PRECISIONS = {"llama.cpp": ["q8", "q4", "bf16"], "openvino": ["int8", "int4"], "ctranslate2": ["int8"]}
+READS = {"llama.cpp": "{}.gguf", "openvino": "ov-{}", "ctranslate2": "ct2-{}"}
 OPENVINO_INT4 = ["--sym", "--group-size", "128", "--ratio", "1.0"]
 
 
@@ -85,6 +87,8 @@ def main() -> None:
         convert(folder, bin, arguments.engines, arguments.model)
     for engine in arguments.engines:
         for precision in PRECISIONS[engine]:
+            if not (folder / READS[engine].format(precision)).exists():
+                continue
             command = [str(bin / "python"), str(HERE), engine, str(folder.resolve()), "--precision", precision]
             print(f"--peer {shlex.quote(f'{engine} {precision}={shlex.join(command)}')}")
 

@@ -34,7 +34,7 @@ def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
     done = _run(
         "--peer", f"slow=/usr/bin/env {sys.executable} {peer}", "--variant", "int8=--quantize int8", "--case",
         "prefill_512", "--rounds", "2", "--text", str(text), "--out", str(tmp_path / "out"), "--name", "small",
-        "--threads", "1",
+        "--threads", "1", "--instances", "1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out/small.json").read_text())
@@ -54,6 +54,9 @@ def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
     assert tokens["tokens"] == tokens["equal_runner"] == 96
     (quality,) = found["quality"]
     assert 0 < quality["kl_mean"] < 0.05
+    (exact,) = found["exact"]
+    assert exact["instances"] == len(exact["families"]) > 5
+    assert exact["right"] / exact["instances"] > 0.5  # the whole file's share is above 0.9
     page = (tmp_path / "out/small.md").read_text()
     assert "| Triolet int8 | 8 |" in page
     assert "| slow | 8 | 1 |" in page

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from triolet.cli.bench_cases import Case, round_of, value_of
+from triolet.cli.bench_peer import read_peer
 
 PEERS = Path(__file__).resolve().parents[2] / "loadtest" / "peers"
 LIBRARY = """
@@ -67,8 +69,11 @@ def test_an_unknown_precision_is_refused_with_those_there_are(tmp_path: Path, en
 
 
 def test_setup_prints_the_options_for_the_comparison(tmp_path: Path) -> None:
+    for name in ("q8.gguf", "ov-int8", "ct2-int8"):
+        (tmp_path / name).touch()
     command = [sys.executable, str(PEERS / "setup.py"), str(tmp_path), "--only-print"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 6
-    assert all(line.startswith("--peer '") and "--precision" in line for line in lines)
+    found = [read_peer(shlex.split(line)[1]) for line in done.stdout.splitlines()]
+    assert [peer.name for peer in found] == ["llama.cpp q8", "openvino int8", "ctranslate2 int8"]
+    assert all(peer.command[1:] == (str(PEERS), *peer.command[2:]) for peer in found)
+    assert all(peer.command[-2:] == ("--precision", peer.name.split()[1]) for peer in found)
