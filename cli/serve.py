@@ -6,6 +6,7 @@ The worker is started before the web is imported: on two cores it is nearly done
 import gc
 import logging
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     except OSError:
         worker = None  # the engine will try again, and say why
     gc.disable()  # what an import makes stays: looking through it again and again is a tenth of the time
-    from . import serving  # noqa: F401  # hundreds of modules
+    import_module(".serving", __package__)  # hundreds of modules
 
     gc.freeze()
     gc.enable()
