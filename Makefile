@@ -4,7 +4,8 @@
 #   make serve ARGS="--port 9000"     … with options; ARGS="path/to/checkpoint" serves another model
 #   make test                         lint, types, house rules and the test suite   (ARGS="-k outbox" selects tests)
 #   make check                        the first part of it: lint, types and house rules
-#   make bench                        the engine without HTTP on this machine
+#   make bench                        the engine on this machine, without HTTP: speed, accuracy, tokens
+#   make bench REF=folder             … beside the engines and on the model that loadtest/peers/setup.py put there
 #   make kernels                      compile every GPU kernel for sm_80 and sm_90 (no GPU needed) and show what it uses
 #   make clean                        forget .venv and everything built
 
@@ -29,7 +30,8 @@ check: .venv/.test
 	$(BIN)/pytest -q tests/test_house.py
 
 bench: .venv/.serve
-	@exec $(BIN)/triolet bench offline $(ARGS)
+	@peers=$$($(if $(REF),$(BIN)/python loadtest/peers/setup.py $(REF) --only-print,:) | tr '\n' ' '); \
+	eval "exec $(BIN)/triolet bench compare $(if $(REF),$(REF)/hf) $$peers" '$(ARGS)'
 
 kernels: .venv/.test
 	$(BIN)/python -m triolet.loadtest.device.compile_kernels --processes 2 $(ARGS)

@@ -34,6 +34,7 @@ from .scheduler_statistics import SchedulerStatistics
 from .supervisor import run_supervisor
 from .text_tokenizer import TextTokenizer, load_text_tokenizer
 from .tokenizer import TokenizerLane, run_tokenizer
+from .worker_process import WorkerProcess
 from .worker_status import Health, WorkerStatus
 
 __all__ = ["Engine", "EngineLoadError", "Health", "Ledger", "run_engine"]
@@ -115,14 +116,18 @@ def model_name(settings: ServeSettings) -> str:
 async def run_engine(
     settings: ServeSettings,
     *,
+    worker: WorkerProcess | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
     task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load the model and run until cancelled; started with the Engine. Raises `EngineLoadError` where that fails."""
+    """Load the model and run until cancelled; started with the Engine. Raises `EngineLoadError` where that fails.
+
+    `worker` is one that was started early, with `settings.engine`; without it the engine starts its own.
+    """
     if not await trio.Path(settings.engine.model).is_dir():
         raise EngineLoadError("invalid_checkpoint", f"there is no checkpoint folder {settings.engine.model}")
     try:
-        await _run(settings, on_progress or _ignore, task_status)
+        await _run(settings, worker, on_progress or _ignore, task_status)
     except BaseExceptionGroup as group:
         # The nurseries wrap it, but to the caller it is one plain refusal.
         refused, rest = group.split(EngineLoadError)
@@ -135,7 +140,10 @@ async def run_engine(
 
 
 async def _run(
-    settings: ServeSettings, on_progress: Callable[[LoadProgress], None], task_status: trio.TaskStatus[Engine]
+    settings: ServeSettings,
+    worker: WorkerProcess | None,
+    on_progress: Callable[[LoadProgress], None],
+    task_status: trio.TaskStatus[Engine],
 ) -> None:
     accounts, status = Accounts(), WorkerStatus()
     state = SchedulerState(outbox_tokens=settings.limits.outbox_tokens, stall_timeout=settings.stall_timeout)
@@ -162,7 +170,7 @@ async def _run(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(run_scheduler, inbox, to_executor, to_detokenizer, state=state))
             run_worker = partial(
-                run_inline if settings.inline else run_supervisor,
+                run_inline if settings.inline else partial(run_supervisor, first=worker),
                 settings.engine,
                 steps=steps,
                 scheduler=to_scheduler.clone(),
@@ -175,12 +183,8 @@ async def _run(
             nursery.start_soon(
                 partial(run_admission, tokenized, ready=ready, gateway=gateway, scheduler=to_scheduler.clone())
             )
-            nursery.start_soon(
-                partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=to_scheduler)
-            )
-            engine = Engine(
-                settings, gateway=gateway, accounts=accounts, state=state, status=status, lane=lane
-            )
+            nursery.start_soon(partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=to_scheduler))
+            engine = Engine(settings, gateway=gateway, accounts=accounts, state=state, status=status, lane=lane)
             task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..protocol.events import TokenLogprob, TopLogprob
 from ..protocol.settings import EngineSettings
 from ..protocol.steps import LoadFailed, LoadProgress, MemoryPlan, Ready, Row, Step, StepDone
+from .ledger import peak_resident_bytes
 from .step_thread import Answer, Progress
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class ModelCore:
             return _ready(model, settings, _VERSIONED_GPU)
         from ..models.stepper import Stepper
 
-        progress(LoadProgress(stage="compiling sampler", done=0, total=1))
+        progress(LoadProgress(stage="loading sampler", done=0, total=1))
         self._run = partial(_compute, Stepper.of(model, settings.threads))
-        progress(LoadProgress(stage="compiling sampler", done=1, total=1))
+        progress(LoadProgress(stage="loading sampler", done=1, total=1))
         return _ready(model, settings, _VERSIONED)
 
     def run(self, step: Step) -> StepDone | Answer:
@@ -130,6 +131,7 @@ def _ready(model: "LoadedModel", settings: EngineSettings, versioned: tuple[str,
         sampling_defaults=model.generation.sampling,
         versions={"python": python_version()} | {name: _version(name) for name in versioned},
         pid=getpid(),
+        peak_bytes=peak_resident_bytes("self"),
     )
 
 

@@ -39,6 +39,15 @@ def _open_files() -> int:
         return 0  # no such view on this system
 
 
+def peak_resident_bytes(pid: int | str) -> int:
+    """The most memory a process has had in RAM, mapped files included; 0 where the system does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
+
+
 def resident_bytes(pid: int | str) -> int:
     """A process's memory in RAM; 0 where the system does not tell."""
     try:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from .accounts import Accounts, GatewayStatistics
 from .histogram import Histogram
-from .ledger import resident_bytes
+from .ledger import peak_resident_bytes, resident_bytes
 from .scheduler_statistics import SchedulerStatistics
 from .worker_status import WorkerStatus
 
@@ -67,9 +67,7 @@ class _Walk(Collector):
         yield _gauge("requests_running", "Choices in the batch", scheduler.running)
         yield _gauge("requests_parked", "Choices whose reader is behind", scheduler.parked)
         yield _gauge("requests_waiting", "Choices that wait for their first or next step", scheduler.waiting)
-        yield _gauges(
-            "requests_waiting_by_reason", "What keeps them waiting", "reason", scheduler.waiting_by_reason
-        )
+        yield _gauges("requests_waiting_by_reason", "What keeps them waiting", "reason", scheduler.waiting_by_reason)
         yield _counter("requests_accepted", "Requests that got a place", gateway.accepted)
         yield _counters("requests_finished", "Requests that ended", "reason", gateway.finished)
         yield _counters("requests_refused", "Requests answered with an error", "code", gateway.refused)
@@ -96,6 +94,8 @@ class _Walk(Collector):
         pid = self._worker.pid
         memory = resident_bytes(pid) if pid is not None else 0
         yield _gauge("worker_resident_memory_bytes", "Memory of the worker process", memory)
+        peak = peak_resident_bytes(pid) if pid is not None else 0
+        yield _gauge("worker_peak_rss_bytes", "The most memory the worker process has held in RAM", peak)
 
     def _latencies(self) -> Iterator[Metric]:
         accounts = self._accounts

@@ -16,7 +16,6 @@ from ..protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerRea
 from ..protocol.settings import EngineSettings
 from ..protocol.steps import (
     FromWorker,
-    Load,
     LoadFailed,
     LoadProgress,
     Ping,
@@ -48,8 +47,10 @@ class Supervisor:
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         on_progress: Progress,
+        first: WorkerProcess | None,
     ) -> None:
         self._settings = settings
+        self._first = first
         self._steps = steps
         self._scheduler = scheduler
         self._status = status
@@ -83,12 +84,13 @@ class Supervisor:
     async def _run_worker(self, task_status: trio.TaskStatus[Ready] | None) -> str:
         """One worker from its start to its end; the reason why it ended. `task_status`: this is the first one."""
         try:
-            process = WorkerProcess()
+            process = self._first or WorkerProcess(self._settings)
         except OSError as error:  # no memory, descriptor or process to be had: it may pass, like a lost worker
             why = f"a worker process cannot be started: {error}"
             if task_status is not None:
                 raise EngineLoadError("internal_error", why) from error
             return why
+        self._first = None
         self._status.begin(process.pid)
         why = ""
         try:
@@ -112,7 +114,7 @@ class Supervisor:
         return f"{how} ({why})" if why else how
 
     async def _load_while_discarding(self, link: Link[FromWorker]) -> Ready | LoadFailed | str:
-        """The worker's answer to Load, or why there is none. Steps that come meanwhile are thrown away."""
+        """The worker's answer to its Load, or why there is none. Steps that come meanwhile are thrown away."""
         answer: Ready | LoadFailed | str = ""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._discard_steps)
@@ -126,7 +128,6 @@ class Supervisor:
         return answer
 
     async def _load(self, link: Link[FromWorker]) -> Ready | LoadFailed:
-        await link.send(Load(settings=self._settings))
         while True:
             message = await link.receive()
             match message:
@@ -225,9 +226,15 @@ async def run_supervisor(
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: Progress,
+    first: WorkerProcess | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes."""
+    """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes.
+
+    `first` is a worker with the same settings that somebody has started already; it is ended like every other.
+    """
     with steps, scheduler:
-        supervisor = Supervisor(settings, steps=steps, scheduler=scheduler, status=status, on_progress=on_progress)
+        supervisor = Supervisor(
+            settings, steps=steps, scheduler=scheduler, status=status, on_progress=on_progress, first=first
+        )
         await supervisor.run(task_status)

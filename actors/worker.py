@@ -7,6 +7,7 @@ manager sends to the whole group: the front drains first and then lets it go.
 """
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -71,6 +72,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here ever uses
+    gc.set_threshold(50_000)  # imports make little garbage, and looking for it is a tenth of a start
     logging.basicConfig(level=logging.INFO, format="worker: %(message)s", stream=sys.stderr)
     try:
         serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))

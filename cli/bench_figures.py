@@ -33,6 +33,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     prefill_tok_s: float
     decode_tok_s: float
+    full_batch_tok_s: float  # decode while every sequence runs: from the last first token to the first end
     output_tok_s: float
     step_ms_p50: float
     outside_model_share: float
@@ -53,10 +54,13 @@ def figures_of(measured: Round) -> Figures:
         raise ValueError(f"only {len(first)} of {measured.batch} sequences brought a token")
     prefilled, ended = max(first.values()), max(last.values())
     total = ended - measured.submitted
+    first_end = min(last.values())
     decoded = sum(arrival.tokens for arrival in measured.arrivals if arrival.time > prefilled)
+    together = sum(arrival.tokens for arrival in measured.arrivals if prefilled < arrival.time <= first_end)
     return Figures(
         prefill_tok_s=measured.prompt_tokens * measured.batch / (prefilled - measured.submitted),
         decode_tok_s=decoded / (ended - prefilled) if decoded else 0.0,
+        full_batch_tok_s=together / (first_end - prefilled) if together else 0.0,
         output_tok_s=sum(arrival.tokens for arrival in measured.arrivals) / total,
         step_ms_p50=statistics.median(gaps) * 1000 if gaps else 0.0,
         outside_model_share=1 - measured.model_seconds / total,
@@ -66,8 +70,5 @@ def figures_of(measured: Round) -> Figures:
 def medians(rounds: Sequence[Figures]) -> Figures:
     """The median of each figure by itself."""
     return Figures(
-        **{
-            name: statistics.median(getattr(figures, name) for figures in rounds)
-            for name in Figures.__struct_fields__
-        }
+        **{name: statistics.median(getattr(figures, name) for figures in rounds) for name in Figures.__struct_fields__}
     )

@@ -45,13 +45,13 @@ def chat(
 
     settings = build_settings(model, {**values, "port": 0})
     refuse_missing_model(settings.engine)
-    console = standard_error()
-    with LoadDisplay(console) as display:
+    report = standard_error()
+    with LoadDisplay(report) as display:
 
         def show_model(engine: Engine) -> None:
             display.close()
             if engine.ready is not None:
-                report_model(console, engine.ready, settings.engine, engine.model_name)
+                report_model(report, engine.ready, settings.engine, engine.model_name)
 
         async def serve_and_converse() -> None:
             stop = trio.Event()

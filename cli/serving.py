@@ -16,6 +16,7 @@ import click
 import trio
 
 from ..actors.engine import Engine, EngineLoadError, run_engine
+from ..actors.worker_process import WorkerProcess
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress
@@ -54,6 +55,7 @@ async def run_server(
     settings: ServeSettings,
     *,
     stop: trio.Event,
+    worker: WorkerProcess | None = None,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Engine], None] = lambda engine: None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
@@ -63,7 +65,7 @@ async def run_server(
 
     async def run_engine_then_drain(*, task_status: trio.TaskStatus[Engine]) -> None:
         try:
-            await run_engine(settings, on_progress=on_progress, task_status=task_status)
+            await run_engine(settings, worker=worker, on_progress=on_progress, task_status=task_status)
         except Exception:
             # The engine has told every outbox; without this wait the exception would cancel the tasks that read them.
             if serving.is_set():
@@ -112,6 +114,7 @@ def exit_after(seconds: float) -> None:
 
 async def serve_until_signalled(
     settings: ServeSettings,
+    worker: WorkerProcess | None,
     *,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Engine], None],
@@ -137,7 +140,7 @@ async def serve_until_signalled(
             nursery.start_soon(watch_signals)
             async with trio.open_nursery() as server:
                 started: Serving = await server.start(
-                    partial(run_server, settings, stop=stop, on_progress=on_progress, on_ready=on_ready)
+                    partial(run_server, settings, stop=stop, worker=worker, on_progress=on_progress, on_ready=on_ready)
                 )
                 serving = True
                 on_serving(started)

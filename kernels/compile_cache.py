@@ -14,12 +14,16 @@ import hashlib
 import importlib.metadata
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_folder: Path | None = None
+_functions: list[Any] = []  # Any: dispatchers of numba, which is untyped
 
 
 def _source_hash() -> str:
@@ -46,15 +50,20 @@ def _writable_folder(name: str) -> Path:
         return Path(tempfile.mkdtemp(prefix="triolet-kernels-"))
 
 
-@functools.cache
 def prepare_compile_cache() -> Path:
     """Point numba at this version's cache folder and start counting compilations. Idempotent."""
-    folder = _writable_folder(f"kernels-{_source_hash()}")
+    return _folder or use_cache_folder(_writable_folder(f"kernels-{_source_hash()}"))
+
+
+def use_cache_folder(folder: Path) -> Path:
+    """The same with a folder that another process has chosen. Before anything is decorated."""
+    global _folder  # numba's setting is one for the process, too
     from numba.core import config, event
 
     # numba reads the setting when a function is decorated, so this also works when somebody else imported numba before.
     setattr(config, "CACHE_DIR", str(folder))  # noqa: B010  # numba declares its settings at run time only
     event.register("numba:compile", _recorder())
+    _folder = folder
     return folder
 
 
@@ -70,12 +79,29 @@ def compilations() -> int:
     return sum(event.is_start for _, event in _recorder().buffer)
 
 
+@contextmanager
+def telling_compilations(tell: Callable[[int, int], None]) -> Generator[None]:
+    """Within it, `tell(functions that have code, functions declared)` at the start and end of every compilation."""
+    prepare_compile_cache()
+    from numba.core import event
+
+    class Teller(event.Listener):
+        def on_start(self, event: object) -> None:
+            tell(sum(bool(function.signatures) for function in _functions), len(_functions))
+
+        on_end = on_start
+
+    with event.install_listener("numba:compile", Teller()):
+        yield
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """numba.njit without the GIL, cached on disk, the function's type kept; no zero check before integer division."""
     prepare_compile_cache()
     import numba
 
     decorated: Callable[P, R] = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    _functions.append(decorated)
     return decorated
 
 

@@ -40,6 +40,11 @@ class Checkpoint:
     def read_tensor(self, name: str) -> WeightArray:
         return self._home[name].read(name)
 
+    def release_pages(self) -> None:
+        """Give back the memory of the weights that were read and are not in use; arrays stay valid."""
+        for file in set(self._home.values()):
+            file.release_pages()
+
     @property
     def dtype(self) -> str:
         """The type most bytes of the weights have: "bfloat16" or "float32" (also for float16, which is widened)."""

@@ -1,6 +1,6 @@
 """The CPU runner's memory: sizes before anything is allocated, and the arrays themselves.
 
-All of it is allocated and touched when the runner starts; a step allocates nothing.
+All of it is allocated when the runner starts, and touched then or, the KV cache, right after; a step allocates nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ import numpy.typing as npt
 from ..kernels.decoder_step.attention import DESCRIPTORS
 from ..kernels.decoder_step.shape import JOB_SLOTS, WEIGHT_COLUMNS, Memory, Shape, Staged, attention_tasks
 from ..kernels.gemm.pack import packed_bytes, padded
-from ..kernels.paged_attention.cache import BLOCK_TOKENS, region_bytes
+from ..kernels.gemm.tile_int4 import INT4_MOST_ROWS
+from ..kernels.paged_attention.cache import BLOCK_TOKENS, LONGEST_INT8_HEAD, region_bytes
+from ..kernels.paged_attention.query import query_bytes
 from ..kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
+from ..kernels.quantise.layout import row_bytes
 from ..kernels.rope.cpu import padded_head
-from ..kernels.simd.formats import CACHE_BYTES, WEIGHT_BYTES, WeightFormat
+from ..kernels.simd.formats import (
+    GROUP_SHIFTS,
+    CacheFormat,
+    WeightFormat,
+    default_cache_format,
+)
+from .cpu_pages import populate, zeroed_pages
 from .spec import ModelSpec
 
 ByteArray = npt.NDArray[np.uint8]
 CACHE_LINE = 64
 NO_WINDOW = 1 << 31
-LONGEST_INT8_SUM = 65_536  # times 255 * 127 it still fits into int32
+LONGEST_INT8_SUM = 65_536  # inputs; twice as many products of 127 * 127 add up within int32
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
@@ -47,20 +56,21 @@ class Limits(NamedTuple):
 
 def memory_plan(
     spec: ModelSpec, weight_format: WeightFormat, block_size: int, max_step_tokens: int, max_logit_rows: int,
-    max_model_len: int, threads: int = 1,
+    max_model_len: int, threads: int = 1, cache_format: CacheFormat | None = None,
 ) -> MemoryPlan:
-    """Sizes before loading. The embedding table counts although it stays mapped from the checkpoint."""
+    """Sizes before loading. cache_format None is the weight format's default. The embedding table counts although it
+    stays mapped from the checkpoint.
+    """
     check_block_size(block_size)
     limits = Limits(max_step_tokens, max_logit_rows, max_model_len, threads, 0)
-    shape = make_shape(spec, weight_format, limits, embedding_is_bfloat16=True)
-    matrices = sum(packed_bytes(n, k, weight_format) for n, k in layer_matrices(shape)) * spec.num_layers
+    cache_format = cache_format or default_cache_format(weight_format)
+    shape = make_shape(spec, weight_format, cache_format, limits, embedding_is_bfloat16=True)
     vectors = (2 * shape.hidden_padded + shape.qkv_padded) * 4 * spec.num_layers
-    head = packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
     embedding = spec.vocab_size * spec.hidden_size * (4 if weight_format == "float32" else 2)
     return MemoryPlan(
-        weights_bytes=matrices + vectors + head + embedding,
+        weights_bytes=matrix_bytes(shape, weight_format) + vectors + embedding,
         workspace_bytes=sum(workspace_sizes(shape, limits).values()),
-        kv_block_bytes=spec.num_layers * spec.num_kv_heads * region_bytes(shape.head_padded, shape.cache_bytes),
+        kv_block_bytes=spec.num_layers * spec.num_kv_heads * shape.region_bytes,
     )
 
 
@@ -69,13 +79,18 @@ def check_block_size(block_size: int) -> None:
         raise ValueError(f"block_size = {block_size}: the CPU kernels have blocks of {BLOCK_TOKENS} tokens; use that")
 
 
-def make_shape(spec: ModelSpec, weight_format: WeightFormat, limits: Limits, *, embedding_is_bfloat16: bool) -> Shape:
+def make_shape(
+    spec: ModelSpec, weight_format: WeightFormat, cache_format: CacheFormat, limits: Limits, *,
+    embedding_is_bfloat16: bool,
+) -> Shape:
     head = padded_head(spec.head_dim)
     hidden, mlp = padded(spec.hidden_size), padded(spec.mlp_size)
     attention = spec.num_heads * head
     widest = max(hidden, mlp, attention)
     if weight_format == "int8" and widest > LONGEST_INT8_SUM:
         raise ValueError(f"a layer of {widest} inputs is too wide for int8 weights (at most {LONGEST_INT8_SUM})")
+    if cache_format == "int8" and head > LONGEST_INT8_HEAD:
+        raise ValueError(f"heads of {head} values are too wide for an int8 KV cache (at most {LONGEST_INT8_HEAD})")
     return Shape(
         layers=spec.num_layers,
         hidden=spec.hidden_size,
@@ -91,14 +106,15 @@ def make_shape(spec: ModelSpec, weight_format: WeightFormat, limits: Limits, *, 
         vocab_padded=padded(spec.vocab_size),
         window=spec.sliding_window or NO_WINDOW,
         qk_norm=int(spec.qk_norm),
-        weight_bytes=WEIGHT_BYTES[weight_format],
-        cache_bytes=CACHE_BYTES[weight_format],
+        group_shift=GROUP_SHIFTS.get(weight_format, 0),
+        region_bytes=region_bytes(head, cache_format),
+        query_bytes=query_bytes(head, cache_format),
         num_blocks=limits.num_blocks,
         max_tokens=limits.step_tokens,
         max_length=limits.model_len,
         table_width=-(-limits.model_len // BLOCK_TOKENS),
         # One line more than the row, so that the rows of a tile do not fall into the same set of the L1 cache.
-        activation_stride=padded(widest * WEIGHT_BYTES[weight_format]) + CACHE_LINE,
+        activation_stride=padded(row_bytes(weight_format, widest)) + CACHE_LINE,
         scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head))) + CACHE_LINE,
         embedding_is_bfloat16=int(embedding_is_bfloat16),
         eps=float(spec.norm_eps),
@@ -116,6 +132,12 @@ def layer_matrices(shape: Shape) -> list[tuple[int, int]]:
     ]
 
 
+def matrix_bytes(shape: Shape, weight_format: WeightFormat) -> int:
+    """All packed matrices, the LM head included."""
+    layer = sum(packed_bytes(n, k, weight_format) for n, k in layer_matrices(shape))
+    return shape.layers * layer + packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
+
+
 def workspace_sizes(shape: Shape, limits: Limits) -> dict[str, int]:
     """Bytes of every working array; the names are those of Memory and Staged."""
     tokens, rows = limits.step_tokens, max(limits.step_tokens, limits.logit_rows, limits.threads)
@@ -123,11 +145,9 @@ def workspace_sizes(shape: Shape, limits: Limits) -> dict[str, int]:
     return {
         "rotation": limits.model_len * shape.head_padded * 4,
         "hidden": tokens * shape.hidden_padded * 4,
-        "activations": rows * shape.activation_stride,
-        "row_scales": rows * 4,
-        "corrections": rows * 4,
+        "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads on where a row is missing
         "qkv": tokens * shape.qkv_padded * 4,
-        "queries": tokens * shape.attention_padded * shape.cache_bytes,
+        "queries": tokens * shape.heads * shape.query_bytes,
         "attention": tokens * shape.attention_padded * 4,
         "gate_up": tokens * 2 * shape.mlp_padded * 4,
         "logits": max(1, limits.logit_rows) * shape.vocab_padded * 4,
@@ -154,8 +174,8 @@ class Workspace:
 
     def __init__(self, shape: Shape, limits: Limits) -> None:
         self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(shape, limits).items()}
-        block_bytes = shape.kv_heads * region_bytes(shape.head_padded, shape.cache_bytes)
-        cache = aligned_bytes(shape.layers * limits.num_blocks * block_bytes)
+        block_bytes = shape.kv_heads * shape.region_bytes
+        cache = zeroed_pages(shape.layers * limits.num_blocks * block_bytes)
         self.cache = cache.reshape(shape.layers, limits.num_blocks, block_bytes)
         self.rotation = self._floats("rotation", shape.head_padded)
         self.logits = self._floats("logits", shape.vocab_padded)
@@ -170,6 +190,10 @@ class Workspace:
             logit_rows=np.zeros(max(1, limits.logit_rows), np.int32),
             tasks=self.arrays["tasks"].view(np.int32).reshape(-1, 4),
         )
+
+    def populate(self) -> None:
+        """Take the cache's pages, before anything is in it."""
+        populate(self.cache.reshape(-1))
 
     def _floats(self, name: str, width: int) -> npt.NDArray[np.float32]:
         return self.arrays[name].view(np.float32).reshape(-1, width)

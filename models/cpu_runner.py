@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from ..kernels.compile_cache import telling_compilations
 from ..kernels.decoder_step.cpu import work
 from ..kernels.decoder_step.stage import (
     BAD_BLOCK,
@@ -24,7 +25,7 @@ from ..kernels.decoder_step.stage import (
     stage_batch,
 )
 from ..kernels.rope.cpu import head_positions
-from ..kernels.simd.formats import TAGS, WeightFormat
+from ..kernels.simd.formats import CACHE_TAGS, TAGS, CacheFormat, WeightFormat, default_cache_format
 from ..kernels.threads.pool import WorkerPool
 from ..kernels.threads.waiting import STATE_BYTES, stop_workers
 from .batch import Batch
@@ -36,6 +37,7 @@ from .weights import DecoderWeights
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
+FIRST_START = "compiling CPU kernels for this machine, once"
 FAULTS = {
     BAD_STARTS: "starts must begin with 0, ascend strictly and end with the number of tokens",
     BAD_TOKEN: "tokens must be ids of the vocabulary",
@@ -56,6 +58,7 @@ class CpuRunner:
         weights: DecoderWeights,
         *,
         weight_format: WeightFormat,
+        cache_format: CacheFormat | None = None,
         num_blocks: int,
         block_size: int = 64,
         max_step_tokens: int,
@@ -71,7 +74,9 @@ class CpuRunner:
                 raise ValueError(f"{name} = {value}: must be at least 1")
         self._limits = limits
         embedding = np.ascontiguousarray(weights.embedding)
-        shape = make_shape(spec, weight_format, limits, embedding_is_bfloat16=embedding.dtype == np.uint16)
+        cache_format = cache_format or default_cache_format(weight_format)
+        in_bfloat16 = embedding.dtype == np.uint16
+        shape = make_shape(spec, weight_format, cache_format, limits, embedding_is_bfloat16=in_bfloat16)
         workspace = Workspace(shape, limits)
         _fill_rotation(workspace.rotation, rope_tables(spec, max_model_len), shape.head_dim)
         progress = on_progress or _ignore
@@ -79,18 +84,20 @@ class CpuRunner:
         packed = PackedWeights(shape, weights, weight_format, workspace.weight_table, packing)
         memory = workspace.memory(embedding.ctypes.data)
         self._shape, self._workspace = shape, workspace
-        tag = TAGS[weight_format]
+        tag, cache_tag = TAGS[weight_format], CACHE_TAGS[cache_format]
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, workspace)) -> None:
-            work(tag, thread, threads, state, shape, memory, workspace.staged)
+            work(tag, cache_tag, thread, threads, state, shape, memory, workspace.staged)
 
-        progress("compiling kernels", 0, 1)
-        _run_stopped(body)  # compiles, or loads from the disk cache
+        progress("loading kernels", 0, 1)
+        with telling_compilations(partial(progress, FIRST_START)):
+            _run_stopped(body)  # compiles, or loads from the disk cache
         pool = WorkerPool(threads, body)
         self._pool = pool
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
+        workspace.populate()
         self._warm_up()
-        progress("compiling kernels", 1, 1)
+        progress("loading kernels", 1, 1)
 
     memory_plan = staticmethod(memory_plan)
 

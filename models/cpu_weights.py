@@ -1,4 +1,9 @@
-"""The weights of a decoder, packed for the CPU kernels; the address table that the compiled step reads them by."""
+"""The weights of a decoder, packed for the CPU kernels; the address table that the compiled step reads them by.
+
+The LM head is quantised like the layers. With 4 bits that costs the bundled model 0.0038 of the 0.049 nats by which its
+distributions differ from bfloat16's (groups of 128: 0.010 of 0.073), and an 8-bit head would be a third of all that a
+model of 125 million weights reads for a token.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +30,24 @@ from ..kernels.decoder_step.shape import (
 from ..kernels.gemm.pack import IndexArray, Part, WeightArray, pack, packed_bytes, panel_bytes, to_float32
 from ..kernels.rope.cpu import head_positions
 from ..kernels.simd.formats import WeightFormat
-from .cpu_memory import aligned_bytes, layer_matrices
+from .cpu_memory import aligned_bytes, layer_matrices, matrix_bytes
 from .weights import DecoderWeights, LayerWeights
 
 Progress = Callable[[int, int], None]
 
 
 class PackedWeights:
-    """Fills the address table; `arrays` keeps the memory alive."""
+    """Fills the address table; the object keeps the memory alive."""
 
     def __init__(
         self, shape: Shape, weights: DecoderWeights, weight_format: WeightFormat, table: Int64Array, progress: Progress
     ) -> None:
         self._shape, self._format = shape, weight_format
-        self.arrays: list[npt.NDArray[np.uint8] | npt.NDArray[np.float32]] = []
+        # All matrices are one array: numpy asks for huge pages where an array has at least 4 MB. A single sequence
+        # decodes a third faster for it.
+        self._packed = aligned_bytes(matrix_bytes(shape, weight_format))
+        self._used = 0
+        self.arrays: list[npt.NDArray[np.float32]] = []
         total = shape.layers + 1  # the head is one more
         for index, layer in enumerate(weights.layers):
             self._layer(layer, table[index])
@@ -85,9 +94,10 @@ class PackedWeights:
     def _matrix(
         self, row: Int64Array, column: int, parts: list[Part], columns: IndexArray, channels: int, k: int
     ) -> None:
-        array = aligned_bytes(packed_bytes(channels, k, self._format))
+        size = packed_bytes(channels, k, self._format)
+        array = self._packed[self._used : self._used + size]
+        self._used += size
         pack(array, parts, columns, channels, k, self._format)
-        self.arrays.append(array)
         row[column] = array.ctypes.data
         row[column + 1] = array.ctypes.data + panel_bytes(channels, k, self._format)
 

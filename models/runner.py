@@ -5,7 +5,7 @@ The CPU's gives the same logits for a token whatever else is in its batch and ho
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,12 @@ from .batch import Batch
 from .checkpoint import Checkpoint
 from .errors import UnsupportedDevice
 from .generation import GenerationDefaults
-from .host import available_memory, has_nvidia_driver, usable_cores
-from .plan import Plan, choose_num_blocks, context_length
+from .host import has_nvidia_driver
+from .plan import Plan
 from .spec import ModelSpec
 from .step import StepResult, StepWork
-from .weights import load_weights
 
 BLOCK_SIZE = 64  # tokens of a KV block, on every device
-MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that want more rows run in parts
-WeightFormat = Literal["float32", "bfloat16", "int8"]
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
@@ -132,34 +129,19 @@ def load_runner(
             kv_cache_dtype="bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype,
             generation=checkpoint.generation,
         )
-    if kv_cache_dtype != "auto":
-        raise UnsupportedDevice(f"--kv-cache-dtype {kv_cache_dtype}: the CPU chooses it by --dtype; leave it at auto")
-    if dtype == "auto":
-        dtype = checkpoint.dtype
-    weight_format = _weight_format(dtype, quantize)
-    plan = plan_memory(
+    from .cpu_load import load_on_cpu
+
+    runner, plan, weight_format, cache_format = load_on_cpu(
         checkpoint,
-        weight_format,
+        dtype=dtype,
+        quantize=quantize,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=BLOCK_SIZE,
         max_model_len=max_model_len,
         max_running=max_running,
         max_step_tokens=max_step_tokens,
         kv_cache_memory=kv_cache_memory,
-        threads=usable_cores() if threads is None else threads,
-        available=available_memory(),
-    )
-    weights = load_weights(checkpoint, checkpoint.spec, lambda done, total: report("reading weights", done, total))
-    from .cpu_runner import CpuRunner
-
-    runner = CpuRunner(
-        checkpoint.spec,
-        weights,
-        weight_format=weight_format,
-        num_blocks=plan.num_blocks,
-        block_size=plan.block_size,
-        max_step_tokens=plan.max_step_tokens,
-        max_logit_rows=plan.max_logit_rows,
-        max_model_len=plan.max_model_len,
-        threads=plan.threads,
+        threads=threads,
         on_progress=report,
     )
     return LoadedModel(
@@ -168,52 +150,10 @@ def load_runner(
         plan=plan,
         name=checkpoint.name,
         device="cpu",
-        dtype="bfloat16" if weight_format == "int8" else weight_format,
+        dtype="float32" if weight_format == "float32" else "bfloat16",
         quantize=quantize,
-        kv_cache_dtype="float32" if weight_format == "float32" else "bfloat16",
+        kv_cache_dtype=cache_format,
         generation=checkpoint.generation,
-    )
-
-
-def plan_memory(
-    checkpoint: Checkpoint,
-    weight_format: WeightFormat,
-    *,
-    max_model_len: int | None,
-    max_running: int,
-    max_step_tokens: int,
-    kv_cache_memory: int | None,
-    threads: int,
-    available: int,
-) -> Plan:
-    """Bytes for everything, from the checkpoint's headers alone."""
-    from .cpu_memory import memory_plan
-
-    spec = checkpoint.spec
-    counts = {"max-running": max_running, "max-step-tokens": max_step_tokens, "threads": threads}
-    length = context_length(spec.max_position, max_model_len, counts)
-    rows = max(1, min(max_step_tokens, max(max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))))
-    needs = memory_plan(spec, weight_format, BLOCK_SIZE, max_step_tokens, rows, length, threads)
-    blocks = choose_num_blocks(
-        available=available,
-        fixed_bytes=needs.weights_bytes + needs.workspace_bytes + checkpoint.widened_bytes,
-        block_bytes=needs.kv_block_bytes,
-        block_size=BLOCK_SIZE,
-        max_model_len=length,
-        max_running=max_running,
-        kv_cache_memory=kv_cache_memory,
-    )
-    return Plan(
-        weights_bytes=needs.weights_bytes,
-        workspace_bytes=needs.workspace_bytes,
-        kv_bytes=blocks * needs.kv_block_bytes,
-        num_blocks=blocks,
-        block_size=BLOCK_SIZE,
-        max_model_len=length,
-        max_step_tokens=max_step_tokens,
-        max_logit_rows=rows,
-        threads=threads,
-        sequences_at_full_length=blocks / -(-length // BLOCK_SIZE),
     )
 
 
@@ -233,18 +173,6 @@ def _takes_gpu(device: str, kernels: str) -> bool:
     if problem and device == "cuda":
         raise UnsupportedDevice(f"--device cuda: {problem}, or pass --device cpu")
     return not problem
-
-
-def _weight_format(dtype: str, quantize: str) -> WeightFormat:
-    match quantize, dtype:
-        case "none", "float32" | "bfloat16":
-            return dtype
-        case "int8", "float32" | "bfloat16":
-            return "int8"
-        case "none", _:
-            raise UnsupportedDevice(f"--dtype {dtype}: the CPU runs bfloat16 and float32")
-        case _:
-            raise UnsupportedDevice(f"--quantize {quantize}: the CPU runs none and int8")
 
 
 def _ignore(stage: str, done: int, total: int) -> None:

@@ -6,6 +6,7 @@ than the format's own library: no duplicate names, header of at most 16 MiB, and
 """
 
 import mmap
+import sys
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -75,6 +76,11 @@ class SafetensorsFile:
             return array.astype(np.float32)
         # A header of odd length leaves the data unaligned, which compiled kernels must never see.
         return cast("WeightArray", array if array.flags.aligned else array.copy())
+
+    def release_pages(self) -> None:
+        """Take what was read so far out of this process's memory; reading it again brings it back from the file."""
+        if sys.platform == "linux":
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def _read_header(header: Mapping[str, object], data_bytes: int, file: str) -> dict[str, TensorInfo]:

@@ -114,4 +114,9 @@ def _refuse_leftovers(checkpoint: Checkpoint, left: set[str], embedding: WeightA
 
 
 def _same_bits(left: WeightArray, right: WeightArray) -> bool:
-    return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    """In parts: an embedding table is the largest thing there is."""
+    bits = np.uint16 if left.itemsize == 2 else np.uint32
+    return left.dtype == right.dtype and all(
+        np.array_equal(left[start : start + 1024].view(bits), right[start : start + 1024].view(bits))
+        for start in range(0, len(left), 1024)
+    )

@@ -122,6 +122,7 @@ class Ready(Message, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, …
     versions: dict[str, str]
     pid: int
+    peak_bytes: int = 0  # the most memory the worker held in RAM until now; 0 where the system does not tell
 
 
 class LoadFailed(Message, frozen=True, kw_only=True):

@@ -8,8 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from triolet.loadtest.install_size import distributions, size_of
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("actors", "cli", "kernels", "loadtest", "models", "protocol", "web")
+
+
+# Millions of bytes that serving on a CPU pulls in: 354 with the pinned versions (LLVM 180, numpy 71), Triolet apart.
+MOST_MEGABYTES = 370
+
+
+def test_serving_on_a_cpu_pulls_in_no_more_than_it_says() -> None:
+    found = distributions(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    assert found.keys() & {"torch", "triton", "transformers", "safetensors", "pytest"} == set()
+    assert {"numba", "numpy", "tokenizers", "trio"} <= found.keys()  # or the walk is broken
+    sizes = {name: size_of(each) / 1e6 for name, each in found.items()}
+    assert sum(sizes.values()) <= MOST_MEGABYTES, sizes
 
 
 def _folders_with_modules() -> set[str]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile_cache import compiled
+from ..compile_cache import compiled, inlined
 from ..paged_attention.cache import BLOCK_TOKENS, store_key, store_value
 from ..paged_attention.cpu import attend
-from ..paged_attention.tile import DESCRIPTOR_BYTES
+from ..paged_attention.query import store_query
+from ..paged_attention.softmax import DESCRIPTOR_BYTES
 from ..rope.cpu import rope_head
-from ..simd.formats import Tag
+from ..simd.formats import CacheTag
 from ..threads.atomics import atomic_add, poke
 from .shape import (
     CHUNK,
@@ -34,13 +35,12 @@ DESCRIPTORS = 256  # bytes for them at the start of a thread's scratch
 
 @compiled
 def rotation_stage(
-    tag: Tag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
+    cache_tag: CacheTag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
 ) -> None:
     """A unit is one token and one kv head: its group of queries, its key, its value."""
     group = shape.heads // shape.kv_heads
     half, head_bytes = shape.head_padded // 2, shape.head_padded * 4
-    region_bytes = 2 * BLOCK_TOKENS * shape.head_padded * shape.cache_bytes
-    cache = memory.cache + layer * shape.num_blocks * shape.kv_heads * region_bytes
+    cache = memory.cache + layer * shape.num_blocks * shape.kv_heads * shape.region_bytes
     scratch = memory.scratch + thread * shape.scratch_stride
     size, eps = np.float32(shape.head_dim), np.float32(shape.eps)
     query_factor, one = np.float32(shape.query_factor), np.float32(1)
@@ -51,32 +51,41 @@ def rotation_stage(
         token, kv_head = unit // shape.kv_heads, unit % shape.kv_heads
         row = memory.qkv + token * shape.qkv_padded * 4
         rotation = memory.rotation + staged.positions[token] * head_bytes
-        queries = memory.queries + (kv_head * shape.max_tokens + token) * group * shape.head_padded * shape.cache_bytes
+        queries = memory.queries + (kv_head * shape.max_tokens + token) * group * shape.query_bytes
         for member in range(group):
             offset = (kv_head * group + member) * head_bytes
-            rope_head(tag, row + offset, bias + offset, query_norm, shape.qk_norm, rotation, half,
-                      queries + member * shape.head_padded * shape.cache_bytes, size, eps, query_factor)
+            rope_head(cache_tag, row + offset, bias + offset, query_norm, shape.qk_norm, rotation, half, scratch, size,
+                      eps, query_factor)
+            store_query(cache_tag, scratch, queries + member * shape.query_bytes, shape.head_padded)
         slot = staged.slots[token]
-        region = cache + (slot // BLOCK_TOKENS * shape.kv_heads + kv_head) * region_bytes
+        region = cache + (slot // BLOCK_TOKENS * shape.kv_heads + kv_head) * shape.region_bytes
         offset = (shape.heads + kv_head) * head_bytes
-        rope_head(tag, row + offset, bias + offset, key_norm, shape.qk_norm, rotation, half, scratch, size, eps, one)
-        store_key(tag, scratch, region, slot % BLOCK_TOKENS, shape.head_padded)
+        rope_head(cache_tag, row + offset, bias + offset, key_norm, shape.qk_norm, rotation, half, scratch, size, eps,
+                  one)
+        store_key(cache_tag, scratch, region, slot % BLOCK_TOKENS, shape.head_padded)
         offset += shape.kv_heads * head_bytes
-        store_value(tag, row + offset, bias + offset, region, slot % BLOCK_TOKENS, shape.head_padded)
+        store_value(cache_tag, row + offset, bias + offset, region, slot % BLOCK_TOKENS, shape.head_padded)
 
 
 @compiled
-def attention_stage(tag: Tag, layer: int, scratch: int, shape: Shape, memory: Memory, staged: Staged) -> None:
-    """Tasks are uneven (a late tile of a long chunk sees more blocks), so threads take them from a counter."""
+def attention_stage(
+    cache_tag: CacheTag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
+) -> None:
+    """Tasks are uneven (a late tile of a long chunk sees more blocks), so threads take them from a counter.
+
+    Beside the last block of a task comes the first one of the next, so a thread takes its next task before it begins
+    one; near the end, where that could leave another thread without work, it only guesses.
+    """
     group = shape.heads // shape.kv_heads
-    region_bytes = 2 * BLOCK_TOKENS * shape.head_padded * shape.cache_bytes
-    block_stride = shape.kv_heads * region_bytes
+    block_stride = shape.kv_heads * shape.region_bytes
     cache = memory.cache + layer * shape.num_blocks * block_stride
-    row_bytes = shape.head_padded * shape.cache_bytes
+    scratch = memory.scratch + thread * shape.scratch_stride
     counter = memory.counters + layer * 64
     tasks = staged.job[TASKS]
     task = atomic_add(counter, 1)
     while task < tasks:
+        taken = task + 2 * threads < tasks
+        following = atomic_add(counter, 1) if taken else task + threads
         chunk, kv_head = staged.tasks[task, CHUNK], staged.tasks[task, KV_HEAD]
         first_row, rows = staged.tasks[task, FIRST_ROW], staged.tasks[task, ROWS]
         start = staged.starts[chunk]
@@ -88,10 +97,23 @@ def attention_stage(tag: Tag, layer: int, scratch: int, shape: Shape, memory: Me
             poke(descriptor, memory.attention + (token * shape.heads + head) * shape.head_padded * 4)
             poke(descriptor + 8, max(0, position - shape.window + 1))
             poke(descriptor + 16, position)
-        oldest = max(0, staged.positions[start + first_row // group] - shape.window + 1) // BLOCK_TOKENS
+        oldest = _oldest_block(task, shape, staged)
         newest = staged.positions[start + (first_row + rows - 1) // group]
-        queries = memory.queries + ((kv_head * shape.max_tokens + start) * group + first_row) * row_bytes
-        attend(tag, rows, queries, row_bytes, scratch, staged.tables[chunk].ctypes.data, oldest,
-               newest // BLOCK_TOKENS + 1 - oldest, newest + 1, cache + kv_head * region_bytes, block_stride,
-               scratch + DESCRIPTORS, shape.head_padded)
-        task = atomic_add(counter, 1)
+        ahead = following if following < tasks else task
+        ahead_chunk, ahead_head = staged.tasks[ahead, CHUNK], staged.tasks[ahead, KV_HEAD]
+        ahead_block = staged.tables[ahead_chunk, _oldest_block(ahead, shape, staged)]
+        queries = memory.queries + ((kv_head * shape.max_tokens + start) * group + first_row) * shape.query_bytes
+        attend(cache_tag, rows, queries, shape.query_bytes, scratch, staged.tables[chunk].ctypes.data, oldest,
+               newest // BLOCK_TOKENS + 1 - oldest, newest + 1, cache + kv_head * shape.region_bytes, block_stride,
+               cache + ahead_block * block_stride + ahead_head * shape.region_bytes, scratch + DESCRIPTORS,
+               shape.head_padded)
+        task = following if taken else atomic_add(counter, 1)
+
+
+@inlined
+def _oldest_block(task: int, shape: Shape, staged: Staged) -> int:
+    """The first block of its sequence that a task's first row sees."""
+    group = shape.heads // shape.kv_heads
+    first = staged.starts[staged.tasks[task, CHUNK]] + staged.tasks[task, FIRST_ROW] // group
+    block: int = max(0, staged.positions[first] - shape.window + 1) // BLOCK_TOKENS
+    return block

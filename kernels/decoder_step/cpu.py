@@ -19,7 +19,7 @@ from ..gemm.cpu import gemm
 from ..quantise.cpu import plain_row
 from ..rms_norm.cpu import rms_norm_row
 from ..silu_mul.cpu import silu_mul_row
-from ..simd.formats import Tag
+from ..simd.formats import CacheTag, Tag
 from ..threads.atomics import atomic_set
 from ..threads.waiting import barrier, finish_job, wait_for_job
 from .attention import attention_stage, rotation_stage
@@ -55,8 +55,7 @@ def _project(
     gemm(
         tag, thread, threads, add, rows, k,
         memory.activations + copy * shape.activation_stride, shape.activation_stride,
-        weights, shape.weight_bytes, scales, channels, out, channels * 4,
-        memory.row_scales + copy * 4, memory.corrections + copy * 4,
+        weights, scales, shape.group_shift, channels, out, channels * 4,
     )
 
 
@@ -65,14 +64,14 @@ def _normalise(tag: Tag, row: int, to: int, weight: int, scratch: int, shape: Sh
     """One row of the residual stream, normalised, as row `to` of the activations."""
     rms_norm_row(
         tag, memory.hidden + row * shape.hidden_padded * 4, weight, shape.hidden_padded,
-        memory.activations + to * shape.activation_stride, memory.row_scales + to * 4, memory.corrections + to * 4,
-        scratch, np.float32(shape.hidden), np.float32(shape.eps),
+        memory.activations + to * shape.activation_stride, scratch, np.float32(shape.hidden), np.float32(shape.eps),
     )
 
 
 @inlined
 def _step(
-    tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory, staged: Staged
+    tag: Tag, cache_tag: CacheTag, thread: int, threads: int, state: int, generation: int, shape: Shape,
+    memory: Memory, staged: Staged,
 ) -> int:
     tokens = staged.job[TOKENS]
     weights = memory.weights
@@ -98,15 +97,14 @@ def _step(
         _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, shape.qkv_padded,
                  weights[layer, QKV], weights[layer, QKV_SCALE], memory.qkv, 0)
         generation = barrier(state, threads, generation)
-        rotation_stage(tag, thread, threads, layer, shape, memory, staged)
+        rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
-        attention_stage(tag, layer, scratch, shape, memory, staged)
+        attention_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
         for row in range(first, last):
             to = row + copy
             plain_row(tag, memory.attention + row * shape.attention_padded * 4, shape.attention_padded,
-                      memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
-                      memory.corrections + to * 4, scratch)
+                      memory.activations + to * shape.activation_stride, scratch)
         if not single:
             generation = barrier(state, threads, generation)
         _project(tag, thread, threads, shape, memory, tokens, shape.attention_padded, shape.hidden_padded,
@@ -122,8 +120,7 @@ def _step(
         for row in range(first, last):
             to = row + copy
             silu_mul_row(tag, memory.gate_up + row * mlp_bytes, shape.mlp_padded,
-                         memory.activations + to * shape.activation_stride, memory.row_scales + to * 4,
-                         memory.corrections + to * 4, scratch)
+                         memory.activations + to * shape.activation_stride, scratch)
         if not single:
             generation = barrier(state, threads, generation)
         _project(tag, thread, threads, shape, memory, tokens, shape.mlp_padded, shape.hidden_padded,
@@ -154,10 +151,13 @@ def _logits(
 
 
 @compiled
-def work(tag: Tag, thread: int, threads: int, state: int, shape: Shape, memory: Memory, staged: Staged) -> None:
+def work(
+    tag: Tag, cache_tag: CacheTag, thread: int, threads: int, state: int, shape: Shape, memory: Memory,
+    staged: Staged,
+) -> None:
     """The life of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
     done, generation = 0, 0
     while wait_for_job(state, done):
         done += 1
-        generation = _step(tag, thread, threads, state, generation, shape, memory, staged)
+        generation = _step(tag, cache_tag, thread, threads, state, generation, shape, memory, staged)
         finish_job(state, threads, done)

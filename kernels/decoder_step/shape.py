@@ -45,8 +45,9 @@ class Shape(NamedTuple):
     vocab_padded: int
     window: int  # keys that a query sees, itself included; 2**31 without a sliding window
     qk_norm: int
-    weight_bytes: int  # of one weight
-    cache_bytes: int  # of one cached value
+    group_shift: int  # 2 ** shift groups of 32 inputs share a scale of 4-bit weights
+    region_bytes: int  # of the keys and values of one block and kv head
+    query_bytes: int  # of one head's query beside that cache
     num_blocks: int
     max_tokens: int
     max_length: int
@@ -66,11 +67,9 @@ class Memory(NamedTuple):
     rotation: int  # [max_length, head_padded] float32, cosines then sines, each half padded
     cache: int  # [layers][num_blocks][kv_heads] regions
     hidden: int  # [max_tokens, hidden_padded] float32, the residual stream
-    activations: int  # [rows][activation_stride] input of the next GEMM
-    row_scales: int  # float32 per row of activations
-    corrections: int  # int32 per row of activations
+    activations: int  # [rows][activation_stride] input of the next GEMM, see quantise/layout.py
     qkv: int  # [max_tokens, qkv_padded] float32
-    queries: int  # [kv_heads][max_tokens][group][head_padded] in the cache's format
+    queries: int  # [kv_heads][max_tokens][group] rows of query_bytes
     attention: int  # [max_tokens, attention_padded] float32
     gate_up: int  # [max_tokens, 2 * mlp_padded] float32
     logits: int  # [max_logit_rows, vocab_padded] float32

@@ -1,20 +1,28 @@
 """GEMM over packed weights: all threads call `gemm` with their own number, each computes its share of the panels.
 
 A panel is read from memory once for all rows: the rows are taken in blocks whose activations stay in the L2 cache,
-and while the first four tiles use a panel they prefetch the next one.
+and while the first tiles use a panel they prefetch the next one.
 """
 
 from __future__ import annotations
 
 from ..compile_cache import compiled
-from ..simd.formats import Tag
-from ..simd.functions import kernel
-from .tile import ARGUMENTS, MOST_ROWS, PANEL, emit
+from ..quantise.layout import row_bytes
+from ..simd.formats import GROUP, WEIGHT_BITS, Tag
+from ..simd.functions import by_format, kernel
+from .pack import panel_channels, scale_bytes
+from .tile import ARGUMENTS, MOST_ROWS, emit
+from .tile_int4 import INT4_MOST_ROWS
 
 L2_ACTIVATION_BYTES = 384 * 1024
 FEW_ROWS = 4  # up to 16 rows, tiles of 4 balance better than tiles of 6
 
 tile = kernel("i" + ARGUMENTS, emit)
+_channels = by_format(panel_channels)
+_weight_bits = by_format(lambda weight_format: WEIGHT_BITS[weight_format])
+_bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
+_scale_group_bytes = by_format(lambda weight_format: scale_bytes(panel_channels(weight_format), weight_format))
+_grouped = by_format(lambda weight_format: int(weight_format == "int4"))
 
 
 @compiled
@@ -28,26 +36,31 @@ def gemm(
     a: int,
     a_stride: int,
     weights: int,
-    value_bytes: int,
-    channel_scales: int,
+    scales: int,
+    group_shift: int,
     channels: int,
     out: int,
     out_stride: int,
-    row_scales: int,
-    corrections: int,
 ) -> None:
     """out[rows, channels] = (or +=, if add) a[rows, k] @ weights.
 
-    Strides are in bytes, channels a multiple of 64, k of 32.
+    Strides are in bytes, channels a multiple of 64, k of 32. Rows of `a` are as quantise/layout.py describes them.
     """
-    panels = channels // PANEL
+    panels = channels // _channels(tag)
     first = panels * thread // threads
     last = panels * (thread + 1) // threads
-    panel_bytes = k * PANEL * value_bytes
-    steps = k * value_bytes // 4
-    most = FEW_ROWS if rows <= 16 else MOST_ROWS
+    panel_bytes = k * _channels(tag) * _weight_bits(tag) // 8
+    panel_scale_bytes = _scale_group_bytes(tag)
+    if _grouped(tag):
+        panel_scale_bytes *= (k // GROUP + (1 << group_shift) - 1) >> group_shift
+        most = INT4_MOST_ROWS
+        prefetching = 1
+    else:
+        most = FEW_ROWS if rows <= 16 else MOST_ROWS
+        prefetching = 4
+    steps = k * _weight_bits(tag) // 32
     tiles = (rows + most - 1) // most
-    tiles_a_block = max(1, L2_ACTIVATION_BYTES // (k * value_bytes) // most)
+    tiles_a_block = max(1, L2_ACTIVATION_BYTES // (k // GROUP * _bytes_of_32(tag)) // most)
     for block in range(0, tiles, tiles_a_block):
         for panel in range(first, last):
             w = weights + panel * panel_bytes
@@ -55,8 +68,8 @@ def gemm(
                 row = rows * t // tiles
                 count = rows * (t + 1) // tiles - row
                 ahead = a  # nothing new: a single tile streams the weights, which the hardware prefetches as well
-                if block == 0 and t < 4 and tiles > 1:
-                    ahead = w + panel_bytes + t * (panel_bytes // 4)
+                if block == 0 and t < prefetching and (tiles > 1 or (prefetching == 1 and rows > 1)):
+                    ahead = w + panel_bytes + t * (panel_bytes // prefetching)
                 tile(
                     tag,
                     count,
@@ -64,11 +77,10 @@ def gemm(
                     a_stride,
                     w,
                     steps,
-                    out + row * out_stride + panel * PANEL * 4,
+                    out + row * out_stride + panel * _channels(tag) * 4,
                     out_stride,
-                    row_scales + row * 4,
-                    corrections + row * 4,
-                    channel_scales + panel * PANEL * 4,
+                    scales + panel * panel_scale_bytes,
+                    group_shift,
                     ahead,
                     add,
                 )

@@ -1,4 +1,4 @@
-"""Packing weights into the panels of tile.py, and the sizes of the packed arrays.
+"""Packing weights into the panels of tile.py and tile_int4.py, and the sizes of the packed arrays.
 
 Input arrays are [out, in], float32 or uint16 holding bfloat16 bits, possibly memory-mapped. Their rows and columns
 are placed at given positions of a zero-filled padded matrix; that is how sizes which are no multiple of a panel are
@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..simd.formats import WEIGHT_BYTES, WeightFormat
+from ..simd.formats import GROUP, GROUP_SHIFTS, TAGS, WEIGHT_BITS, WeightFormat
+from .pack_int4 import pack_int4
 from .tile import PANEL
+from .tile_int4 import INT4_CHANNELS
 
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
@@ -36,12 +38,23 @@ def padded(size: int, multiple: int = PANEL) -> int:
 
 def panel_bytes(channels: int, k: int, weight_format: WeightFormat) -> int:
     """Size of the panels of a packed matrix of padded shape."""
-    return channels * k * WEIGHT_BYTES[weight_format]
+    return channels * k * WEIGHT_BITS[weight_format] // 8
 
 
 def packed_bytes(channels: int, k: int, weight_format: WeightFormat) -> int:
-    """Size of a packed matrix: its panels and, for int8, the float32 scales of the channels behind them."""
-    return panel_bytes(channels, k, weight_format) + (channels * 4 if weight_format == "int8" else 0)
+    """Size of a packed matrix: its panels and the scales behind them."""
+    inputs_of_a_scale = GROUP << GROUP_SHIFTS[weight_format] if weight_format in GROUP_SHIFTS else k
+    return panel_bytes(channels, k, weight_format) + -(-k // inputs_of_a_scale) * scale_bytes(channels, weight_format)
+
+
+def scale_bytes(channels: int, weight_format: str) -> int:
+    """Size of the channels' scales, of one group of inputs with 4-bit weights, which are bfloat16 (int8: float32)."""
+    return channels * (2 if weight_format.startswith("int4") else 4 if weight_format == "int8" else 0)
+
+
+def panel_channels(weight_format: str) -> int:
+    """Channels of a panel; packed matrices have a multiple of 64 in any case."""
+    return INT4_CHANNELS if weight_format.startswith("int4") else PANEL
 
 
 def to_float32(values: WeightArray) -> FloatArray:
@@ -61,10 +74,11 @@ def to_bfloat16_bits(values: FloatArray) -> npt.NDArray[np.uint16]:
 def pack(
     target: ByteArray, parts: Sequence[Part], columns: IndexArray, channels: int, k: int, weight_format: WeightFormat
 ) -> None:
-    """Fill target[: packed_bytes(...)]: column j of every part becomes position columns[j] of the k."""
+    """Fill target[: packed_bytes(...)]: column j of every part becomes position columns[j] of the k.
+
+    The target starts at a cache line.
+    """
     size = panel_bytes(channels, k, weight_format)
-    panels = target[:size].view(np.uint32).reshape(channels // PANEL, -1, PANEL)
-    scales = target[size:].view(np.float32)
     for start in range(0, channels, CHUNK):
         stop = min(channels, start + CHUNK)
         dense = np.zeros((stop - start, k), np.float32)
@@ -72,13 +86,23 @@ def pack(
             first, last = np.searchsorted(part.channels, [start, stop])
             if first < last:
                 dense[(part.channels[first:last] - start)[:, None], columns] = to_float32(part.weights[first:last])
+        place = panel_bytes(start, k, weight_format)
+        scales = target[size + packed_bytes(start, k, weight_format) - place :]
+        panels = target[place : panel_bytes(stop, k, weight_format)]
+        if weight_format == "int4" or weight_format == "int4-128":
+            shift = GROUP_SHIFTS[weight_format]
+            pack_int4(
+                TAGS[weight_format], dense.ctypes.data, stop - start, k, panels.ctypes.data, scales.ctypes.data, shift
+            )
+            continue
         if weight_format == "float32":
             words = dense.view(np.uint32)
         elif weight_format == "bfloat16":
             words = to_bfloat16_bits(dense).view(np.uint32)
         else:
-            words, scales[start:stop] = _quantise(dense)
-        panels[start // PANEL : stop // PANEL] = words.reshape(-1, PANEL, words.shape[1]).transpose(0, 2, 1)
+            words, scales.view(np.float32)[: stop - start] = _quantise(dense)
+        target_words = panels.view(np.uint32).reshape((stop - start) // PANEL, -1, PANEL)
+        target_words[:] = words.reshape(-1, PANEL, words.shape[1]).transpose(0, 2, 1)
 
 
 def _quantise(dense: FloatArray) -> tuple[npt.NDArray[np.uint32], FloatArray]:

@@ -2,7 +2,9 @@
 
     float32    none
     bfloat16   x and w rounded to bfloat16
-    int8       w: symmetric integers of one scale per channel n; x: the same per row m
+    int8       w: symmetric integers of one scale per channel n; x: integers per row m (quantise/reference.py)
+    int4       w: integers from -8 to 7 per channel and group of 32 (int4-128: of 128) inputs, times a bfloat16 scale;
+               x: integers per row and group of 32
 """
 
 from __future__ import annotations
@@ -10,19 +12,42 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..quantise.reference import quantise_groups_reference, quantise_reference
+from ..simd.formats import GROUP
+from .pack_int4 import NOTHING, TRIES
+
 Float64Array = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
 
 
 def gemm_reference(x: npt.ArrayLike, w: npt.ArrayLike, weight_format: str) -> Float64Array:
     """[M, K] and [N, K] to [M, N]."""
-    left, right = (_rounded(np.asarray(values, np.float32), weight_format) for values in (x, w))
-    return left @ right.T
+    left, right = np.asarray(x, np.float32), np.asarray(w, np.float32)
+    return rounded_activations(left, weight_format) @ rounded_weights(right, weight_format).T
 
 
-def _rounded(values: npt.NDArray[np.float32], weight_format: str) -> Float64Array:
+def rounded_activations(x: Float32Array, weight_format: str) -> Float64Array:
     if weight_format == "int8":
-        return round_to_int8(values)
-    return (round_to_bfloat16(values) if weight_format == "bfloat16" else values).astype(np.float64)
+        rows = [quantise_reference(row) for row in _padded(x, GROUP)]
+        return np.stack([q * np.float64(scale) for q, scale in rows])[:, : x.shape[1]]
+    if weight_format.startswith("int4"):
+        groups = [quantise_groups_reference(row) for row in _padded(x, GROUP)]
+        return np.stack([q * np.repeat(scales, GROUP).astype(float) for q, scales in groups])[:, : x.shape[1]]
+    return (round_to_bfloat16(x) if weight_format == "bfloat16" else x).astype(np.float64)
+
+
+def rounded_weights(w: Float32Array, weight_format: str) -> Float64Array:
+    if weight_format == "int8":
+        return round_to_int8(w)
+    if weight_format.startswith("int4"):
+        group = 128 if weight_format == "int4-128" else GROUP
+        groups = _padded(w, group).reshape(-1, group).astype(np.float64)
+        return round_to_int4(groups).reshape(len(w), -1)[:, : w.shape[1]]
+    return (round_to_bfloat16(w) if weight_format == "bfloat16" else w).astype(np.float64)
+
+
+def _padded(values: Float32Array, multiple: int) -> Float32Array:
+    return np.pad(values, ((0, 0), (0, -values.shape[1] % multiple)))
 
 
 def round_to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -37,3 +62,20 @@ def round_to_int8(values: npt.NDArray[np.float32]) -> Float64Array:
     scale = np.maximum(np.abs(values.astype(np.float64)).max(axis=-1, keepdims=True), 1e-20) / 127
     quantised: Float64Array = np.rint(values / scale) * scale
     return quantised
+
+
+def round_to_int4(groups: Float64Array) -> Float64Array:
+    """Each row, a group, as integers in [-8, 7] times its bfloat16 scale: the best of the tries of pack_int4.py."""
+    widest = np.take_along_axis(groups, np.abs(groups).argmax(axis=1)[:, None], 1)
+    widest[np.abs(widest) <= NOTHING] = 1
+    best_gain, scale = np.full((len(groups), 1), -1.0), np.zeros((len(groups), 1))
+    for to in TRIES:
+        q = np.clip(np.rint(groups * (to / widest)), -8, 7)
+        products, squares = (groups * q).sum(1, keepdims=True), np.maximum((q * q).sum(1, keepdims=True), 1)
+        gain = products**2 / squares
+        scale = np.where(gain > best_gain, products / squares, scale)
+        best_gain = np.maximum(gain, best_gain)
+    scale = round_to_bfloat16(scale.astype(np.float32)).astype(np.float64)
+    nothing = np.abs(scale) <= NOTHING
+    q = np.clip(np.rint(groups / np.where(nothing, 1, scale)), -8, 7)
+    return np.where(nothing, 0.0, q * scale)

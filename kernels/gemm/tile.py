@@ -5,17 +5,20 @@ in 32 bits, so that every k step of a panel is 4 consecutive vectors, and a pane
 activations are contiguous in the same order.
 
 Each output is the sum over k in ascending order in ONE accumulator, whatever the number of rows in the tile: that is
-what makes a row's result independent of its batch. int8 sums are exact: |sum| <= K * 255 * 127 < 2**31 for K <= 66000.
+what makes a row's result independent of its batch. int8 sums are exact: they may wrap on the way, but the result fits
+(quantise/reference.py has the bound). The high parts of a row's few wide quads are added after the main loop.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
+from ..quantise.layout import CORRECTION, ENTRY_BYTES, HEADER_BYTES, SCALE, WIDE_QUADS, WIDE_SHIFT
 from ..simd import dot
-from ..simd.functions import Values, loop, new_function, switch_on_rows
-from ..simd.lanes import VECTOR_BYTES, VF, VI, at, f32, i32, int64, load, prefetch, scaled, splat, store
+from ..simd.functions import Values, either, loop, new_function, switch_on_rows
+from ..simd.lanes import VECTOR_BYTES, VF, VI, at, constant, f32, i32, i64, int64, load, prefetch, scaled, splat, store
 from ..simd.target import wide_registers
+from .tile_int4 import emit_int4
 
 PANEL = 64  # channels
 PANEL_VECTORS = 4
@@ -24,14 +27,17 @@ LINES_AHEAD = 4  # cache lines prefetched a turn, which is a quarter of a panel 
 ROW_VARIANTS = range(1, 7)  # 6 rows x 4 vectors + 4 weights + 1 fit in 32 registers; 7 x 4 spill (half the speed)
 MOST_ROWS = ROW_VARIANTS[-1] if wide_registers() else 4  # 16 registers, each vector being two, hold no more
 
-ARGUMENTS = "iiiiiiiiiii"  # as emit() lists them, without the row count
+ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
 
 
 def emit(module: ir.Module, weight_format: str) -> ir.Function:
-    """f(rows, a, a stride, weights, k steps, out, out stride, row scales, row corrections, channel scales, next, add).
+    """f(rows, a, a stride, weights, k steps, out, out stride, scales of the channels, group shift, next, add).
 
-    `next` is what to prefetch meanwhile, a quarter of a panel; `add` != 0 adds to the output (the residual).
+    `next` is what to prefetch meanwhile, a quarter of a panel (4-bit weights: a whole one); `add` != 0 adds to the
+    output (the residual). The group shift belongs to 4-bit weights, see tile_int4.py.
     """
+    if weight_format == "int4":
+        return emit_int4(module, ARGUMENTS)
     name = f"triolet_gemm_{weight_format}"
     if name in module.globals:
         return module.globals[name]
@@ -47,10 +53,11 @@ def _strip_vectors(rows: int) -> int:
 
 def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     function, b = new_function(module, f"triolet_gemm_{weight_format}_{rows}", ARGUMENTS)
-    a, a_stride, weights, steps, out, out_stride, row_scale, correction, channel_scale, following, add = function.args
-    row_starts = [a]
+    a, a_stride, weights, steps, out, out_stride, channel_scale, _, following, add = function.args
+    headers = [a]
     for _ in range(1, rows):
-        row_starts.append(b.add(row_starts[-1], a_stride))
+        headers.append(b.add(headers[-1], a_stride))
+    row_starts = [at(b, header, HEADER_BYTES) for header in headers] if weight_format == "int8" else headers
     width = _strip_vectors(rows)
     for first in range(0, PANEL_VECTORS, width):
 
@@ -74,22 +81,50 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
 
         totals = loop(b, b.sdiv(steps, int64(UNROLL)), [dot.zero(weight_format)] * (rows * width), body)
         if weight_format == "int8":
-            scales = at(b, channel_scale, first * VECTOR_BYTES)
-            totals = _dequantise(b, totals, rows, width, row_scale, correction, scales)
+            strip = at(b, weights, first * VECTOR_BYTES)
+            for row, header in enumerate(headers):
+                entries = b.add(row_starts[row], b.mul(steps, int64(4)))
+                slots = slice(row * width, (row + 1) * width)
+                totals[slots] = _add_wide_quads(b, totals[slots], header, entries, strip)
+            totals = _dequantise(b, totals, rows, width, headers, at(b, channel_scale, first * VECTOR_BYTES))
         _write(b, totals, rows, width, at(b, out, first * VECTOR_BYTES), out_stride, add)
     b.ret_void()
     return function
 
 
+def _add_wide_quads(b: ir.IRBuilder, totals: Values, header: ir.Value, entries: ir.Value, weights: ir.Value) -> Values:
+    """A row's totals plus 64 times the products of the high parts of its wide quads; most rows have none."""
+
+    def body(index: ir.Value, totals: Values) -> Values:
+        entry = scaled(b, entries, index, ENTRY_BYTES)
+        w = scaled(b, weights, b.sext(load(b, entry, i32), i64), PANEL_VECTORS * VECTOR_BYTES)
+        x = load(b, at(b, entry, 4), i32)
+        return [
+            dot.step(b, "int8", total, load(b, at(b, w, v * VECTOR_BYTES), VI, 64), x)
+            for v, total in enumerate(totals)
+        ]
+
+    count = b.sext(load(b, at(b, header, WIDE_QUADS), i32), i64)
+    before, some, end = b.block, b.append_basic_block("wide"), b.append_basic_block("whole")
+    b.cbranch(b.icmp_signed("<", int64(0), count), some, end)
+    b.position_at_end(some)
+    highs = loop(b, count, [dot.zero("int8")] * len(totals), body)
+    wider = [b.add(total, b.shl(high, constant(i32, WIDE_SHIFT))) for total, high in zip(totals, highs, strict=True)]
+    after = b.block
+    b.branch(end)
+    b.position_at_end(end)
+    return [either(b, total, before, more, after) for total, more in zip(totals, wider, strict=True)]
+
+
 def _dequantise(
-    b: ir.IRBuilder, totals: Values, rows: int, width: int, row_scale: ir.Value, correction: ir.Value, scales: ir.Value
+    b: ir.IRBuilder, totals: Values, rows: int, width: int, headers: Values, scales: ir.Value
 ) -> Values:
     """(sum of unsigned products - the row's correction, 128 * sum of x) * channel scale * row scale."""
     channels = [load(b, at(b, scales, v * VECTOR_BYTES), VF) for v in range(width)]
     values = []
     for row in range(rows):
-        scale = splat(b, load(b, at(b, row_scale, row * 4), f32))
-        shift = splat(b, load(b, at(b, correction, row * 4), i32))
+        scale = splat(b, load(b, at(b, headers[row], SCALE), f32))
+        shift = splat(b, load(b, at(b, headers[row], CORRECTION), i32))
         for v in range(width):
             exact = b.sitofp(b.sub(totals[row * width + v], shift), VF)
             values.append(b.fmul(b.fmul(exact, channels[v]), scale))

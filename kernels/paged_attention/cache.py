@@ -1,83 +1,151 @@
 """The KV cache of one layer: [block][kv head] regions, each the keys and then the values of 64 tokens.
 
-    float32    K [size][64 tokens]         V [64 tokens][size]
-    bfloat16   K [size / 2][64 tokens][2]  V [32 token pairs][size][2]
+    float32    K [size][64 tokens]                                  V [64 tokens][size]
+    bfloat16   K [size / 2][64 tokens][2]                           V [32 token pairs][size][2]
+    int8       K [size / 4][64 tokens][4] + 64 float32 scales       V [16][size][4 x 16th token] + 64 float32 scales
 
 `size` is the padded head. A vector of K is 16 TOKENS, so 16 scores come out at once without horizontal sums, and a
-vector of V is 16 dimensions. In both formats K is one 32-bit word per token every 256 bytes. A reused block is not
-cleared: what lies beyond its sequence's end may be anything, NaN included.
+vector of V is 16 dimensions. In every format K is one 32-bit word per token every 256 bytes. int8 has one scale per
+token for its key and one for its value, symmetric to +-127; keys are stored plus 128, as the unsigned operand of the
+dot product. A word of its values has the tokens t, t + 16, t + 32 and t + 48. A reused block is not cleared: what lies
+beyond its sequence's end may be anything, NaN included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
-from ..simd.arithmetic import round_bfloat16
+from ..quantise.reference import SMALLEST_MAXIMUM
+from ..simd.arithmetic import absolute, maximum, nearest_integer, reduce_maximum, round_bfloat16
+from ..simd.dot import K_PER_STEP
+from ..simd.formats import CacheFormat
 from ..simd.functions import Values, kernel, loop, new_function
-from ..simd.lanes import LANES, VF, VI, at, i32, int64, load, scaled, store
+from ..simd.lanes import LANES, VF, VI, at, constant, f32, float32, i8, i32, int64, load, scaled, splat, store, vector
 
 BLOCK_TOKENS = 64
 WORD_STRIDE = BLOCK_TOKENS * 4  # bytes from one word of a key to the next
+SCALES_BYTES = BLOCK_TOKENS * 4
+QUADS = BLOCK_TOKENS // 4  # words of four tokens' values, and the distance of the tokens of a word
+LONGEST_INT8_HEAD = 512  # times 127 * 32639, the largest product of a cached and a query's value, it fits into int32
 
 
-def region_bytes(padded_head: int, cache_bytes: int) -> int:
+def half_bytes(padded_head: int, cache_format: CacheFormat) -> int:
+    """The keys, or the values, of one block and kv head, with their scales."""
+    words = BLOCK_TOKENS * padded_head // K_PER_STEP[cache_format]
+    return 4 * words + (SCALES_BYTES if cache_format == "int8" else 0)
+
+
+def region_bytes(padded_head: int, cache_format: CacheFormat) -> int:
     """Keys and values of one block and kv head."""
-    return 2 * BLOCK_TOKENS * padded_head * cache_bytes
+    return 2 * half_bytes(padded_head, cache_format)
 
 
-def _emit_key(module: ir.Module, weight_format: str) -> ir.Function:
-    name = f"triolet_store_key_{weight_format}"
+def values_of(b: ir.IRBuilder, cache_format: str, region: ir.Value, size: ir.Value) -> ir.Value:
+    """The address of a region's values."""
+    keys = b.mul(size, int64(BLOCK_TOKENS * 4 // K_PER_STEP[cache_format]))
+    return at(b, b.add(region, keys), SCALES_BYTES if cache_format == "int8" else 0)
+
+
+def scales_of(b: ir.IRBuilder, half: ir.Value, size: ir.Value) -> ir.Value:
+    """The address of the 64 scales after a region's int8 keys or values, which begin at `half`."""
+    return b.add(half, b.mul(size, int64(BLOCK_TOKENS)))
+
+
+def largest_of(b: ir.IRBuilder, vectors: ir.Value, value: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """The largest magnitude of 16 * vectors values, but never so small that its inverse overflows."""
+    start = [constant(f32, SMALLEST_MAXIMUM)]
+    return reduce_maximum(b, loop(b, vectors, start, lambda i, found: [maximum(b, found[0], absolute(b, value(i)))])[0])
+
+
+def _emit_key(module: ir.Module, cache_format: str) -> ir.Function:
+    name = f"triolet_store_key_{cache_format}"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, "iiii")
     key, region, token, size = function.args
+    packed = K_PER_STEP[cache_format]
+    words = LANES // packed  # of one vector
     first = b.add(region, b.mul(token, int64(4)))
-    words = size if weight_format == "float32" else b.sdiv(size, int64(2))
+    vectors = b.sdiv(size, int64(LANES))
+
+    def value(index: ir.Value) -> ir.Value:
+        return load(b, scaled(b, key, index, 4 * LANES), VF)
+
+    inverse = _start_int8(b, vectors, value, scales_of(b, region, size), token) if cache_format == "int8" else None
 
     def body(index: ir.Value, _: Values) -> Values:
-        row = load(b, scaled(b, key, index, 4 * LANES), VI)
-        target = scaled(b, first, index, LANES * WORD_STRIDE)
-        for lane in range(LANES):
-            store(b, b.extract_element(row, ir.Constant(i32, lane)), at(b, target, lane * WORD_STRIDE))
+        elements = _elements(b, cache_format, value(index), inverse)
+        if cache_format == "int8":
+            elements = b.xor(elements, constant(i8, -128))  # plus 128
+        row = b.bitcast(elements, vector(i32, words))
+        target = scaled(b, first, index, words * WORD_STRIDE)
+        for word in range(words):
+            store(b, b.extract_element(row, ir.Constant(i32, word)), at(b, target, word * WORD_STRIDE))
         return []
 
-    loop(b, b.sdiv(words, int64(LANES)), [], body)
+    loop(b, vectors, [], body)
     b.ret_void()
     return function
 
 
-def _emit_value(module: ir.Module, weight_format: str) -> ir.Function:
-    name = f"triolet_store_value_{weight_format}"
+def _emit_value(module: ir.Module, cache_format: str) -> ir.Function:
+    name = f"triolet_store_value_{cache_format}"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, "iiiii")
     x, bias, region, token, size = function.args
-    is_float32 = weight_format == "float32"
-    values = b.add(region, b.mul(size, int64(BLOCK_TOKENS * (4 if is_float32 else 2))))
-    if is_float32:
-        first = b.add(values, b.mul(b.mul(token, size), int64(4)))
-    else:  # the token's half of each pair: the other half belongs to another token, perhaps of another thread
-        pair, half = b.lshr(token, int64(1)), b.and_(token, int64(1))
-        first = b.add(b.add(values, b.mul(b.mul(pair, size), int64(4))), b.mul(half, int64(2)))
+    packed = K_PER_STEP[cache_format]
+    values = values_of(b, cache_format, region, size)
+    # The token's own part of each word: the others belong to other tokens, perhaps of another thread.
+    if cache_format == "int8":
+        word, part = b.urem(token, int64(QUADS)), b.udiv(token, int64(QUADS))
+    else:
+        word, part = b.udiv(token, int64(packed)), b.urem(token, int64(packed))
+    first = b.add(b.add(values, b.mul(b.mul(word, size), int64(4))), b.mul(part, int64(4 // packed)))
+    vectors = b.sdiv(size, int64(LANES))
+
+    def value(index: ir.Value) -> ir.Value:
+        offset = b.mul(index, int64(4 * LANES))
+        return b.fadd(load(b, b.add(x, offset), VF), load(b, b.add(bias, offset), VF))
+
+    inverse = _start_int8(b, vectors, value, scales_of(b, values, size), token) if cache_format == "int8" else None
 
     def body(index: ir.Value, _: Values) -> Values:
-        offset = b.mul(index, int64(4 * LANES))
-        row = b.fadd(load(b, b.add(x, offset), VF), load(b, b.add(bias, offset), VF))
-        target = b.add(first, offset)
-        if is_float32:
-            store(b, row, target)
+        elements = _elements(b, cache_format, value(index), inverse)
+        target = scaled(b, first, index, 4 * LANES)
+        if packed == 1:
+            store(b, elements, target)
             return []
-        rounded = round_bfloat16(b, row)
         for lane in range(LANES):
-            store(b, b.extract_element(rounded, ir.Constant(i32, lane)), at(b, target, lane * 4), 2)
+            store(b, b.extract_element(elements, ir.Constant(i32, lane)), at(b, target, lane * 4), 4 // packed)
         return []
 
-    loop(b, b.sdiv(size, int64(LANES)), [], body)
+    loop(b, vectors, [], body)
     b.ret_void()
     return function
 
 
-# store_key(tag, key, region, token, size): a key as rope_head leaves it, to token 0..63 of a region
+def _start_int8(
+    b: ir.IRBuilder, vectors: ir.Value, value: Callable[[ir.Value], ir.Value], scales: ir.Value, token: ir.Value
+) -> ir.Value:
+    """Store the scale of a token's row; its inverse, in every lane."""
+    largest = largest_of(b, vectors, value)
+    store(b, b.fdiv(largest, float32(127.0)), scaled(b, scales, token, 4))
+    return splat(b, b.fdiv(float32(127.0), largest))
+
+
+def _elements(b: ir.IRBuilder, cache_format: str, value: ir.Value, inverse: ir.Value | None) -> ir.Value:
+    """16 values as the cache has them."""
+    if cache_format == "float32":
+        return b.bitcast(value, VI)
+    if cache_format == "bfloat16":
+        return round_bfloat16(b, value)
+    return b.trunc(b.fptosi(nearest_integer(b, b.fmul(value, inverse)), VI), vector(i8, LANES))
+
+
+# store_key(cache tag, key, region, token, size): a float32 key as rope_head leaves it, to token 0..63 of a region
 store_key = kernel("iiii", _emit_key)
-# store_value(tag, x, bias, region, token, size): a float32 value row plus its bias, rounded to the cache's format
+# store_value(cache tag, x, bias, region, token, size): a float32 value row plus its bias
 store_value = kernel("iiiii", _emit_value)

@@ -1,10 +1,26 @@
-"""The attention kernel as compiled code calls it: attend(tag, rows, ...) for 1 to 6 rows; see tile.py for the
+"""The attention kernel as compiled code calls it: attend(cache tag, rows, ...) for 1 to 6 rows; see Tile for the
 arguments.
 """
 
 from __future__ import annotations
 
-from ..simd.functions import kernel
-from .tile import ARGUMENTS, emit
+from llvmlite import ir
 
-attend = kernel("i" + "i" + ARGUMENTS, emit)
+from ..simd.functions import kernel, switch_on_rows
+from .int8_tile import Int8Tile
+from .tile import ARGUMENTS, ROW_VARIANTS, Tile
+
+
+def _emit(module: ir.Module, cache_format: str) -> ir.Function:
+    name = f"triolet_attention_{cache_format}"
+    if name in module.globals:
+        return module.globals[name]
+    tile = Int8Tile if cache_format == "int8" else Tile
+
+    def variant(module: ir.Module, rows: int) -> ir.Function:
+        return tile(module, f"{name}_{rows}", cache_format, rows).function
+
+    return switch_on_rows(module, name, "i" + ARGUMENTS, ROW_VARIANTS, variant)
+
+
+attend = kernel("i" + "i" + ARGUMENTS, _emit)

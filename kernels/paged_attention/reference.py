@@ -9,7 +9,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..quantise.reference import SMALLEST_MAXIMUM
+
 FloatArray = npt.NDArray[np.float64]
+
+
+def int8_cache_reference(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """What an int8 cache keeps of keys or values [..., size]: integers up to 127, and a scale for each row."""
+    scales = np.maximum(np.abs(rows).max(axis=-1, keepdims=True), np.float32(SMALLEST_MAXIMUM)) / np.float32(127)
+    return np.asarray(np.rint(rows / scales) * scales, np.float32)
 
 
 def paged_attention_reference(

@@ -29,19 +29,19 @@ def _emit(module: ir.Module, weight_format: str) -> ir.Function:
     name = f"triolet_rms_norm_row_{weight_format}"
     if name in module.globals:
         return module.globals[name]
-    function, b = new_function(module, name, "iiiiiiiff")
-    x, weight, k, out, scale, correction, scratch, size, eps = function.args
+    function, b = new_function(module, name, "iiiiiff")
+    x, weight, k, out, scratch, size, eps = function.args
     inverse = splat(b, inverse_root_mean_square(b, x, b.sdiv(k, int64(LANES)), size, eps))
 
     def values(index: ir.Value) -> ir.Value:
         value = b.fmul(load(b, scaled(b, x, index, 4 * LANES), VF), inverse)
         return b.fmul(value, load(b, scaled(b, weight, index, 4 * LANES), VF))
 
-    write_row(b, weight_format, values, k, out, scale, correction, scratch)
+    write_row(b, weight_format, values, k, out, scratch)
     b.ret_void()
     return function
 
 
-# rms_norm_row(tag, x, weight, k, out, scale, correction, scratch, size, eps): addresses, the padded k (a multiple of
+# rms_norm_row(tag, x, weight, k, out, scratch, size, eps): addresses, the padded k (a multiple of
 # 32), and as float32 the number of values that count and epsilon
-rms_norm_row = kernel("iiiiiiiff", _emit)
+rms_norm_row = kernel("iiiiiff", _emit)

@@ -1,8 +1,7 @@
-"""One head of a query or a key on its way out of the projection: add the bias, normalise (Qwen3), rotate, scale, round.
+"""One head of a query or a key on its way out of the projection: add the bias, normalise (Qwen3), rotate, scale.
 
 A head is padded to two equal halves of whole vectors (`head_positions`), zeros between, so the rotation of any head
-size is whole vectors; the table row is padded alike. The result is contiguous in the cache's format: float32, or
-bfloat16.
+size is whole vectors; the table row is padded alike. The result is contiguous float32.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from ..rms_norm.cpu import inverse_root_mean_square
-from ..simd.arithmetic import fma, round_bfloat16
+from ..simd.arithmetic import fma
 from ..simd.functions import Values, kernel, loop, new_function
 from ..simd.lanes import LANES, VF, float32, int64, load, scaled, splat, store
 
@@ -29,8 +28,8 @@ def head_positions(head_dim: int) -> npt.NDArray[np.int64]:
     return np.where(dimensions < head_dim // 2, dimensions, dimensions - head_dim // 2 + padded_head(head_dim) // 2)
 
 
-def _emit(module: ir.Module, weight_format: str) -> ir.Function:
-    name = f"triolet_rope_head_{weight_format}"
+def _emit(module: ir.Module, _cache_format: str) -> ir.Function:
+    name = "triolet_rope_head"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, "iiiiiiifff")
@@ -42,7 +41,6 @@ def _emit(module: ir.Module, weight_format: str) -> ir.Function:
     inverse = splat(b, b.select(wanted, inverse, float32(1.0)))
     factors = splat(b, factor)
     half_bytes = b.mul(half, int64(4))
-    bytes_a_vector = LANES * (4 if weight_format == "float32" else 2)
 
     def value(index: ir.Value, upper: bool) -> ir.Value:
         starts = [b.add(start, half_bytes) if upper else start for start in (x, bias, weight)]
@@ -56,10 +54,7 @@ def _emit(module: ir.Module, weight_format: str) -> ir.Function:
         turned_low = fma(b, low, cos, b.fneg(b.fmul(high, sin)))
         turned_high = fma(b, high, cos, b.fmul(low, sin))
         for turned, position in ((turned_low, index), (turned_high, b.add(index, half_vectors))):
-            result = b.fmul(turned, factors)
-            if weight_format != "float32":
-                result = round_bfloat16(b, result)
-            store(b, result, scaled(b, out, position, bytes_a_vector))
+            store(b, b.fmul(turned, factors), scaled(b, out, position, 4 * LANES))
         return []
 
     loop(b, half_vectors, [], body)
@@ -67,7 +62,7 @@ def _emit(module: ir.Module, weight_format: str) -> ir.Function:
     return function
 
 
-# rope_head(tag, x, bias, norm weight, normalise?, table row, half, out, size, eps, factor): addresses of padded
+# rope_head(cache tag, x, bias, norm weight, normalise?, table row, half, out, size, eps, factor): addresses of padded
 # float32 rows (zeros for no bias, ones for no norm), the padded half in values; as float32 the head's true size,
 # epsilon and a factor
 rope_head = kernel("iiiiiiifff", _emit)

@@ -154,5 +154,8 @@ class CpuSampler:
         )  # fmt: skip
 
     def warm_up(self) -> None:
-        """Compile the kernel: nothing compiles after this."""
+        """Compile the kernel, or load it when a process apart has compiled it: nothing compiles after this."""
+        from .compile_apart import SAMPLER
+
+        SAMPLER.wait()
         self.sample(np.zeros((1, self.vocab_size), np.float32), SamplingRows(np.zeros(1, ROW)))

@@ -14,18 +14,18 @@ def _emit(module: ir.Module, weight_format: str) -> ir.Function:
     name = f"triolet_silu_mul_row_{weight_format}"
     if name in module.globals:
         return module.globals[name]
-    function, b = new_function(module, name, "iiiiii")
-    x, k, out, scale, correction, scratch = function.args
+    function, b = new_function(module, name, "iiii")
+    x, k, out, scratch = function.args
     ups = scaled(b, x, k, 4)
 
     def values(index: ir.Value) -> ir.Value:
         gate = load(b, scaled(b, x, index, 4 * LANES), VF)
         return b.fmul(silu(b, gate), load(b, scaled(b, ups, index, 4 * LANES), VF))
 
-    write_row(b, weight_format, values, k, out, scale, correction, scratch)
+    write_row(b, weight_format, values, k, out, scratch)
     b.ret_void()
     return function
 
 
-# silu_mul_row(tag, x, k, out, scale, correction, scratch): addresses, and k as a multiple of 32
-silu_mul_row = kernel("iiiiii", _emit)
+# silu_mul_row(tag, x, k, out, scratch): addresses, and k as a multiple of 32
+silu_mul_row = kernel("iiii", _emit)

@@ -5,6 +5,7 @@ of one row's activations, broadcast:
     float32   1 k    w * x
     bfloat16  2 k    w0 * x0 + w1 * x1, in float32
     int8      4 k    unsigned weights (w + 128) times signed activations, in int32; exact
+    nibbles   32 k   eight steps like those of int8 with unsigned weights below 16, exact as well
 The variants of one CPU differ in speed. bfloat16 may differ in the last bit from one CPU to another (VDPBF16PS flushes
 denormals and rounds in its own way), int8 never does.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from .arithmetic import fma
+from .arithmetic import fma, round_bfloat16
 from .lanes import LANES, VF, VI, constant, declare, f32, i8, i16, i32, splat, vector
 from .target import has, wide_registers
 
@@ -31,6 +32,7 @@ class _BFloat16(ir.types.Type):  # type: ignore[misc]  # llvmlite is untyped, an
 
 _PAIRS = vector(_BFloat16(), 2 * LANES)
 _BYTES = vector(i8, 4 * LANES)
+_ALL_LANES = ir.Constant(vector(i32, 2 * LANES), list(range(2 * LANES)))
 K_PER_STEP = {"float32": 1, "bfloat16": 2, "int8": 4}
 
 
@@ -45,7 +47,7 @@ def step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Value
         return fma(b, b.bitcast(weights, VF), splat(b, b.bitcast(x, f32)), total)
     if weight_format == "bfloat16":
         return pair_step(b, total, weights, splat(b, x))
-    return _quad_step(b, total, weights, splat(b, x))
+    return quad_step(b, total, weights, splat(b, x))
 
 
 def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -59,7 +61,55 @@ def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value)
     return fma(b, high[0], high[1], fma(b, low[0], low[1], total))
 
 
-def _quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+def nibble_steps(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list[ir.Value]) -> ir.Value:
+    """total + the products of 8 vectors of unsigned bytes below 16 and 8 scalars of 4 signed bytes (-128 excepted)."""
+    if (has("avx512vnni") and wide_registers()) or has("avxvnni") or not has("avx2"):
+        for quad, x in zip(weights, xs, strict=True):
+            total = quad_step(b, total, quad, splat(b, x))
+        return total
+    # A pair of products is at most 2 * 15 * 127, so eight fit into 16 bits: VPMADDUBSW need not saturate.
+    if wide_registers():
+        return _nibbles(b, total, weights, [splat(b, x) for x in xs])
+    spread = [splat(b, x) for x in xs]
+    parts = []
+    for start in (0, 8):
+        index = ir.Constant(vector(i32, 8), list(range(start, start + 8)))
+        half, *halves = (b.shuffle_vector(operand, operand, index) for operand in (total, *weights, *spread))
+        parts.append(_nibbles(b, half, halves[: len(weights)], halves[len(weights) :]))
+    return b.shuffle_vector(*parts, ir.Constant(VI, list(range(16))))
+
+
+def _nibbles(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list[ir.Value]) -> ir.Value:
+    """Of 16 lanes, or of 8."""
+    lanes = total.type.count
+    octets, shorts = vector(i8, 4 * lanes), vector(i16, 2 * lanes)
+    bytes_name, shorts_name = ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
+    if lanes == LANES:
+        bytes_name, shorts_name = ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512")
+    products = declare(b.module, f"llvm.x86.{bytes_name}", shorts, [octets] * 2)
+    pairs = declare(b.module, f"llvm.x86.{shorts_name}", total.type, [shorts] * 2)
+    sums = None
+    for quad, x in zip(weights, xs, strict=True):
+        product = b.call(products, [b.bitcast(quad, octets), b.bitcast(x, octets)])
+        sums = product if sums is None else b.add(sums, product)
+    return b.add(total, b.call(pairs, [sums, constant(i16, 1, 2 * lanes)]))
+
+
+def round_pairs(b: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
+    """Vectors of 16 positive normal values as bfloat16, nearest even, two vectors in one; the same on every CPU."""
+    rounded = []
+    for low, high in zip(vectors[::2], vectors[1::2], strict=True):
+        if has("avx512bf16") and wide_registers():
+            function = declare(b.module, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", _PAIRS, [VF, VF])
+            rounded.append(b.bitcast(b.call(function, [high, low]), VI))
+        else:
+            halves = [round_bfloat16(b, low), round_bfloat16(b, high)]
+            rounded.append(b.bitcast(b.shuffle_vector(*halves, _ALL_LANES), VI))
+    return rounded
+
+
+def quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    """total + the dot product of four unsigned and four signed bytes in each lane, exact."""
     if has("avx512vnni") and wide_registers():
         # The second, signed operand is the only one that can be a broadcast from memory: hence unsigned weights.
         function = declare(b.module, "llvm.x86.avx512.vpdpbusd.512", VI, [VI, _BYTES, _BYTES])

@@ -1,6 +1,7 @@
-"""The three weight formats and the tag values that stand for them in compiled code.
+"""The formats of weights and of the KV cache, and the tag values that stand for them in compiled code.
 
 A tag is a numpy scalar that is passed along and never read: its type selects the variant, as any numba specialisation.
+The two 4-bit formats differ in a run-time number only (inputs that share a scale), so they share their code.
 """
 
 from __future__ import annotations
@@ -9,11 +10,28 @@ from typing import Literal
 
 import numpy as np
 
-WeightFormat = Literal["float32", "bfloat16", "int8"]
-Tag = np.float32 | np.uint16 | np.uint8
+WeightFormat = Literal["float32", "bfloat16", "int8", "int4", "int4-128"]
+Tag = np.float32 | np.uint16 | np.uint8 | np.int8
 
-TAGS: dict[WeightFormat, Tag] = {"float32": np.float32(0), "bfloat16": np.uint16(0), "int8": np.uint8(0)}
-FORMAT_OF_TAG: dict[str, WeightFormat] = {"float32": "float32", "uint16": "bfloat16", "uint8": "int8"}
+TAGS: dict[WeightFormat, Tag] = {
+    "float32": np.float32(0),
+    "bfloat16": np.uint16(0),
+    "int8": np.uint8(0),
+    "int4": np.int8(0),
+    "int4-128": np.int8(0),
+}
+FORMAT_OF_TAG: dict[str, WeightFormat] = {"float32": "float32", "uint16": "bfloat16", "uint8": "int8", "int8": "int4"}
 
-WEIGHT_BYTES: dict[WeightFormat, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
-CACHE_BYTES: dict[WeightFormat, int] = {"float32": 4, "bfloat16": 2, "int8": 2}  # int8 weights keep a bfloat16 cache
+WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4, "int4-128": 4}
+GROUP = 32  # inputs: of 4-bit weights in one scale, and always of their activations
+GROUP_SHIFTS: dict[WeightFormat, int] = {"int4": 0, "int4-128": 2}  # 2 ** shift groups of weights share a scale
+
+CacheFormat = Literal["float32", "bfloat16", "int8"]
+CacheTag = np.float32 | np.uint16 | np.uint8
+
+CACHE_TAGS: dict[CacheFormat, CacheTag] = {"float32": np.float32(0), "bfloat16": np.uint16(0), "int8": np.uint8(0)}
+
+
+def default_cache_format(weight_format: WeightFormat) -> CacheFormat:
+    """Quantised weights keep a bfloat16 cache."""
+    return "float32" if weight_format == "float32" else "bfloat16"

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .formats import FORMAT_OF_TAG
+from .formats import FORMAT_OF_TAG, WeightFormat
 from .lanes import f32, i64, int64, void
 
 Values = list[ir.Value]
@@ -63,6 +63,14 @@ def loop(
     return finals
 
 
+def either(b: ir.IRBuilder, one: ir.Value, from_block: ir.Block, other: ir.Value, other_block: ir.Block) -> ir.Value:
+    """The value of the block that control came from."""
+    phi = b.phi(one.type)
+    phi.add_incoming(one, from_block)
+    phi.add_incoming(other, other_block)
+    return phi
+
+
 def switch_on_rows(
     module: ir.Module, name: str, arguments: str, rows: Iterable[int], emit: Callable[[ir.Module, int], ir.Function]
 ) -> ir.Function:
@@ -100,6 +108,17 @@ def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Cal
         return signature, generate
 
     return _as_intrinsic(typer, 1 + len(arguments))
+
+
+def by_format(value: Callable[[WeightFormat], int]) -> Callable[..., int]:
+    """A nopython callable f(tag): value(weight format) as a constant, so that what it decides is decided in compiling.
+    """
+
+    def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
+        constant = int64(value(FORMAT_OF_TAG[str(given[0])]))
+        return types.int64(given[0]), lambda target, b, signature, values: constant
+
+    return _as_intrinsic(typer, 1)
 
 
 def inline(arguments: int, emit: Callable[..., ir.Value | None], *, result: bool) -> Callable[..., int]:

@@ -1,10 +1,10 @@
 """Time the CPU runner alone, without engine or HTTP, on random weights of a model's shape.
 
-    python -m triolet.loadtest.device.cpu_step [--formats int8 bfloat16] [--threads 2] [--json]
+    python -m triolet.loadtest.device.cpu_step [--formats int8 bfloat16] [--cache int8] [--threads 2] [--json]
 
 Speed does not depend on the weights' values. The default shape is the 125M reference model. Prints, per weight
 format, the median tokens/s of one prompt of 512 tokens, of one sequence after 512 tokens, and of 16 sequences after
-64 and 512 tokens.
+64, 512 and 1023 tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import get_args
 
 import numpy as np
 
-from triolet.kernels.simd.formats import WeightFormat
+from triolet.kernels.simd.formats import CacheFormat, WeightFormat, default_cache_format
 from triolet.models.batch import Batch
 from triolet.models.cpu_runner import CpuRunner, memory_plan
 from triolet.models.rope_spec import RopeSpec
@@ -36,6 +36,7 @@ CASES = {
     "decode_b1_ctx512": (1, 1, 512),
     "decode_b16_ctx64": (16, 1, 64),
     "decode_b16_ctx512": (16, 1, 512),
+    "decode_b16_ctx1024": (16, 1, 1023),
 }  # sequences, tokens of each, tokens before them
 
 
@@ -92,17 +93,19 @@ def measure(runner: CpuRunner, batch: Batch, rounds: int, seconds: float) -> lis
     return times
 
 
-def run(weight_format: WeightFormat, threads: int, rounds: int, seconds: float) -> dict[str, object]:
+def run(
+    weight_format: WeightFormat, cache_format: CacheFormat, threads: int, rounds: int, seconds: float
+) -> dict[str, object]:
     num_blocks = 16 * MODEL_LEN // BLOCK
-    plan = memory_plan(REFERENCE, weight_format, BLOCK, 512, 16, MODEL_LEN, threads)
+    plan = memory_plan(REFERENCE, weight_format, BLOCK, 512, 16, MODEL_LEN, threads, cache_format)
     start = time.perf_counter()
     runner = CpuRunner(
-        REFERENCE, random_weights(REFERENCE), weight_format=weight_format, num_blocks=num_blocks, max_step_tokens=512,
-        max_logit_rows=16, max_model_len=MODEL_LEN, threads=threads,
+        REFERENCE, random_weights(REFERENCE), weight_format=weight_format, cache_format=cache_format,
+        num_blocks=num_blocks, max_step_tokens=512, max_logit_rows=16, max_model_len=MODEL_LEN, threads=threads,
     )  # fmt: skip
     result: dict[str, object] = {
-        "format": weight_format, "threads": threads, "weights_mb": round(plan.weights_bytes / 1e6, 1),
-        "start_s": round(time.perf_counter() - start, 2),
+        "format": weight_format, "cache": cache_format, "threads": threads,
+        "weights_mb": round(plan.weights_bytes / 1e6, 1), "start_s": round(time.perf_counter() - start, 2),
     }  # fmt: skip
     for name, (sequences, tokens, before) in CASES.items():
         times = measure(runner, make_batch(sequences, tokens, before, REFERENCE, num_blocks), rounds, seconds)
@@ -116,17 +119,20 @@ def main() -> None:
     formats = get_args(WeightFormat)
     parser = argparse.ArgumentParser(description="Time the CPU runner on random weights of the 125M reference model.")
     parser.add_argument("--formats", nargs="+", choices=formats, default=list(formats))
+    parser.add_argument("--cache", choices=get_args(CacheFormat), help="of the KV cache; default: the weights' own")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.5, help="per case")
     parser.add_argument("--json", action="store_true", help="one JSON object per format")
     options = parser.parse_args()
     for weight_format in options.formats:
-        result = run(weight_format, options.threads, options.rounds, options.seconds)
+        cache_format = options.cache or default_cache_format(weight_format)
+        result = run(weight_format, cache_format, options.threads, options.rounds, options.seconds)
         if options.json:
             print(json.dumps(result), flush=True)
             continue
-        print(f"{weight_format}, {result['threads']} threads, {result['weights_mb']} MB of weights:", flush=True)
+        title = f"{weight_format}, {cache_format} cache"
+        print(f"{title}, {result['threads']} threads, {result['weights_mb']} MB of weights:", flush=True)
         for name in CASES:
             print(f"  {name:18} {result[name]} tokens/s", flush=True)
 

@@ -23,7 +23,6 @@ from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
     Chunk,
     FromWorker,
-    Load,
     LoadFailed,
     Ping,
     Pong,
@@ -141,24 +140,22 @@ async def test_a_step_too_large_for_the_link_costs_its_request_and_not_the_engin
 
 
 async def test_the_end_of_the_socket_ends_the_worker() -> None:
-    process = WorkerProcess()
+    process = WorkerProcess(EngineSettings(model="/nowhere"))
     link = Link(process.stream, msgspec.msgpack.Decoder[FromWorker](FromWorker))
-    await link.send(Load(settings=EngineSettings(model="/nowhere")))
     with trio.fail_after(60):
         answer = await link.receive()
     assert isinstance(answer, LoadFailed)
     assert await process.end() == "the worker process exited with status 0"
 
-    idle = WorkerProcess()
+    idle = WorkerProcess(EngineSettings(model="/nowhere"))
     await trio.aclose_forcefully(idle.stream)  # closed before it said anything
     await until(lambda: not alive(idle.pid), "the worker is gone")
     assert await idle.end() == "the worker process exited with status 0"
 
 
 async def test_a_worker_answers_pings_and_leaves_after_a_step_that_raises() -> None:
-    process = WorkerProcess()
+    process = WorkerProcess(settings_for().engine)
     link = Link(process.stream, msgspec.msgpack.Decoder[FromWorker](FromWorker))
-    await link.send(Load(settings=settings_for().engine))
     await link.send(Ping())
     received: list[FromWorker] = []
     with trio.fail_after(120):

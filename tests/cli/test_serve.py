@@ -152,7 +152,7 @@ def test_the_model_runs_in_the_server_s_process_when_told_to() -> None:
     [
         (("no/such/folder",), "no folder no/such/folder"),
         (("--host", "0.0.0.0"), "--api-key"),
-        (("--quantize", "int4"), "int4"),
+        (("--quantize", "fp8"), "fp8"),
         (("--kv-cache-dtype", "fp8"), "--kv-cache-dtype fp8"),
         (("--kv-cache-memory", "1KiB"), "kv"),
         (("--max-model-len", "100000"), "100000"),

@@ -9,12 +9,16 @@ from pathlib import Path
 
 PROGRAM = """
 import numba, sys
-from triolet.kernels.compile_cache import compilations, prepare_compile_cache
+from triolet.kernels.compile_cache import compilations, prepare_compile_cache, telling_compilations
 from triolet.kernels.threads.waiting import stop_workers
 import numpy as np
 state = np.zeros(40, np.int64)
-stop_workers(state.ctypes.data)
-stop_workers(state.ctypes.data)
+told = []
+with telling_compilations(lambda done, declared: told.append((done, declared))):
+    stop_workers(state.ctypes.data)
+    stop_workers(state.ctypes.data)
+assert bool(told) == bool(compilations()), told
+assert all(0 <= done <= declared for done, declared in told), told
 print(prepare_compile_cache(), compilations())
 """
 

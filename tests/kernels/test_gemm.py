@@ -10,9 +10,11 @@ import pytest
 
 from triolet.kernels.gemm.cpu import gemm
 from triolet.kernels.gemm.pack import Part, pack, packed_bytes, padded, panel_bytes, to_bfloat16_bits
-from triolet.kernels.gemm.reference import gemm_reference
-from triolet.kernels.quantise.reference import quantise_reference
-from triolet.kernels.simd.formats import TAGS, WEIGHT_BYTES, WeightFormat
+from triolet.kernels.gemm.reference import gemm_reference, round_to_int8, rounded_activations, rounded_weights
+from triolet.kernels.gemm.tile_int4 import INT4_MOST_ROWS
+from triolet.kernels.quantise.layout import CORRECTION, HEADER_BYTES, SCALE, WIDE_QUADS, row_bytes
+from triolet.kernels.quantise.reference import quantise_groups_reference, quantise_reference
+from triolet.kernels.simd.formats import GROUP, GROUP_SHIFTS, TAGS, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
 FORMATS = get_args(WeightFormat)
@@ -30,41 +32,86 @@ def run(
     """x @ w.T by the compiled kernel, activations prepared by the definitions."""
     rows, k = x.shape
     channels, k_padded = padded(len(w)), padded(k, 32)
-    packed = aligned(packed_bytes(channels, k_padded, weight_format))
-    pack(packed, [Part(w, np.arange(len(w)))], np.arange(k), channels, k_padded, weight_format)
-    wide = np.zeros((rows, k_padded), np.float32)
-    wide[:, :k] = x
-    scales, corrections = np.ones(rows, np.float32), np.zeros(rows, np.int32)
-    if weight_format == "int8":
-        quantised = [quantise_reference(row) for row in wide]
-        activations = np.stack([row for row, _, _ in quantised]).view(np.uint8)
-        scales[:] = [scale for _, scale, _ in quantised]
-        corrections[:] = [correction for _, _, correction in quantised]
-    elif weight_format == "bfloat16":
-        activations = to_bfloat16_bits(wide).view(np.uint8)
-    else:
-        activations = wide.view(np.uint8)
+    packed = packed_weights(w, weight_format)
+    wide = np.zeros((rows + INT4_MOST_ROWS, k_padded), np.float32)
+    wide[:rows, :k] = x
+    activations = np.stack([activation_row(row, weight_format) for row in wide])
     out = np.full((rows, channels), np.nan, np.float32)
     if residual is not None:
         out[:, : len(w)] = residual
     for thread in range(threads):
         gemm(
             TAGS[weight_format], thread, threads, int(residual is not None), rows, k_padded,
-            activations.ctypes.data, activations.shape[1], packed.ctypes.data, WEIGHT_BYTES[weight_format],
-            packed.ctypes.data + panel_bytes(channels, k_padded, weight_format), channels,
-            out.ctypes.data, channels * 4, scales.ctypes.data, corrections.ctypes.data,
+            activations.ctypes.data, activations.shape[1], packed.ctypes.data,
+            packed.ctypes.data + panel_bytes(channels, k_padded, weight_format), GROUP_SHIFTS.get(weight_format, 0),
+            channels, out.ctypes.data, channels * 4,
         )  # fmt: skip
     return out[:, : len(w)]
+
+
+def packed_weights(w: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.uint8]:
+    channels, k = padded(len(w)), padded(w.shape[1], 32)
+    packed = aligned(packed_bytes(channels, k, weight_format))
+    pack(packed, [Part(w, np.arange(len(w)))], np.arange(w.shape[1]), channels, k, weight_format)
+    return packed
+
+
+def unpacked_int4(w: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.float64]:
+    """The weights that a packed w stands for, as tile_int4.py describes them."""
+    channels, groups = padded(len(w)), padded(w.shape[1], 32) // 32
+    packed = packed_weights(w, weight_format)
+    size = panel_bytes(channels, groups * 32, weight_format)
+    panels = packed[:size].reshape(channels // 16, groups, 4, 16, 4)
+    integers = np.concatenate([panels & 15, panels >> 4], axis=2).astype(np.int64) - 8
+    bits = packed[size:].view(np.uint16).astype(np.uint32) << 16
+    scales = bits.view(np.float32).reshape(channels // 16, -1, 1, 16, 1).astype(np.float64)
+    scales = np.repeat(scales, 4 if weight_format == "int4-128" else 1, axis=1)[:, :groups]
+    return (integers * scales).transpose(0, 3, 1, 2, 4).reshape(channels, -1)[: len(w), : w.shape[1]]
+
+
+def definition(x: FloatArray, w: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.float64]:
+    """By the reference; 4-bit weights as they were packed: two tries of a group may be equally good."""
+    if weight_format.startswith("int4"):
+        return rounded_activations(x, weight_format) @ unpacked_int4(w, weight_format).T
+    return gemm_reference(x, w, weight_format)
+
+
+def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.uint8]:
+    """A row as quantise/layout.py describes it, by the definitions."""
+    if weight_format == "float32":
+        return x.view(np.uint8)
+    if weight_format == "bfloat16":
+        return to_bfloat16_bits(x).view(np.uint8)
+    if weight_format != "int8":
+        q, scales = quantise_groups_reference(x)
+        groups = q.reshape(-1, GROUP)
+        offsets = (np.float32(1.5 * 2**23) * scales)[:, None]
+        starts = offsets.view(np.int32) - 8 * groups.sum(axis=1, keepdims=True, dtype=np.int32)
+        columns = groups.astype(np.int8), offsets, starts
+        return np.hstack([column.view(np.uint8) for column in columns]).reshape(-1)
+    q, scale = quantise_reference(x)
+    row = np.zeros(row_bytes("int8", len(x)), np.uint8)
+    high = np.where(np.abs(q) > 127, (q + 32) // 64, 0)
+    wide = high.reshape(-1, 4).any(axis=1).nonzero()[0]
+    row[SCALE : SCALE + 4] = scale.reshape(1).view(np.uint8)
+    row[CORRECTION : CORRECTION + 4] = np.array([128 * q.sum(dtype=np.int64)]).astype(np.int32).view(np.uint8)
+    row[WIDE_QUADS] = len(wide)
+    row[HEADER_BYTES : HEADER_BYTES + len(x)] = (q - 64 * high).astype(np.int8).view(np.uint8)
+    entries = np.column_stack([wide.astype(np.int32), high.reshape(-1, 4)[wide].astype(np.int8).view(np.int32)])
+    row[HEADER_BYTES + len(x) :][: entries.nbytes] = entries.reshape(-1).view(np.uint8)
+    return row
 
 
 def bound(x: FloatArray, w: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.float64]:
     """Largest error that float32 sums of k products can have: k * 2**-24 of the sum of absolute products.
 
     VDPBF16PS rounds each pair twice, hence twice that. int8 sums are exact; three float32 products and two conversions
-    follow, and the scales have an error of their own: 8 roundings of the result at most.
+    follow, and the scales have an error of their own: 8 roundings of the result at most. int4's groups are exact,
+    and each is added with one rounding.
     """
     absolute = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64)).T
-    roundings = {"float32": x.shape[1], "bfloat16": 2 * x.shape[1], "int8": 8}[weight_format]
+    groups = -(-x.shape[1] // GROUP)
+    roundings = {"float32": x.shape[1], "bfloat16": 2 * x.shape[1], "int8": 8}.get(weight_format, groups + 1)
     return absolute * roundings * 2.0**-24 * 1.02  # 1.02: rounding to bfloat16 or int8 moves the products themselves
 
 
@@ -81,7 +128,7 @@ def sample(rows: int, channels: int, k: int, seed: int = 0) -> tuple[FloatArray,
 )
 def test_matches_the_definition(weight_format: WeightFormat, rows: int, channels: int, k: int) -> None:
     x, w = sample(rows, channels, k)
-    error = np.abs(run(x, w, weight_format) - gemm_reference(x, w, weight_format))
+    error = np.abs(run(x, w, weight_format) - definition(x, w, weight_format))
     assert (error <= bound(x, w, weight_format)).all()
 
 
@@ -89,8 +136,8 @@ def test_matches_the_definition(weight_format: WeightFormat, rows: int, channels
 def test_the_bound_rejects_one_wrong_weight(weight_format: WeightFormat) -> None:
     x, w = sample(3, 130, 100)
     wrong = w.copy()
-    wrong[77, 50] += 0.1
-    error = np.abs(run(x, wrong, weight_format) - gemm_reference(x, w, weight_format))
+    wrong[77, 50] += 1 if weight_format.startswith("int4") else 0.1  # 4 bits: a step is about 0.4
+    error = np.abs(run(x, wrong, weight_format) - definition(x, w, weight_format))
     assert (error > bound(x, w, weight_format)).any(axis=0).nonzero()[0].tolist() == [77]
 
 
@@ -127,7 +174,59 @@ def test_bfloat16_checkpoints_pack_like_their_float32_values() -> None:
 
 
 def test_extreme_int8_sums_do_not_overflow() -> None:
-    k = 16_384
+    k = 65_536
     x, w = np.ones((1, k), np.float32), np.ones((64, k), np.float32)
     np.testing.assert_allclose(run(x, w, "int8"), k, rtol=1e-6)
     np.testing.assert_allclose(run(-x, w, "int8"), -k, rtol=1e-6)
+    x[0, :100] = 640  # wide, and as large as an integer can be
+    exact = gemm_reference(x, w[:1], "int8")
+    np.testing.assert_allclose(run(x, w, "int8"), np.repeat(exact, 64, axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight_format", ["int4", "int4-128"])
+def test_int4_weights_are_packed_as_defined(weight_format: WeightFormat) -> None:
+    """float32 and float64 may choose differently between tries that are equally good to 1e-6."""
+    w = np.random.default_rng(4).standard_t(5, (200, 256)).astype(np.float32)
+    w[3, :40] = 0
+    w[:, 70] *= 20
+    packed, defined = unpacked_int4(w, weight_format), rounded_weights(w, weight_format)
+    assert (np.abs(packed - defined) <= 1e-6 * np.abs(w).max()).mean() > 0.99
+    errors = [((rounded - w) ** 2).sum() for rounded in (packed, defined)]
+    assert errors[0] <= errors[1] * (1 + 1e-4)
+    assert not packed[3, :32].any()
+    groups = w.reshape(200, -1, 128 if weight_format == "int4-128" else 32)
+    plain = np.maximum(np.abs(groups).max(axis=2, keepdims=True), 1e-20) / 7
+    assert errors[0] < 0.83 * ((np.rint(groups / plain) * plain - groups) ** 2).sum()
+
+
+def outlier_error(weight_format: WeightFormat, *, split: bool = True) -> float:
+    """Relative error of a product against the unrounded one, when 3 of 768 channels are 30 times as large."""
+    x, w = sample(8, 128, 768, seed=5)
+    x[:, [17, 400, 401]] *= 30
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    if split:
+        result = run(x, w, weight_format).astype(np.float64)
+    else:  # one plain scale per row
+        result = round_to_int8(x) @ rounded_weights(w, weight_format).T
+    return float(np.linalg.norm(result - exact) / np.linalg.norm(exact))
+
+
+def test_outlier_channels_do_not_spoil_the_other_activations() -> None:
+    assert outlier_error("int8") < 0.015
+    assert outlier_error("int8", split=False) > 0.03  # what a plain scale would lose
+
+
+@pytest.mark.parametrize("rows", [1, 5, 7])
+def test_wide_quads_are_exact(rows: int) -> None:
+    """Rows with and without wide values, and one with too many of them, equal the integer definition."""
+    x, w = sample(rows, 70, 512, seed=6)
+    x[0, [0, 3, 255, 511]] = [1000, -1000, 1000, 3]
+    if rows > 4:
+        x[2, 100] = 1e6
+        x[4, ::16] *= 500  # a quarter of the quads: a plain scale
+    q, _ = quantise_reference(x[0])
+    assert np.abs(q).max() > 4000
+    error = np.abs(run(x, w, "int8") - gemm_reference(x, w, "int8"))
+    assert (error <= bound(x, w, "int8")).all()
+    if rows > 4:
+        assert np.abs(quantise_reference(x[4])[0]).max() == 127

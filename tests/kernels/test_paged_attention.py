@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import get_args
 
 import numba
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triolet.kernels.gemm.pack import to_bfloat16_bits
 from triolet.kernels.gemm.reference import round_to_bfloat16
 from triolet.kernels.paged_attention.cache import BLOCK_TOKENS, region_bytes, store_key, store_value
 from triolet.kernels.paged_attention.cpu import attend
-from triolet.kernels.paged_attention.reference import paged_attention_reference
+from triolet.kernels.paged_attention.query import query_bytes, store_query
+from triolet.kernels.paged_attention.reference import int8_cache_reference, paged_attention_reference
 from triolet.kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
-from triolet.kernels.simd.formats import CACHE_BYTES, TAGS
+from triolet.kernels.simd.formats import CACHE_TAGS, CacheFormat
 
-CacheFormat = Literal["float32", "bfloat16"]
+FORMATS = get_args(CacheFormat)
 FloatArray = npt.NDArray[np.float32]
 KV_HEADS, BLOCKS = 2, 9
 TABLE = np.array([5, 2, 7, 0], np.int32)
@@ -30,14 +30,28 @@ def call_store(tag, key, value, bias, region, token, size):
 
 
 @numba.njit
-def call_attend(tag, rows, q, stride, descriptors, table, first, blocks, seen, cache, block_stride, scratch, size):
-    attend(tag, rows, q, stride, descriptors, table, first, blocks, seen, cache, block_stride, scratch, size)
+def call_query(tag, query, out, size):
+    store_query(tag, query, out, size)
+
+
+@numba.njit
+def call_attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, block_bytes, after, scratch, size):
+    attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, block_bytes, after, scratch, size)
 
 
 def aligned(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
     raw = np.full(size + 64, fill, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size]
+
+
+def stored_as(cache_format: CacheFormat, rows: FloatArray) -> FloatArray:
+    """What the cache keeps of float32 rows. Keeping that again changes at most the last bit of an int8 scale."""
+    if cache_format == "float32":
+        return rows
+    if cache_format == "bfloat16":
+        return round_to_bfloat16(rows)
+    return int8_cache_reference(rows)
 
 
 class Cache:
@@ -48,25 +62,26 @@ class Cache:
         rng = np.random.default_rng(size + length)
         self.keys = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
         self.values = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
-        if cache_format == "bfloat16":
-            self.keys, self.values = round_to_bfloat16(self.keys), round_to_bfloat16(self.values)
-        self.region = region_bytes(size, CACHE_BYTES[cache_format])
+        self.keys, self.values = (stored_as(cache_format, rows) for rows in (self.keys, self.values))
+        self.region = region_bytes(size, cache_format)
         self.memory = aligned(BLOCKS * KV_HEADS * self.region, 0xFF)
         bias = np.zeros(size, np.float32)
         for token in range(length):
             block = int(table[token // BLOCK_TOKENS])
             for head in range(KV_HEADS):
-                key = self.keys[token, head]
-                stored = key if cache_format == "float32" else to_bfloat16_bits(key)
                 call_store(
-                    TAGS[cache_format], stored.ctypes.data, self.values[token, head].ctypes.data, bias.ctypes.data,
+                    CACHE_TAGS[cache_format], self.keys[token, head].ctypes.data,
+                    self.values[token, head].ctypes.data, bias.ctypes.data,
                     self.memory.ctypes.data + (block * KV_HEADS + head) * self.region, token % BLOCK_TOKENS, size,
                 )  # fmt: skip
 
     def attend(self, queries: FloatArray, positions: list[int], head: int, window: int | None) -> FloatArray:
         """queries [rows, size] of one kv head, already scaled; at most MOST_ROWS."""
         rows, size = queries.shape
-        stored = queries if self.format == "float32" else to_bfloat16_bits(queries)
+        stride = query_bytes(size, self.format)
+        stored = aligned(rows * stride, 0xFF)
+        for row in range(rows):
+            call_query(CACHE_TAGS[self.format], queries[row].ctypes.data, stored.ctypes.data + row * stride, size)
         out = np.full((rows, size), np.nan, np.float32)
         lows = [max(0, p - window + 1) if window else 0 for p in positions]
         descriptors = np.array(
@@ -75,9 +90,10 @@ class Cache:
         scratch = aligned(scratch_bytes(size), 0xFF)
         first = min(lows) // BLOCK_TOKENS
         call_attend(
-            TAGS[self.format], rows, stored.ctypes.data, stored.strides[0], descriptors.ctypes.data,
+            CACHE_TAGS[self.format], rows, stored.ctypes.data, stride, descriptors.ctypes.data,
             self.table.ctypes.data, first, positions[-1] // BLOCK_TOKENS + 1 - first, positions[-1] + 1,
-            self.memory.ctypes.data + head * self.region, KV_HEADS * self.region, scratch.ctypes.data, size,
+            self.memory.ctypes.data + head * self.region, KV_HEADS * self.region, self.memory.ctypes.data,
+            scratch.ctypes.data, size,
         )  # fmt: skip
         return out
 
@@ -102,17 +118,21 @@ def close(cache: Cache, result: FloatArray, wanted: FloatArray, keys_seen: int) 
     bfloat16: besides, each probability has a rounding error of deviation 2**-8 / sqrt(3), independent of the others.
     With scores of deviation 1 the squared probabilities of n keys sum to about e / n: five deviations are 5 * 2**-8 /
     sqrt(n).
+
+    int8: a query's value is rounded to 65278 steps, a probability times its value's scale to 65535, each of at most
+    1 / 65535 of the largest; a score then has an error of deviation 2e-5, and the probabilities' polynomial one of 2e-4
+    that mostly cancels, being in their sum as well. Values of up to 3 in place, at most 6e-4.
     """
-    slack = 2e-5 if cache.format == "float32" else 5 * 2.0**-8 / keys_seen**0.5
+    slack = {"float32": 2e-5, "bfloat16": 5 * 2.0**-8 / keys_seen**0.5, "int8": 6e-4}[cache.format]
     return bool((np.abs(result - wanted) <= slack).all())
 
 
 def make_queries(cache_format: CacheFormat, rows: int, size: int) -> FloatArray:
     queries = (np.random.default_rng(rows).standard_normal((rows, size)) * 1.5 / np.sqrt(size)).astype(np.float32)
-    return queries if cache_format == "float32" else round_to_bfloat16(queries)
+    return round_to_bfloat16(queries) if cache_format == "bfloat16" else queries
 
 
-@pytest.mark.parametrize("cache_format", ["float32", "bfloat16"])
+@pytest.mark.parametrize("cache_format", FORMATS)
 @pytest.mark.parametrize("size", [32, 64, 96])
 @pytest.mark.parametrize("window", [None, 1, 40, 64, 100])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 201])
@@ -130,7 +150,7 @@ def test_matches_the_definition(cache_format: CacheFormat, size: int, window: in
             assert not close(cache, result, shifted, keys_seen)
 
 
-@pytest.mark.parametrize("cache_format", ["float32", "bfloat16"])
+@pytest.mark.parametrize("cache_format", FORMATS)
 @pytest.mark.parametrize("window", [None, 50])
 def test_a_row_is_the_same_alone_and_beside_others(cache_format: CacheFormat, window: int | None) -> None:
     size, length = 64, 230
@@ -144,7 +164,28 @@ def test_a_row_is_the_same_alone_and_beside_others(cache_format: CacheFormat, wi
         np.testing.assert_array_equal(alone[0], together[row])
 
 
-@pytest.mark.parametrize("cache_format", ["float32", "bfloat16"])
+def test_an_int8_cache_is_read_exactly_but_for_rounding() -> None:
+    """The relative error against exact attention over the SAME integers; and that of scales one token late."""
+    size, length = 64, 230
+    cache = Cache("int8", size, length, TABLE)
+    errors, late = [], []
+    for head in range(KV_HEADS):
+        for position in (100, 170, 229):
+            queries = make_queries("int8", MOST_ROWS, size)
+            positions = [position] * MOST_ROWS
+            wanted = cache.wanted(queries, positions, head, None)
+            error = cache.attend(queries, positions, head, None) - wanted
+            errors += list(np.linalg.norm(error, axis=1) / np.linalg.norm(wanted, axis=1))
+    assert max(errors) < 1e-3
+    values = cache.memory.reshape(BLOCKS, KV_HEADS, 2, -1)[:, :, 1, size * BLOCK_TOKENS :].view(np.float32)
+    values[...] = np.roll(values, 1, axis=-1)
+    for row in range(MOST_ROWS):
+        shifted = cache.attend(queries, positions, KV_HEADS - 1, None)[row] - wanted[row]
+        late.append(np.linalg.norm(shifted) / np.linalg.norm(wanted[row]))
+    assert min(late) > 1e-3
+
+
+@pytest.mark.parametrize("cache_format", FORMATS)
 def test_extreme_scores_stay_finite(cache_format: CacheFormat) -> None:
     cache = Cache(cache_format, 32, 100, TABLE)
     result = cache.attend(make_queries(cache_format, 1, 32) * 1e4, [99], 0, None)

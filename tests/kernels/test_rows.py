@@ -12,39 +12,51 @@ import pytest
 
 from triolet.kernels.gemm.reference import round_to_bfloat16
 from triolet.kernels.quantise.cpu import plain_row
-from triolet.kernels.quantise.reference import quantise_reference
+from triolet.kernels.quantise.layout import (
+    CORRECTION,
+    ENTRY_BYTES,
+    GROUP_BYTES,
+    GROUP_OFFSET,
+    GROUP_START,
+    HEADER_BYTES,
+    SCALE,
+    WIDE_QUADS,
+    row_bytes,
+)
+from triolet.kernels.quantise.reference import quantise_groups_reference, quantise_reference
 from triolet.kernels.rms_norm.cpu import rms_norm_row
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.silu_mul.cpu import silu_mul_row
 from triolet.kernels.silu_mul.reference import silu_mul_reference
-from triolet.kernels.simd.formats import TAGS, WEIGHT_BYTES, WeightFormat
+from triolet.kernels.simd.formats import GROUP, TAGS, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
 FORMATS = get_args(WeightFormat)
 K, REAL = 96, 80  # padded and true length
 EPS = 1e-5
+ROW_NUMBERS = ((SCALE, np.float32), (CORRECTION, np.int32), (WIDE_QUADS, np.int32))
+GROUP_NUMBERS = ((GROUP_OFFSET, np.float32), (GROUP_START, np.int32))
 
 
 @numba.njit
-def call_rms_norm(tag, x, weight, k, out, scale, correction, scratch, size, eps):
-    rms_norm_row(tag, x, weight, k, out, scale, correction, scratch, size, eps)
+def call_rms_norm(tag, x, weight, k, out, scratch, size, eps):
+    rms_norm_row(tag, x, weight, k, out, scratch, size, eps)
 
 
 @numba.njit
-def call_silu_mul(tag, x, k, out, scale, correction, scratch):
-    silu_mul_row(tag, x, k, out, scale, correction, scratch)
+def call_silu_mul(tag, x, k, out, scratch):
+    silu_mul_row(tag, x, k, out, scratch)
 
 
 @numba.njit
-def call_plain(tag, x, k, out, scale, correction, scratch):
-    plain_row(tag, x, k, out, scale, correction, scratch)
+def call_plain(tag, x, k, out, scratch):
+    plain_row(tag, x, k, out, scratch)
 
 
 def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: FloatArray) -> FloatArray:
     """The written row, dequantised."""
-    out = np.zeros(K * WEIGHT_BYTES[weight_format], np.uint8)
-    scale, correction, scratch = np.ones(1, np.float32), np.zeros(1, np.int32), np.zeros(K, np.float32)
-    written = [out.ctypes.data, scale.ctypes.data, correction.ctypes.data, scratch.ctypes.data]
+    out, scratch = np.full(row_bytes(weight_format, K), 255, np.uint8), np.zeros(K, np.float32)
+    written = [out.ctypes.data, scratch.ctypes.data]
     tag = TAGS[weight_format]
     if name == "rms_norm":
         call_rms_norm(
@@ -58,9 +70,18 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
         return out.view(np.float32)
     if weight_format == "bfloat16":
         return (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    q = out.view(np.int8)
-    assert correction[0] == 128 * int(q.sum(dtype=np.int64))
-    return q.astype(np.float32) * scale[0]
+    if weight_format != "int8":
+        groups = out.reshape(-1, GROUP_BYTES)
+        q = groups[:, :GROUP].view(np.int8)
+        offsets, starts = (groups[:, start : start + 4].copy().view(kind) for start, kind in GROUP_NUMBERS)
+        np.testing.assert_array_equal(starts[:, 0], offsets[:, 0].view(np.int32) - 8 * q.sum(axis=1, dtype=np.int32))
+        return (q.astype(np.float32) * (offsets / np.float32(1.5 * 2**23))).reshape(-1)
+    q = out[HEADER_BYTES : HEADER_BYTES + K].view(np.int8).astype(np.int32)
+    scale, correction, wide = (out[start : start + 4].view(kind)[0] for start, kind in ROW_NUMBERS)
+    entries = out[HEADER_BYTES + K :][: ENTRY_BYTES * wide].view(np.int32).reshape(-1, 2).copy()
+    q.reshape(-1, 4)[entries[:, 0]] += 64 * entries[:, 1:].view(np.int8).astype(np.int32)
+    assert correction == 128 * int(q.sum())
+    return q.astype(np.float32) * scale
 
 
 def expected(name: str, x: FloatArray, weight: FloatArray) -> FloatArray:
@@ -77,13 +98,16 @@ def expected(name: str, x: FloatArray, weight: FloatArray) -> FloatArray:
 def within(result: FloatArray, wanted: FloatArray, weight_format: WeightFormat) -> bool:
     """float32: 1e-6 relative (exp2 is good to 3e-7, a sum of 80 squares to 5e-6 / 2 in the worst case, 1e-7 typically).
 
-    bfloat16: half a step of 2**-7; int8: half a step of the row's scale; both on top of the float32 error.
+    bfloat16: half a step of 2**-7; int8: half a step of the row's scale (int4: of the
+    group's, which is rounded up to a power of two); on top of the float32 error.
     """
     slack = 1e-6 * np.abs(wanted) + 1e-37
     if weight_format == "bfloat16":
         slack += np.abs(wanted) * 2.0**-8 * 1.01
     if weight_format == "int8":
         slack += np.abs(wanted).max() / 127 * 0.5 * 1.001
+    if weight_format.startswith("int4"):
+        slack += np.repeat(np.abs(wanted).reshape(-1, GROUP).max(axis=1), GROUP) / 63.5 * 0.5 * 1.001
     return bool((np.abs(result - wanted) <= slack).all())
 
 
@@ -102,9 +126,10 @@ def test_matches_the_definition_and_the_bound_can_fail(name: str, weight_format:
     assert not within(np.where(np.arange(K) == largest, result * 1.02, result), wanted, weight_format)
 
 
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["rms_norm", "silu_mul", "plain"])
-def test_int8_rows_of_zeros_stay_zeros(name: str) -> None:
-    assert not operate(name, "int8", np.zeros(2 * K, np.float32), np.ones(K, np.float32)).any()
+def test_quantised_rows_of_zeros_stay_zeros(name: str, weight_format: WeightFormat) -> None:
+    assert not operate(name, weight_format, np.zeros(2 * K, np.float32), np.ones(K, np.float32)).any()
 
 
 def test_extreme_gates_are_finite() -> None:
@@ -125,7 +150,16 @@ def test_bfloat16_rounds_ties_to_even() -> None:
     assert result.tolist() == [0x3F80, 0x3F82, 0x3F80, 0xBF81]
 
 
-def test_int8_equals_its_definition_bit_for_bit() -> None:
+@pytest.mark.parametrize(
+    "factors", [{}, {7: 60}, {7: 60, 8: -70, 40: 1e5}, dict.fromkeys(range(0, 96, 16), 100.0), {95: 1e30}]
+)
+def test_quantised_rows_equal_their_definition_bit_for_bit(factors: dict[int, float]) -> None:
+    """Without wide values, with few, with so many that the scale is plain, with all but one rounded to zero."""
     x = np.random.default_rng(8).standard_normal(2 * K).astype(np.float32)
-    q, scale, _ = quantise_reference(x[:K])
+    for place, factor in factors.items():
+        x[place] = factor
+    q, scale = quantise_reference(x[:K])
+    assert (np.abs(q).max() > 127) == (0 < len(factors) < 4)
     np.testing.assert_array_equal(operate("plain", "int8", x, x), q.astype(np.float32) * scale)
+    q, scales = quantise_groups_reference(x[:K])
+    np.testing.assert_array_equal(operate("plain", "int4", x, x), q.astype(np.float32) * np.repeat(scales, GROUP))

@@ -18,11 +18,11 @@ import pytest
 
 from triolet.kernels.compile_cache import compilations
 from triolet.kernels.gemm.reference import gemm_reference, round_to_bfloat16
-from triolet.kernels.paged_attention.reference import paged_attention_reference
+from triolet.kernels.paged_attention.reference import int8_cache_reference, paged_attention_reference
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope.reference import rope_reference
 from triolet.kernels.silu_mul.reference import silu_mul_reference
-from triolet.kernels.simd.formats import WeightFormat
+from triolet.kernels.simd.formats import CacheFormat, WeightFormat
 from triolet.models.batch import Batch
 from triolet.models.cpu_runner import CpuRunner, memory_plan
 from triolet.models.rope import rope_tables
@@ -31,6 +31,7 @@ from triolet.models.spec import ModelSpec
 from triolet.models.weights import DecoderWeights, LayerWeights
 
 FORMATS = get_args(WeightFormat)
+CACHES: list[tuple[WeightFormat, CacheFormat | None]] = [*((one, None) for one in FORMATS), ("bfloat16", "int8")]
 MODEL_LEN, BLOCKS, MOST_TOKENS = 320, 24, 256
 PROMPT = 150  # three blocks, the last one ragged
 LLAMA = ModelSpec(
@@ -81,11 +82,11 @@ def weights_of(name: str) -> DecoderWeights:
 
 
 def decoder_reference(
-    spec: ModelSpec, weights: DecoderWeights, tokens: npt.NDArray[np.int32], weight_format: str = "exact"
+    spec: ModelSpec, weights: DecoderWeights, tokens: npt.NDArray[np.int32], weight_format: str = "exact",
+    int8_cache: bool = False,
 ) -> Float64Array:
-    """Logits of every row; in float64 but for the roundings that the weight format prescribes ("exact": none at all).
-    """
-    length, cached_bfloat16 = len(tokens), weight_format in ("bfloat16", "int8")
+    """Logits of every row; in float64 but for the roundings that the formats prescribe ("exact": none at all)."""
+    length, cached_bfloat16 = len(tokens), weight_format not in ("exact", "float32") and not int8_cache
     tables = rope_tables(spec, length)[:, None]
 
     def linear(x: Float64Array, w: FloatArray, bias: FloatArray | None = None) -> Float64Array:
@@ -95,7 +96,8 @@ def decoder_reference(
     def store(x: Float64Array) -> npt.NDArray[np.float32]:
         """To the KV cache: one block for the whole sequence, [1, kv_heads, length, head_dim]."""
         rows = x.astype(np.float32)
-        return (round_to_bfloat16(rows) if cached_bfloat16 else rows).transpose(1, 0, 2)[None]
+        rows = int8_cache_reference(rows) if int8_cache else round_to_bfloat16(rows) if cached_bfloat16 else rows
+        return rows.transpose(1, 0, 2)[None]
 
     hidden: Float64Array = weights.embedding[tokens].astype(np.float64)
     for layer in weights.layers:
@@ -140,11 +142,13 @@ def batch_of(chunks: list[Chunk]) -> Batch:
     )
 
 
-def make_runner(name: str, weight_format: WeightFormat, threads: int = 2) -> CpuRunner:
+def make_runner(
+    name: str, weight_format: WeightFormat, threads: int = 2, cache_format: CacheFormat | None = None
+) -> CpuRunner:
     """With a cache full of NaN: stale memory of earlier sequences at its worst."""
     runner = CpuRunner(
         SPECS[name], weights_of(name), weight_format=weight_format, num_blocks=BLOCKS, max_step_tokens=MOST_TOKENS,
-        max_logit_rows=MOST_TOKENS, max_model_len=MODEL_LEN, threads=threads,
+        max_logit_rows=MOST_TOKENS, max_model_len=MODEL_LEN, threads=threads, cache_format=cache_format,
     )  # fmt: skip
     runner._workspace.cache[:] = 0xFF
     return runner
@@ -187,16 +191,30 @@ def test_logits_are_as_good_as_the_format_allows(name: str, weight_format: Weigh
     assert error(np.roll(logits, 1, axis=0), exact) > 1.5 * error(rounded, exact)
 
 
-@pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("name", list(SPECS))
-def test_rows_are_the_same_in_any_company(name: str, weight_format: WeightFormat) -> None:
+def test_an_int8_cache_costs_what_its_rounding_costs(name: str) -> None:
+    """With the same margin as above; and it does round: a step with it is no step without it."""
+    spec, weights, tokens = SPECS[name], weights_of(name), prompt_of(name)
+    runner = make_runner(name, "float32", cache_format="int8")
+    logits = runner.forward(batch_of([Chunk(tokens, 0, [7, 3, 11])])).copy()
+    runner.close()
+    exact, rounded = (decoder_reference(spec, weights, tokens, "exact", cached) for cached in (False, True))
+    assert 0.5 * error(rounded, exact) < error(logits, exact) < 1.5 * error(rounded, exact)
+    assert error(np.roll(logits, 1, axis=0), exact) > 1.5 * error(rounded, exact)
+
+
+@pytest.mark.parametrize(("weight_format", "cache_format"), CACHES)
+@pytest.mark.parametrize("name", list(SPECS))
+def test_rows_are_the_same_in_any_company(
+    name: str, weight_format: WeightFormat, cache_format: CacheFormat | None
+) -> None:
     """Other chunking, neighbours, blocks and threads: every bit of the logits is the same."""
     tokens, rng = prompt_of(name), np.random.default_rng(1)
-    with_one = make_runner(name, weight_format)
+    with_one = make_runner(name, weight_format, 2, cache_format)
     whole = with_one.forward(batch_of([Chunk(tokens, 0, [7, 3, 11])])).copy()
     with_one.close()
     for threads in (1, 2, 3):
-        runner = make_runner(name, weight_format, threads)
+        runner = make_runner(name, weight_format, threads, cache_format)
         position, rows = 0, []
         while position < PROMPT:
             count = min(int(rng.choice([1, 1, 3, 20, 64])), PROMPT - position)
@@ -290,11 +308,11 @@ def test_other_number_types_are_refused(runner: CpuRunner) -> None:
         runner.forward(msgspec.structs.replace(good, tokens=good.tokens.astype(np.int64)))
 
 
-@pytest.mark.parametrize("weight_format", FORMATS)
-def test_the_memory_plan_is_what_is_allocated(weight_format: WeightFormat) -> None:
+@pytest.mark.parametrize(("weight_format", "cache_format"), CACHES)
+def test_the_memory_plan_is_what_is_allocated(weight_format: WeightFormat, cache_format: CacheFormat | None) -> None:
     name = "qwen3-norm-head-10"
-    plan = memory_plan(SPECS[name], weight_format, 64, MOST_TOKENS, MOST_TOKENS, MODEL_LEN, 2)
-    runner = make_runner(name, weight_format)
+    plan = memory_plan(SPECS[name], weight_format, 64, MOST_TOKENS, MOST_TOKENS, MODEL_LEN, 2, cache_format)
+    runner = make_runner(name, weight_format, 2, cache_format)
     workspace = runner._workspace
     assert workspace.cache.nbytes == plan.kv_block_bytes * BLOCKS
     assert sum(array.nbytes for array in workspace.arrays.values()) == plan.workspace_bytes
@@ -306,6 +324,8 @@ def test_settings_that_cannot_work_are_refused() -> None:
         memory_plan(LLAMA, "int8", 16, 64, 8, MODEL_LEN)
     with pytest.raises(ValueError, match="too wide for int8"):
         memory_plan(msgspec.structs.replace(LLAMA, mlp_size=70_000), "int8", 64, 64, 8, MODEL_LEN)
+    with pytest.raises(ValueError, match="too wide for an int8 KV cache"):
+        memory_plan(msgspec.structs.replace(LLAMA, head_dim=520), "float32", 64, 64, 8, MODEL_LEN, 1, "int8")
 
 
 def test_a_runner_left_open_does_not_keep_the_interpreter() -> None:

@@ -9,10 +9,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from triolet.models.checkpoint import Checkpoint
+from triolet.models.cpu_load import plan_memory
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.host import available_memory, usable_cores
 from triolet.models.plan import GIB, MIB, choose_num_blocks, size
-from triolet.models.runner import load_runner, plan_memory
+from triolet.models.runner import load_runner
 
 NEEDS: dict[str, Any] = {
     "available": 8 * GIB,
@@ -85,6 +86,7 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint(write(tmp_path))
     assert checkpoint.widened_bytes == 16
     limits: dict[str, Any] = {
+        "block_size": 64,
         "max_model_len": None, "max_running": 2, "max_step_tokens": 64, "kv_cache_memory": None, "threads": 1,
         "available": GIB,
     }  # fmt: skip
@@ -95,6 +97,8 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     assert plan.kv_bytes % plan.num_blocks == 0
     assert plan.max_logit_rows == 64
     assert plan_memory(checkpoint, "float32", **limits).kv_bytes == 2 * plan.kv_bytes
+    narrow = plan_memory(checkpoint, "bfloat16", cache_format="int8", **limits)  # a head of 4, padded to 32, + 2 scales
+    assert narrow.kv_bytes * 2 * 32 == plan.kv_bytes * (32 + 4)
     short = plan_memory(checkpoint, "bfloat16", **{**limits, "max_model_len": 65})
     assert (short.max_model_len, short.num_blocks) == (65, 8)
     with pytest.raises(DoesNotFit, match="--max-model-len 1001 is beyond the model's context of 1000"):
@@ -109,7 +113,7 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     [
         ({"device": "cuda"}, "--device cuda: torch sees no GPU.* or pass --device cpu"),
         ({"device": "cpu", "kernels": "interpret"}, "--kernels interpret: .* pass --device cuda"),
-        ({"quantize": "int4"}, "--quantize int4: the CPU runs none and int8"),
+        ({"quantize": "fp8"}, "--quantize fp8: the CPU runs none, int8, int4 and int4-128"),
         ({"dtype": "float64"}, "--dtype float64"),
     ],
 )

@@ -1,0 +1,53 @@
+"""The machine that figures belong to, and how busy others keep it (Linux)."""
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+PROC: Final = Path("/proc")
+TELLING: Final = (
+    "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
+)  # fmt: skip  # the instructions that decide how fast a GEMM can be
+QUIET: Final = 0.1  # others may take this share of the cores before figures are called disturbed
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    cpu: str
+    instructions: tuple[str, ...]
+    cores: int  # logical, that this process may use
+    memory_gib: float
+    system: str
+
+
+def machine(proc: Path = PROC) -> Machine:
+    first = (proc / "cpuinfo").read_text().split("\n\n")[0]
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    flags = set(fields.get("flags", "").split())
+    model, family = fields.get("model name", platform.machine()), fields.get("cpu family")
+    return Machine(
+        # Some clouds hide the model; family and model number still say which generation it is.
+        cpu=f"{model} (family {family}, model {fields.get('model')})" if family else model,
+        instructions=tuple(flag for flag in TELLING if flag in flags),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        system=f"{platform.system()} {platform.release()}",
+    )
+
+
+def busy_share(seconds: float = 0.5, proc: Path = PROC) -> float:
+    """Share of all cores' time that others took while this process slept: a load average would count our own runs."""
+    busy, total = _times(proc)
+    time.sleep(seconds)
+    busy_after, total_after = _times(proc)
+    return (busy_after - busy) / max(1, total_after - total)
+
+
+def _times(proc: Path) -> tuple[int, int]:
+    """Clock ticks of all cores since the machine started: not idle, and all."""
+    ticks = [int(each) for each in (proc / "stat").read_text().splitlines()[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, sum(ticks)

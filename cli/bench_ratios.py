@@ -1,0 +1,111 @@
+"""From the turns of `triolet bench compare` to medians and ratios. Pure.
+
+Engines take turns on one machine, whose memory and cores may be shared with others: only what was measured in the
+same turn is divided, and a ratio is the median of the turns' ratios. Ours stands against the best peer of that turn
+among those with as many bits a weight or fewer.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """One engine's value of one case in one turn, in tokens/s."""
+
+    turn: int
+    engine: str
+    ours: bool
+    bits: int  # of a weight
+    case: str
+    value: float
+    repeats: tuple[float, ...] = ()  # of which `value` is the median
+    busy: float = 0.0  # share of the machine's cores that others took just before
+
+
+class Median(Struct, frozen=True, kw_only=True):
+    engine: str
+    case: str
+    median: float
+    lowest: float
+    highest: float
+
+
+class Ratio(Struct, frozen=True, kw_only=True):
+    """Ours over theirs: the median of the turns and their range. The names are those of most turns."""
+
+    case: str
+    ours: str
+    theirs: str
+    median: float
+    lowest: float
+    highest: float
+    turns: tuple[float, ...]
+
+
+def medians(rows: Iterable[Measured]) -> list[Median]:
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        groups.setdefault((row.engine, row.case), []).append(row.value)
+    return [
+        Median(engine=engine, case=case, median=statistics.median(values), lowest=min(values), highest=max(values))
+        for (engine, case), values in groups.items()
+    ]
+
+
+def against_best(rows: Sequence[Measured]) -> list[Ratio]:
+    """Each of our variants against the best peer of equal or fewer bits, where there is one."""
+    ours = list(dict.fromkeys((row.engine, row.bits) for row in rows if row.ours))
+    found: list[Ratio] = []
+    for name, bits in ours:
+        theirs = [row for row in rows if not row.ours and row.bits <= bits]
+        found += _ratios([row for row in rows if row.engine == name and row.ours], theirs)
+    return found
+
+
+def against_each(rows: Sequence[Measured]) -> list[Ratio]:
+    """Each of our variants against every peer of the same bits."""
+    found: list[Ratio] = []
+    for name, bits in dict.fromkeys((row.engine, row.bits) for row in rows if row.ours):
+        for peer in dict.fromkeys(row.engine for row in rows if not row.ours and row.bits == bits):
+            theirs = [row for row in rows if not row.ours and row.engine == peer]
+            found += _ratios([row for row in rows if row.ours and row.engine == name], theirs)
+    return found
+
+
+def best_against_best(rows: Sequence[Measured]) -> list[Ratio]:
+    """Our best variant of a turn against the best of all peers."""
+    return _ratios([row for row in rows if row.ours], [row for row in rows if not row.ours])
+
+
+def _ratios(ours: Sequence[Measured], theirs: Sequence[Measured]) -> list[Ratio]:
+    """Per case, the best of ours over the best of theirs in each turn that has both."""
+    found: list[Ratio] = []
+    for case in dict.fromkeys(row.case for row in ours):
+        pairs: list[tuple[Measured, Measured]] = []
+        for turn in sorted({row.turn for row in ours}):
+            mine = [row for row in ours if (row.case, row.turn) == (case, turn)]
+            others = [row for row in theirs if (row.case, row.turn) == (case, turn)]
+            if mine and others:
+                pairs.append((max(mine, key=_value), max(others, key=_value)))
+        if not pairs:
+            continue
+        turns = tuple(mine.value / other.value for mine, other in pairs)
+        found.append(
+            Ratio(
+                case=case,
+                ours=Counter(mine.engine for mine, _ in pairs).most_common(1)[0][0],
+                theirs=Counter(other.engine for _, other in pairs).most_common(1)[0][0],
+                median=statistics.median(turns),
+                lowest=min(turns),
+                highest=max(turns),
+                turns=turns,
+            )
+        )
+    return found
+
+
+def _value(row: Measured) -> float:
+    return row.value

@@ -1,0 +1,46 @@
+"""Raw logits of a loaded CPU model for whole texts: one sequence at a time, its prompt cut as the runner's limits ask.
+
+A row's logits do not depend on how a prompt is cut, so these are what the served engine draws from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triolet.models.batch import Batch
+from triolet.models.runner import LoadedModel, OverlappedRunner, load_runner
+
+
+def load_on_cpu(model: Path, settings: dict[str, Any], longest: int | None = None) -> LoadedModel:
+    """With the settings of an engine (`quantize`, `dtype`, …), for one sequence at a time."""
+    given = {"device": "cpu", **settings, "max_running": 1}
+    if longest is not None:
+        given["max_model_len"] = longest
+    loaded = load_runner(model, **given)
+    if isinstance(loaded.runner, OverlappedRunner):
+        sys.exit("only the CPU's runner gives raw logits; leave --device at cpu")
+    return loaded
+
+
+def logits_of(loaded: LoadedModel, tokens: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """(first row, logits) of one part after another; row i predicts token i + 1. A view until the next part."""
+    runner = loaded.runner
+    assert not isinstance(runner, OverlappedRunner)
+    plan = loaded.plan
+    if len(tokens) > plan.max_model_len:
+        raise ValueError(f"{len(tokens)} tokens; this runner was loaded for at most {plan.max_model_len}")
+    ids, table = np.array(tokens, np.int32), np.arange(-(-plan.max_model_len // plan.block_size), dtype=np.int32)[None]
+    part = min(plan.max_step_tokens, plan.max_logit_rows)
+    for first in range(0, len(ids), part):
+        rows = np.arange(len(ids[first : first + part]), dtype=np.int32)
+        batch = Batch(
+            tokens=ids[first : first + part], positions=first + rows, block_tables=table, logit_rows=rows,
+            starts=np.array([0, len(rows)], np.int32),
+        )  # fmt: skip
+        yield first, runner.forward(batch)
