@@ -205,7 +205,7 @@ def plot(result: Comparison, path: Path) -> bool:
             row = found[engine.name, case.name]
             panel.barh(place, row.median, color="tab:orange" if engine.ours else "tab:gray")
             panel.plot([row.lowest, row.highest], [place, place], color="black", linewidth=1)
-            panel.text(row.median, place, f" {row.median:,.0f}", va="center", fontsize=7)
+            panel.text(row.highest, place, f" {row.median:,.0f}", va="center", fontsize=7)
         panel.set_title(case.title, fontsize=8)
         panel.set_xlabel("tokens/s", fontsize=8)
         panel.margins(x=0.15)
