@@ -7,6 +7,7 @@ take pages without changing what is in them (MADV_POPULATE_WRITE), so this goes 
 
 import ctypes
 import mmap
+import os
 import sys
 import threading
 from typing import Final
@@ -30,7 +31,8 @@ def zeroed_pages(size: int) -> ByteArray:
 
 
 def populate(array: ByteArray) -> None:
-    """Take all pages of a `zeroed_pages` that nobody has written to yet: small ones now, others within a second."""
+    """Take all pages of a `zeroed_pages` that nobody has written to yet: small ones now, others when
+    the cores are idle."""
     if array.size < _TOUCHED_AT_ONCE or not _take(array, 0, mmap.PAGESIZE):
         array.fill(0)
     else:
@@ -38,6 +40,12 @@ def populate(array: ByteArray) -> None:
 
 
 def _take_all(array: ByteArray) -> None:
+    """Only while the cores have nothing else to do: beside a step, one of its threads would wait for seconds.
+
+    Measured with 11 GB on two cores: at ordinary priority both prefill and decode ran at half speed meanwhile.
+    """
+    if sys.platform == "linux":
+        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
     for start in range(0, array.size, _CHUNK):
         _take(array, start, min(_CHUNK, array.size - start))
 

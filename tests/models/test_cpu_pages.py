@@ -3,6 +3,7 @@
 import ctypes
 import json
 import mmap
+import os
 import re
 import struct
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triolet.models import cpu_pages
 from triolet.models.cpu_pages import populate, zeroed_pages
 from triolet.models.safetensors import SafetensorsFile
 
@@ -49,6 +51,23 @@ def test_every_page_is_taken(size: int) -> None:
             thread.join()
     assert taken(array) == size // mmap.PAGESIZE
     assert not array.any()
+
+
+def test_steps_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has the policy of idle cores; who called it keeps its own."""
+    found: dict[str, int] = {}
+    take = cpu_pages._take
+
+    def noted(array: npt.NDArray[np.uint8], start: int, size: int) -> bool:
+        found[threading.current_thread().name] = os.sched_getscheduler(threading.get_native_id())
+        return take(array, start, size)
+
+    monkeypatch.setattr(cpu_pages, "_take", noted)
+    populate(zeroed_pages(40 * MIB))
+    for thread in threading.enumerate():
+        if thread.name == "triolet-pages":
+            thread.join()
+    assert found == {threading.current_thread().name: os.sched_getscheduler(0), "triolet-pages": os.SCHED_IDLE}
 
 
 def test_what_is_written_meanwhile_is_kept() -> None:
