@@ -152,11 +152,11 @@ async def _run(
     to_admission, tokenized = trio.open_memory_channel[ToAdmission](_TOKENIZED)
     # Unbounded, and bounded by its use: a few messages per live request, one answer per step in flight.
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    # While actors are being cancelled, one may still speak to a scheduler that has gone. Held open here, its inbox
-    # takes that last message, and the error that ended the engine is the only one to be seen.
-    held_open = inbox.clone()
     to_executor, steps = trio.open_memory_channel[Step](_STEPS)
     to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
+    # While actors are being cancelled, one may still speak without waiting to another that has gone. Held open here,
+    # the channel takes that last message, and the error that ended the engine is the only one to be seen.
+    held_open = (requests.clone(), inbox.clone(), steps.clone(), texts.clone())
     gateway = Gateway(
         settings.limits,
         tokenizer=to_tokenizer,
@@ -193,7 +193,8 @@ async def _run(
         # Whatever ends the engine, every stream gets its terminal event; its writer may still be there.
         gateway.refuse_new("shutting_down", "the engine has stopped")
         gateway.fail_all(last_word)
-        held_open.close()
+        for end in held_open:
+            end.close()
 
 
 async def _load(

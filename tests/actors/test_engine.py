@@ -223,6 +223,16 @@ async def test_the_end_of_the_engine_drained_or_stopped() -> None:
     assert answer.end.code == "shutting_down"
 
 
+async def test_a_message_in_the_turn_that_stops_the_engine_meets_nobody_that_has_gone() -> None:
+    """Trio wakes the cancelled actors in any order: the scheduler may be the last, with a word for the detokenizer."""
+    for _ in range(8):
+        async with running(settings_for(inline=True)) as engine:
+            streams = [submit(engine, "Hello", max_tokens=1000, ignore_eos=True) for _ in range(2)]
+            await until(lambda engine=engine: engine.scheduler_statistics().running == 2, "both are running")
+            engine.gateway.cancel(streams[0].id)
+        assert (await Answer().read(streams[1])).end.code == "shutting_down"
+
+
 def broken(folder: Path, what: str) -> str:
     """A copy of the bundled checkpoint with one thing wrong."""
     shutil.copytree(MODEL, folder, dirs_exist_ok=True)
