@@ -13,6 +13,7 @@ from ..protocol.messages import Admit, ToAdmission, Tokenized, ToScheduler
 from ..protocol.requests import ChatPrompt, Generate
 from ..protocol.steps import Ready
 from .gateway import Gateway
+from .turns import waiting
 
 # Of an echo, alternatives included. Each takes 2 µs of the front's loop to spell and some 120 bytes until it was sent:
 # 0.3 s and 16 MB, for a request of a few kilobytes.
@@ -131,14 +132,15 @@ async def run_admission(
 ) -> None:
     """Decide about every tokenised request; those cancelled on the way are let go."""
     with inbox, scheduler:
-        async for tokenized in inbox:
-            id = tokenized.request.id
-            if not gateway.is_live(id):
-                continue
-            decision = decide(tokenized, ready, trio.current_time())
-            if isinstance(decision, ApiError):
-                gateway.fail(id, decision)
-                continue
-            gateway.admitted(id, sum(map(len, tokenized.prompts)))
-            # No await since `is_live`: a Cancel can only come behind this message.
-            scheduler.send_nowait(decision)
+        async for first in inbox:
+            for tokenized in (first, *waiting(inbox)):
+                id = tokenized.request.id
+                if not gateway.is_live(id):
+                    continue
+                decision = decide(tokenized, ready, trio.current_time())
+                if isinstance(decision, ApiError):
+                    gateway.fail(id, decision)
+                    continue
+                gateway.admitted(id, sum(map(len, tokenized.prompts)))
+                # No await since `is_live`: a Cancel can only come behind this message.
+                scheduler.send_nowait(decision)

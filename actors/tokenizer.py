@@ -17,6 +17,7 @@ from ..protocol.requests import Generate, Prompt
 from ..protocol.steps import Ready
 from .gateway import Gateway
 from .text_tokenizer import TextTokenizer
+from .turns import pass_on, waiting
 
 T = TypeVar("T")
 _LOG: Final = logging.getLogger("triolet.tokenizer")
@@ -87,17 +88,11 @@ async def run_tokenizer(
     """Tokenise every request that is still wanted."""
     with inbox, admission:
         async for first in inbox:
-            batch = [first]
-            while len(batch) < _BATCH:
-                try:
-                    batch.append(inbox.receive_nowait())
-                except (trio.WouldBlock, trio.EndOfChannel):
-                    break
-            batch = [request for request in batch if gateway.is_live(request.id)]
+            batch = [request for request in (first, *waiting(inbox, _BATCH - 1)) if gateway.is_live(request.id)]
             if not batch:
                 continue
             for request, result in zip(batch, await lane.prepare(batch), strict=True):
                 if isinstance(result, ApiError):
                     gateway.fail(request.id, result)
                 else:
-                    await admission.send(result)
+                    await pass_on(admission, result)

@@ -223,6 +223,12 @@ async def test_the_end_of_the_engine_drained_or_stopped() -> None:
     assert answer.end.code == "shutting_down"
 
 
+async def test_requests_submitted_together_begin_in_one_step() -> None:
+    async with running(settings_for(inline=True)) as engine:
+        await read_all([submit(engine, "Hello", max_tokens=1) for _ in range(16)])
+        assert engine.scheduler_statistics().totals.steps == 1
+
+
 async def test_a_message_in_the_turn_that_stops_the_engine_meets_nobody_that_has_gone() -> None:
     """Trio wakes the cancelled actors in any order: the scheduler may be the last, with a word for the detokenizer."""
     for _ in range(8):
