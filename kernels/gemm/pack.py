@@ -1,7 +1,7 @@
 """Packing weights into the panels of tile.py and tile_int4.py, and the sizes of the packed arrays.
 
 Input arrays are [out, in], float32 or uint16 holding bfloat16 bits, possibly memory-mapped. Their rows and columns
-are placed at given positions of a zero-filled padded matrix; that is how sizes which are no multiple of a panel are
+are placed at given positions of a zero-filled padded matrix; that is how sizes which are no multiple of 64 are
 handled, and several matrices (query, key, value) become one.
 """
 
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from ..simd.formats import GROUP, GROUP_SHIFTS, TAGS, WEIGHT_BITS, WeightFormat
 from .pack_int4 import pack_int4
 from .tile import PANEL
-from .tile_int4 import INT4_CHANNELS
 
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
 IndexArray = npt.NDArray[np.int64]
 WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
-CHUNK = 8 * PANEL  # channels converted at a time: bounds the float32 copies
+MULTIPLE = 64  # what sizes are padded to
+CHUNK = 8 * MULTIPLE  # channels converted at a time: bounds the float32 copies
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     channels: IndexArray
 
 
-def padded(size: int, multiple: int = PANEL) -> int:
+def padded(size: int, multiple: int = MULTIPLE) -> int:
     return -(-size // multiple) * multiple
 
 
@@ -50,11 +50,6 @@ def packed_bytes(channels: int, k: int, weight_format: WeightFormat) -> int:
 def scale_bytes(channels: int, weight_format: str) -> int:
     """Size of the channels' scales, of one group of inputs with 4-bit weights, which are bfloat16 (int8: float32)."""
     return channels * (2 if weight_format.startswith("int4") else 4 if weight_format == "int8" else 0)
-
-
-def panel_channels(weight_format: str) -> int:
-    """Channels of a panel; packed matrices have a multiple of 64 in any case."""
-    return INT4_CHANNELS if weight_format.startswith("int4") else PANEL
 
 
 def to_float32(values: WeightArray) -> FloatArray:

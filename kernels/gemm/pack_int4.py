@@ -34,7 +34,7 @@ from ..simd.lanes import (
     store,
     vector,
 )
-from .tile_int4 import INT4_CHANNELS, PANEL_GROUP_BYTES, SCALE_GROUP_BYTES
+from .tile_int4 import PANEL_GROUP_BYTES, SCALE_GROUP_BYTES
 
 TRIES = (-9.0, -8.4, -7.8, -7.2)  # what the widest weight of a group is scaled to
 NOTHING = 1e-30  # weights below count as zeros
@@ -132,7 +132,7 @@ def pack_int4(tag: Tag, dense: int, channels: int, k: int, panels: int, scales: 
     groups = k // GROUP
     scale_rows = (groups + (1 << group_shift) - 1) >> group_shift
     for channel in range(channels):
-        panel, lane = channel // INT4_CHANNELS, channel % INT4_CHANNELS
+        panel, lane = channel // LANES, channel % LANES
         _pack_channel(
             tag,
             dense + channel * k * 4,

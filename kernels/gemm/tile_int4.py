@@ -37,7 +37,6 @@ from ..simd.lanes import (
 )
 from ..simd.target import wide_registers
 
-INT4_CHANNELS = LANES
 PANEL_GROUP_BYTES = 4 * VECTOR_BYTES  # of 32 inputs
 SCALE_GROUP_BYTES = 2 * LANES
 ROW_VARIANTS = (1, 2, 3, 4, 6, 8, 10, 12) if wide_registers() else (1, 2, 4)  # other counts as the next one
@@ -68,15 +67,25 @@ def emit_int4(module: ir.Module, arguments: str) -> ir.Function:
     return function
 
 
+def prefetch_stride(b: ir.IRBuilder, following: ir.Value, a: ir.Value, turn_bytes: int) -> ir.Value:
+    """How far to move on each turn: not at all when there is nothing to prefetch.
+
+    Then the lines asked for are the first row's, which are in the L1 cache; any others would take the place of misses
+    that matter (a fifth of a single row's speed).
+    """
+    return b.select(b.icmp_signed("==", following, a), int64(0), int64(turn_bytes))
+
+
 def _emit_rows(module: ir.Module, least: int, most: int, arguments: str) -> ir.Function:
     """Computes `most` rows and writes those that there are: rows beyond are read, which is memory of the caller's."""
     function, b = new_function(module, f"triolet_gemm_int4_{most}", arguments)
     rows, a, a_stride, weights, steps, out, out_stride, scales, shift, following, add = function.args
+    stride = prefetch_stride(b, following, a, PANEL_GROUP_BYTES)
     mask, four = constant(i32, 0x0F0F0F0F), constant(i32, 4)
 
     def body(group: ir.Value, totals: Values) -> Values:
         w = scaled(b, weights, group, PANEL_GROUP_BYTES)
-        ahead = scaled(b, following, group, PANEL_GROUP_BYTES)
+        ahead = b.add(following, b.mul(group, stride))
         low, high = [], []
         for v in range(4):
             prefetch(b, at(b, ahead, v * VECTOR_BYTES))
