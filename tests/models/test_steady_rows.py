@@ -10,8 +10,8 @@ from triolet.models.batch import Batch
 from triolet.models.cpu_runner import CpuRunner
 from triolet.models.rope_spec import RopeSpec
 from triolet.models.spec import ModelSpec
-from triolet.models.step import ChunkResult
 from triolet.models.steady_rows import SteadyRows
+from triolet.models.step import ChunkResult
 from triolet.models.stepper import Stepper
 from triolet.models.weights import DecoderWeights, LayerWeights
 from triolet.protocol.sampling import Sampling
@@ -172,9 +172,7 @@ class Poisoned:
 
 
 @pytest.mark.parametrize("step", [8, 9])
-def test_a_row_that_gives_no_token_fails_alone(
-    runner: CpuRunner, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_a_row_that_gives_no_token_fails_alone(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     moved = live(Poisoned(runner, step))  # type: ignore[arg-type]  # what a stepper asks of a runner
     assert [result.error for result in moved[step - 1]] == ["", "nonfinite_logits", ""]
     anew(monkeypatch)
