@@ -7,8 +7,10 @@ Either way the process has left a known time later, whatever hangs.
 import errno
 import os
 import signal
+import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -21,8 +23,10 @@ from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress
 from ..web.app import create_app
+from ..web.listening import unix_socket
 from ..web.server import LAST_WORDS_SECONDS
 from ..web.server import serve as serve_web
+from ..web.tls_context import Certificates
 from .refusals import Refusal
 
 # Cancelling, closing sockets and ending the worker take well under a second; beyond this something hangs for good.
@@ -51,11 +55,27 @@ async def use_engine(
         nursery.cancel_scope.cancel()
 
 
+def certificates_of(settings: ServeSettings) -> Certificates | None:
+    """Those that the settings name; none for a server without TLS."""
+    return Certificates(settings.ssl_certfile, settings.ssl_keyfile) if settings.ssl_certfile is not None else None
+
+
+@contextmanager
+def own_sockets(settings: ServeSettings) -> Generator[Sequence[socket.socket] | None]:
+    """The Unix socket where the settings want one; without sockets the web listens on host and port."""
+    if settings.uds is None:
+        yield None
+    else:
+        with unix_socket(settings.uds) as sock:
+            yield [sock]
+
+
 async def run_server(
     settings: ServeSettings,
     *,
     stop: trio.Event,
     worker: WorkerProcess | None = None,
+    certificates: Certificates | None = None,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Engine], None] = lambda engine: None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
@@ -86,21 +106,24 @@ async def run_server(
             message = f"the server is shutting down, and the answer took longer than {settings.drain_timeout:g} s"
             engine.gateway.fail_all(ApiError("shutting_down", f"{message} (--drain-timeout)"))
 
-        async with trio.open_nursery() as web_nursery:
-            urls: list[str] = await web_nursery.start(
-                partial(
-                    serve_web,
-                    create_app(engine),
-                    host=settings.host,
-                    port=settings.port,
-                    drain_timeout=settings.drain_timeout,
-                    send_timeout=settings.send_timeout,
-                    shutdown_trigger=stop_admitting,
-                    on_drain_timeout=end_requests,
+        with own_sockets(settings) as sockets:
+            async with trio.open_nursery() as web_nursery:
+                urls: list[str] = await web_nursery.start(
+                    partial(
+                        serve_web,
+                        create_app(engine),
+                        host=settings.host,
+                        port=settings.port,
+                        sockets=sockets,
+                        certificates=certificates,
+                        drain_timeout=settings.drain_timeout,
+                        send_timeout=settings.send_timeout,
+                        shutdown_trigger=stop_admitting,
+                        on_drain_timeout=end_requests,
+                    )
                 )
-            )
-            serving.set()
-            task_status.started(Serving(engine, urls))
+                serving.set()
+                task_status.started(Serving(engine, urls))
         ended.set()
         engine_nursery.cancel_scope.cancel()
 
@@ -110,6 +133,12 @@ def exit_after(seconds: float) -> None:
     timer = threading.Timer(seconds, os._exit, args=[1])
     timer.daemon = True
     timer.start()
+
+
+def heeded_signals(settings: ServeSettings) -> tuple[signal.Signals, ...]:
+    """SIGHUP has a meaning only where there is a certificate to read again; elsewhere it ends the process as ever."""
+    reload = (signal.SIGHUP,) if settings.ssl_certfile is not None else ()
+    return (signal.SIGTERM, signal.SIGINT, *reload)
 
 
 async def serve_until_signalled(
@@ -124,12 +153,16 @@ async def serve_until_signalled(
     """`run_server` with the process's signals."""
     stop = trio.Event()
     serving = False
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    certificates = certificates_of(settings)
+    with trio.open_signal_receiver(*heeded_signals(settings)) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch_signals() -> None:
-                async for _ in signals:
-                    if serving and not stop.is_set():
+                async for number in signals:
+                    if number == signal.SIGHUP:
+                        assert certificates is not None
+                        certificates.reload()
+                    elif serving and not stop.is_set():
                         stop.set()
                         exit_after(settings.drain_timeout + EXIT_MARGIN)
                         on_drain()
@@ -140,7 +173,15 @@ async def serve_until_signalled(
             nursery.start_soon(watch_signals)
             async with trio.open_nursery() as server:
                 started: Serving = await server.start(
-                    partial(run_server, settings, stop=stop, worker=worker, on_progress=on_progress, on_ready=on_ready)
+                    partial(
+                        run_server,
+                        settings,
+                        stop=stop,
+                        worker=worker,
+                        certificates=certificates,
+                        on_progress=on_progress,
+                        on_ready=on_ready,
+                    )
                 )
                 serving = True
                 on_serving(started)

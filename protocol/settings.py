@@ -48,6 +48,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     limits: LimitSettings = LimitSettings()
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: str | None = None  # a Unix socket's path, in the place of host and port
+    ssl_certfile: str | None = None  # PEM, with the chain; makes the server speak TLS
+    ssl_keyfile: str | None = None  # None: the key is in ssl_certfile
     served_model_name: str | None = None  # None: the checkpoint folder's name
     api_keys: tuple[str, ...] = ()
     drain_timeout: float = 30.0  # streams in flight at shutdown get this long
