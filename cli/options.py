@@ -61,6 +61,7 @@ SERVER: Final[dict[str, Setting]] = {
     "stall_timeout": Setting(_PERIOD, "Seconds without reading after which a client's answer is ended."),
     "send_timeout": Setting(_PERIOD, "Seconds one send to a client may wait."),
     "keep_alive_interval": Setting(_PERIOD, "Seconds of silence after which a stream gets a comment."),
+    "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
     "inline": Setting(None, "Run the model in the server's own process, for debugging."),
 }
 LIMITS: Final[dict[str, Setting]] = {
