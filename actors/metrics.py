@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from .accounts import Accounts, GatewayStatistics
 from .histogram import Histogram
 from .ledger import peak_resident_bytes, resident_bytes
+from .reports import ServerReport
 from .scheduler_statistics import SchedulerStatistics
 from .worker_status import WorkerStatus
 
@@ -27,13 +28,52 @@ class Metrics:
         scheduler: Callable[[], SchedulerStatistics],
         worker: WorkerStatus,
         healthy: Callable[[], bool],
+        several: ServerReport | None = None,
     ) -> None:
+        """`several` are the processes of a server that has more than this one."""
         self._registry = CollectorRegistry()
         self._registry.register(_Walk(accounts, gateway, scheduler, worker, healthy))
-        ProcessCollector(registry=self._registry)
+        if several is None:
+            ProcessCollector(registry=self._registry)
+        else:
+            self._registry.register(_Processes(several))
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+def render_report(report: ServerReport) -> bytes:
+    """The text of /metrics for a server of several processes."""
+    accounts, worker = Accounts(), WorkerStatus()
+    accounts.absorb(report.accounts)
+    worker.pid, worker.restarts = report.worker.pid, report.worker.restarts
+    worker.step_time.absorb(report.worker.step_time)
+    metrics = Metrics(
+        accounts=accounts,
+        gateway=lambda: accounts.statistics(report.live),
+        scheduler=lambda: report.scheduler,
+        worker=worker,
+        healthy=lambda: report.health.ready,
+        several=report,
+    )
+    return metrics.render()
+
+
+class _Processes(Collector):
+    def __init__(self, report: ServerReport) -> None:
+        self._report = report
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        processes = self._report.processes
+        seconds = {name: process.cpu_seconds for name, process in processes.items()}
+        resident = {name: process.rss_bytes for name, process in processes.items()}
+        yield _counters("process_cpu_seconds", "CPU time of the scheduler's and the web processes", "process", seconds)
+        yield _gauges("process_resident_memory_bytes", "Memory of each of them", "process", resident)
+        yield _gauge("web_processes_silent", "Web processes that did not answer in time", self._report.silent)
+        yield _counter("web_process_restarts", "Web processes started again", self._report.front_restarts)
 
 
 class _Walk(Collector):
@@ -71,6 +111,8 @@ class _Walk(Collector):
         yield _counter("requests_accepted", "Requests that got a place", gateway.accepted)
         yield _counters("requests_finished", "Requests that ended", "reason", gateway.finished)
         yield _counters("requests_refused", "Requests answered with an error", "code", gateway.refused)
+        text = "Requests answered with an error before a stream began"
+        yield _counters("http_errors", text, "code", self._accounts.http_errors)
         yield _counter("prompt_tokens", "Prompt tokens of ended requests", gateway.prompt_tokens)
         yield _counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
         yield _counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", gateway.cached_tokens)
