@@ -35,8 +35,8 @@ def call_query(tag, query, out, size):
 
 
 @numba.njit
-def call_attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, block_bytes, after, scratch, size):
-    attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, block_bytes, after, scratch, size)
+def call_attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, block_bytes, after, after_seen, scratch, size):
+    attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, block_bytes, after, after_seen, scratch, size)
 
 
 def aligned(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
@@ -93,7 +93,7 @@ class Cache:
             CACHE_TAGS[self.format], rows, stored.ctypes.data, stride, descriptors.ctypes.data,
             self.table.ctypes.data, first, positions[-1] // BLOCK_TOKENS + 1 - first, positions[-1] + 1,
             self.memory.ctypes.data + head * self.region, KV_HEADS * self.region, self.memory.ctypes.data,
-            scratch.ctypes.data, size,
+            64, scratch.ctypes.data, size,
         )  # fmt: skip
         return out
 
