@@ -101,12 +101,16 @@ def attention_stage(
         newest = staged.positions[start + (first_row + rows - 1) // group]
         ahead = following if following < tasks else task
         ahead_chunk, ahead_head = staged.tasks[ahead, CHUNK], staged.tasks[ahead, KV_HEAD]
-        ahead_block = staged.tables[ahead_chunk, _oldest_block(ahead, shape, staged)]
+        ahead_oldest = _oldest_block(ahead, shape, staged)
+        ahead_block = staged.tables[ahead_chunk, ahead_oldest]
+        ahead_row = staged.tasks[ahead, FIRST_ROW] + staged.tasks[ahead, ROWS] - 1
+        ahead_newest = staged.positions[staged.starts[ahead_chunk] + ahead_row // group]
+        ahead_seen = ahead_newest + 1 - ahead_oldest * BLOCK_TOKENS
         queries = memory.queries + ((kv_head * shape.max_tokens + start) * group + first_row) * shape.query_bytes
         attend(cache_tag, rows, queries, shape.query_bytes, scratch, staged.tables[chunk].ctypes.data, oldest,
                newest // BLOCK_TOKENS + 1 - oldest, newest + 1, cache + kv_head * shape.region_bytes, block_stride,
-               cache + ahead_block * block_stride + ahead_head * shape.region_bytes, scratch + DESCRIPTORS,
-               shape.head_padded)
+               cache + ahead_block * block_stride + ahead_head * shape.region_bytes, ahead_seen,
+               scratch + DESCRIPTORS, shape.head_padded)
         task = following if taken else atomic_add(counter, 1)
 
 

@@ -16,35 +16,35 @@ from ..simd.functions import Values, loop
 from ..simd.lanes import VECTOR_BYTES, VF, VI, at, constant, i32, int64, load, prefetch, scaled, splat, store
 from .cache import QUADS, SCALES_BYTES, scales_of
 from .softmax import LOWER, UPPER, WEIGHT
-from .tile import STRIP_VECTORS, Tile
+from .tile import STRIP_VECTORS, Tile, at_most
 
 
 class Int8Tile(Tile):
-    def _sums(self, region: ir.Value, following: ir.Value, first: int, totals: Values) -> Values:
+    def _sums(self, region: ir.Value, ahead: Values, first: int, totals: Values) -> Values:
         b = self.b
         if first == 0:
-            self._prefetch_scales(following)
-        totals = self._dots(region, following, self.queries, first, totals, slice(0, None, 2))
+            self._prefetch_scales(ahead[0])
+        totals = self._dots(region, ahead[0::2], self.queries, first, totals)
         totals = [b.shl(total, constant(i32, 8)) for total in totals]
-        return self._dots(region, following, b.add(self.queries, self.size), first, totals, slice(1, None, 2))
+        return self._dots(region, ahead[1::2], b.add(self.queries, self.size), first, totals)
 
     def _prefetch_scales(self, half: ir.Value) -> None:
         for offset in range(0, SCALES_BYTES, VECTOR_BYTES):
             prefetch(self.b, at(self.b, scales_of(self.b, half, self.size), offset))
 
-    def _accumulate(self, values: ir.Value, following: ir.Value, visible: ir.Value) -> None:
+    def _accumulate(self, values: ir.Value, following: ir.Value, visible: ir.Value, expected: ir.Value) -> None:
         """As for the other formats. The products of unseen tokens are 0, and so is 0 times any byte."""
         b = self.b
-        quads = b.select(b.icmp_signed("<", visible, int64(QUADS)), visible, int64(QUADS))
+        quads, needed = (at_most(b, tokens, QUADS) for tokens in (visible, expected))
         self._prefetch_scales(following)
 
         def strip(index: ir.Value, _: Values) -> Values:
             offset = b.mul(index, int64(STRIP_VECTORS * VECTOR_BYTES))
             column, ahead = b.add(values, offset), b.add(following, offset)
             totals = [dot.zero("int8")] * (self.rows * STRIP_VECTORS)
-            totals = self._quads(quads, totals, column, ahead, UPPER, 0)
+            totals = self._quads(quads, totals, column, ahead, needed, UPPER, 0)
             totals = [b.shl(total, constant(i32, 8)) for total in totals]
-            totals = self._quads(quads, totals, column, ahead, LOWER, 1)
+            totals = self._quads(quads, totals, column, ahead, needed, LOWER, 1)
             places, outputs = self._output(offset)
             for slot, (place, output) in enumerate(zip(places, outputs, strict=True)):
                 weight = load(b, self._record(slot // STRIP_VECTORS, WEIGHT), VF, 64)
@@ -52,9 +52,11 @@ class Int8Tile(Tile):
             return []
 
         loop(b, self.strips, [], strip)
+        self._prefetch_rest(following, quads, needed)
 
     def _quads(
-        self, count: ir.Value, totals: Values, column: ir.Value, ahead: ir.Value, half: int, share: int
+        self, count: ir.Value, totals: Values, column: ir.Value, ahead: ir.Value, needed: ir.Value, half: int,
+        share: int,
     ) -> Values:
         b = self.b
         row_bytes = b.mul(self.size, int64(4))  # of four tokens
@@ -62,10 +64,11 @@ class Int8Tile(Tile):
         def body(index: ir.Value, totals: Values) -> Values:
             totals = list(totals)
             along = b.mul(index, row_bytes)
+            wanted = b.select(b.icmp_signed("<", index, needed), along, int64(0))
             vectors = []
             for v in range(STRIP_VECTORS):
                 if STRIP_VECTORS == 1 or v == share:
-                    prefetch(b, at(b, b.add(ahead, along), v * VECTOR_BYTES))
+                    prefetch(b, at(b, b.add(ahead, wanted), v * VECTOR_BYTES))
                 vectors.append(load(b, at(b, b.add(column, along), v * VECTOR_BYTES), VI, 64))
             for row in range(self.rows):
                 x = splat(b, load(b, scaled(b, self._record(row, half), index, 4), i32))

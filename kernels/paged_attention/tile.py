@@ -6,8 +6,10 @@ does not see leaves its maximum, sum and output exactly as they were (the factor
 zeros), and so do the masked keys of a block. Hence a row's result does not depend on the rows that share its tile,
 nor on how its prompt was chunked.
 
-No value row beyond the last key that any row of the tile sees is multiplied: 0 * NaN would be NaN. This file is the
-float32 and bfloat16 cache; int8_tile.py replaces both products.
+No value row beyond the last key that any row of the tile sees is multiplied: 0 * NaN would be NaN. Of a block that is
+filled in part, only the vectors of keys that somebody sees are read, and only what will be read is prefetched: at 65
+tokens a whole second block would double the memory to go through. This file is the float32 and bfloat16 cache;
+int8_tile.py replaces both products.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ ROW_VARIANTS = range(1, 7)
 MOST_ROWS = ROW_VARIANTS[-1] if wide_registers() else 4  # that keep their accumulators in registers
 STRIP_VECTORS = 2 if wide_registers() else 1  # of the output at a time; a padded head has an even number
 
-ARGUMENTS = "iiiiiiiiiii"
+ARGUMENTS = "iiiiiiiiiiii"
 
 
 def scratch_bytes(padded_head: int) -> int:
@@ -51,12 +53,17 @@ def scratch_bytes(padded_head: int) -> int:
     return ROW_VARIANTS[-1] * (RECORD_BYTES + padded_head * 4)
 
 
+def at_most(b: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
+    return b.select(b.icmp_signed("<", value, int64(limit)), value, int64(limit))
+
+
 class Tile:
     """Builds the function for one row count; the attributes are the values that all its parts use.
 
-    f(queries, query stride, descriptors, table, first block, blocks, keys seen, cache, block stride, after, scratch,
-    size): `table` is the address of the int32 block table, `keys seen` one more than the last key that the last row
-    sees, `cache` the address of this kv head's region in block 0, `after` the region to prefetch beside the last block.
+    f(queries, query stride, descriptors, table, first block, blocks, keys seen, cache, block stride, after, after seen,
+    scratch, size): `table` is the address of the int32 block table, `keys seen` one more than the last key that the
+    last row sees, `cache` the address of this kv head's region in block 0, `after` the region to prefetch beside the
+    last block, of which `after seen` tokens will be seen.
     """
 
     def __init__(self, module: ir.Module, name: str, cache_format: str, rows: int) -> None:
@@ -67,7 +74,7 @@ class Tile:
         self.queries, self.query_stride, self.descriptors, self.table, first, blocks, self.seen, self.cache = (
             self.function.args[:8]
         )
-        self.block_stride, self.after, scratch, self.size = self.function.args[8:]
+        self.block_stride, self.after, self.after_seen, scratch, self.size = self.function.args[8:]
         self.records = scratch
         self.output = at(b, scratch, rows * RECORD_BYTES)
         self.words = b.sdiv(self.size, int64(self.packed))
@@ -110,40 +117,62 @@ class Tile:
         following = self._region(b.select(is_last, block, b.add(block, int64(1))))
         following = b.select(is_last, self.after, following)
         start = b.mul(block, int64(BLOCK_TOKENS))
-        values, ahead = (values_of(b, self.format, base, self.size) for base in (region, following))
-        self._scores(region, following)
-        self._softmax(region, values, start)
         left = b.sub(self.seen, start)
-        visible = b.select(b.icmp_signed("<", left, int64(BLOCK_TOKENS)), left, int64(BLOCK_TOKENS))
-        self._accumulate(values, ahead, visible)
+        visible = at_most(b, left, BLOCK_TOKENS)
+        expected = at_most(b, b.select(is_last, self.after_seen, b.sub(left, int64(BLOCK_TOKENS))), BLOCK_TOKENS)
+        values, ahead = (values_of(b, self.format, base, self.size) for base in (region, following))
+        lines = [int64(0)]  # of a word row of the next keys; where no key will be read, the first one again
+        for v in range(1, TOKEN_VECTORS):
+            needed = b.icmp_signed("<", int64(v * LANES), expected)
+            lines.append(b.select(needed, int64(v * VECTOR_BYTES), int64(0)))
+        self._scores(region, [b.add(following, line) for line in lines], visible)
+        self._softmax(region, values, start)
+        self._accumulate(values, ahead, visible, expected)
         return []
 
-    def _scores(self, region: ir.Value, following: ir.Value) -> None:
-        """Query . key to every row's record, summed over the dimensions in order; prefetches the next block's keys."""
-        width = TOKEN_VECTORS if wide_registers() or self.rows == 1 else 1
-        for first in range(0, TOKEN_VECTORS, width):
-            totals = self._sums(region, following, first, [dot.zero(self.format)] * (self.rows * width))
-            for slot, total in enumerate(totals):
-                place = self._record(slot // width, SCORES + (first + slot % width) * VECTOR_BYTES)
-                store(self.b, total, place, 64)
+    def _scores(self, region: ir.Value, ahead: Values, visible: ir.Value) -> None:
+        """Query . key to every row's record, summed over the dimensions in order; prefetches the next block's keys.
 
-    def _sums(self, region: ir.Value, following: ir.Value, first: int, totals: Values) -> Values:
-        return self._dots(region, following, self.queries, first, totals, slice(None))
+        As many vectors of 16 keys as have a visible one, or somewhat more; the softmax masks the others.
+        """
+        b = self.b
+        if wide_registers() or self.rows == 1:
+            self._by_width(region, ahead, visible, (1, 2, TOKEN_VECTORS))
+            return
+        self._score(region, ahead, 0, 1)
+        for first in range(1, TOKEN_VECTORS):
+            with b.if_then(b.icmp_signed("<", int64(first * LANES), visible)):
+                self._score(region, [], first, 1)
 
-    def _dots(
-        self, region: ir.Value, following: ir.Value, queries: ir.Value, first: int, totals: Values, share: slice
-    ) -> Values:
-        """totals [row][token vectors from `first` on] plus query . key; prefetches a share of those vectors."""
+    def _by_width(self, region: ir.Value, ahead: Values, visible: ir.Value, widths: tuple[int, ...]) -> None:
+        if len(widths) == 1:
+            self._score(region, ahead, 0, widths[0])
+            return
+        with self.b.if_else(self.b.icmp_signed("<=", visible, int64(widths[0] * LANES))) as (few, more):
+            with few:
+                self._score(region, ahead, 0, widths[0])
+            with more:
+                self._by_width(region, ahead, visible, widths[1:])
+
+    def _score(self, region: ir.Value, ahead: Values, first: int, width: int) -> None:
+        totals = self._sums(region, ahead, first, [dot.zero(self.format)] * (self.rows * width))
+        for slot, total in enumerate(totals):
+            place = self._record(slot // width, SCORES + (first + slot % width) * VECTOR_BYTES)
+            store(self.b, total, place, 64)
+
+    def _sums(self, region: ir.Value, ahead: Values, first: int, totals: Values) -> Values:
+        return self._dots(region, ahead, self.queries, first, totals)
+
+    def _dots(self, region: ir.Value, ahead: Values, queries: ir.Value, first: int, totals: Values) -> Values:
+        """totals [row][token vectors from `first` on] plus query . key; beside every word a line of each of `ahead`."""
         b, width = self.b, len(totals) // self.rows
 
         def body(index: ir.Value, totals: Values) -> Values:
             totals = list(totals)
             keys, query = scaled(b, region, index, WORD_STRIDE), scaled(b, queries, index, 4)
-            vectors = []
-            for v in range(first, first + width):
-                if v in range(TOKEN_VECTORS)[share]:
-                    prefetch(b, at(b, scaled(b, following, index, WORD_STRIDE), v * VECTOR_BYTES))
-                vectors.append(load(b, at(b, keys, v * VECTOR_BYTES), VI, 64))
+            for line in ahead:
+                prefetch(b, scaled(b, line, index, WORD_STRIDE))
+            vectors = [load(b, at(b, keys, v * VECTOR_BYTES), VI, 64) for v in range(first, first + width)]
             for row in range(self.rows):
                 x = load(b, scaled(b, query, self.query_stride, row), i32)
                 for v in range(width):
@@ -166,24 +195,39 @@ class Tile:
             with part:
                 b.call(emit_softmax(b.module, self.format, masked=True), arguments)
 
-    def _accumulate(self, values: ir.Value, following: ir.Value, visible: ir.Value) -> None:
+    def _accumulate(self, values: ir.Value, following: ir.Value, visible: ir.Value, expected: ir.Value) -> None:
         """output = output * factor + probabilities . values, over the visible tokens in order."""
         b = self.b
-        whole = visible if self.packed == 1 else b.lshr(visible, int64(1))
+        shift = int64(self.packed - 1)
+        whole = b.lshr(visible, shift)
+        needed = b.lshr(b.add(expected, shift), shift)
 
         def strip(index: ir.Value, _: Values) -> Values:
             offset = b.mul(index, int64(STRIP_VECTORS * VECTOR_BYTES))
             column, ahead = b.add(values, offset), b.add(following, offset)
             places, totals = self._output(offset)
-            totals = self._products(whole, totals, column, ahead)
+            totals = self._products(whole, totals, column, ahead, needed)
             if self.packed == 2:  # an odd last token: its pair's other half is no value of this sequence
                 odd = b.and_(visible, int64(1))
-                totals = self._products(odd, totals, column, ahead, whole)
+                totals = self._products(odd, totals, column, ahead, needed, whole)
             for place, total in zip(places, totals, strict=True):
                 store(b, total, place, 64)
             return []
 
         loop(b, self.strips, [], strip)
+        self._prefetch_rest(following, whole, needed)
+
+    def _prefetch_rest(self, following: ir.Value, words: ir.Value, needed: ir.Value) -> None:
+        """The word rows of the next values from `words` on: a short block has no products beside which to do it."""
+        b = self.b
+        lines = b.mul(self.strips, int64(STRIP_VECTORS))  # of a word row
+        start = b.add(following, b.mul(b.mul(words, lines), int64(VECTOR_BYTES)))
+
+        def body(index: ir.Value, _: Values) -> Values:
+            prefetch(b, scaled(b, start, index, VECTOR_BYTES))
+            return []
+
+        loop(b, b.mul(b.sub(needed, words), lines), [], body)
 
     def _output(self, offset: ir.Value) -> tuple[Values, Values]:
         """Where a strip of every row's output is, and what it is, times the row's factor."""
@@ -198,9 +242,13 @@ class Tile:
         return places, scaled_output
 
     def _products(
-        self, count: ir.Value, totals: Values, column: ir.Value, ahead: ir.Value, odd: ir.Value | None = None
+        self, count: ir.Value, totals: Values, column: ir.Value, ahead: ir.Value, needed: ir.Value,
+        odd: ir.Value | None = None,
     ) -> Values:
-        """totals plus probabilities . values of `count` words, or of the first token of the word `odd` alone."""
+        """totals plus probabilities . values of `count` words, or of the first token of the word `odd` alone.
+
+        Prefetches as many words at `ahead`, at most `needed`.
+        """
         b = self.b
         row_bytes = b.mul(self.size, int64(4))  # of one word row of V
 
@@ -208,9 +256,10 @@ class Tile:
             totals = list(totals)
             word = index if odd is None else odd
             along = b.mul(word, row_bytes)
+            wanted = b.select(b.icmp_signed("<", word, needed), along, int64(0))
             vectors = []
             for v in range(STRIP_VECTORS):
-                prefetch(b, at(b, b.add(ahead, along), v * VECTOR_BYTES))
+                prefetch(b, at(b, b.add(ahead, wanted), v * VECTOR_BYTES))
                 vectors.append(load(b, at(b, b.add(column, along), v * VECTOR_BYTES), VI, 64))
                 if odd is not None:
                     vectors[v] = b.and_(vectors[v], constant(i32, 0xFFFF))
