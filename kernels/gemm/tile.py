@@ -5,12 +5,13 @@ in 32 bits, so that every k step of a panel is one vector, and a panel is one st
 are contiguous in the same order.
 
 Each weight is so loaded once for 16 rows, and with more rows a panel stays in the L1 cache. Wider panels with fewer
-rows (4 x 4 vectors) need fewer broadcasts but read every panel four times from L2: 7 to 10 % slower at 16 rows, 25 % at
-8 and 12. The CPU's own prefetching does not keep up with more than a few rows: their tile asks for the next panel meanwhile.
+rows (4 x 4 vectors) need fewer broadcasts but read every panel four times from L2: 7 to 10 % slower at 16 rows, about
+25 % at 8 and 12. The CPU's own prefetching does not keep up with more than a few rows: their tile asks for the next
+panel meanwhile.
 
 Each output is the sum over k in ascending order in ONE accumulator, whatever the number of rows in the tile: that is
-what makes a row's result independent of its batch. int8 sums are exact, so their order is free: they may wrap on the
-way, but the result fits (quantise/reference.py has the bound). They start from the high parts of a row's few wide quads.
+what makes a row's result independent of its batch. int8 sums are exact: they may wrap on the way, but the result fits
+(quantise/reference.py has the bound); they start from the high parts of a row's few wide quads.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
 def emit(module: ir.Module, weight_format: str) -> ir.Function:
     """f(rows, a, a stride, weights, k steps, out, out stride, scales of the channels, group shift, next, add).
 
-    `next` is a panel to prefetch meanwhile, or `a` for nothing; `add` != 0 adds to the output (the residual). The group shift belongs to
-    4-bit weights, see tile_int4.py.
+    `next` is a panel to prefetch meanwhile, or `a` for nothing; `add` != 0 adds to the output (the residual). The group
+    shift belongs to 4-bit weights, see tile_int4.py.
     """
     if weight_format == "int4":
         return emit_int4(module, ARGUMENTS)
