@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from ..protocol.errors import ApiError
+from ..protocol.explanation import Explanation
 from ..protocol.messages import ToAdmission, ToDetokenizer, ToScheduler, ToTokenizer
 from ..protocol.requests import Prompt
 from ..protocol.settings import ServeSettings
@@ -23,6 +24,7 @@ from ..protocol.steps import LoadProgress, Ready, Step
 from .accounts import Accounts
 from .admission import run_admission
 from .detokenizer import run_detokenizer
+from .explain import explain
 from .gateway import Gateway
 from .inline import run_inline
 from .ledger import Ledger, take_ledger
@@ -94,6 +96,15 @@ class Engine:
         blocks = self._state.statistics().blocks
         children = 0 if self._status.pid is None else 1
         return take_ledger(blocks, self.gateway.live_requests, children)
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        """Where a request of this tenant is and why, by its id or its X-Request-Id; None for one not known here."""
+        await trio.lowlevel.checkpoint()
+        history, now = self.gateway.history(wanted, tenant), trio.current_time()
+        if history is None:
+            return None
+        standing = self._state.standing(history.id, now) if history.finished is None else None
+        return explain(history, standing, self.gateway.tenant_share(tenant))
 
     def scheduler_statistics(self) -> SchedulerStatistics:
         """Queues, blocks and totals at this moment."""

@@ -11,6 +11,7 @@ from typing import assert_never
 from msgspec import structs
 
 from ..protocol.events import FinishReason
+from ..protocol.explanation import Standing
 from ..protocol.messages import (
     Admit,
     Cancel,
@@ -30,12 +31,14 @@ from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
 from .accept import Accepted, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
+from .explain import standing
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Blocked, Limits, distrust_kv, plan_step
+from .plan import Limits, Plan, distrust_kv, plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
+from .start_rate import StartRate
 from .timers import Timers
 
 
@@ -61,7 +64,9 @@ class SchedulerState:
         self._limits: Limits | None = None  # None while no worker is ready
         self._failure: str | None = None  # no worker will come any more
         self._next_step = 1
-        self._blocked: dict[int, Blocked] = {}  # of the last plan
+        self._plan = Plan()  # the last one
+        self._start_rate = StartRate()
+        self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
 
     @property
@@ -70,6 +75,7 @@ class SchedulerState:
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
+        self._now = now
         table = self.table
         match message:
             case StepDone():
@@ -113,11 +119,13 @@ class SchedulerState:
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
         plan = plan_step(table.queues, table.pool, self._limits, self._policy)
-        self._blocked = plan.blocked
+        self._plan = plan
         self.totals.preemptions += plan.preempted
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
             self._start(sequence)
+        if plan.started:
+            self._start_rate.note(len(plan.started), len(table.queues.waiting), self._now)
         self.check()
         if not plan.chunks:
             return None
@@ -146,6 +154,13 @@ class SchedulerState:
         live = self.table.requests.get(id)
         return {index: self._whereabouts(sequence) for index, sequence in live.choices.items()} if live else {}
 
+    def standing(self, id: str, now: float) -> Standing | None:
+        """The same in numbers, for whoever asks why a request waits; None for a request that is not here."""
+        table, live = self.table, self.table.requests.get(id)
+        if live is None:
+            return None
+        return standing(live, table.queues, table.pool, self._limits, self._plan, self._start_rate, now)
+
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
         return SchedulerStatistics(
@@ -165,7 +180,7 @@ class SchedulerState:
             return sequence.place
         if not self.worker_ready:
             return "worker"
-        return self._blocked.get(sequence.id, "order")
+        return self._plan.blocked.get(sequence.id, "order")
 
     # Requests begin.
 
@@ -289,7 +304,7 @@ class SchedulerState:
     def _forget_worker(self) -> None:
         self._limits = None
         self.in_flight.clear()
-        self._blocked = {}
+        self._plan = Plan()
         self.totals.preemptions += self.table.forget_worker()
 
     def _meet_worker(self, ready: Ready) -> None:

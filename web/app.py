@@ -15,6 +15,7 @@ from . import (
     chat_completions,
     completions,
     errors,
+    explain,
     health,
     metrics,
     models,
@@ -47,7 +48,7 @@ def create_app(engine: "Engine") -> Application:
     errors.register(app, http_errors)
     metrics.register(app, http_errors)
     websocket.register(app, keys)
-    for part in (chat_completions, completions, models, tokenize, health, openapi, page_files):
+    for part in (chat_completions, completions, explain, models, tokenize, health, openapi, page_files):
         part.register(app)
     return app
 
