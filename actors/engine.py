@@ -36,6 +36,7 @@ from .scheduler_statistics import SchedulerStatistics
 from .supervisor import run_supervisor
 from .text_tokenizer import TextTokenizer, load_text_tokenizer
 from .tokenizer import TokenizerLane, run_tokenizer
+from .traces import Traces, open_traces
 from .worker_process import WorkerProcess
 from .worker_status import Health, WorkerStatus
 
@@ -58,6 +59,7 @@ class Engine:
         state: SchedulerState,
         status: WorkerStatus,
         lane: TokenizerLane,
+        traces: Traces | None,
     ) -> None:
         self.settings = settings
         self.gateway = gateway
@@ -73,6 +75,8 @@ class Engine:
             scheduler=state.statistics,
             worker=status,
             healthy=lambda: self.health().ready,
+            traces=traces,
+            vllm_model=self.model_name if settings.metric_aliases == "vllm" else None,
         )
 
     @property
@@ -157,6 +161,7 @@ async def _run(
     task_status: trio.TaskStatus[Engine],
 ) -> None:
     accounts, status = Accounts(), WorkerStatus()
+    traces = await trio.to_thread.run_sync(open_traces, settings.otlp_endpoint)  # it may import a lot
     state = SchedulerState(outbox_tokens=settings.limits.outbox_tokens, stall_timeout=settings.stall_timeout)
     # As many as there are places: `submit` never finds it full before the house is.
     to_tokenizer, requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
@@ -175,6 +180,7 @@ async def _run(
         worker=status,
         accounts=accounts,
         several_tenants=len(settings.api_keys) > 1,
+        on_end=traces.offer if traces is not None else None,
     )
     last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:
@@ -195,7 +201,9 @@ async def _run(
                 partial(run_admission, tokenized, ready=ready, gateway=gateway, scheduler=to_scheduler.clone())
             )
             nursery.start_soon(partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=to_scheduler))
-            engine = Engine(settings, gateway=gateway, accounts=accounts, state=state, status=status, lane=lane)
+            engine = Engine(
+                settings, gateway=gateway, accounts=accounts, state=state, status=status, lane=lane, traces=traces
+            )
             task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
@@ -206,6 +214,9 @@ async def _run(
         gateway.fail_all(last_word)
         for end in held_open:
             end.close()
+        if traces is not None:
+            with trio.CancelScope(shield=True):  # for FLUSH_SECONDS at most
+                await trio.to_thread.run_sync(traces.close)
 
 
 async def _load(

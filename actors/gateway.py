@@ -46,7 +46,7 @@ class Gateway:
         worker: WorkerStatus | None = None,
         accounts: Accounts | None = None,
         several_tenants: bool = False,
-        on_end: Callable[[History], None] = lambda history: None,
+        on_end: Callable[[History], None] | None = None,
     ) -> None:
         self._worker = worker
         self.accounts = accounts or Accounts()
@@ -269,7 +269,8 @@ class Gateway:
         self.accounts.cached_tokens += live.cached_tokens
         self.accounts.observe_end(history, now)
         self._recent.end(history)
-        self._on_end(history)
+        if self._on_end is not None:
+            self._on_end(history)
         _LOG.info("%s", live.terminal_record(event, now))
 
     def _pass_on(self, request_id: str, taken: int) -> None:

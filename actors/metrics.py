@@ -3,16 +3,18 @@
 Nothing is counted here. Labels are reasons, codes and states from our own vocabulary, never anything a client wrote.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from .accounts import Accounts, GatewayStatistics
-from .histogram import Histogram
 from .ledger import peak_resident_bytes, resident_bytes
+from .metric_aliases import vllm_aliases
+from .metric_families import counter, counters, gauge, gauges, histogram
 from .scheduler_statistics import SchedulerStatistics
+from .traces import Traces
 from .worker_status import WorkerStatus
 
 
@@ -27,9 +29,12 @@ class Metrics:
         scheduler: Callable[[], SchedulerStatistics],
         worker: WorkerStatus,
         healthy: Callable[[], bool],
+        traces: Traces | None = None,
+        vllm_model: str | None = None,
     ) -> None:
+        """With `vllm_model` everything that vLLM has too stands there twice, under its names for a model so called."""
         self._registry = CollectorRegistry()
-        self._registry.register(_Walk(accounts, gateway, scheduler, worker, healthy))
+        self._registry.register(_Walk(accounts, gateway, scheduler, worker, healthy, traces, vllm_model))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
@@ -44,7 +49,11 @@ class _Walk(Collector):
         scheduler: Callable[[], SchedulerStatistics],
         worker: WorkerStatus,
         healthy: Callable[[], bool],
+        traces: Traces | None,
+        vllm_model: str | None,
     ) -> None:
+        self._traces = traces
+        self._vllm_model = vllm_model
         self._accounts = accounts
         self._gateway = gateway
         self._scheduler = scheduler
@@ -59,74 +68,58 @@ class _Walk(Collector):
         yield from self._requests()
         yield from self._steps()
         yield from self._latencies()
+        if self._traces is not None:
+            yield counter("traces_exported", "Requests whose spans the collector took", self._traces.exported)
+            reasons = {"queue_full": self._traces.dropped, "export_failed": self._traces.failed}
+            yield counters("traces_dropped", "Requests whose spans were lost", "reason", reasons)
+        if self._vllm_model is not None:
+            yield from vllm_aliases(self._accounts, self._gateway(), self._scheduler(), self._vllm_model)
 
     def _requests(self) -> Iterator[Metric]:
         gateway, scheduler = self._gateway(), self._scheduler()
-        yield _gauge("ready", "1 when the engine is healthy", float(self._healthy()))
-        yield _gauge("requests_live", "Requests accepted and unfinished", gateway.live)
-        yield _gauge("requests_running", "Choices in the batch", scheduler.running)
-        yield _gauge("requests_parked", "Choices whose reader is behind", scheduler.parked)
-        yield _gauge("requests_waiting", "Choices that wait for their first or next step", scheduler.waiting)
-        yield _gauges("requests_waiting_by_reason", "What keeps them waiting", "reason", scheduler.waiting_by_reason)
-        yield _counter("requests_accepted", "Requests that got a place", gateway.accepted)
-        yield _counters("requests_finished", "Requests that ended", "reason", gateway.finished)
-        yield _counters("requests_refused", "Requests answered with an error", "code", gateway.refused)
-        yield _counter("prompt_tokens", "Prompt tokens of ended requests", gateway.prompt_tokens)
-        yield _counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
-        yield _counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", gateway.cached_tokens)
+        yield gauge("ready", "1 when the engine is healthy", float(self._healthy()))
+        yield gauge("requests_live", "Requests accepted and unfinished", gateway.live)
+        yield gauge("requests_running", "Choices in the batch", scheduler.running)
+        yield gauge("requests_parked", "Choices whose reader is behind", scheduler.parked)
+        yield gauge("requests_waiting", "Choices that wait for their first or next step", scheduler.waiting)
+        yield gauges("requests_waiting_by_reason", "What keeps them waiting", "reason", scheduler.waiting_by_reason)
+        yield counter("requests_accepted", "Requests that got a place", gateway.accepted)
+        yield counters("requests_finished", "Requests that ended", "reason", gateway.finished)
+        yield counters("requests_refused", "Requests answered with an error", "code", gateway.refused)
+        yield counter("prompt_tokens", "Prompt tokens of ended requests", gateway.prompt_tokens)
+        yield counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
+        yield counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", gateway.cached_tokens)
 
     def _steps(self) -> Iterator[Metric]:
         scheduler, totals = self._scheduler(), self._scheduler().totals
         blocks = scheduler.blocks
         states = {"free": blocks.free, "cached": blocks.cached, "owned": blocks.owned}
-        yield _gauges("kv_blocks", "KV blocks by state", "state", states)
-        yield _gauge("kv_usage_ratio", "Share of the KV blocks in use", blocks.owned / max(1, blocks.total))
-        yield _counter("kv_evictions", "Cached blocks that were taken for new text", totals.evictions)
-        yield _counter("prefix_query_tokens", "Prompt tokens looked up in the prefix cache", totals.prefix_query_tokens)
-        yield _counter("prefix_hit_tokens", "Prompt tokens found there", totals.prefix_hit_tokens)
-        yield _counter("preemptions", "Sequences sent back to be computed again", totals.preemptions)
-        yield _counter("steps", "Steps answered by the worker", totals.steps)
-        yield _counter("model_seconds", "Seconds in the forward pass", totals.model_seconds)
+        yield gauges("kv_blocks", "KV blocks by state", "state", states)
+        yield gauge("kv_usage_ratio", "Share of the KV blocks in use", blocks.owned / max(1, blocks.total))
+        yield counter("kv_evictions", "Cached blocks that were taken for new text", totals.evictions)
+        yield counter("prefix_query_tokens", "Prompt tokens looked up in the prefix cache", totals.prefix_query_tokens)
+        yield counter("prefix_hit_tokens", "Prompt tokens found there", totals.prefix_hit_tokens)
+        yield counter("preemptions", "Sequences sent back to be computed again", totals.preemptions)
+        yield counter("steps", "Steps answered by the worker", totals.steps)
+        yield counter("model_seconds", "Seconds in the forward pass", totals.model_seconds)
         for name, value in (("allocations", totals.device_allocations), ("compilations", totals.device_compilations)):
-            yield _counter(f"device_{name}_after_ready", f"{name.title()} while serving, which promises none", value)
-        yield _counter("wasted_tokens", "Tokens sampled behind the end of their sequence", totals.wasted_tokens)
-        yield _counter("worker_restarts", "Workers started again", self._worker.restarts)
+            yield counter(f"device_{name}_after_ready", f"{name.title()} while serving, which promises none", value)
+        yield counter("wasted_tokens", "Tokens sampled behind the end of their sequence", totals.wasted_tokens)
+        yield counter("worker_restarts", "Workers started again", self._worker.restarts)
         pid = self._worker.pid
         memory = resident_bytes(pid) if pid is not None else 0
-        yield _gauge("worker_resident_memory_bytes", "Memory of the worker process", memory)
+        yield gauge("worker_resident_memory_bytes", "Memory of the worker process", memory)
         peak = peak_resident_bytes(pid) if pid is not None else 0
-        yield _gauge("worker_peak_rss_bytes", "The most memory the worker process has held in RAM", peak)
+        yield gauge("worker_peak_rss_bytes", "The most memory the worker process has held in RAM", peak)
 
     def _latencies(self) -> Iterator[Metric]:
         accounts = self._accounts
-        yield _histogram("request_queue_seconds", "Arrival to first step", accounts.queue_time)
-        yield _histogram("time_to_first_token_seconds", "Arrival to first text", accounts.first_token)
-        yield _histogram("inter_token_latency_seconds", "Time from token to token", accounts.between_tokens)
-        yield _histogram("request_duration_seconds", "Arrival to end", accounts.request_time)
-        yield _histogram("step_duration_seconds", "One step in the worker", self._worker.step_time)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"triolet_{name}", text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"triolet_{name}", text, value=value)
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"triolet_{name}", text, labels=[label])
-    for key, value in sorted(values.items()):
-        family.add_metric([key], value)
-    return family
-
-
-def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(f"triolet_{name}", text, labels=[label])
-    for key, value in sorted(values.items()):
-        family.add_metric([key], value)
-    return family
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    return HistogramMetricFamily(f"triolet_{name}", text, buckets=histogram.cumulative(), sum_value=histogram.sum)
+        yield histogram("request_queue_seconds", "Arrival to first step", accounts.queue_time)
+        yield histogram("time_to_first_token_seconds", "Arrival to first text", accounts.first_token)
+        yield histogram("inter_token_latency_seconds", "Time from token to token", accounts.between_tokens)
+        yield histogram("request_duration_seconds", "Arrival to end", accounts.request_time)
+        yield histogram("request_prefill_seconds", "First step to first text", accounts.prefill_time)
+        yield histogram("request_decode_seconds", "First text to end", accounts.decode_time)
+        yield histogram("request_prompt_tokens", "Prompt tokens of a request", accounts.prompt_length)
+        yield histogram("request_generation_tokens", "Tokens of its answer", accounts.answer_length)
+        yield histogram("step_duration_seconds", "One step in the worker", self._worker.step_time)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ..actors.traces import INSTALL, installed
 from ..protocol.settings import EngineSettings, ServeSettings
 
 
@@ -56,8 +57,15 @@ def refuse_taken_port(host: str, port: int) -> None:
                 raise Refusal(f"cannot listen on {host} port {port}: {error.strerror}; take another --port") from error
 
 
+def refuse_missing_packages(settings: ServeSettings) -> None:
+    """Refuse an option whose packages are not installed."""
+    if settings.otlp_endpoint is not None and not installed():
+        raise Refusal(f"--otlp-endpoint needs OpenTelemetry's packages: {INSTALL}")
+
+
 def refuse_early(settings: ServeSettings) -> None:
     """Everything that can be told without loading the model."""
     refuse_missing_model(settings.engine)
     refuse_open_server(settings)
+    refuse_missing_packages(settings)
     refuse_taken_port(settings.host, settings.port)

@@ -54,4 +54,6 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stall_timeout: float = 60.0  # a stream whose reader takes nothing for so long is ended
     send_timeout: float = 30.0  # one socket send may wait so long
     keep_alive_interval: float = 15.0  # a silent SSE stream gets a comment this often
+    otlp_endpoint: str | None = None  # collector of traces over OTLP/HTTP; None: as OTEL_* says, or no traces
+    metric_aliases: Literal["none", "vllm"] = "none"  # /metrics under these names too
     inline: bool = False  # executor in the front process, for debugging
