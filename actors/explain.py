@@ -7,7 +7,7 @@ before somebody asks.
 from bisect import bisect_left
 from collections import Counter
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..protocol.explanation import (
     BlockedOn,
@@ -22,7 +22,7 @@ from ..protocol.explanation import (
 )
 from .blocks import BlockPool
 from .history import History
-from .plan import Blocked, Limits, Plan
+from .plan import Blocked, Limits, Shortage
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
@@ -34,14 +34,20 @@ _TURN: Final[frozenset[Obstacle]] = frozenset({"order", "step", "rows", "blocks"
 _order = attrgetter("order")
 
 
-def standing(
-    live: LiveRequest, queues: Queues, pool: BlockPool, limits: Limits | None, plan: Plan, rate: StartRate, now: float
-) -> Standing:
-    """Where a request's unfinished choices are. `limits` is None while no worker is ready; `plan` is the last one."""
+class Waits(NamedTuple):
+    """What the last plan said of those that it left out. `limits` is None while no worker is ready."""
+
+    blocked: dict[int, Blocked]
+    shortage: Shortage | None
+    limits: Limits | None
+
+
+def standing(live: LiveRequest, queues: Queues, pool: BlockPool, waits: Waits, rate: StartRate, now: float) -> Standing:
+    """Where a request's unfinished choices are."""
     states: dict[Sequence, State] = {sequence: state_of(sequence) for sequence in live.choices.values()}
     sequence = min(states, key=lambda one: (_FOREMOST.index(states[one]), one.index))
     state = states[sequence]
-    blocked_on = _blocked_on(sequence, state, queues, pool, limits, plan)
+    blocked_on = _blocked_on(sequence, state, queues, pool, waits)
     position, eta = None, None
     if state == "waiting":
         position = bisect_left(queues.waiting, sequence.order, key=_order) + 1
@@ -65,15 +71,14 @@ def state_of(sequence: Sequence) -> State:
     return "parked" if sequence.place == "parked" else "waiting"
 
 
-def _blocked_on(
-    sequence: Sequence, state: State, queues: Queues, pool: BlockPool, limits: Limits | None, plan: Plan
-) -> BlockedOn | None:
+def _blocked_on(sequence: Sequence, state: State, queues: Queues, pool: BlockPool, waits: Waits) -> BlockedOn | None:
+    limits = waits.limits
     if limits is None:
         return BlockedOn(kind="worker")
-    reason = plan.blocked.get(sequence.id)
+    reason = waits.blocked.get(sequence.id)
     if state == "parked" or reason == "credit":
         return BlockedOn(kind="credit", unit="tokens", need=1, free=max(sequence.live.credit, 0))
-    tenant, shortage = sequence.live.generate.tenant, plan.shortage
+    tenant, shortage = sequence.live.generate.tenant, waits.shortage
     if state != "waiting":
         # One that runs may still have got no chunk of the last step.
         need = 1 if reason == "blocks" else sequence.remaining

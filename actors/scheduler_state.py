@@ -31,9 +31,9 @@ from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
 from .accept import Accepted, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
-from .explain import standing
+from .explain import Waits, standing
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Limits, Plan, distrust_kv, plan_step
+from .plan import Blocked, Limits, Shortage, distrust_kv, plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
@@ -64,7 +64,8 @@ class SchedulerState:
         self._limits: Limits | None = None  # None while no worker is ready
         self._failure: str | None = None  # no worker will come any more
         self._next_step = 1
-        self._plan = Plan()  # the last one
+        self._blocked: dict[int, Blocked] = {}  # of the last plan
+        self._shortage: Shortage | None = None  # likewise
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
@@ -119,7 +120,7 @@ class SchedulerState:
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
         plan = plan_step(table.queues, table.pool, self._limits, self._policy)
-        self._plan = plan
+        self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
@@ -159,7 +160,8 @@ class SchedulerState:
         table, live = self.table, self.table.requests.get(id)
         if live is None:
             return None
-        return standing(live, table.queues, table.pool, self._limits, self._plan, self._start_rate, now)
+        waits = Waits(self._blocked, self._shortage, self._limits)
+        return standing(live, table.queues, table.pool, waits, self._start_rate, now)
 
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
@@ -180,7 +182,7 @@ class SchedulerState:
             return sequence.place
         if not self.worker_ready:
             return "worker"
-        return self._plan.blocked.get(sequence.id, "order")
+        return self._blocked.get(sequence.id, "order")
 
     # Requests begin.
 
@@ -304,7 +306,7 @@ class SchedulerState:
     def _forget_worker(self) -> None:
         self._limits = None
         self.in_flight.clear()
-        self._plan = Plan()
+        self._blocked, self._shortage = {}, None
         self.totals.preemptions += self.table.forget_worker()
 
     def _meet_worker(self, ready: Ready) -> None:
