@@ -7,8 +7,8 @@ measurement begins anew whenever the queue has been empty, and until it has seen
 from collections import deque
 from typing import Final
 
-_PLANS: Final = 32  # the latest that started somebody: a few seconds at most, so that a change of load shows soon
-_ENOUGH: Final = 3  # two intervals: one alone may be a long prompt
+_PLANS: Final = 16  # the latest that started somebody: few, so that a change of load shows soon
+_ENOUGH: Final = 5  # four intervals: fewer may be one long answer, and the estimate three times too long
 
 
 class StartRate:

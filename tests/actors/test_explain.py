@@ -112,28 +112,28 @@ def test_several_choices_show_the_foremost() -> None:
 
 
 def test_the_estimate_comes_from_the_starts_before() -> None:
-    """One row, one second for each: the third start makes two intervals, enough to tell."""
+    """One row, one second for each: the fifth start makes four intervals, enough to tell."""
     bench = Bench(worker=ready(max_running=1))
-    for number in range(6):
+    for number in range(8):
         bench.send(admit(str(number), text(3, 100 * number), max_tokens=1, arrival_time=number))
-    for _ in range(3):
-        assert of(bench, "4").eta_ms is None
+    for _ in range(5):
+        assert of(bench, "6").eta_ms is None
         bench.now += 1.0
         bench.send(Credit(id="nobody", tokens=1))  # brings the time
         bench.step()
-    assert [of(bench, id).position for id in "345"] == [1, 2, 3]
-    assert [of(bench, id).eta_ms for id in "345"] == [1000, 2000, 3000]
+    assert [of(bench, id).position for id in "567"] == [1, 2, 3]
+    assert [of(bench, id).eta_ms for id in "567"] == [1000, 2000, 3000]
 
 
 def test_an_empty_queue_ends_the_measurement() -> None:
     rate = StartRate()
-    for second in range(4):
+    for second in range(5):
         rate.note(2, 5, float(second))
-    assert rate.seconds_until(6, 3.0) == 3.0
-    assert rate.seconds_until(6, 6.0) == 6.0  # nothing has moved for three seconds
+    assert rate.seconds_until(6, 4.0) == 3.0
+    assert rate.seconds_until(6, 8.0) == 6.0  # nothing has moved for four seconds
     rate.note(1, 0, 4.0)
     assert rate.seconds_until(6, 4.0) is None
-    for _ in range(3):
+    for _ in range(5):
         rate.note(1, 1, 5.0)
     assert rate.seconds_until(1, 5.0) is None  # all at once: no rate
 
