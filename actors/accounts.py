@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..protocol.fronts import HistogramFigures
 from .histogram import Histogram
 from .history import History
 
@@ -28,6 +29,9 @@ class GatewayStatistics(Struct, frozen=True, kw_only=True):
     refused: dict[str, int]  # by error code, before or after acceptance
 
 
+Figures = dict[str, int | dict[str, int] | HistogramFigures]
+
+
 class Accounts:
     """The gateway's counters and histograms; everything since the start."""
 
@@ -38,6 +42,8 @@ class Accounts:
         self.cached_tokens = 0
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.http_errors: Counter[str] = Counter()  # by code, also those of requests that never came this far
+        self.traces: Counter[str] = Counter()  # what became of ended requests' spans; empty without traces
         self.queue_time = Histogram(FIRST_TOKEN_BOUNDS)
         self.first_token = Histogram(FIRST_TOKEN_BOUNDS)
         self.between_tokens = Histogram(BETWEEN_TOKENS_BOUNDS)
@@ -68,3 +74,24 @@ class Accounts:
             finished=dict(self.finished),
             refused=dict(self.refused),
         )
+
+    def figures(self) -> Figures:
+        """Every count by its name, as it crosses a link."""
+        figures: Figures = {}
+        for name, value in vars(self).items():
+            figures[name] = value.figures() if isinstance(value, Histogram) else value
+        return figures
+
+    def absorb(self, figures: Figures) -> None:
+        """Add what another process has counted."""
+        for name, value in figures.items():
+            ours: int | Counter[str] | Histogram = getattr(self, name)
+            match ours, value:
+                case Histogram(), HistogramFigures():
+                    ours.absorb(value)
+                case Counter(), dict():
+                    ours.update(value)
+                case int(), int():
+                    setattr(self, name, ours + value)
+                case _:
+                    raise AssertionError(f"{name} is counted in two ways: {ours!r} and {value!r}")

@@ -3,48 +3,40 @@
     gateway -> tokenizer -> admission -> scheduler <=> supervisor == worker
                                          scheduler -> detokenizer -> gateway (outboxes)
 
-Every channel's bound stands beside it. The actors form a circle (scheduler, worker, detokenizer, scheduler), which
-cannot lock up: the scheduler's inbox never makes anybody wait, and is itself bounded by what is live.
+The inner half is `core.py`, the outer `front_actors.py`. Here both are in one process; with several web processes the
+outer half runs in each of them (`front.py`) and the inner in a process of its own (`fronts.py`).
 """
 
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 import trio
 
 from ..protocol.errors import ApiError
-from ..protocol.explanation import Explanation
-from ..protocol.messages import ToAdmission, ToDetokenizer, ToScheduler, ToTokenizer
+from ..protocol.explanation import Explanation, Standing
 from ..protocol.requests import Prompt
-from ..protocol.settings import ServeSettings
-from ..protocol.steps import LoadProgress, Ready, Step
+from ..protocol.settings import ServeSettings, model_name
+from ..protocol.steps import LoadProgress, Ready
 from .accounts import Accounts
-from .admission import run_admission
-from .detokenizer import run_detokenizer
+from .core import Core
 from .explain import explain
+from .front_actors import FrontActors
 from .gateway import Gateway
 from .inline import run_inline
 from .ledger import Ledger, take_ledger
 from .load_error import EngineLoadError
 from .metrics import Metrics
-from .scheduler import run_scheduler
 from .scheduler_state import SchedulerState
 from .scheduler_statistics import SchedulerStatistics
 from .supervisor import run_supervisor
-from .text_tokenizer import TextTokenizer, load_text_tokenizer
-from .tokenizer import TokenizerLane, run_tokenizer
-from .traces import Traces, open_traces
+from .text_tokenizer import TextTokenizer
+from .tokenizer import TokenizerLane, read_text_tokenizer
+from .traces import open_traces
 from .worker_process import WorkerProcess
 from .worker_status import Health, WorkerStatus
 
 __all__ = ["Engine", "EngineLoadError", "Health", "Ledger", "run_engine"]
-
-_STEPS: Final = 4  # more than the steps in flight: the scheduler bounds them itself
-_TEXTS: Final = 64  # a step's text and the choices it opened; the detokenizer empties it in one turn
-_TOKENIZED: Final = 16  # one batch of the tokenizer
 
 
 class Engine:
@@ -56,27 +48,27 @@ class Engine:
         *,
         gateway: Gateway,
         accounts: Accounts,
-        state: SchedulerState,
+        state: SchedulerState | None,
         status: WorkerStatus,
         lane: TokenizerLane,
-        traces: Traces | None,
     ) -> None:
+        """`state` is None where the scheduler runs in another process."""
         self.settings = settings
         self.gateway = gateway
         self.model_name = model_name(settings)
+        self.vllm_model = self.model_name if settings.metric_aliases == "vllm" else None  # of the aliases in /metrics
         self.created = int(time.time())
         self._state = state
         self._status = status
         self._lane = lane
-        self._draining = False
+        self.draining = False
         self.metrics = Metrics(
             accounts=accounts,
             gateway=gateway.statistics,
-            scheduler=state.statistics,
+            scheduler=self.scheduler_statistics,
             worker=status,
             healthy=lambda: self.health().ready,
-            traces=traces,
-            vllm_model=self.model_name if settings.metric_aliases == "vllm" else None,
+            vllm_model=self.vllm_model,
         )
 
     @property
@@ -92,40 +84,51 @@ class Engine:
 
     def health(self) -> Health:
         """Whether a request sent now would be computed, from progress and not from good will."""
-        if self._draining:
+        if self.draining:
             return Health(ready=False, status="draining", reason="the server is shutting down")
         return self._status.health(trio.current_time())
 
     def ledger(self) -> Ledger:
-        blocks = self._state.statistics().blocks
+        blocks = self.scheduler_statistics().blocks
         children = 0 if self._status.pid is None else 1
         return take_ledger(blocks, self.gateway.live_requests, children)
 
+    # What operators ask, of the whole server: with several processes the answers take a message to each of them.
+
+    async def whole_health(self) -> Health:
+        return self.health()
+
+    async def whole_ledger(self) -> Ledger:
+        return self.ledger()
+
+    async def whole_metrics(self) -> bytes:
+        return self.metrics.render()
+
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         """Where a request of this tenant is and why, by its id or its X-Request-Id; None for one not known here."""
-        await trio.lowlevel.checkpoint()
-        history, now = self.gateway.history(wanted, tenant), trio.current_time()
+        history = self.gateway.history(wanted, tenant)
         if history is None:
             return None
-        standing = self._state.standing(history.id, now) if history.finished is None else None
+        standing = await self._standing(history.id) if history.finished is None else None
         return explain(history, standing, self.gateway.tenant_share(tenant))
 
+    async def _standing(self, id: str) -> Standing | None:
+        assert self._state is not None, "the scheduler runs in another process: ask there"
+        await trio.lowlevel.checkpoint()
+        return self._state.standing(id, trio.current_time())
+
     def scheduler_statistics(self) -> SchedulerStatistics:
-        """Queues, blocks and totals at this moment."""
+        """Queues, blocks and totals at this moment, of a scheduler in this process."""
+        assert self._state is not None, "the scheduler runs in another process: ask for the whole server's figures"
         return self._state.statistics()
 
     def begin_drain(self) -> None:
         """Refuse new requests; those accepted go on."""
-        self._draining = True
+        self.draining = True
         self.gateway.refuse_new("shutting_down", "the server is shutting down")
 
     async def wait_idle(self) -> None:
         await self.gateway.wait_idle()
-
-
-def model_name(settings: ServeSettings) -> str:
-    """The name under which clients ask for the model."""
-    return settings.served_model_name or Path(settings.engine.model).resolve().name
 
 
 async def run_engine(
@@ -160,78 +163,42 @@ async def _run(
     on_progress: Callable[[LoadProgress], None],
     task_status: trio.TaskStatus[Engine],
 ) -> None:
-    accounts, status = Accounts(), WorkerStatus()
     traces = await trio.to_thread.run_sync(open_traces, settings.otlp_endpoint)  # it may import a lot
-    state = SchedulerState(outbox_tokens=settings.limits.outbox_tokens, stall_timeout=settings.stall_timeout)
-    # As many as there are places: `submit` never finds it full before the house is.
-    to_tokenizer, requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
-    to_admission, tokenized = trio.open_memory_channel[ToAdmission](_TOKENIZED)
-    # Unbounded, and bounded by its use: a few messages per live request, one answer per step in flight.
-    to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_executor, steps = trio.open_memory_channel[Step](_STEPS)
-    to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
-    # While actors are being cancelled, one may still speak without waiting to another that has gone. Held open here,
-    # the channel takes that last message, and the error that ended the engine is the only one to be seen.
-    held_open = (requests.clone(), inbox.clone(), steps.clone(), texts.clone())
-    gateway = Gateway(
-        settings.limits,
-        tokenizer=to_tokenizer,
-        scheduler=to_scheduler.clone(),
-        worker=status,
-        accounts=accounts,
-        several_tenants=len(settings.api_keys) > 1,
-        on_end=traces.offer if traces is not None else None,
-    )
+    core = Core(settings)
+    front = FrontActors(settings, scheduler=core.to_scheduler, status=core.status, traces=traces)
     last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(run_scheduler, inbox, to_executor, to_detokenizer, state=state))
-            run_worker = partial(
-                run_inline if settings.inline else partial(run_supervisor, first=worker),
-                settings.engine,
-                steps=steps,
-                scheduler=to_scheduler.clone(),
-                status=status,
-                on_progress=on_progress,
-            )
-            text, ready = await _load(settings, nursery, run_worker)
-            lane = TokenizerLane(text, ready)
-            nursery.start_soon(partial(run_tokenizer, requests, to_admission, lane=lane, gateway=gateway))
-            nursery.start_soon(
-                partial(run_admission, tokenized, ready=ready, gateway=gateway, scheduler=to_scheduler.clone())
-            )
-            nursery.start_soon(partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=to_scheduler))
+            run_worker = run_inline if settings.inline else partial(run_supervisor, first=worker)
+            text, ready = await _load(settings, partial(core.start, nursery, run_worker, on_progress))
+            lane = front.start(nursery, core.texts, text, ready)
             engine = Engine(
-                settings, gateway=gateway, accounts=accounts, state=state, status=status, lane=lane, traces=traces
+                settings,
+                gateway=front.gateway,
+                accounts=front.accounts,
+                state=core.state,
+                status=core.status,
+                lane=lane,
             )
             task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise
     finally:
-        # Whatever ends the engine, every stream gets its terminal event; its writer may still be there.
-        gateway.refuse_new("shutting_down", "the engine has stopped")
-        gateway.fail_all(last_word)
-        for end in held_open:
-            end.close()
-        if traces is not None:
-            with trio.CancelScope(shield=True):  # for FLUSH_SECONDS at most
-                await trio.to_thread.run_sync(traces.close)
+        await front.end(last_word)
+        core.close()
 
 
-async def _load(
-    settings: ServeSettings, nursery: trio.Nursery, run_worker: Callable[..., Awaitable[object]]
-) -> tuple[TextTokenizer, Ready]:
+async def _load(settings: ServeSettings, start_core: Callable[[], Awaitable[Ready]]) -> tuple[TextTokenizer, Ready]:
     """Start the worker and read the tokenizer meanwhile."""
     loaded: list[TextTokenizer] = []
 
     async def load_text() -> None:
-        job = partial(load_text_tokenizer, settings.engine.model)
-        loaded.append(await trio.to_thread.run_sync(job, abandon_on_cancel=True))
+        loaded.append(await read_text_tokenizer(settings.engine.model))
 
     async with trio.open_nursery() as loading:
         loading.start_soon(load_text)
-        ready: Ready = await nursery.start(run_worker)
+        ready = await start_core()
     return loaded[0], ready
 
 

@@ -34,6 +34,11 @@ _LOG: Final = logging.getLogger("triolet.requests")
 _RETRY_SECONDS: Final = 1  # places come free one by one, with every request that ends
 
 
+def process_name() -> str:
+    """A name that no other process and no other start has."""
+    return f"{os.getpid():x}{secrets.token_hex(4)}"
+
+
 class Gateway:
     """Accepts requests, holds their outboxes, passes credit on and ends them."""
 
@@ -46,8 +51,10 @@ class Gateway:
         worker: WorkerStatus | None = None,
         accounts: Accounts | None = None,
         several_tenants: bool = False,
+        process: str | None = None,
         on_end: Callable[[History], None] | None = None,
     ) -> None:
+        """`process` begins every id; without one it is a name that no other process and no other start has."""
         self._worker = worker
         self.accounts = accounts or Accounts()
         self._limits = limits
@@ -57,7 +64,7 @@ class Gateway:
         self._live: dict[str, StreamRecord] = {}
         self._tenants: dict[str, int] = {}  # live requests
         self._refusal: tuple[ErrorCode, str] | None = None
-        self._process = f"{os.getpid():x}{secrets.token_hex(4)}"
+        self._process = process or process_name()
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
         self._unflushed: list[Outbox] = []

@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from ..protocol.fronts import HistogramFigures
+
 
 class Histogram:
     """Counts per bucket; a bucket's bound belongs to it."""
@@ -20,6 +22,14 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def figures(self) -> HistogramFigures:
+        return HistogramFigures(tuple(self.counts), self.sum)
+
+    def absorb(self, figures: HistogramFigures) -> None:
+        """Add the observations of another one with the same bounds."""
+        self.counts = [ours + theirs for ours, theirs in zip(self.counts, figures.counts, strict=True)]
+        self.sum += figures.sum
 
     def cumulative(self) -> list[tuple[str, float]]:
         """`(upper bound, observations up to it)`, as Prometheus wants them."""

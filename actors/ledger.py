@@ -26,13 +26,13 @@ def take_ledger(kv_blocks: BlockCounts, requests: int, children: int) -> Ledger:
         kv_blocks=kv_blocks,
         requests=requests,
         tasks=trio.lowlevel.current_statistics().tasks_living,
-        fds=_open_files(),
+        fds=open_files(),
         children=children,
         rss_bytes=resident_bytes("self"),
     )
 
 
-def _open_files() -> int:
+def open_files() -> int:
     try:
         return len(os.listdir("/dev/fd"))
     except OSError:

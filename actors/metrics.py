@@ -13,8 +13,8 @@ from .accounts import Accounts, GatewayStatistics
 from .ledger import peak_resident_bytes, resident_bytes
 from .metric_aliases import vllm_aliases
 from .metric_families import counter, counters, gauge, gauges, histogram
+from .reports import ServerReport
 from .scheduler_statistics import SchedulerStatistics
-from .traces import Traces
 from .worker_status import WorkerStatus
 
 
@@ -29,16 +29,57 @@ class Metrics:
         scheduler: Callable[[], SchedulerStatistics],
         worker: WorkerStatus,
         healthy: Callable[[], bool],
-        traces: Traces | None = None,
+        several: ServerReport | None = None,
         vllm_model: str | None = None,
     ) -> None:
-        """With `vllm_model` everything that vLLM has too stands there twice, under its names for a model so called."""
+        """`several` are the processes of a server that has more than this one.
+
+        With `vllm_model` everything that vLLM has too stands there twice, under its names for a model so called.
+        """
         self._registry = CollectorRegistry()
-        self._registry.register(_Walk(accounts, gateway, scheduler, worker, healthy, traces, vllm_model))
-        ProcessCollector(registry=self._registry)
+        self._registry.register(_Walk(accounts, gateway, scheduler, worker, healthy, vllm_model))
+        if several is None:
+            ProcessCollector(registry=self._registry)
+        else:
+            self._registry.register(_Processes(several))
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+def render_report(report: ServerReport, vllm_model: str | None) -> bytes:
+    """The text of /metrics for a server of several processes."""
+    accounts, worker = Accounts(), WorkerStatus()
+    accounts.absorb(report.accounts)
+    worker.pid, worker.restarts = report.worker.pid, report.worker.restarts
+    worker.step_time.absorb(report.worker.step_time)
+    metrics = Metrics(
+        accounts=accounts,
+        gateway=lambda: accounts.statistics(report.live),
+        scheduler=lambda: report.scheduler,
+        worker=worker,
+        healthy=lambda: report.health.ready,
+        several=report,
+        vllm_model=vllm_model,
+    )
+    return metrics.render()
+
+
+class _Processes(Collector):
+    def __init__(self, report: ServerReport) -> None:
+        self._report = report
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        processes = self._report.processes
+        seconds = {name: process.cpu_seconds for name, process in processes.items()}
+        resident = {name: process.rss_bytes for name, process in processes.items()}
+        yield counters("process_cpu_seconds", "CPU time of the scheduler's and the web processes", "process", seconds)
+        yield gauges("process_resident_memory_bytes", "Memory of each of them", "process", resident)
+        yield gauge("web_processes_silent", "Web processes that did not answer in time", self._report.silent)
+        yield counter("web_process_restarts", "Web processes started again", self._report.front_restarts)
 
 
 class _Walk(Collector):
@@ -49,10 +90,8 @@ class _Walk(Collector):
         scheduler: Callable[[], SchedulerStatistics],
         worker: WorkerStatus,
         healthy: Callable[[], bool],
-        traces: Traces | None,
         vllm_model: str | None,
     ) -> None:
-        self._traces = traces
         self._vllm_model = vllm_model
         self._accounts = accounts
         self._gateway = gateway
@@ -68,10 +107,10 @@ class _Walk(Collector):
         yield from self._requests()
         yield from self._steps()
         yield from self._latencies()
-        if self._traces is not None:
-            yield counter("traces_exported", "Requests whose spans the collector took", self._traces.exported)
-            reasons = {"queue_full": self._traces.dropped, "export_failed": self._traces.failed}
-            yield counters("traces_dropped", "Requests whose spans were lost", "reason", reasons)
+        if traces := self._accounts.traces:
+            yield counter("traces_exported", "Requests whose spans the collector took", traces["exported"])
+            lost = {reason: traces[reason] for reason in ("queue_full", "export_failed")}
+            yield counters("traces_dropped", "Requests whose spans were lost", "reason", lost)
         if self._vllm_model is not None:
             yield from vllm_aliases(self._accounts, self._gateway(), self._scheduler(), self._vllm_model)
 
@@ -86,6 +125,8 @@ class _Walk(Collector):
         yield counter("requests_accepted", "Requests that got a place", gateway.accepted)
         yield counters("requests_finished", "Requests that ended", "reason", gateway.finished)
         yield counters("requests_refused", "Requests answered with an error", "code", gateway.refused)
+        text = "Requests answered with an error before a stream began"
+        yield counters("http_errors", text, "code", self._accounts.http_errors)
         yield counter("prompt_tokens", "Prompt tokens of ended requests", gateway.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
         yield counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", gateway.cached_tokens)

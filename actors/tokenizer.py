@@ -7,6 +7,7 @@ text, it ends that request alone.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -16,12 +17,17 @@ from ..protocol.messages import ToAdmission, Tokenized, ToTokenizer
 from ..protocol.requests import Generate, Prompt
 from ..protocol.steps import Ready
 from .gateway import Gateway
-from .text_tokenizer import TextTokenizer
+from .text_tokenizer import TextTokenizer, load_text_tokenizer
 
 T = TypeVar("T")
 _LOG: Final = logging.getLogger("triolet.tokenizer")
 _BATCH: Final = 16  # requests of one hop: enough to hide its 42 µs, few enough that the first does not wait for long
 MAX_WAITING: Final = 64  # calls of /tokenize and /detokenize: each holds a body and takes no place (--max-requests)
+
+
+async def read_text_tokenizer(model: str) -> TextTokenizer:
+    """The tokenizer of a checkpoint folder, read in a thread. Raises EngineLoadError."""
+    return await trio.to_thread.run_sync(partial(load_text_tokenizer, model), abandon_on_cancel=True)
 
 
 class TokenizerLane:

@@ -8,6 +8,7 @@ the standard OTEL_* variables. OpenTelemetry is an optional dependency; `trace_e
 import logging
 import os
 import queue
+from collections import Counter
 from importlib.util import find_spec
 from threading import Thread
 from time import monotonic
@@ -31,9 +32,8 @@ class Traces:
         """`endpoint` None: what OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT says."""
         from .trace_export import SpanExport
 
-        self.exported = 0  # requests
-        self.dropped = 0  # the queue was full
-        self.failed = 0  # the collector did not take them
+        # Requests. Each count has one writer: the queue's is the loop, the others' the thread.
+        self.counts = Counter({"exported": 0, "queue_full": 0, "export_failed": 0})
         self._export = SpanExport(endpoint)
         self._queue: queue.SimpleQueue[History | None] = queue.SimpleQueue()
         self._thread = Thread(target=self._run, name="traces", daemon=True)  # a hung collector holds up no exit
@@ -42,7 +42,7 @@ class Traces:
     def offer(self, history: History) -> None:
         """A request has ended."""
         if self._queue.qsize() >= MAX_WAITING:
-            self.dropped += 1
+            self.counts["queue_full"] += 1
         else:
             self._queue.put(history)
 
@@ -57,9 +57,9 @@ class Traces:
         while not ended:
             batch, ended = self._take()
             if batch and self._export.send(batch):
-                self.exported += len(batch)
+                self.counts["exported"] += len(batch)
             else:
-                self.failed += len(batch)
+                self.counts["export_failed"] += len(batch)
 
     def _take(self) -> tuple[list[History], bool]:
         """Waits for the first without a timeout: an idle server does not wake for this. Also whether it is the last."""

@@ -5,6 +5,7 @@ while it computes, pongs otherwise (its socket is read while a step runs). And a
 follows from the slowest one so far, so that a long prefill on a slow machine is no illness and a hung kernel is one.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -42,6 +43,7 @@ class WorkerStatus:
         self.ready: Ready | None = None
         self.pid: int | None = None
         self.restarts = 0
+        self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
         self.step_time = Histogram(STEP_BOUNDS)
         self._heard = 0.0
         self._steps: dict[int, float] = {}  # in flight: when they were sent, oldest first
@@ -54,10 +56,12 @@ class WorkerStatus:
     def set_ready(self, ready: Ready, now: float) -> None:
         self.state, self.reason, self.ready = "ready", "", ready
         self._heard = now
+        self.on_change()
 
     def lose(self, state: State, reason: str) -> None:
         self.state, self.reason, self.pid = state, reason, None
         self._steps.clear()
+        self.on_change()
 
     def heard(self, now: float) -> None:
         self._heard = now

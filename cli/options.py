@@ -50,12 +50,18 @@ ENGINE: Final[dict[str, Setting]] = {
 SERVER: Final[dict[str, Setting]] = {
     "host": Setting(click.STRING, "Address to listen on. Others than this machine's own need --api-key."),
     "port": Setting(click.IntRange(0, 65535), "Port to listen on; 0 takes a free one."),
+    "uds": Setting(click.STRING, "Listen on a Unix socket at this path instead, for this user alone."),
+    "ssl_certfile": Setting(
+        click.STRING, "Speak TLS, with this certificate and its chain (PEM); read again on SIGHUP."
+    ),
+    "ssl_keyfile": Setting(click.STRING, "The certificate's key (PEM).  [default: in the same file]"),
     "served_model_name": Setting(click.STRING, "Name of the model in the API.  [default: the folder's name]"),
     "api_keys": Setting(click.STRING, "Ask clients for KEY, or for a key in @FILE (one a line). May be repeated."),
     "drain_timeout": Setting(_SECONDS, "Seconds that running answers get at shutdown."),
     "stall_timeout": Setting(_PERIOD, "Seconds without reading after which a client's answer is ended."),
     "send_timeout": Setting(_PERIOD, "Seconds one send to a client may wait."),
     "keep_alive_interval": Setting(_PERIOD, "Seconds of silence after which a stream gets a comment."),
+    "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
     "otlp_endpoint": Setting(HTTP_URL, "Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318."),
     "metric_aliases": Setting(None, "Show metrics under the names of vLLM too, for its dashboards."),
     "inline": Setting(None, "Run the model in the server's own process, for debugging."),

@@ -4,11 +4,16 @@ import ipaddress
 import socket
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import click
 
 from ..actors.traces import INSTALL, installed
 from ..protocol.settings import EngineSettings, ServeSettings
+from ..web.listening import refuse_used_path
+
+MAX_UNIX_PATH: Final = 107  # sockaddr_un has 108 bytes, one of them for the end
+_DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
 
 
 class Refusal(click.ClickException):
@@ -57,6 +62,41 @@ def refuse_taken_port(host: str, port: int) -> None:
                 raise Refusal(f"cannot listen on {host} port {port}: {error.strerror}; take another --port") from error
 
 
+def refuse_used_socket(path: str) -> None:
+    """Refuse a path that another server listens on, or that is something else than a socket."""
+    try:
+        refuse_used_path(path)
+    except OSError as error:
+        raise Refusal(f"cannot listen on --uds {path}: {error.strerror}; take another path") from error
+    if len(path.encode()) > MAX_UNIX_PATH:
+        raise Refusal(f"--uds {path} is longer than the {MAX_UNIX_PATH} bytes that a Unix socket's path may have")
+
+
+def refuse_address(settings: ServeSettings) -> None:
+    """Refuse what cannot be listened on, and two ways to listen at once."""
+    if settings.uds is None:
+        refuse_open_server(settings)
+        refuse_taken_port(settings.host, settings.port)
+        return
+    given = (settings.host, settings.port) != (_DEFAULTS.host, _DEFAULTS.port)
+    for option, clashes in (("--host and --port", given), ("--ssl-certfile", settings.ssl_certfile is not None)):
+        if clashes:
+            raise Refusal(f"--uds listens on a file of this machine alone: leave {option} out")
+    refuse_used_socket(settings.uds)
+
+
+def refuse_certificate(settings: ServeSettings) -> None:
+    """Refuse files that are no certificate with its key."""
+    if settings.ssl_certfile is None:
+        if settings.ssl_keyfile is not None:
+            raise Refusal("--ssl-keyfile needs the certificate it belongs to: add --ssl-certfile FILE")
+        return
+    from ..web.tls_context import CertificateError, load_context  # the ssl module, which few servers need
+
+    try:
+        load_context(settings.ssl_certfile, settings.ssl_keyfile)
+    except CertificateError as error:
+        raise Refusal(f"--ssl-certfile: {error}") from error
 def refuse_missing_packages(settings: ServeSettings) -> None:
     """Refuse an option whose packages are not installed."""
     if settings.otlp_endpoint is not None and not installed():
@@ -66,6 +106,6 @@ def refuse_missing_packages(settings: ServeSettings) -> None:
 def refuse_early(settings: ServeSettings) -> None:
     """Everything that can be told without loading the model."""
     refuse_missing_model(settings.engine)
-    refuse_open_server(settings)
+    refuse_address(settings)
+    refuse_certificate(settings)
     refuse_missing_packages(settings)
-    refuse_taken_port(settings.host, settings.port)

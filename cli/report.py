@@ -106,5 +106,9 @@ def report_model(report: Report, ready: Ready, engine: EngineSettings, name: str
 def report_addresses(report: Report, urls: list[str], settings: ServeSettings) -> None:
     """Where to go now."""
     keys = len(settings.api_keys)
-    asked = f"asks for {'a key' if keys == 1 else f'one of {keys} keys'}" if keys else "open to this machine"
-    report.rows({"chat page": f"{urls[0]}/", "API": f"{urls[0]}/v1  ({asked})"})
+    everybody = "open to this user" if settings.uds else "open to this machine"
+    asked = f"asks for {'a key' if keys == 1 else f'one of {keys} keys'}" if keys else everybody
+    if settings.uds:
+        report.rows({"API": f"/v1 at {urls[0]}  ({asked})"})
+    else:
+        report.rows({"chat page": f"{urls[0]}/", "API": f"{urls[0]}/v1  ({asked})"})

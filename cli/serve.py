@@ -4,22 +4,19 @@ The worker is started before the web is imported: on two cores it is nearly done
 """
 
 import gc
-import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..actors.worker_process import WorkerProcess
-from ..protocol.settings import ServeSettings
+from ..protocol.settings import ServeSettings, model_name
+from ..protocol.steps import Ready
 from .options import build_settings, serve_options
 from .refusals import refuse_early
-
-if TYPE_CHECKING:
-    from ..actors.engine import Engine
-    from .serving import Serving
 
 
 @click.command()
@@ -28,39 +25,37 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     """Serve MODEL, a checkpoint folder as Hugging Face writes it; without one, the small model that comes along."""
     settings = build_settings(model, values)
     refuse_early(settings)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("triolet").setLevel(logging.INFO)  # a line per request; of libraries only warnings
     try:
         worker = None if settings.inline else WorkerProcess(settings.engine)
     except OSError:
         worker = None  # the engine will try again, and say why
     gc.disable()  # what an import makes stays: looking through it again and again is a tenth of the time
-    import_module(".serving", __package__)  # hundreds of modules
-
+    import_module(".serving" if settings.web_processes == 1 else ".several", __package__)  # hundreds of modules
     gc.freeze()
     gc.enable()
     _serve(settings, worker)
 
 
 def _serve(settings: ServeSettings, worker: WorkerProcess | None) -> None:
+    from .process import log_to_stderr, run_or_refuse
     from .report import LoadDisplay, report_addresses, report_model, standard_error
-    from .serving import run_or_refuse, serve_until_signalled
 
+    log_to_stderr()
     report = standard_error()
     with LoadDisplay(report) as display:
 
-        def show_model(engine: "Engine") -> None:
+        def show_model(ready: Ready | None) -> None:
             display.close()
-            if (ready := engine.ready) is not None:
-                report_model(report, ready, settings.engine, engine.model_name)
+            if ready is not None:
+                report_model(report, ready, settings.engine, model_name(settings))
 
-        def show_addresses(serving: "Serving") -> None:
-            report_addresses(report, serving.urls, settings)
-            click.echo(f"Triolet is ready at {serving.urls[0]}")
+        def show_addresses(urls: list[str]) -> None:
+            report_addresses(report, urls, settings)
+            click.echo(f"Triolet is ready at {urls[0]}")
 
         run_or_refuse(
             partial(
-                serve_until_signalled,
+                _life_of(settings),
                 settings,
                 worker,
                 on_progress=display,
@@ -69,3 +64,14 @@ def _serve(settings: ServeSettings, worker: WorkerProcess | None) -> None:
                 on_drain=lambda: report.line("Finishing running answers; once more ends them now."),
             )
         )
+
+
+def _life_of(settings: ServeSettings) -> Callable[..., Awaitable[None]]:
+    """The server in one process, or with the web in processes of its own."""
+    if settings.web_processes == 1:
+        from .serving import serve_until_signalled
+
+        return serve_until_signalled
+    from .several import serve_several_until_signalled
+
+    return serve_several_until_signalled

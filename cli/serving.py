@@ -1,34 +1,26 @@
-"""The server's life: the engine around the web, signals around both.
+"""The server's life in one process: the engine around the web, signals around both."""
 
-The first SIGTERM or SIGINT drains: no new request, running answers get the drain timeout. The second ends them at once.
-Either way the process has left a known time later, whatever hangs.
-"""
-
-import errno
-import os
-import signal
-import threading
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import click
 import trio
 
-from ..actors.engine import Engine, EngineLoadError, run_engine
+from ..actors.engine import Engine, run_engine
 from ..actors.worker_process import WorkerProcess
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
-from ..protocol.steps import LoadProgress
+from ..protocol.steps import LoadProgress, Ready
 from ..web.app import create_app
+from ..web.listening import unix_socket
 from ..web.server import LAST_WORDS_SECONDS
 from ..web.server import serve as serve_web
-from .refusals import Refusal
+from ..web.tls_context import Certificates
+from .process import run_or_refuse, run_until_signalled
 
-# Cancelling, closing sockets and ending the worker take well under a second; beyond this something hangs for good.
-EXIT_MARGIN: Final = 10.0
-
-_Error = TypeVar("_Error", bound=BaseException)
+__all__ = ["Serving", "run_or_refuse", "run_server", "serve_engine", "serve_until_signalled", "use_engine"]
 
 
 class Serving(NamedTuple):
@@ -51,21 +43,60 @@ async def use_engine(
         nursery.cancel_scope.cancel()
 
 
+def certificates_of(settings: ServeSettings) -> Certificates | None:
+    """Those that the settings name; none for a server without TLS."""
+    return Certificates(settings.ssl_certfile, settings.ssl_keyfile) if settings.ssl_certfile is not None else None
+
+
+@contextmanager
+def own_sockets(settings: ServeSettings) -> Generator[Sequence[socket.socket] | None]:
+    """The Unix socket where the settings want one; without sockets the web listens on host and port."""
+    if settings.uds is None:
+        yield None
+    else:
+        with unix_socket(settings.uds) as sock:
+            yield [sock]
+
+
 async def run_server(
     settings: ServeSettings,
     *,
     stop: trio.Event,
     worker: WorkerProcess | None = None,
+    certificates: Certificates | None = None,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Engine], None] = lambda engine: None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load, serve until `stop` is set, drain, return. An engine that breaks down sets `stop` and raises."""
+    with own_sockets(settings) as sockets:
+        await serve_engine(
+            settings,
+            partial(run_engine, settings, worker=worker, on_progress=on_progress),
+            stop=stop,
+            sockets=sockets,
+            certificates=certificates,
+            on_ready=on_ready,
+            task_status=task_status,
+        )
+
+
+async def serve_engine(
+    settings: ServeSettings,
+    start: Callable[..., Awaitable[None]],
+    *,
+    stop: trio.Event,
+    sockets: Sequence[socket.socket] | None,
+    certificates: Certificates | None,
+    on_ready: Callable[[Engine], None] = lambda engine: None,
+    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """`run_server` for an engine that `start` runs, whatever stands behind it."""
     serving, ended = trio.Event(), trio.Event()
 
     async def run_engine_then_drain(*, task_status: trio.TaskStatus[Engine]) -> None:
         try:
-            await run_engine(settings, worker=worker, on_progress=on_progress, task_status=task_status)
+            await start(task_status=task_status)
         except Exception:
             # The engine has told every outbox; without this wait the exception would cancel the tasks that read them.
             if serving.is_set():
@@ -93,6 +124,8 @@ async def run_server(
                     create_app(engine),
                     host=settings.host,
                     port=settings.port,
+                    sockets=sockets,
+                    certificates=certificates,
                     drain_timeout=settings.drain_timeout,
                     send_timeout=settings.send_timeout,
                     shutdown_trigger=stop_admitting,
@@ -105,73 +138,32 @@ async def run_server(
         engine_nursery.cancel_scope.cancel()
 
 
-def exit_after(seconds: float) -> None:
-    """End the process then, from a thread that no stuck task, lock or shielded scope can hold up."""
-    timer = threading.Timer(seconds, os._exit, args=[1])
-    timer.daemon = True
-    timer.start()
-
-
 async def serve_until_signalled(
     settings: ServeSettings,
     worker: WorkerProcess | None,
     *,
     on_progress: Callable[[LoadProgress], None],
-    on_ready: Callable[[Engine], None],
-    on_serving: Callable[[Serving], None],
+    on_ready: Callable[[Ready | None], None],
+    on_serving: Callable[[list[str]], None],
     on_drain: Callable[[], None],
 ) -> None:
     """`run_server` with the process's signals."""
-    stop = trio.Event()
-    serving = False
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    certificates = certificates_of(settings)
+
+    async def run(stop: trio.Event, *, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:
-
-            async def watch_signals() -> None:
-                async for _ in signals:
-                    if serving and not stop.is_set():
-                        stop.set()
-                        exit_after(settings.drain_timeout + EXIT_MARGIN)
-                        on_drain()
-                    else:
-                        exit_after(EXIT_MARGIN)
-                        nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch_signals)
-            async with trio.open_nursery() as server:
-                started: Serving = await server.start(
-                    partial(run_server, settings, stop=stop, worker=worker, on_progress=on_progress, on_ready=on_ready)
+            serving: Serving = await nursery.start(
+                partial(
+                    run_server,
+                    settings,
+                    stop=stop,
+                    worker=worker,
+                    certificates=certificates,
+                    on_progress=on_progress,
+                    on_ready=lambda engine: on_ready(engine.ready),
                 )
-                serving = True
-                on_serving(started)
-            nursery.cancel_scope.cancel()
+            )
+            task_status.started(serving.urls)
 
-
-def run_or_refuse(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a command's async half. What the user can remedy, a model or an address, becomes a refusal."""
-    refusal: click.ClickException | None = None
-    interrupted = False
-    try:
-        trio.run(main)
-    except* click.ClickException as group:
-        refusal = _first(group)
-    except* EngineLoadError as group:
-        refusal = Refusal(str(_first(group)))
-    except* OSError as group:
-        # The only address that is bound is the server's own; every other OSError is a bug and keeps its traceback.
-        if (error := _first(group)).errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-            raise
-        refusal = Refusal(f"cannot listen there: {error.strerror}; take another --host or --port")
-    except* KeyboardInterrupt:
-        interrupted = True
-    if refusal is not None:
-        raise refusal
-    if interrupted:
-        raise click.Abort
-
-
-def _first(group: BaseExceptionGroup[_Error]) -> _Error:
-    error = group.exceptions[0]
-    if isinstance(error, BaseExceptionGroup):
-        return _first(cast("BaseExceptionGroup[_Error]", error))
-    return error
+    reload = certificates.reload if certificates is not None else None
+    await run_until_signalled(settings, run, reload=reload, on_serving=on_serving, on_drain=on_drain)

@@ -83,7 +83,7 @@ class OpenChoice(Message, frozen=True, kw_only=True):
     cached_tokens: int = 0
 
 
-class ChoiceTokens(Struct, frozen=True, kw_only=True):
+class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True):
     """New tokens of one choice. `reason` set: these are its last (a stop token itself is not among them)."""
 
     id: str

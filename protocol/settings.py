@@ -4,6 +4,7 @@ Every field is a long option of `triolet serve` with dashes for underscores (`--
 seconds.
 """
 
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -48,12 +49,21 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     limits: LimitSettings = LimitSettings()
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: str | None = None  # a Unix socket's path, in the place of host and port
+    ssl_certfile: str | None = None  # PEM, with the chain; makes the server speak TLS
+    ssl_keyfile: str | None = None  # None: the key is in ssl_certfile
     served_model_name: str | None = None  # None: the checkpoint folder's name
     api_keys: tuple[str, ...] = ()
     drain_timeout: float = 30.0  # streams in flight at shutdown get this long
     stall_timeout: float = 60.0  # a stream whose reader takes nothing for so long is ended
     send_timeout: float = 30.0  # one socket send may wait so long
     keep_alive_interval: float = 15.0  # a silent SSE stream gets a comment this often
+    web_processes: int = 1  # beyond 1: that many, and one for the scheduler
     otlp_endpoint: str | None = None  # collector of traces over OTLP/HTTP; None: as OTEL_* says, or no traces
     metric_aliases: Literal["none", "vllm"] = "none"  # /metrics under these names too
     inline: bool = False  # executor in the front process, for debugging
+
+
+def model_name(settings: ServeSettings) -> str:
+    """The name under which clients ask for the model."""
+    return settings.served_model_name or Path(settings.engine.model).resolve().name

@@ -2,6 +2,7 @@
 process and the bundled model.
 """
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,31 @@ READY_LINE = "Triolet is ready at "
 STOP_SECONDS = 30.0  # for an idle server to leave; it takes well under one
 
 
+class Certificate(NamedTuple):
+    """A self-signed certificate for localhost and 127.0.0.1, and its key; PEM files."""
+
+    certfile: str
+    keyfile: str
+
+
+@pytest.fixture(scope="session")
+def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Certificate]:
+    """A new certificate at every call."""
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("no openssl command here to make a certificate with")
+
+    def make() -> Certificate:
+        folder = tmp_path_factory.mktemp("certificate")
+        made = Certificate(str(folder / "cert.pem"), str(folder / "key.pem"))
+        command = f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+        files = ["-keyout", made.keyfile, "-out", made.certfile]
+        subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+        return made
+
+    return make
+
+
 class Server(NamedTuple):
     """A running server: its address, the front's process id and what it has written to standard error so far."""
 
@@ -30,7 +56,8 @@ class Server(NamedTuple):
 
 @contextmanager
 def running_server(log: Path, *options: str) -> Iterator[Server]:
-    command = [str(Path(sys.executable).with_name("triolet")), "serve", "--port", "0", *options]
+    port = () if "--uds" in options else ("--port", "0")
+    command = [str(Path(sys.executable).with_name("triolet")), "serve", *port, *options]
     with (
         log.open("wb") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

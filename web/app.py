@@ -44,11 +44,9 @@ def create_app(engine: "Engine") -> Application:
     _name_requests(app)
     keys = auth.Keys(engine.settings.api_keys)
     auth.register(app, keys)
-    http_errors = metrics.HttpErrors()
-    errors.register(app, http_errors)
-    metrics.register(app, http_errors)
+    errors.register(app, engine.gateway.accounts.http_errors)
     websocket.register(app, keys)
-    for part in (chat_completions, completions, explain, models, tokenize, health, openapi, page_files):
+    for part in (chat_completions, completions, explain, models, tokenize, health, metrics, openapi, page_files):
         part.register(app)
     return app
 

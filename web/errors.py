@@ -1,6 +1,7 @@
 """Every error as a JSON body in the OpenAI shape: ours, the framework's (404, 405, 413 …), our bugs. Never HTML."""
 
 import logging
+from collections import Counter
 
 import msgspec
 from quart import request
@@ -10,7 +11,6 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from ..protocol.errors import REGISTRY, ApiError, ErrorCode
 from ..protocol.events import Failed
-from .metrics import HttpErrors
 
 log = logging.getLogger("triolet.http")
 
@@ -47,9 +47,9 @@ def unexpected(error: Exception) -> ApiError:
     return ApiError("internal_error", "The server made a mistake while handling this request; its log has the details.")
 
 
-def register(app: QuartTrio, http_errors: HttpErrors) -> None:
+def register(app: QuartTrio, http_errors: Counter[str]) -> None:
     def answer(error: ApiError) -> Response:
-        http_errors.add(error.code)
+        http_errors[error.code] += 1
         return error_response(error)
 
     @app.errorhandler(ApiError)

@@ -60,7 +60,10 @@ class Explainer:
 
     async def comment(self) -> bytes:
         """What is new since the last one; nothing when only the estimate is."""
-        found = await self._engine.explain(self._id, self._tenant)
+        try:
+            found = await self._engine.explain(self._id, self._tenant)
+        except ApiError:  # the scheduler's process did not answer in time; the next comment may know more
+            return b""
         if found is None or (self._said and found == msgspec.structs.replace(self._said, eta_ms=found.eta_ms)):
             return b""
         self._said = found

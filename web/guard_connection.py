@@ -7,6 +7,8 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
   half an HTTP/2 frame. A send may wait `send_timeout` for a client that does not read, and `abort` ends it at once.
 - Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
   hypercorn itself sends at the end of every response. The keep-alive time is the deadline of the connection's scope.
+- TLS (web/tls_session.py) is a change of bytes between the socket and the protocol: it is spoken from the first byte,
+  the handshake has HANDSHAKE_SECONDS, and what was encrypted is sent in that order or the connection ends.
 - A client that closes its side (half-close too) is gone: its handlers are cancelled. `blocked` tells the server that
   the reader is not reading, so that it looks for the hang-up by other means.
 """
@@ -15,6 +17,7 @@ import logging
 import math
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -26,15 +29,19 @@ from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
 from .direct import WRITE_CHUNK, Written
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
 from .guard_refusal import ConnectionRefused
+from .tls_context import Certificates
+from .tls_session import TlsSession
 
 log = logging.getLogger("triolet.http")
 
 RECEIVE_BYTES = 2**16
+HANDSHAKE_SECONDS = 10.0  # three round trips to the other side of the world, lost packets included
 CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
 
 
@@ -47,6 +54,7 @@ class Connection:
         state: ConnectionState,
         stream: trio.SocketStream,
         send_timeout: float,
+        certificates: Certificates | None = None,
     ) -> None:
         self.blocked = False
         self.stream = stream
@@ -55,6 +63,9 @@ class Connection:
         self._context = context
         self._state = state
         self._send_timeout = send_timeout
+        self._certificates = certificates
+        self._tls: TlsSession | None = None
+        self._early = b""  # what came in one packet with the end of the handshake
         self._scope = trio.CancelScope()
         self._send_lock = trio.Lock()
         self._idle = True  # between requests; a connection begins so
@@ -88,21 +99,72 @@ class Connection:
             self._scope.cancel()
 
     async def _converse(self) -> None:
-        client: tuple[str, int] = self.stream.socket.getpeername()[:2]
-        server: tuple[str, int] = self.stream.socket.getsockname()[:2]
-        self._state[WRITE_CHUNK] = self.write_chunk
+        if self._certificates is not None and not await self._shake_hands(TlsSession(self._certificates.context)):
+            return
         async with self._tasks:
-            self._protocol = GuardedHTTP1(
-                self._app, self._config, self._context, self._tasks, self._state, False, client, server, self._handle
-            )
+            if self._tls is not None and self._tls.protocol == "h2":
+                self._protocol = self._http2()
+                await self._protocol.initiate()
+            else:
+                self._protocol = self._http1()
             self._update(idle=True)
             await self._read()
             self._scope.cancel()  # handlers that have not noticed the end
 
+    def _http1(self) -> GuardedHTTP1:
+        self._state[WRITE_CHUNK] = self.write_chunk
+        client, server = self._addresses()
+        secure = self._tls is not None
+        return GuardedHTTP1(
+            self._app, self._config, self._context, self._tasks, self._state, secure, client, server, self._handle
+        )
+
+    def _http2(self) -> GuardedHTTP2:
+        client, server = self._addresses()
+        return GuardedHTTP2(
+            self._app,
+            self._config,
+            self._context,
+            self._tasks,
+            self._state,
+            self._tls is not None,
+            client,
+            server,
+            self._handle,
+            self._send_timeout,
+        )
+
+    def _addresses(self) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
+        """The client's and ours; a Unix socket has none."""
+        sock = self.stream.socket
+        return parse_socket_addr(sock.family, sock.getpeername()), parse_socket_addr(sock.family, sock.getsockname())
+
+    async def _shake_hands(self, session: TlsSession) -> bool:
+        """Whether TLS is spoken from here on."""
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            done = False
+            while not done:
+                try:
+                    data = await self.stream.receive_some(RECEIVE_BYTES)
+                    if not data:
+                        return False
+                    done = session.shake_hands(bytes(data))
+                except ssl.SSLError:
+                    await self._send_waiting(session.take_output())  # the alert says why
+                    raise
+                except trio.BrokenResourceError:
+                    return False
+                await self._send_waiting(session.take_output())
+            self._tls = session
+            self._early, _ = session.decrypt(b"")
+            return True
+        log.debug("connection closed: the TLS handshake took longer than %g s", HANDSHAKE_SECONDS)
+        return False
+
     async def _read(self) -> None:
         while True:
             try:
-                data = await self.stream.receive_some(RECEIVE_BYTES)
+                data = await self._receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             if not data:
@@ -111,31 +173,33 @@ class Connection:
                 continue
             self.blocked = True
             try:
-                await self._feed(RawData(bytes(data)))
+                await self._feed(RawData(data))
             except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
                 log.info("connection refused: %s", refused)
             self.blocked = False
         self.blocked = True
         await self._protocol.handle(Closed())
 
+    async def _receive(self) -> bytes:
+        """Some bytes of the client's; none at its end."""
+        early, self._early = self._early, b""
+        while not early:
+            data = bytes(await self.stream.receive_some(RECEIVE_BYTES))
+            if self._tls is None or self._closing or not data:
+                return data
+            plain, ended = self._tls.decrypt(data)
+            if answer := self._tls.take_output():
+                await self._send_all(answer)
+            if plain or ended:
+                return plain
+        return early
+
     async def _feed(self, event: RawData) -> None:
         try:
             await self._protocol.handle(event)
         except H2ProtocolAssumedError as assumed:
-            http1 = self._protocol
             del self._state[WRITE_CHUNK]
-            self._protocol = GuardedHTTP2(
-                self._app,
-                self._config,
-                self._context,
-                self._tasks,
-                self._state,
-                False,
-                http1.client,
-                http1.server,
-                self._handle,
-                self._send_timeout,
-            )
+            self._protocol = self._http2()
             await self._protocol.initiate()
             await self._protocol.handle(RawData(assumed.data))
 
@@ -168,18 +232,28 @@ class Connection:
         if self._rest or self._closing or self._scope.cancel_called:
             return "nothing"
         framed = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._tls is not None:
+            if self._send_lock.locked():
+                return "nothing"
+            framed = self._tls.encrypt(framed)
         rest = self._send_nowait(framed)
-        if len(rest) == len(framed):
+        if len(rest) == len(framed) and self._tls is None:
             return "nothing"
         self._rest = rest
         return "part" if rest else "all"
 
     async def _send(self, data: bytes) -> None:
-        rest = self._send_nowait(data)
-        if rest:
+        if self._tls is not None:
+            if self._closing:  # said already that nothing more comes
+                return
+            data = self._tls.encrypt(data)
+        await self._send_all(data)
+        await trio.lowlevel.checkpoint()
+
+    async def _send_all(self, data: bytes) -> None:
+        if rest := self._send_nowait(data):
             # Nobody can come between: an uncontended lock is taken before the first yield.
             await self._send_waiting(rest)
-        await trio.lowlevel.checkpoint()
 
     def _send_nowait(self, data: bytes) -> bytes:
         """Gives the kernel what it takes at once and returns the rest: half the cost of a `send_all` per token."""
@@ -209,6 +283,8 @@ class Connection:
         self._closing = True
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_GRACE)
         try:
+            if self._tls is not None:
+                await self._send_all(self._tls.close())
             async with self._send_lock:
                 await self.stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -21,7 +21,7 @@ def register(app: Application) -> None:
     @app.get("/health")
     @app.get("/health/ready")
     async def ready() -> Response:
-        health = engine.health()
+        health = await engine.whole_health()
         if health.ready:
             return Response(msgspec.json.encode(health), content_type="application/json")
         return error_response(ApiError("engine_unavailable", f"Not ready ({health.status}): {health.reason}"))
@@ -34,4 +34,4 @@ def register(app: Application) -> None:
 
     @app.get("/internal/ledger")
     async def ledger() -> Response:
-        return Response(msgspec.json.encode(engine.ledger()), content_type="application/json")
+        return Response(msgspec.json.encode(await engine.whole_ledger()), content_type="application/json")

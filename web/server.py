@@ -1,4 +1,4 @@
-"""Serves the application over HTTP/1.1, HTTP/2 (prior knowledge) and WebSockets until it is told to stop.
+"""Serves the application over HTTP/1.1, HTTP/2 and WebSockets, plain or in TLS, until it is told to stop.
 
 Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_server_*
 hold what is relied on. One input never ends the process (web/guard_*.py).
@@ -10,7 +10,8 @@ does not read delays nothing for longer. A WebSocket counts as in flight until i
 
 import logging
 import select
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
@@ -22,10 +23,11 @@ from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
 from .guard_connection import Connection
+from .listening import BACKLOG, url_of
+from .tls_context import Certificates
 
 log = logging.getLogger("triolet.http")
 
-BACKLOG = 1024  # connections the kernel holds for us while one step of the loop runs
 HEADER_BYTES = 16 * 1024
 WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
@@ -82,6 +84,8 @@ async def serve(
     *,
     host: str,
     port: int,
+    sockets: Sequence[socket.socket] | None = None,
+    certificates: Certificates | None = None,
     drain_timeout: float,
     send_timeout: float = 30.0,
     keep_alive_timeout: float = 30.0,
@@ -91,6 +95,7 @@ async def serve(
 ) -> None:
     """Serves until `shutdown_trigger` returns; `task_status` gets the URLs, with the port that 0 became.
 
+    `sockets` are bound already, in the place of host and port; `certificates` make it TLS, with HTTP/2 by ALPN.
     `on_drain_timeout` is to make every request in flight end by itself, soon.
     """
     config = _configuration(keep_alive_timeout)
@@ -101,9 +106,18 @@ async def serve(
     connections = Connections()
 
     async def accept(stream: trio.SocketStream) -> None:
-        await connections.run(Connection(wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout))
+        connection = Connection(
+            wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout, certificates
+        )
+        await connections.run(connection)
 
-    listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    if sockets is None:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    else:
+        listeners = [_listener(sock) for sock in sockets]
+    secure = certificates is not None
+    names = ((listener.socket.family, listener.socket.getsockname()) for listener in listeners)
+    urls = [url_of(family, address, secure=secure) for family, address in names]
     try:
         async with trio.open_nursery() as lifespan_nursery:
             await lifespan_nursery.start(lifespan.handle_lifespan)
@@ -113,7 +127,7 @@ async def serve(
                 try:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(partial(trio.serve_listeners, accept, listeners, handler_nursery=nursery))
-                        task_status.started([_url(listener) for listener in listeners])
+                        task_status.started(urls)
                         await shutdown_trigger()
                         accepting.cancel_scope.cancel()
                     await context.terminated.set()
@@ -142,6 +156,6 @@ def _configuration(keep_alive_timeout: float) -> Config:
     return config
 
 
-def _url(listener: trio.SocketListener) -> str:
-    host, port = listener.socket.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _listener(sock: socket.socket) -> trio.SocketListener:
+    sock.listen(BACKLOG)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))

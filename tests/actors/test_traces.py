@@ -99,7 +99,7 @@ def test_spans_reach_the_collector_with_their_parent_and_their_error(collector: 
         assert {child.trace_id for child in children} == {root.trace_id}
     assert set(collector.paths) == {"/v1/traces"}
     assert collector.resources[0]["service.name"] == "triolet"
-    assert (sender.exported, sender.dropped, sender.failed) == (2, 0, 0)
+    assert sender.counts == {"exported": 2, "queue_full": 0, "export_failed": 0}
 
 
 def test_a_trace_that_its_client_does_not_sample_is_not_sent(collector: Collector) -> None:
@@ -121,10 +121,10 @@ def test_what_a_held_up_collector_leaves_no_room_for_is_dropped_and_counted(
     collector.wait_for_roots(1)  # the thread waits for the answer
     for number in range(1, 7):
         sender.offer(history(f"r{number}", **ENDED))
-    assert sender.dropped == 2
+    assert sender.counts["queue_full"] == 2
     collector.answering.set()
     sender.close()
-    assert (sender.exported, sender.dropped, sender.failed) == (5, 2, 0)
+    assert sender.counts == {"exported": 5, "queue_full": 2, "export_failed": 0}
 
 
 def test_what_the_collector_refuses_is_counted(collector: Collector) -> None:
@@ -132,7 +132,7 @@ def test_what_the_collector_refuses_is_counted(collector: Collector) -> None:
     sender = Traces(collector.url + "/own/path")
     sender.offer(history(**ENDED))
     sender.close()
-    assert (sender.exported, sender.dropped, sender.failed) == (0, 0, 1)
+    assert sender.counts == {"exported": 0, "queue_full": 0, "export_failed": 1}
     assert collector.paths == ["/own/path"]
 
 

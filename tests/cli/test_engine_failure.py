@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trio
 
-from triolet.actors import engine
+from triolet.actors import front_actors
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
 from triolet.cli.serving import Serving, run_server
 from triolet.protocol.settings import EngineSettings, ServeSettings
@@ -17,7 +17,7 @@ SOON = 60.0  # seconds: only a hang takes so long
 
 
 async def test_streams_get_their_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound, crash, stop = engine.run_admission, trio.Event(), trio.Event()
+    sound, crash, stop = front_actors.run_admission, trio.Event(), trio.Event()
 
     async def doomed(*arguments: Any, **options: Any) -> None:
         async with trio.open_nursery() as nursery:
@@ -25,7 +25,7 @@ async def test_streams_get_their_last_event(monkeypatch: pytest.MonkeyPatch) -> 
             await crash.wait()
             raise RuntimeError("planted")
 
-    monkeypatch.setattr(engine, "run_admission", doomed)
+    monkeypatch.setattr(front_actors, "run_admission", doomed)
     model = EngineSettings(model=str(BUNDLED_MODEL))
     settings = ServeSettings(engine=model, served_model_name=BUNDLED_NAME, port=0)
     asked = {"prompt": "One", "max_tokens": 1800, "n": 8, "ignore_eos": True, "stream": True}

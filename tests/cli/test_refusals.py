@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from triolet.cli.options import BUNDLED_MODEL
-from triolet.cli.refusals import Refusal, refuse_missing_model, refuse_open_server, refuse_taken_port
+from triolet.cli.refusals import (
+    Refusal,
+    refuse_address,
+    refuse_certificate,
+    refuse_missing_model,
+    refuse_open_server,
+    refuse_taken_port,
+)
 from triolet.protocol.settings import EngineSettings, ServeSettings
 
 ENGINE = EngineSettings(model=str(BUNDLED_MODEL))
@@ -46,3 +53,35 @@ def test_a_taken_port_is_refused_and_a_free_one_is_not() -> None:
 
 def test_a_refusal_is_a_usage_error() -> None:
     assert Refusal("no").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"port": 9000}, "leave --host and --port out"),
+        ({"host": "0.0.0.0"}, "leave --host and --port out"),
+        ({"ssl_certfile": "cert.pem"}, "leave --ssl-certfile out"),
+        ({"uds": "x" * 108}, "107 bytes"),
+        ({"uds": __file__}, "no socket"),
+    ],
+)
+def test_a_unix_socket_is_listened_on_alone_and_where_it_can_be(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        refuse_address(ServeSettings(engine=ENGINE, **({"uds": "some.sock"} | settings)))  # type: ignore[arg-type]  # of any type
+
+
+def test_a_unix_socket_needs_no_key(tmp_path: Path) -> None:
+    refuse_address(ServeSettings(engine=ENGINE, uds=str(tmp_path / "some.sock")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ssl_keyfile": "key.pem"}, "add --ssl-certfile"),
+        ({"ssl_certfile": "no/such.pem"}, "no/such.pem: No such file"),
+        ({"ssl_certfile": __file__}, "test_refusals.py"),
+    ],
+)
+def test_files_that_are_no_certificate_are_refused(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        refuse_certificate(ServeSettings(engine=ENGINE, **settings))  # type: ignore[arg-type]  # of any type

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from triolet.protocol import messages, steps
+from triolet.protocol import fronts, messages, steps
 from triolet.protocol.errors import REGISTRY, ApiError, ErrorCode
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token, Usage
 from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt, TokenPrompt
@@ -39,6 +39,8 @@ UNIONS = {
     "to worker": steps.ToWorker,
     "from worker": steps.FromWorker,
     "stream event": StreamEvent,
+    "to front": fronts.ToFront,
+    "from front": fronts.FromFront,
 }
 
 

@@ -54,11 +54,6 @@ class Health(NamedTuple):
     reason: str
 
 
-class Metrics:
-    def render(self) -> bytes:
-        return b"triolet_up 1\n"
-
-
 class ScriptedEngine:
     """An engine as the web sees it. `script` is run for every request; `requests` are those that came."""
 
@@ -67,7 +62,6 @@ class ScriptedEngine:
         self.model_name = "tiny"
         self.created = 1_700_000_000
         self.ready: Ready | None = READY
-        self.metrics = Metrics()
         self.state = Health(True, "ready", "")
         self.requests: list[Generate] = []
         self.standing: Standing | None = None  # of every request
@@ -77,6 +71,7 @@ class ScriptedEngine:
         to_tokenizer, self._from_web = trio.open_memory_channel[ToTokenizer](16)
         to_scheduler, self._from_gateway = trio.open_memory_channel[ToScheduler](1000)
         self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler)
+        self._http_errors = self.gateway.accounts.http_errors
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -105,7 +100,14 @@ class ScriptedEngine:
     def health(self) -> Health:
         return self.state
 
-    def ledger(self) -> dict[str, int]:
+    async def whole_health(self) -> Health:
+        return self.state
+
+    async def whole_metrics(self) -> bytes:
+        lines = [f'triolet_http_errors_total{{code="{code}"}} {count}' for code, count in self._http_errors.items()]
+        return "\n".join(lines).encode()
+
+    async def whole_ledger(self) -> dict[str, int]:
         return {"requests": self.gateway.live_requests}
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:

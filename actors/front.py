@@ -1,0 +1,278 @@
+"""The engine as one web process of several has it: the outer half here, the scheduler behind a link.
+
+The actors hold ordinary channel ends and cannot tell. What they say leaves in bundles; what comes for the detokenizer
+arrives in bundles; times cross the link in the scheduler's time. The link's end is this engine's end: every stream is
+told, and the process leaves.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from typing import Final, assert_never
+
+import msgspec
+import trio
+from msgspec import structs
+
+from ..protocol.errors import ApiError
+from ..protocol.explanation import Explanation, Standing
+from ..protocol.fronts import (
+    Answer,
+    Ask,
+    ChoiceOpened,
+    Drain,
+    ForFront,
+    FromFrontActors,
+    FrontReady,
+    Mail,
+    OpenFront,
+    Question,
+    ReloadCertificate,
+    Texts,
+    ToFront,
+    WorkerNews,
+)
+from ..protocol.messages import Admit, Cancel, OpenChoice, ToDetokenizer, ToScheduler
+from ..protocol.steps import Ping, Pong, Ready
+from .engine import Engine
+from .front_actors import FrontActors
+from .ledger import Ledger
+from .link import Link
+from .metrics import render_report
+from .post import Post
+from .reports import FrontReport, ServerReport, own_figures, whole_ledger
+from .tokenizer import TokenizerLane, read_text_tokenizer
+from .traces import open_traces
+from .worker_status import Health, WorkerStatus
+
+_TEXTS: Final = 64  # as in core.py
+_BUNDLE: Final = 256  # messages in a frame
+ASK_SECONDS: Final = 2.0  # for the whole server's figures; each front has one of them
+DECODER: Final = msgspec.msgpack.Decoder[ToFront](ToFront)
+_SERVER: Final = msgspec.msgpack.Decoder(ServerReport)
+_HEALTH: Final = msgspec.msgpack.Decoder(Health)
+_STANDING: Final = msgspec.msgpack.Decoder[Standing | None](Standing | None)
+_EXPLANATION: Final = msgspec.msgpack.Decoder[Explanation | None](Explanation | None)
+
+Explain = Callable[[str, str], Awaitable[Explanation | None]]
+
+
+class SchedulerLost(Exception):
+    """The scheduler's process has ended."""
+
+
+class FrontLink:
+    """This end of the link: bundles, questions and the worker's news."""
+
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        link: Link[ToFront],
+        opening: OpenFront,
+        *,
+        on_drain: Callable[[], None],
+        on_reload: Callable[[], None],
+    ) -> None:
+        self.status = WorkerStatus()
+        self.to_scheduler, self._outgoing = trio.open_memory_channel[ToScheduler](float("inf"))  # bounded by its use
+        self._to_texts, self.texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
+        self.held_open = (self._outgoing.clone(), self.texts.clone())  # as in core.py
+        self._link = link
+        self._post = Post(stream)
+        self._on_drain = on_drain
+        self._on_reload = on_reload
+        self._shift = opening.clock - (trio.current_time() - time.perf_counter())
+        self._admitted: dict[str, Admit] = {}  # what `ChoiceOpened` leaves out, while the request lives
+        self._ready = trio.Event()
+        self._numbers = count(1)
+        self._asked: dict[int, tuple[trio.Event, list[bytes]]] = {}
+        self._report: Callable[[], FrontReport] | None = None
+        self._explain: Explain | None = None
+
+    def answer_with(self, report: Callable[[], FrontReport], explain: Explain) -> None:
+        self._report = report
+        self._explain = explain
+
+    async def run(self) -> None:
+        """Until the scheduler's process ends: raises SchedulerLost."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._post.run)
+                nursery.start_soon(self._bundle)
+                await self._receive(nursery)
+        except* (trio.EndOfChannel, trio.BrokenResourceError):
+            raise SchedulerLost("the scheduler's process has ended") from None
+
+    async def wait_ready(self) -> Ready:
+        """For the first worker."""
+        await self._ready.wait()
+        assert self.status.ready is not None
+        return self.status.ready
+
+    def say_ready(self, urls: tuple[str, ...]) -> None:
+        self._post.send_nowait(FrontReady(urls=urls))
+
+    async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes:
+        """Raises ApiError (503) when no answer comes in time."""
+        number, answered = next(self._numbers), trio.Event()
+        body: list[bytes] = []
+        self._asked[number] = answered, body
+        self._post.send_nowait(Ask(number=number, question=question, id=id, tenant=tenant))
+        with trio.move_on_after(ASK_SECONDS):
+            await answered.wait()
+        self._asked.pop(number, None)
+        if not body:
+            text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
+            raise ApiError("engine_unavailable", text, retry_after=2)
+        return body[0]
+
+    async def _bundle(self) -> None:
+        """Everything that waits in one frame, up to a request: its prompts may be megabytes."""
+        async with self._outgoing as outgoing:
+            async for first in outgoing:
+                bundle = [self._outbound(first)]
+                try:
+                    while not isinstance(bundle[-1], Admit) and len(bundle) < _BUNDLE:
+                        bundle.append(self._outbound(outgoing.receive_nowait()))
+                except (trio.WouldBlock, trio.EndOfChannel):
+                    pass
+                self._post.send_nowait(Mail(messages=tuple(bundle)))
+                await self._post.wait_sent()
+
+    def _outbound(self, message: ToScheduler) -> FromFrontActors:
+        assert isinstance(message, FromFrontActors), message
+        if isinstance(message, Admit):
+            request = message.request
+            self._admitted[request.id] = message
+            due = None if request.deadline is None else request.deadline + self._shift
+            request = structs.replace(request, arrival_time=request.arrival_time + self._shift, deadline=due)
+            return structs.replace(message, request=request)
+        if isinstance(message, Cancel):  # the gateway's last word on every request
+            self._admitted.pop(message.id, None)
+        return message
+
+    async def _receive(self, nursery: trio.Nursery) -> None:
+        while True:
+            message = await self._link.receive()
+            match message:
+                case Texts(texts=texts):
+                    for text in texts:
+                        if (said := self._inbound(text)) is not None:
+                            await self._to_texts.send(said)
+                case WorkerNews():
+                    self._take_news(message)
+                case Ask(number=number, question="explain"):
+                    nursery.start_soon(self._answer, message)
+                case Ask(number=number):
+                    if self._report is not None:
+                        self._post.send_nowait(Answer(number=number, body=msgspec.msgpack.encode(self._report())))
+                case Answer(number=number, body=body):
+                    if number in self._asked:  # otherwise it came late
+                        answered, bodies = self._asked[number]
+                        bodies.append(body)
+                        answered.set()
+                case Drain():
+                    self._on_drain()
+                case ReloadCertificate():
+                    self._on_reload()
+                case Ping():
+                    self._post.send_nowait(Pong())
+                case OpenFront():
+                    raise AssertionError("a second OpenFront")
+                case _:
+                    assert_never(message)
+
+    async def _answer(self, question: Ask) -> None:
+        """Why a request waits; nothing where it is not this front's, or the scheduler does not answer in time."""
+        found = None
+        if self._explain is not None:
+            with suppress(ApiError):
+                found = await self._explain(question.id, question.tenant)
+        self._post.send_nowait(Answer(number=question.number, body=msgspec.msgpack.encode(found)))
+
+    def _inbound(self, text: ForFront) -> ToDetokenizer | None:
+        if not isinstance(text, ChoiceOpened):
+            return text
+        admit = self._admitted.get(text.id)
+        if admit is None:
+            return None  # it has just ended
+        prompt = admit.prompts[text.index // admit.request.n]
+        return OpenChoice(request=admit.request, index=text.index, prompt=prompt, cached_tokens=text.cached_tokens)
+
+    def _take_news(self, news: WorkerNews) -> None:
+        self.status.ready = news.ready
+        if news.state != "ready":
+            self.status.lose(news.state, news.reason)
+        elif news.ready is not None:
+            self.status.set_ready(news.ready, trio.current_time())
+            self._ready.set()
+
+
+class FrontEngine(Engine):
+    """The engine that the web of this process holds."""
+
+    def __init__(self, opening: OpenFront, actors: FrontActors, link: FrontLink, lane: TokenizerLane) -> None:
+        super().__init__(
+            opening.settings,
+            gateway=actors.gateway,
+            accounts=actors.accounts,
+            state=None,
+            status=link.status,
+            lane=lane,
+        )
+        self._link = link
+        link.answer_with(
+            lambda: FrontReport(
+                live=actors.gateway.live_requests, accounts=actors.accounts.figures(), process=own_figures()
+            ),
+            super().explain,
+        )
+
+    def health(self) -> Health:
+        """As far as this process knows: whether the worker makes progress, the scheduler's process is asked."""
+        if self.draining or self._status.state != "ready":
+            return super().health()
+        return Health(ready=True, status="ready", reason="")
+
+    async def whole_health(self) -> Health:
+        return super().health() if self.draining else _HEALTH.decode(await self._link.ask("health"))
+
+    async def whole_ledger(self) -> Ledger:
+        return whole_ledger(_SERVER.decode(await self._link.ask("server")))
+
+    async def whole_metrics(self) -> bytes:
+        return render_report(_SERVER.decode(await self._link.ask("server")), self.vllm_model)
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        """Also of requests that came by way of another front."""
+        found = await super().explain(wanted, tenant)
+        return found or _EXPLANATION.decode(await self._link.ask("explain", wanted, tenant))
+
+    async def _standing(self, id: str) -> Standing | None:
+        found: Standing | None = _STANDING.decode(await self._link.ask("standing", id))
+        return found
+
+
+async def run_front(
+    link: FrontLink, opening: OpenFront, *, task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run this process's half of the engine until cancelled; started with it. Raises SchedulerLost."""
+    traces = await trio.to_thread.run_sync(open_traces, opening.settings.otlp_endpoint)
+    actors = FrontActors(
+        opening.settings, scheduler=link.to_scheduler, status=link.status, process=opening.process, traces=traces
+    )
+    last_word = ApiError("shutting_down", "the server was stopped before this request ended")
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            text = await read_text_tokenizer(opening.settings.engine.model)
+            lane = actors.start(nursery, link.texts, text, await link.wait_ready())
+            task_status.started(FrontEngine(opening, actors, link, lane))
+    except Exception:
+        last_word = ApiError("engine_error", "the engine failed; the server's log says how")
+        raise
+    finally:
+        await actors.end(last_word)
+        for end in link.held_open:
+            end.close()

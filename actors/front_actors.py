@@ -1,0 +1,79 @@
+"""The engine's outer half, wired: what stands between the web and a scheduler, wherever that runs.
+
+gateway -> tokenizer -> admission -> to_scheduler
+           texts -> detokenizer -> gateway (outboxes)
+"""
+
+from functools import partial
+from typing import Final
+
+import trio
+
+from ..protocol.errors import ApiError
+from ..protocol.messages import ToAdmission, ToDetokenizer, ToScheduler, ToTokenizer
+from ..protocol.settings import ServeSettings
+from ..protocol.steps import Ready
+from .accounts import Accounts
+from .admission import run_admission
+from .detokenizer import run_detokenizer
+from .gateway import Gateway
+from .text_tokenizer import TextTokenizer
+from .tokenizer import TokenizerLane, run_tokenizer
+from .traces import Traces
+from .worker_status import WorkerStatus
+
+_TOKENIZED: Final = 16  # one batch of the tokenizer
+
+
+class FrontActors:
+    """Gateway, tokenizer, admission and detokenizer."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        *,
+        scheduler: trio.MemorySendChannel[ToScheduler],
+        status: WorkerStatus,
+        process: str | None = None,
+        traces: Traces | None = None,
+    ) -> None:
+        self.accounts = Accounts()
+        if traces is not None:
+            self.accounts.traces = traces.counts
+        self._traces = traces
+        self._scheduler = scheduler
+        # As many as there are places: `submit` never finds it full before the house is.
+        to_tokenizer, self._requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
+        self._to_admission, self._tokenized = trio.open_memory_channel[ToAdmission](_TOKENIZED)
+        self._held_open = self._requests.clone()  # as in core.py
+        self.gateway = Gateway(
+            settings.limits,
+            tokenizer=to_tokenizer,
+            scheduler=scheduler.clone(),
+            worker=status,
+            accounts=self.accounts,
+            several_tenants=len(settings.api_keys) > 1,
+            process=process,
+            on_end=traces.offer if traces is not None else None,
+        )
+
+    def start(
+        self, nursery: trio.Nursery, texts: trio.MemoryReceiveChannel[ToDetokenizer], text: TextTokenizer, ready: Ready
+    ) -> TokenizerLane:
+        """Run them in `nursery`."""
+        gateway, lane = self.gateway, TokenizerLane(text, ready)
+        nursery.start_soon(partial(run_tokenizer, self._requests, self._to_admission, lane=lane, gateway=gateway))
+        nursery.start_soon(
+            partial(run_admission, self._tokenized, ready=ready, gateway=gateway, scheduler=self._scheduler.clone())
+        )
+        nursery.start_soon(partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=self._scheduler))
+        return lane
+
+    async def end(self, last_word: ApiError) -> None:
+        """Whatever ends the engine, every stream gets its terminal event; its writer may still be there."""
+        self.gateway.refuse_new("shutting_down", "the engine has stopped")
+        self.gateway.fail_all(last_word)
+        self._held_open.close()
+        if self._traces is not None:
+            with trio.CancelScope(shield=True):  # for traces.FLUSH_SECONDS at most
+                await trio.to_thread.run_sync(self._traces.close)

@@ -1,0 +1,110 @@
+"""A command's process: its log, its signals, its exit codes. Knows neither engine nor web.
+
+The first SIGTERM or SIGINT drains: no new request, running answers get the drain timeout. The second ends them at once.
+Either way the process has left a known time later, whatever hangs.
+"""
+
+import errno
+import logging
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar, cast
+
+import click
+import trio
+
+from ..actors.load_error import EngineLoadError
+from ..protocol.settings import ServeSettings
+from .refusals import Refusal
+
+# Cancelling, closing sockets and ending the worker take well under a second; beyond this something hangs for good.
+EXIT_MARGIN: Final = 10.0
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def log_to_stderr() -> None:
+    """A line per request of ours; of libraries only warnings."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("triolet").setLevel(logging.INFO)
+
+
+def exit_after(seconds: float) -> None:
+    """End the process then, from a thread that no stuck task, lock or shielded scope can hold up."""
+    timer = threading.Timer(seconds, os._exit, args=[1])
+    timer.daemon = True
+    timer.start()
+
+
+def heeded_signals(settings: ServeSettings) -> tuple[signal.Signals, ...]:
+    """SIGHUP has a meaning only where there is a certificate to read again; elsewhere it ends the process as ever."""
+    reload = (signal.SIGHUP,) if settings.ssl_certfile is not None else ()
+    return (signal.SIGTERM, signal.SIGINT, *reload)
+
+
+async def run_until_signalled(
+    settings: ServeSettings,
+    run: Callable[..., Awaitable[None]],
+    *,
+    reload: Callable[[], object] | None,
+    on_serving: Callable[[list[str]], None],
+    on_drain: Callable[[], None],
+) -> None:
+    """`run(stop)`, started with its URLs, under the process's signals; `reload` is what SIGHUP does."""
+    stop = trio.Event()
+    serving = False
+    with trio.open_signal_receiver(*heeded_signals(settings)) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch_signals() -> None:
+                async for number in signals:
+                    if number == signal.SIGHUP:
+                        assert reload is not None
+                        reload()
+                    elif serving and not stop.is_set():
+                        stop.set()
+                        exit_after(settings.drain_timeout + EXIT_MARGIN)
+                        on_drain()
+                    else:
+                        exit_after(EXIT_MARGIN)
+                        nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch_signals)
+            async with trio.open_nursery() as server:
+                urls: list[str] = await server.start(partial(run, stop))
+                serving = True
+                on_serving(urls)
+            nursery.cancel_scope.cancel()
+
+
+def run_or_refuse(main: Callable[[], Awaitable[None]]) -> None:
+    """Run a command's async half. What the user can remedy, a model or an address, becomes a refusal."""
+    refusal: click.ClickException | None = None
+    interrupted = False
+    try:
+        trio.run(main)
+    except* click.ClickException as group:
+        refusal = _first(group)
+    except* EngineLoadError as group:
+        refusal = Refusal(str(_first(group)))
+    except* OSError as group:
+        # The only address that is bound is the server's own; every other OSError is a bug and keeps its traceback.
+        if (error := _first(group)).errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise
+        refusal = Refusal(f"cannot listen there: {error.strerror}; take another --host or --port")
+    except* KeyboardInterrupt:
+        interrupted = True
+    if refusal is not None:
+        raise refusal
+    if interrupted:
+        raise click.Abort
+
+
+def _first(group: BaseExceptionGroup[_Error]) -> _Error:
+    error = group.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return _first(cast("BaseExceptionGroup[_Error]", error))
+    return error

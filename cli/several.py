@@ -1,0 +1,116 @@
+"""The server's life with several web processes: the scheduler and its worker here, the web in processes of its own.
+
+This process holds no web. Its loop then has nothing to do but to plan steps and pass on text, one frame for each front
+and step, and no client can slow it down; a front is the same program as a server of one process, less its scheduler.
+"""
+
+import socket
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import trio
+
+from ..actors.core import Core
+from ..actors.fronts import Fronts
+from ..actors.gateway import process_name
+from ..actors.inline import run_inline
+from ..actors.supervisor import run_supervisor
+from ..actors.worker_process import WorkerProcess
+from ..protocol.settings import ServeSettings
+from ..protocol.steps import LoadProgress, Ready
+from ..web.listening import BACKLOG, bind_tcp, unix_socket
+from .process import run_until_signalled
+
+FRONT_MODULE: Final = "triolet.cli.front"
+LEAVE_SECONDS: Final = 3.0  # that the fronts get beyond the drain timeout: last words, then closing
+
+
+@contextmanager
+def shared_listeners(settings: ServeSettings) -> Generator[Callable[[], Sequence[socket.socket]]]:
+    """A maker of the sockets of one more front.
+
+    Of a TCP port each has its own (SO_REUSEPORT), and the kernel gives a dead one's connections to the others. A Unix
+    socket has one queue; whoever is free takes from it.
+    """
+    if settings.uds is not None:
+        with unix_socket(settings.uds) as sock:
+            yield lambda: [sock.dup()]
+        return
+    reserved = bind_tcp(settings.host, settings.port, shared=True)  # not listened on: it keeps the port's number
+    try:
+        port: int = reserved[0].getsockname()[1]
+
+        def listen() -> list[socket.socket]:
+            sockets = bind_tcp(settings.host, port, shared=True)
+            for sock in sockets:
+                sock.listen(BACKLOG)
+            return sockets
+
+        yield listen
+    finally:
+        for sock in reserved:
+            sock.close()
+
+
+async def run_fronts(
+    settings: ServeSettings,
+    stop: trio.Event,
+    *,
+    worker: WorkerProcess | None = None,
+    on_progress: Callable[[LoadProgress], None],
+    on_ready: Callable[[Ready], None] = lambda ready: None,
+    on_fronts: Callable[[Fronts], None] = lambda fronts: None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Load, serve until `stop` is set, drain, return; started with the URLs."""
+    core = Core(settings)
+    run_worker = run_inline if settings.inline else partial(run_supervisor, first=worker)
+    try:
+        with shared_listeners(settings) as listen:
+            async with trio.open_nursery() as nursery:
+                fronts = Fronts(settings, core, module=FRONT_MODULE, name=process_name(), listen=listen)
+                on_fronts(fronts)
+                ended = trio.Event()
+
+                async def run_until_drained(*, task_status: trio.TaskStatus[None]) -> None:
+                    await fronts.run(task_status=task_status)
+                    ended.set()
+
+                async def load() -> None:
+                    on_ready(await core.start(nursery, run_worker, on_progress))
+
+                async with trio.open_nursery() as loading:
+                    loading.start_soon(load)
+                    loading.start_soon(nursery.start, run_until_drained)
+                task_status.started(list(fronts.urls))
+                await stop.wait()
+                fronts.begin_drain()
+                with trio.move_on_after(settings.drain_timeout + LEAVE_SECONDS):
+                    await ended.wait()
+                nursery.cancel_scope.cancel()
+    finally:
+        core.close()
+
+
+async def serve_several_until_signalled(
+    settings: ServeSettings,
+    worker: WorkerProcess | None,
+    *,
+    on_progress: Callable[[LoadProgress], None],
+    on_ready: Callable[[Ready], None],
+    on_serving: Callable[[list[str]], None],
+    on_drain: Callable[[], None],
+) -> None:
+    """`run_fronts` with the process's signals."""
+    running: list[Fronts] = []
+
+    def reload() -> None:
+        for fronts in running:
+            fronts.reload_certificate()
+
+    run = partial(
+        run_fronts, settings, worker=worker, on_progress=on_progress, on_ready=on_ready, on_fronts=running.append
+    )
+    await run_until_signalled(settings, run, reload=reload, on_serving=on_serving, on_drain=on_drain)

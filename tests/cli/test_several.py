@@ -1,0 +1,252 @@
+"""Several web processes before one scheduler: the same texts, and what is left when one of the processes dies.
+
+The scheduler's process is the test's own; worker and web processes are real, and so are the clients.
+"""
+
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import trio
+from msgspec import structs
+from prometheus_client.parser import text_string_to_metric_families
+
+from triolet.actors import front_line
+from triolet.actors.division import owner
+from triolet.actors.fronts import Fronts
+from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
+from triolet.cli.several import run_fronts
+from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+
+SOON = 60.0  # seconds: only a hang takes so long
+LONG = {"prompt": "One", "max_tokens": 400, "ignore_eos": True, "temperature": 0, "stream": True}
+SETTINGS = ServeSettings(
+    engine=EngineSettings(model=str(BUNDLED_MODEL), threads=1, kv_cache_memory=64 << 20),
+    served_model_name=BUNDLED_NAME,
+    port=0,
+    web_processes=2,
+    drain_timeout=SOON,
+)
+
+
+class House(NamedTuple):
+    url: str
+    fronts: Fronts
+    stop: trio.Event
+    workers: list[int]  # its process
+
+
+@asynccontextmanager
+async def running(settings: ServeSettings) -> AsyncGenerator[House]:
+    """The server for the length of a block, drained at its end; nothing of it is left."""
+    running: list[Fronts] = []
+    workers: list[int] = []
+    stop = trio.Event()
+    with trio.fail_after(2 * SOON):
+        async with trio.open_nursery() as nursery:
+            start = partial(
+                run_fronts,
+                settings,
+                stop,
+                on_progress=lambda progress: None,
+                on_ready=lambda ready: workers.append(ready.pid),
+                on_fronts=running.append,
+            )
+            urls: list[str] = await nursery.start(start)
+            pids = list(running[0].pids.values())
+            assert len(pids) == settings.web_processes
+            yield House(urls[0], running[0], stop, workers)
+            stop.set()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+class Stream:
+    """One streamed answer on a connection of its own."""
+
+    def __init__(self) -> None:
+        self.front = ""
+        self.status = 0
+        self.text = ""
+        self.events = 0
+        self.last: dict[str, Any] | str = ""
+        self.flowing = trio.Event()
+        self.broken = False
+
+    async def read(self, url: str, asked: dict[str, Any]) -> None:
+        try:
+            async with (
+                httpx.AsyncClient(base_url=url, timeout=SOON, verify=False) as client,
+                client.stream("POST", "/v1/completions", json=asked) as response,
+            ):
+                self.status = response.status_code
+                async for line in response.aiter_lines():
+                    self._take(line.removeprefix("data: "))
+        except (httpx.RemoteProtocolError, httpx.ReadError):
+            self.broken = True
+        finally:
+            self.flowing.set()
+
+    def _take(self, data: str) -> None:
+        if not data:
+            return
+        self.last = data if data == "[DONE]" else json.loads(data)
+        if isinstance(self.last, dict) and "choices" in self.last:
+            self.events += 1
+            self.front = owner(self.last["id"].removeprefix("cmpl-"))
+            self.text += self.last["choices"][0]["text"]
+            if self.events == 3:
+                self.flowing.set()
+
+
+async def open_streams(nursery: trio.Nursery, house: House, count: int = 8, **changes: Any) -> list[Stream]:
+    """Streams that flow, some at each front: the kernel chooses by the client's port."""
+    streams = [Stream() for _ in range(count)]
+    for stream in streams:
+        nursery.start_soon(stream.read, house.url, LONG | changes)
+    for stream in streams:
+        await stream.flowing.wait()
+    while len({stream.front for stream in streams}) < 2:  # one chance in 128 with eight of them
+        streams.append(Stream())
+        nursery.start_soon(streams[-1].read, house.url, LONG | changes)
+        await streams[-1].flowing.wait()
+    return streams
+
+
+async def get(house: House, path: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=house.url, timeout=SOON, verify=False) as client:
+        return (await client.get(path)).raise_for_status()
+
+
+async def metrics(house: House) -> dict[str, float]:
+    text = (await get(house, "/metrics")).text
+    families = text_string_to_metric_families(text)
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
+async def until(condition: Callable[[dict[str, Any]], bool], house: House) -> None:
+    """Until the ledger is so."""
+    while not condition((await get(house, "/internal/ledger")).json()):
+        await trio.sleep(0.01)
+
+
+def nothing_is_held(ledger: dict[str, Any]) -> bool:
+    blocks = ledger["kv_blocks"]
+    assert blocks["free"] + blocks["cached"] + blocks["owned"] == blocks["total"]
+    return bool(ledger["requests"] == blocks["owned"] == 0)
+
+
+@pytest.fixture(scope="module")
+def text(server) -> str:
+    """What the server of one process says."""
+    whole = httpx.post(f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=SOON, verify=False)
+    answer: str = whole.json()["choices"][0]["text"]
+    assert answer
+    return answer
+
+
+async def test_every_front_says_the_same_and_any_of_them_speaks_for_all(text: str) -> None:
+    async with running(SETTINGS) as house, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as first:
+            streams = await open_streams(first, house)
+            ledger = (await get(house, "/internal/ledger")).json()
+            assert ledger["requests"] > 0
+            assert ledger["children"] == 3
+        assert {stream.text for stream in streams} == {text}
+        assert {stream.last for stream in streams} == {"[DONE]"}
+        assert {stream.front for stream in streams} == set(house.fronts.pids)
+        await until(nothing_is_held, house)
+        seen = [await metrics(house) for _ in range(8)]
+        assert {figures["triolet_requests_accepted_total"] for figures in seen} == {len(streams)}
+        assert {figures["triolet_time_to_first_token_seconds_count"] for figures in seen} == {len(streams)}
+        assert seen[0]["triolet_generation_tokens_total"] == 400 * len(streams)
+        assert (await get(house, "/health/ready")).json()["status"] == "ready"
+        last = await open_streams(nursery, house)
+        house.stop.set()  # what runs may finish
+    assert {(stream.text, stream.last) for stream in last} == {(text, "[DONE]")}
+
+
+async def test_a_front_that_is_killed_takes_its_own_streams_and_no_other(text: str) -> None:
+    async with running(SETTINGS) as house:
+        async with trio.open_nursery() as nursery:
+            streams = await open_streams(nursery, house)
+            before = await metrics(house)
+            doomed = streams[0].front
+            os.kill(house.fronts.pids[doomed], signal.SIGKILL)
+        for stream in streams:
+            if stream.front == doomed:
+                assert stream.broken
+            else:
+                assert (stream.text, stream.last) == (text, "[DONE]")
+        await until(nothing_is_held, house)
+        while len(house.fronts.pids) < 2 or doomed in house.fronts.pids:
+            await trio.sleep(0.01)
+        after = await metrics(house)
+        assert after["triolet_requests_accepted_total"] >= before["triolet_requests_accepted_total"] == len(streams)
+        assert after["triolet_web_process_restarts_total"] == 1
+        async with trio.open_nursery() as nursery:
+            again = await open_streams(nursery, house)
+        assert {stream.text for stream in again} == {text}
+
+
+async def test_the_streams_of_all_fronts_outlive_the_worker(text: str) -> None:
+    async with running(SETTINGS) as house:
+        async with trio.open_nursery() as nursery:
+            streams = await open_streams(nursery, house)
+            os.kill(house.workers[0], signal.SIGKILL)
+        assert {(stream.text, stream.last) for stream in streams} == {(text, "[DONE]")}
+        await until(nothing_is_held, house)
+        assert (await metrics(house))["triolet_worker_restarts_total"] == 1
+
+
+async def test_a_front_that_stands_still_holds_nobody_up_and_is_replaced(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_line, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(front_line, "SILENCE_SECONDS", 1.0)
+    async with running(SETTINGS) as house:
+        async with trio.open_nursery() as nursery:
+            streams = await open_streams(nursery, house)
+            stopped = streams[0].front
+            os.kill(house.fronts.pids[stopped], signal.SIGSTOP)
+        for stream in streams:
+            if stream.front != stopped:
+                assert (stream.text, stream.last) == (text, "[DONE]")
+        while stopped in house.fronts.pids or len(house.fronts.pids) < 2:
+            await trio.sleep(0.01)
+        await until(nothing_is_held, house)
+
+
+async def test_the_places_are_divided_and_the_sum_holds() -> None:
+    settings = structs.replace(SETTINGS, limits=LimitSettings(max_requests=3))
+    async with running(settings) as house, trio.open_nursery() as nursery:
+        held: list[Stream] = []
+        refused = 0
+        while len(held) < 3 or refused < 3:
+            stream = Stream()
+            nursery.start_soon(stream.read, house.url, LONG | {"max_tokens": 1800})
+            await stream.flowing.wait()
+            refused += stream.status == 429
+            held += [stream] * (stream.status == 200)
+            assert (await get(house, "/internal/ledger")).json()["requests"] <= 3
+            if any(stream.last == "[DONE]" for stream in held):  # on a fast machine they end meanwhile
+                held = [stream for stream in held if stream.last != "[DONE]"]
+        parts = [sum(stream.front == name for stream in held) for name in house.fronts.pids]
+        assert sorted(parts) == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_drain_timeout_ends_is_told_so() -> None:
+    async with running(structs.replace(SETTINGS, drain_timeout=0.0)) as house, trio.open_nursery() as nursery:
+        streams = await open_streams(nursery, house, max_tokens=1800)
+        house.stop.set()
+    for stream in streams:
+        assert isinstance(stream.last, dict)
+        assert stream.last["error"]["code"] == "shutting_down"
