@@ -70,7 +70,8 @@ async def test_a_request_in_a_crowd_is_told_why_it_waits(house: House) -> None:
         assert found["blocked_on"]["kind"] in ("order", "rows")
         assert {found["blocked_on"][name] for name in ("need", "free", "total")} == {1, 0, 2}
         assert found["blocked_on"]["holders"] == {"running": 2, "parked": 0, "yours": 2}
-        assert found["tenant"] == {"used": found["tenant"]["used"], "limit": 1024}
+        assert found["tenant"]["limit"] == 1024
+        assert 3 <= found["tenant"]["used"] <= AHEAD + 1
     assert rest[-1] == "data: [DONE]"
     timeline = ended["timeline"]
     assert ended["state"] == "finished"
