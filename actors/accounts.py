@@ -7,11 +7,13 @@ from msgspec import Struct
 
 from ..protocol.fronts import HistogramFigures
 from .histogram import Histogram
+from .history import History
 
 # Seconds. A small model answers its first token in milliseconds, a large one on a CPU in a minute; the ratios between
 # neighbours (2 to 2.5) keep the error of a quantile read from a bucket below that of the next measurement.
 FIRST_TOKEN_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BETWEEN_TOKENS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+TOKEN_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 REQUEST_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -41,10 +43,26 @@ class Accounts:
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.http_errors: Counter[str] = Counter()  # by code, also those of requests that never came this far
+        self.traces: Counter[str] = Counter()  # what became of ended requests' spans; empty without traces
         self.queue_time = Histogram(FIRST_TOKEN_BOUNDS)
         self.first_token = Histogram(FIRST_TOKEN_BOUNDS)
         self.between_tokens = Histogram(BETWEEN_TOKENS_BOUNDS)
         self.request_time = Histogram(REQUEST_BOUNDS)
+        self.prefill_time = Histogram(FIRST_TOKEN_BOUNDS)
+        self.decode_time = Histogram(REQUEST_BOUNDS)
+        self.prompt_length = Histogram(TOKEN_BOUNDS)
+        self.answer_length = Histogram(TOKEN_BOUNDS)
+
+    def observe_end(self, history: History, now: float) -> None:
+        """The times and lengths of a request that has ended; phases that it never reached are left out."""
+        self.request_time.observe(now - history.arrival)
+        if history.tokenized is not None:
+            self.prompt_length.observe(history.usage.prompt_tokens)
+        if history.first_token is not None:
+            self.answer_length.observe(history.usage.completion_tokens)
+            self.decode_time.observe(now - history.first_token)
+            if history.started is not None:
+                self.prefill_time.observe(history.first_token - history.started)
 
     def statistics(self, live: int) -> GatewayStatistics:
         return GatewayStatistics(

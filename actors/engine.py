@@ -14,11 +14,13 @@ from functools import partial
 import trio
 
 from ..protocol.errors import ApiError
+from ..protocol.explanation import Explanation, Standing
 from ..protocol.requests import Prompt
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import LoadProgress, Ready
 from .accounts import Accounts
 from .core import Core
+from .explain import explain
 from .front_actors import FrontActors
 from .gateway import Gateway
 from .inline import run_inline
@@ -30,6 +32,7 @@ from .scheduler_statistics import SchedulerStatistics
 from .supervisor import run_supervisor
 from .text_tokenizer import TextTokenizer
 from .tokenizer import TokenizerLane, read_text_tokenizer
+from .traces import open_traces
 from .worker_process import WorkerProcess
 from .worker_status import Health, WorkerStatus
 
@@ -53,6 +56,7 @@ class Engine:
         self.settings = settings
         self.gateway = gateway
         self.model_name = model_name(settings)
+        self.vllm_model = self.model_name if settings.metric_aliases == "vllm" else None  # of the aliases in /metrics
         self.created = int(time.time())
         self._state = state
         self._status = status
@@ -64,6 +68,7 @@ class Engine:
             scheduler=self.scheduler_statistics,
             worker=status,
             healthy=lambda: self.health().ready,
+            vllm_model=self.vllm_model,
         )
 
     @property
@@ -98,6 +103,19 @@ class Engine:
 
     async def whole_metrics(self) -> bytes:
         return self.metrics.render()
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        """Where a request of this tenant is and why, by its id or its X-Request-Id; None for one not known here."""
+        history = self.gateway.history(wanted, tenant)
+        if history is None:
+            return None
+        standing = await self._standing(history.id) if history.finished is None else None
+        return explain(history, standing, self.gateway.tenant_share(tenant))
+
+    async def _standing(self, id: str) -> Standing | None:
+        assert self._state is not None, "the scheduler runs in another process: ask there"
+        await trio.lowlevel.checkpoint()
+        return self._state.standing(id, trio.current_time())
 
     def scheduler_statistics(self) -> SchedulerStatistics:
         """Queues, blocks and totals at this moment, of a scheduler in this process."""
@@ -145,8 +163,9 @@ async def _run(
     on_progress: Callable[[LoadProgress], None],
     task_status: trio.TaskStatus[Engine],
 ) -> None:
+    traces = await trio.to_thread.run_sync(open_traces, settings.otlp_endpoint)  # it may import a lot
     core = Core(settings)
-    front = FrontActors(settings, scheduler=core.to_scheduler, status=core.status)
+    front = FrontActors(settings, scheduler=core.to_scheduler, status=core.status, traces=traces)
     last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
@@ -166,7 +185,7 @@ async def _run(
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise
     finally:
-        front.end(last_word)
+        await front.end(last_word)
         core.close()
 
 

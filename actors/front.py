@@ -6,7 +6,8 @@ told, and the process leaves.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 from typing import Final, assert_never
 
@@ -15,6 +16,7 @@ import trio
 from msgspec import structs
 
 from ..protocol.errors import ApiError
+from ..protocol.explanation import Explanation, Standing
 from ..protocol.fronts import (
     Answer,
     Ask,
@@ -41,6 +43,7 @@ from .metrics import render_report
 from .post import Post
 from .reports import FrontReport, ServerReport, own_figures, whole_ledger
 from .tokenizer import TokenizerLane, read_text_tokenizer
+from .traces import open_traces
 from .worker_status import Health, WorkerStatus
 
 _TEXTS: Final = 64  # as in core.py
@@ -49,6 +52,10 @@ ASK_SECONDS: Final = 2.0  # for the whole server's figures; each front has one o
 DECODER: Final = msgspec.msgpack.Decoder[ToFront](ToFront)
 _SERVER: Final = msgspec.msgpack.Decoder(ServerReport)
 _HEALTH: Final = msgspec.msgpack.Decoder(Health)
+_STANDING: Final = msgspec.msgpack.Decoder[Standing | None](Standing | None)
+_EXPLANATION: Final = msgspec.msgpack.Decoder[Explanation | None](Explanation | None)
+
+Explain = Callable[[str, str], Awaitable[Explanation | None]]
 
 
 class SchedulerLost(Exception):
@@ -81,9 +88,11 @@ class FrontLink:
         self._numbers = count(1)
         self._asked: dict[int, tuple[trio.Event, list[bytes]]] = {}
         self._report: Callable[[], FrontReport] | None = None
+        self._explain: Explain | None = None
 
-    def report_with(self, report: Callable[[], FrontReport]) -> None:
+    def answer_with(self, report: Callable[[], FrontReport], explain: Explain) -> None:
         self._report = report
+        self._explain = explain
 
     async def run(self) -> None:
         """Until the scheduler's process ends: raises SchedulerLost."""
@@ -91,7 +100,7 @@ class FrontLink:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._post.run)
                 nursery.start_soon(self._bundle)
-                await self._receive()
+                await self._receive(nursery)
         except* (trio.EndOfChannel, trio.BrokenResourceError):
             raise SchedulerLost("the scheduler's process has ended") from None
 
@@ -104,12 +113,12 @@ class FrontLink:
     def say_ready(self, urls: tuple[str, ...]) -> None:
         self._post.send_nowait(FrontReady(urls=urls))
 
-    async def ask(self, question: Question) -> bytes:
+    async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes:
         """Raises ApiError (503) when no answer comes in time."""
         number, answered = next(self._numbers), trio.Event()
         body: list[bytes] = []
         self._asked[number] = answered, body
-        self._post.send_nowait(Ask(number=number, question=question))
+        self._post.send_nowait(Ask(number=number, question=question, id=id, tenant=tenant))
         with trio.move_on_after(ASK_SECONDS):
             await answered.wait()
         self._asked.pop(number, None)
@@ -143,7 +152,7 @@ class FrontLink:
             self._admitted.pop(message.id, None)
         return message
 
-    async def _receive(self) -> None:
+    async def _receive(self, nursery: trio.Nursery) -> None:
         while True:
             message = await self._link.receive()
             match message:
@@ -153,6 +162,8 @@ class FrontLink:
                             await self._to_texts.send(said)
                 case WorkerNews():
                     self._take_news(message)
+                case Ask(number=number, question="explain"):
+                    nursery.start_soon(self._answer, message)
                 case Ask(number=number):
                     if self._report is not None:
                         self._post.send_nowait(Answer(number=number, body=msgspec.msgpack.encode(self._report())))
@@ -171,6 +182,14 @@ class FrontLink:
                     raise AssertionError("a second OpenFront")
                 case _:
                     assert_never(message)
+
+    async def _answer(self, question: Ask) -> None:
+        """Why a request waits; nothing where it is not this front's, or the scheduler does not answer in time."""
+        found = None
+        if self._explain is not None:
+            with suppress(ApiError):
+                found = await self._explain(question.id, question.tenant)
+        self._post.send_nowait(Answer(number=question.number, body=msgspec.msgpack.encode(found)))
 
     def _inbound(self, text: ForFront) -> ToDetokenizer | None:
         if not isinstance(text, ChoiceOpened):
@@ -203,10 +222,11 @@ class FrontEngine(Engine):
             lane=lane,
         )
         self._link = link
-        link.report_with(
+        link.answer_with(
             lambda: FrontReport(
                 live=actors.gateway.live_requests, accounts=actors.accounts.figures(), process=own_figures()
-            )
+            ),
+            super().explain,
         )
 
     def health(self) -> Health:
@@ -222,14 +242,26 @@ class FrontEngine(Engine):
         return whole_ledger(_SERVER.decode(await self._link.ask("server")))
 
     async def whole_metrics(self) -> bytes:
-        return render_report(_SERVER.decode(await self._link.ask("server")))
+        return render_report(_SERVER.decode(await self._link.ask("server")), self.vllm_model)
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        """Also of requests that came by way of another front."""
+        found = await super().explain(wanted, tenant)
+        return found or _EXPLANATION.decode(await self._link.ask("explain", wanted, tenant))
+
+    async def _standing(self, id: str) -> Standing | None:
+        found: Standing | None = _STANDING.decode(await self._link.ask("standing", id))
+        return found
 
 
 async def run_front(
     link: FrontLink, opening: OpenFront, *, task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run this process's half of the engine until cancelled; started with it. Raises SchedulerLost."""
-    actors = FrontActors(opening.settings, scheduler=link.to_scheduler, status=link.status, process=opening.process)
+    traces = await trio.to_thread.run_sync(open_traces, opening.settings.otlp_endpoint)
+    actors = FrontActors(
+        opening.settings, scheduler=link.to_scheduler, status=link.status, process=opening.process, traces=traces
+    )
     last_word = ApiError("shutting_down", "the server was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
@@ -241,6 +273,6 @@ async def run_front(
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise
     finally:
-        actors.end(last_word)
+        await actors.end(last_word)
         for end in link.held_open:
             end.close()

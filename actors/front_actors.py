@@ -19,6 +19,7 @@ from .detokenizer import run_detokenizer
 from .gateway import Gateway
 from .text_tokenizer import TextTokenizer
 from .tokenizer import TokenizerLane, run_tokenizer
+from .traces import Traces
 from .worker_status import WorkerStatus
 
 _TOKENIZED: Final = 16  # one batch of the tokenizer
@@ -34,8 +35,12 @@ class FrontActors:
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         process: str | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.accounts = Accounts()
+        if traces is not None:
+            self.accounts.traces = traces.counts
+        self._traces = traces
         self._scheduler = scheduler
         # As many as there are places: `submit` never finds it full before the house is.
         to_tokenizer, self._requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
@@ -49,6 +54,7 @@ class FrontActors:
             accounts=self.accounts,
             several_tenants=len(settings.api_keys) > 1,
             process=process,
+            on_end=traces.offer if traces is not None else None,
         )
 
     def start(
@@ -63,8 +69,11 @@ class FrontActors:
         nursery.start_soon(partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=self._scheduler))
         return lane
 
-    def end(self, last_word: ApiError) -> None:
+    async def end(self, last_word: ApiError) -> None:
         """Whatever ends the engine, every stream gets its terminal event; its writer may still be there."""
         self.gateway.refuse_new("shutting_down", "the engine has stopped")
         self.gateway.fail_all(last_word)
         self._held_open.close()
+        if self._traces is not None:
+            with trio.CancelScope(shield=True):  # for traces.FLUSH_SECONDS at most
+                await trio.to_thread.run_sync(self._traces.close)

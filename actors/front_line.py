@@ -28,6 +28,7 @@ REPORT_SECONDS: Final = 1.0  # for one front's figures; its last ones stand in f
 
 _DECODER: Final = msgspec.msgpack.Decoder[FromFront](FromFront)
 _REPORT: Final = msgspec.msgpack.Decoder(FrontReport)
+NOTHING: Final = msgspec.msgpack.encode(None)
 AnswerQuestion = Callable[[Ask], Awaitable[bytes]]
 
 
@@ -58,6 +59,7 @@ class FrontLine:
         self._heard = trio.current_time()
         self._numbers = count(1)
         self._asked: dict[int, trio.Event] = {}
+        self._explaining: dict[int, tuple[trio.Event, list[bytes]]] = {}  # until the answer comes, in time or not
         self._given_up: str = ""
 
     @property
@@ -108,6 +110,16 @@ class FrontLine:
         self._asked.pop(number, None)
         return answered.is_set()
 
+    async def explain(self, id: str, tenant: str) -> bytes:
+        """Its explanation of a request, encoded; NOTHING where it knows none, or does not say in time."""
+        number, answered = next(self._numbers), trio.Event()
+        body: list[bytes] = []
+        self._explaining[number] = answered, body
+        self.send(Ask(number=number, question="explain", id=id, tenant=tenant))
+        with trio.move_on_after(REPORT_SECONDS):
+            await answered.wait()
+        return body[0] if body else NOTHING
+
     async def _watch(self, scope: trio.CancelScope) -> None:
         while not self._given_up:
             self.send(Ping())
@@ -128,7 +140,12 @@ class FrontLine:
                     for said in messages:
                         self._take(said)
                 case Answer(number=number, body=body):
-                    self._take_report(number, body)
+                    if number in self._explaining:
+                        answered, bodies = self._explaining.pop(number)
+                        bodies.append(body)
+                        answered.set()
+                    else:
+                        self._take_report(number, body)
                 case Ask():
                     nursery.start_soon(self._reply, message)
                 case FrontReady(urls=urls):

@@ -21,8 +21,8 @@ from ..protocol.messages import ToDetokenizer
 from ..protocol.settings import ServeSettings
 from .accounts import Accounts, Figures
 from .core import Core
-from .division import divide, part_of
-from .front_line import FrontLine
+from .division import divide, owner, part_of
+from .front_line import NOTHING, FrontLine
 from .front_process import FrontProcess
 from .load_error import EngineLoadError
 from .reports import ServerReport, WorkerFigures, add_up, own_figures
@@ -204,8 +204,29 @@ class Fronts:
                 sock.close()
 
     async def _answer(self, question: Ask) -> bytes:
-        answer = self.health() if question.question == "health" else await self.report()
-        return msgspec.msgpack.encode(answer)
+        match question.question:
+            case "health":
+                return msgspec.msgpack.encode(self.health())
+            case "standing":
+                return msgspec.msgpack.encode(self._core.state.standing(question.id, trio.current_time()))
+            case "explain":
+                return await self._explain(question)
+            case _:
+                return msgspec.msgpack.encode(await self.report())
+
+    async def _explain(self, question: Ask) -> bytes:
+        """The explanation of whichever front has the request: its id says so, a name of the client's does not."""
+        line = self._lines.get(owner(question.id))
+        found: list[bytes] = []
+
+        async def ask(line: FrontLine) -> None:
+            if (answer := await line.explain(question.id, question.tenant)) != NOTHING:
+                found.append(answer)
+
+        async with trio.open_nursery() as nursery:
+            for each in [line] if line else self._lines.values():
+                nursery.start_soon(ask, each)
+        return found[0] if found else NOTHING
 
     def _news(self) -> WorkerNews:
         status = self._core.status

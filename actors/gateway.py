@@ -8,6 +8,8 @@ knows the times and counts of each live request and of no other; it knows neithe
 import logging
 import os
 import secrets
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Final
@@ -17,11 +19,13 @@ import trio
 
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.events import ChoiceFinished, Failed, Finished, FinishReason, Started, StreamEvent, TerminalEvent, Token
+from ..protocol.explanation import TenantShare
 from ..protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
 from ..protocol.requests import Generate
 from ..protocol.settings import LimitSettings
 from .accounts import Accounts, GatewayStatistics
 from .credit import CreditLine
+from .history import History, RecentRequests
 from .outbox import Outbox
 from .stream_record import StreamRecord
 from .worker_status import WorkerStatus
@@ -48,6 +52,7 @@ class Gateway:
         accounts: Accounts | None = None,
         several_tenants: bool = False,
         process: str | None = None,
+        on_end: Callable[[History], None] | None = None,
     ) -> None:
         """`process` begins every id; without one it is a name that no other process and no other start has."""
         self._worker = worker
@@ -63,6 +68,8 @@ class Gateway:
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
         self._unflushed: list[Outbox] = []
+        self._recent = RecentRequests()
+        self._on_end = on_end  # hears of every request once, when it has ended
 
     def new_id(self) -> str:
         """An id for the next request, unique across restarts and processes."""
@@ -94,9 +101,10 @@ class Gateway:
                 self._pass_on(id, due)
 
         outbox = Outbox(id, pass_on)
-        self._live[id] = StreamRecord(request, outbox, credit)
+        self._live[id] = StreamRecord(request, outbox, credit, time.time() - trio.current_time())
         self._tenants[request.tenant] = self.tenant_requests(request.tenant) + 1
         self.accounts.accepted += 1
+        self._recent.begin(request.tenant, request.name, id)
         return outbox
 
     def _check_share(self, tenant: str) -> None:
@@ -144,6 +152,21 @@ class Gateway:
     def tenant_requests(self, tenant: str) -> int:
         return self._tenants.get(tenant, 0)
 
+    def tenant_share(self, tenant: str) -> TenantShare:
+        """What `_check_share` leaves a tenant: with others as they are, it is refused once it holds `limit`."""
+        used, places = self.tenant_requests(tenant), self._limits.max_requests
+        limit = places - (len(self._live) - used)
+        if self._several_tenants:
+            limit = max(1, limit // 2)  # held < max(1, limit - held - 1), solved for what is held afterwards
+        return TenantShare(used=used, limit=limit)
+
+    def history(self, wanted: str, tenant: str) -> History | None:
+        """A live or lately ended request of this tenant, by its id or its name."""
+        id = self._recent.id_of(tenant, wanted)
+        live = self._live.get(id)
+        history = live.history() if live else self._recent.ended(id)
+        return history if history is not None and history.tenant == tenant else None
+
     async def wait_idle(self) -> None:
         """Wait until no request is live."""
         await trio.lowlevel.checkpoint()
@@ -159,6 +182,7 @@ class Gateway:
         """Its prompts are tokenised and it was passed on to the scheduler."""
         if live := self._live.get(request_id):
             live.prompt_tokens = prompt_tokens
+            live.tokenized_at = trio.current_time()
 
     def started(self, request_id: str, cached_tokens: int = 0) -> None:
         """A choice is in its first step. The first one starts the stream."""
@@ -195,6 +219,7 @@ class Gateway:
         if live := self._live.get(event.id):
             live.completion_tokens += event.stop_tokens
             live.last_token_at.pop(event.index, None)
+            live.reasons.append(event.reason)
             self._push(live, event)
 
     def flush(self) -> None:
@@ -248,15 +273,19 @@ class Gateway:
             self._unflushed.append(live.outbox)
 
     def _account(self, live: StreamRecord, event: TerminalEvent) -> None:
-        reason = event.reason if isinstance(event, Finished) else "error"
-        self.accounts.finished[reason] += 1
+        now = trio.current_time()
+        history = live.history(event, now)
+        self.accounts.finished[history.reason or "error"] += 1
         if isinstance(event, Failed):
             self.accounts.refused[event.code] += 1
         self.accounts.prompt_tokens += live.prompt_tokens
         self.accounts.completion_tokens += live.completion_tokens
         self.accounts.cached_tokens += live.cached_tokens
-        self.accounts.request_time.observe(trio.current_time() - live.request.arrival_time)
-        _LOG.info("%s", live.terminal_record(event, trio.current_time()))
+        self.accounts.observe_end(history, now)
+        self._recent.end(history)
+        if self._on_end is not None:
+            self._on_end(history)
+        _LOG.info("%s", live.terminal_record(event, now))
 
     def _pass_on(self, request_id: str, credit: int) -> None:
         if credit and request_id in self._live:

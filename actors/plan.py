@@ -6,7 +6,7 @@ batching, chunked prefill, prefix reuse and preemption by recompute all follow. 
 sequences and blocks give the same plan.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from .blocks import BlockPool, blocks_for
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import Key
 from .queues import Queues
-from .sequence import Sequence
+from .sequence import OrderKey, Sequence
 
 Blocked = Literal[
     "order",  # somebody before it is waiting for blocks, rows or budget
@@ -37,11 +37,25 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_running: int
     context_length: int
 
+    @property
+    def rows(self) -> int:
+        """A decoding sequence needs a token of every step, so there are never more rows than tokens."""
+        return min(self.max_running, self.max_step_tokens)
+
+
+class Shortage(NamedTuple):
+    """The first waiting sequence that found no place, and the predicate: `need` was more than `free`."""
+
+    order: OrderKey
+    kind: Blocked
+    need: int
+    free: int
+
 
 class Plan:
     """One step's work, and what happened to whom on the way."""
 
-    __slots__ = ("blocked", "chunks", "dropped", "new", "planned", "preempted", "started")
+    __slots__ = ("blocked", "chunks", "dropped", "new", "planned", "preempted", "shortage", "started")
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -51,6 +65,7 @@ class Plan:
         self.started: list[Sequence] = []  # admitted for the first time
         self.preempted = 0
         self.blocked: dict[int, Blocked] = {}  # why a sequence has no chunk; not named: "order"
+        self.shortage: Shortage | None = None
 
 
 def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = DEFAULT_POLICY) -> Plan:
@@ -81,8 +96,7 @@ class _Planner:
         self.queues = queues
         self.pool = pool
         self.policy = policy
-        # A decoding sequence needs a token of every step, so there are never more rows than tokens.
-        self.rows = min(limits.max_running, limits.max_step_tokens)
+        self.rows = limits.rows
         self.max_step_tokens = limits.max_step_tokens
         self.budget = 0  # for prompts; set when the decoding rows are known
         self.short_of_blocks = False
@@ -152,6 +166,7 @@ class _Planner:
             cached = self._cached(sequence)
             if reason := self._no_place(sequence, cached):
                 self.plan.blocked[sequence.id] = reason
+                self.plan.shortage = self._shortage(sequence, cached, reason)
                 return
             self._join(sequence, cached)
             count = self._reserve(sequence, min(sequence.remaining, self.budget))
@@ -190,6 +205,14 @@ class _Planner:
                 return "blocks"  # what they held was shared
             self._preempt(self.queues.parked[-1])
         return None
+
+    def _shortage(self, sequence: Sequence, cached: list[int], kind: Blocked) -> Shortage:
+        """In the numbers of `_no_place`, for those who ask why."""
+        need = {"rows": 1, "budget": sequence.remaining, "blocks": blocks_for(sequence.read) - len(cached)}[kind]
+        free = 0
+        if kind == "blocks" and not self.short_of_blocks:
+            free = max(need - self._missing_blocks(sequence, cached) + self._parked_blocks(), 0)
+        return Shortage(sequence.order, kind, need, free)
 
     def _parked_blocks(self) -> int:
         return sum(len(sequence.blocks) for sequence in self.queues.parked)

@@ -11,6 +11,7 @@ from typing import assert_never
 from msgspec import structs
 
 from ..protocol.events import FinishReason
+from ..protocol.explanation import Standing
 from ..protocol.messages import (
     Admit,
     Cancel,
@@ -30,12 +31,14 @@ from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
 from .accept import Accepted, accept_plain, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
+from .explain import Waits, standing
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Blocked, Limits, distrust_kv, plan_step
+from .plan import Blocked, Limits, Shortage, distrust_kv, plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
+from .start_rate import StartRate
 from .steady_plan import plan_steady
 from .timers import Timers
 
@@ -63,6 +66,9 @@ class SchedulerState:
         self._failure: str | None = None  # no worker will come any more
         self._next_step = 1
         self._blocked: dict[int, Blocked] = {}  # of the last plan
+        self._shortage: Shortage | None = None  # likewise
+        self._start_rate = StartRate()
+        self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
 
     @property
@@ -71,6 +77,7 @@ class SchedulerState:
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
+        self._now = now
         table = self.table
         match message:
             case StepDone():
@@ -114,11 +121,13 @@ class SchedulerState:
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
         plan = plan_steady(table.queues, table.pool) or plan_step(table.queues, table.pool, self._limits, self._policy)
-        self._blocked = plan.blocked
+        self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
             self._start(sequence)
+        if plan.started:
+            self._start_rate.note(len(plan.started), len(table.queues.waiting), self._now)
         self.check()
         if not plan.chunks:
             return None
@@ -146,6 +155,14 @@ class SchedulerState:
         """Where each unfinished choice of a request is, or the predicate that keeps it waiting."""
         live = self.table.requests.get(id)
         return {index: self._whereabouts(sequence) for index, sequence in live.choices.items()} if live else {}
+
+    def standing(self, id: str, now: float) -> Standing | None:
+        """The same in numbers, for whoever asks why a request waits; None for a request that is not here."""
+        table, live = self.table, self.table.requests.get(id)
+        if live is None:
+            return None
+        waits = Waits(self._blocked, self._shortage, self._limits)
+        return standing(live, table.queues, table.pool, waits, self._start_rate, now)
 
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
@@ -295,7 +312,7 @@ class SchedulerState:
     def _forget_worker(self) -> None:
         self._limits = None
         self.in_flight.clear()
-        self._blocked = {}
+        self._blocked, self._shortage = {}, None
         self.totals.preemptions += self.table.forget_worker()
 
     def _meet_worker(self, ready: Ready) -> None:

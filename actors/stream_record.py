@@ -1,8 +1,9 @@
 """What the gateway keeps of one accepted, unfinished request: its outbox, its credit, its counts and its times."""
 
-from ..protocol.events import Failed, Finished, TerminalEvent, Timing, Usage
-from ..protocol.requests import Generate
+from ..protocol.events import Failed, Finished, FinishReason, TerminalEvent, Timing, Usage
+from ..protocol.requests import ChatPrompt, Generate
 from .credit import CreditLine
+from .history import History
 from .outbox import Outbox
 
 
@@ -11,19 +12,22 @@ class StreamRecord:
 
     __slots__ = (
         "cached_tokens", "completion_tokens", "credit", "first_token_at", "last_token_at", "outbox", "prompt_tokens",
-        "request", "started_at",
+        "reasons", "request", "started_at", "tokenized_at", "wall_clock",
     )  # fmt: skip
 
-    def __init__(self, request: Generate, outbox: Outbox, credit: CreditLine) -> None:
+    def __init__(self, request: Generate, outbox: Outbox, credit: CreditLine, wall_clock: float) -> None:
         self.request = request
+        self.wall_clock = wall_clock  # Unix time less the front's clock
         self.outbox = outbox
         self.credit = credit
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.tokenized_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None
         self.last_token_at: dict[int, float] = {}  # by choice
+        self.reasons: list[FinishReason] = []  # of choices that ended
 
     def usage(self) -> Usage:
         return Usage(
@@ -38,6 +42,35 @@ class StreamRecord:
             queued=None if self.started_at is None else self.started_at - arrival,
             ttft=None if self.first_token_at is None else self.first_token_at - arrival,
             total=now - arrival,
+        )
+
+    def history(self, event: TerminalEvent | None = None, now: float | None = None) -> History:
+        """Until now, or until its terminal event, which came `now`."""
+        request = self.request
+        reason: FinishReason | None = None
+        if event is not None:
+            reason = event.reason if isinstance(event, Finished) else "error"
+        return History(
+            id=request.id,
+            name=request.name,
+            tenant=request.tenant,
+            traceparent=request.traceparent,
+            operation="chat" if isinstance(request.prompts[0], ChatPrompt) else "text_completion",
+            model=request.model,
+            choices=len(request.prompts) * request.n,
+            max_tokens=request.max_tokens,
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
+            usage=self.usage(),
+            wall_clock=self.wall_clock,
+            arrival=request.arrival_time,
+            tokenized=self.tokenized_at,
+            started=self.started_at,
+            first_token=self.first_token_at,
+            finished=now,
+            reason=reason,
+            reasons=tuple(self.reasons),
+            error=event.code if isinstance(event, Failed) else None,
         )
 
     def terminal_record(self, event: TerminalEvent, now: float) -> str:

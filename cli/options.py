@@ -14,7 +14,7 @@ import click
 from msgspec import Struct, structs
 
 from ..protocol.settings import EngineSettings, LimitSettings, ServeSettings
-from .values import SHARE_OR_SIZE, SIZE, read_api_keys
+from .values import HTTP_URL, SHARE_OR_SIZE, SIZE, read_api_keys
 
 BUNDLED_NAME: Final = "triolet-demo"  # in the API; its folder is called `checkpoint`
 BUNDLED_MODEL: Final = Path(__file__).resolve().parent.parent / "models" / "demo" / "checkpoint"
@@ -62,6 +62,8 @@ SERVER: Final[dict[str, Setting]] = {
     "send_timeout": Setting(_PERIOD, "Seconds one send to a client may wait."),
     "keep_alive_interval": Setting(_PERIOD, "Seconds of silence after which a stream gets a comment."),
     "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
+    "otlp_endpoint": Setting(HTTP_URL, "Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318."),
+    "metric_aliases": Setting(None, "Show metrics under the names of vLLM too, for its dashboards."),
     "inline": Setting(None, "Run the model in the server's own process, for debugging."),
 }
 LIMITS: Final[dict[str, Setting]] = {

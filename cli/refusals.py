@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from ..actors.traces import INSTALL, installed
 from ..protocol.settings import EngineSettings, ServeSettings
 from ..web.listening import refuse_used_path
 
@@ -96,6 +97,10 @@ def refuse_certificate(settings: ServeSettings) -> None:
         load_context(settings.ssl_certfile, settings.ssl_keyfile)
     except CertificateError as error:
         raise Refusal(f"--ssl-certfile: {error}") from error
+def refuse_missing_packages(settings: ServeSettings) -> None:
+    """Refuse an option whose packages are not installed."""
+    if settings.otlp_endpoint is not None and not installed():
+        raise Refusal(f"--otlp-endpoint needs OpenTelemetry's packages: {INSTALL}")
 
 
 def refuse_early(settings: ServeSettings) -> None:
@@ -103,3 +108,4 @@ def refuse_early(settings: ServeSettings) -> None:
     refuse_missing_model(settings.engine)
     refuse_address(settings)
     refuse_certificate(settings)
+    refuse_missing_packages(settings)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -60,6 +61,23 @@ class ShareOrSizeType(click.ParamType[float]):
         return float(SIZE.convert(value, param, ctx))
 
 
+class HttpUrlType(click.ParamType[str]):
+    """The address of a server."""
+
+    name = "url"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            url = urlsplit(str(value))
+            valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:  # no number where the port stands
+            valid = False
+        if not valid:
+            self.fail(f"{value!r} is not a URL of http or https, such as http://127.0.0.1:4318", param, ctx)
+        return str(value)
+
+
+HTTP_URL: Final = HttpUrlType()
 SIZE: Final = SizeType()
 SHARE_OR_SIZE: Final = ShareOrSizeType()
 

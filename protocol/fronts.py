@@ -16,7 +16,13 @@ from .settings import ServeSettings
 from .steps import Ping, Pong, Ready
 
 FromFrontActors = Admit | Cancel | Credit | Stop
-Question = Literal["report", "server", "health"]  # a front's own figures; those of the whole server; its health
+Question = Literal[
+    "report",  # a front's own figures
+    "server",  # those of the whole server
+    "health",  # of the whole server
+    "standing",  # where the request `id` stands in the scheduler
+    "explain",  # a front's explanation of the request that `tenant` calls `id`; or that of the front that has it
+]
 
 
 class OpenFront(Message, frozen=True, kw_only=True):
@@ -73,10 +79,12 @@ class Ask(Message, frozen=True, kw_only=True):
 
     number: int
     question: Question
+    id: str = ""
+    tenant: str = ""
 
 
 class Answer(Message, frozen=True, kw_only=True):
-    """Either way: the answer, a msgpack Struct that the question implies (actors/reports.py)."""
+    """Either way: the answer, a msgpack Struct that the question implies (actors/reports.py, explanation.py)."""
 
     number: int
     body: bytes

@@ -65,6 +65,8 @@ class Generate(Message, frozen=True, kw_only=True):
     """
 
     id: str  # unique in this server, carries the process; never a key made by the client
+    name: str = ""  # X-Request-Id: under which the client may ask for it; not unique
+    traceparent: str = ""  # W3C trace context: the span of the client that this request belongs to
     model: str
     prompts: tuple[Prompt, ...]
     sampling: Sampling

@@ -59,6 +59,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     send_timeout: float = 30.0  # one socket send may wait so long
     keep_alive_interval: float = 15.0  # a silent SSE stream gets a comment this often
     web_processes: int = 1  # beyond 1: that many, and one for the scheduler
+    otlp_endpoint: str | None = None  # collector of traces over OTLP/HTTP; None: as OTEL_* says, or no traces
+    metric_aliases: Literal["none", "vllm"] = "none"  # /metrics under these names too
     inline: bool = False  # executor in the front process, for debugging
 
 

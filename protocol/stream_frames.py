@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from .errors import ErrorDetail
 from .events import FinishReason, Timing
+from .explanation import Explanation
 from .openai_responses import ChatLogprobs, UsageBody
 
 RequestName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -46,7 +47,13 @@ class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-FromClient = Auth | Create | CancelFrame | CreditFrame
+class ExplainFrame(ClientFrame, frozen=True, kw_only=True, tag="explain"):
+    """Why is this running request where it is? Answered by an `explanation`; by an `error` when it has ended."""
+
+    id: RequestName
+
+
+FromClient = Auth | Create | CancelFrame | CreditFrame | ExplainFrame
 
 
 class ServerFrame(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -100,4 +107,11 @@ class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
     error: ErrorDetail
 
 
-ToClient = StartedFrame | TokenFrame | FinishedFrame | FailedFrame | ErrorFrame
+class ExplanationFrame(ServerFrame, frozen=True, kw_only=True, tag="explanation"):
+    """The answer to an `explain`. It is no part of the request's own answer, and has no `seq`."""
+
+    id: str
+    explanation: Explanation
+
+
+ToClient = StartedFrame | TokenFrame | FinishedFrame | FailedFrame | ErrorFrame | ExplanationFrame

@@ -15,6 +15,7 @@ from . import (
     chat_completions,
     completions,
     errors,
+    explain,
     health,
     metrics,
     models,
@@ -45,7 +46,7 @@ def create_app(engine: "Engine") -> Application:
     auth.register(app, keys)
     errors.register(app, engine.gateway.accounts.http_errors)
     websocket.register(app, keys)
-    for part in (chat_completions, completions, models, tokenize, health, metrics, openapi, page_files):
+    for part in (chat_completions, completions, explain, models, tokenize, health, metrics, openapi, page_files):
         part.register(app)
     return app
 

@@ -7,7 +7,7 @@ from ..protocol.openai_requests import CompletionBody
 from .body import read_body
 from .connection import Application, current_exchange
 from .dialect import generate_from_completion
-from .generation import origin, reply_to, respond, served
+from .generation import origin_of, reply_to, respond, served
 
 DECODER = msgspec.json.Decoder(CompletionBody)
 
@@ -18,5 +18,5 @@ def register(app: Application) -> None:
     @app.post("/v1/completions")
     async def completions() -> Response:
         body = await read_body(DECODER)
-        request = generate_from_completion(body, served(engine), origin(engine, current_exchange().tenant))
+        request = generate_from_completion(body, served(engine), origin_of(engine, current_exchange()))
         return await respond(engine, body, request, reply_to(body, request, "completion"))

@@ -43,6 +43,8 @@ class Origin(NamedTuple):
     id: str
     tenant: str
     arrival_time: float
+    name: str = ""
+    traceparent: str = ""
 
 
 def generate_from_chat(body: ChatBody, served: Served, origin: Origin) -> Generate:
@@ -114,6 +116,8 @@ def _generate(
     check_token_ids(stop_token_ids, served.ready.vocab_size, "stop_token_ids")
     return Generate(
         id=origin.id,
+        name=origin.name,
+        traceparent=origin.traceparent,
         model=served.model,
         prompts=prompts,
         sampling=sampling_of(body, served.ready, logprobs=logprobs, prompt_logprobs=logprobs if echo else None),

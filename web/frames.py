@@ -6,9 +6,11 @@ import msgspec
 
 from ..protocol.errors import ApiError, ErrorDetail
 from ..protocol.events import ChoiceFinished, Finished, Started, StreamEvent, Token
+from ..protocol.explanation import Explanation
 from ..protocol.openai_responses import usage_body
 from ..protocol.stream_frames import (
     ErrorFrame,
+    ExplanationFrame,
     FailedFrame,
     FinishedChoice,
     FinishedFrame,
@@ -92,6 +94,11 @@ class Frames:
 
 def error_frame(detail: ErrorDetail) -> bytes:
     frame: ServerFrame = ErrorFrame(error=detail)
+    return _encode(frame)
+
+
+def explanation_frame(id: str, explanation: Explanation) -> bytes:
+    frame: ServerFrame = ExplanationFrame(id=id, explanation=explanation)
     return _encode(frame)
 
 

@@ -1,7 +1,9 @@
 """From a valid request to its response, streamed or whole, for both dialects."""
 
+import re
 import time
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import trio
@@ -13,16 +15,21 @@ from ..protocol.openai_requests import GenerateBody
 from ..protocol.requests import Generate
 from .answer import Answer
 from .chunks import Chunks, Reply
-from .connection import current_exchange
+from .connection import GenerationRequest, current_exchange
 from .dialect import Origin, Served
 from .direct import WriteChunk, chunk_writer
 from .errors import error_of
+from .explain import EXPLAIN_SECONDS, HEADER, Explainer, asks, explained_stream
 from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second: nginx must not collect chunks
+
+
+# Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
+TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
 
 
 def served(engine: "Engine") -> Served:
@@ -35,6 +42,12 @@ def served(engine: "Engine") -> Served:
 
 def origin(engine: "Engine", tenant: str) -> Origin:
     return Origin(engine.gateway.new_id(), tenant, trio.current_time())
+
+
+def origin_of(engine: "Engine", exchange: GenerationRequest) -> Origin:
+    """Of a request over HTTP, which has a name and may belong to a trace."""
+    found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
+    return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")
 
 
 def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "completion"]) -> Reply:
@@ -52,23 +65,36 @@ def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "co
 
 async def respond(engine: "Engine", body: GenerateBody, request: Generate, reply: Reply) -> Response:
     """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
+    exchange = current_exchange()
+    explainer = Explainer(engine, request.id, request.tenant) if asks(exchange) else None
     outbox = engine.gateway.submit(request)
-    current_exchange().generation = request.id
+    exchange.generation = request.id
     if body.stream:
-        write = chunk_writer(current_exchange().scope)
-        return await _streamed(outbox, Chunks(reply), engine.settings.keep_alive_interval, write)
-    return await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
+        write = chunk_writer(exchange.scope)
+        return await _streamed(outbox, Chunks(reply), engine.settings.keep_alive_interval, write, explainer)
+    response = await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
+    if explainer is not None:
+        response.headers[HEADER] = await explainer.header()
+    return response
 
 
-async def _streamed(outbox: EventSource, chunks: Chunks, keep_alive: float, write: WriteChunk | None) -> Response:
+async def _streamed(
+    outbox: EventSource, chunks: Chunks, keep_alive: float, write: WriteChunk | None, explainer: Explainer | None
+) -> Response:
     """Waits for the first events, so that a request which the engine refuses gets the status of its error.
 
-    A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes.
+    A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes;
+    one that wants to be explained does not wait so long.
     """
-    first = await next_events(outbox, keep_alive)
+    first = await next_events(outbox, keep_alive if explainer is None else min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
-    response = Response(event_stream(outbox, chunks, first, keep_alive, write), headers=STREAM_HEADERS)
+    stream = partial(event_stream, outbox, chunks, keep_alive=keep_alive, write=write)
+    if explainer is None:
+        body = stream(first)
+    else:
+        body = explained_stream(outbox, chunks, first, keep_alive, explainer, stream)
+    response = Response(body, headers=STREAM_HEADERS)
     response.content_type = "text/event-stream; charset=utf-8"
     response.timeout = None
     return response

@@ -6,6 +6,7 @@ import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import REGISTRY, ErrorBody
+from ..protocol.explanation import Explanation
 from ..protocol.openai_requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from ..protocol.openai_responses import (
     ChatChunk,
@@ -18,11 +19,22 @@ from ..protocol.openai_responses import (
     Tokenization,
 )
 from .connection import Application
+from .explain import HEADER
 
 Schema = dict[str, object]
 
 BODIES = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
-RESULTS = (ChatCompletion, ChatChunk, Completion, CompletionChunk, ModelList, ModelCard, Tokenization, Detokenization)
+RESULTS = (
+    ChatCompletion,
+    ChatChunk,
+    Completion,
+    CompletionChunk,
+    ModelList,
+    ModelCard,
+    Tokenization,
+    Detokenization,
+    Explanation,
+)
 
 
 def describe(title: str = "Triolet") -> Schema:
@@ -37,6 +49,11 @@ def describe(title: str = "Triolet") -> Schema:
             "/v1/completions": _post("Continue a text.", CompletionBody, Completion, stream=CompletionChunk),
             "/v1/models": _get("The models that are served.", ModelList),
             "/v1/models/{model}": _get("One model.", ModelCard, path_parameter="model"),
+            "/v1/requests/{id}": _get(
+                "Why a request is where it is. `id` is the server's, the answer's (`chatcmpl-…`) or an X-Request-Id.",
+                Explanation,
+                path_parameter="id",
+            ),
             "/tokenize": _post("The token ids of a text or a conversation.", TokenizeBody, Tokenization),
             "/detokenize": _post("The text of token ids.", DetokenizeBody, Detokenization),
             "/health/live": _get("The process answers.", None, open_to_all=True),
@@ -49,6 +66,15 @@ def describe(title: str = "Triolet") -> Schema:
     }
 
 
+_EXPLAIN: Schema = {
+    "name": HEADER,
+    "in": "header",
+    "description": (
+        "1: a stream carries comments `: explain` with an Explanation until its first text, and an answer that is not "
+        "streamed has one in a header of this name."
+    ),
+    "schema": {"enum": ["0", "1"]},
+}
 _REFERENCE = "#/components/schemas/{name}"
 
 
@@ -95,12 +121,20 @@ def _post(
     stream: type[msgspec.Struct] | None = None,
 ) -> Schema:
     content: Schema = {"application/json": {"schema": _reference(result)}}
+    operation: Schema = {}
     if stream is not None:
         content["text/event-stream"] = {
-            "schema": {"type": "string", "description": f"Events `data: {stream.__name__}`, the last `data: [DONE]`."}
+            "schema": {  # of one event, as OpenAPI 3.2 defines it for sequences
+                "type": "object",
+                "properties": {"data": {"type": "string"}},
+                "required": ["data"],
+                "description": f"Events `data: {stream.__name__}`, the last `data: [DONE]`.",
+            }
         }
+        operation["parameters"] = [_EXPLAIN]
     return {
-        "post": {
+        "post": operation
+        | {
             "summary": summary,
             "requestBody": {"required": True, "content": {"application/json": {"schema": _reference(body)}}},
             "responses": {"200": {"description": "OK", "content": content}} | _errors(),

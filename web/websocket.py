@@ -17,13 +17,14 @@ from ..protocol.errors import ApiError
 from ..protocol.events import Failed, Finished
 from ..protocol.openai_requests import ChatBody, CompletionBody
 from ..protocol.requests import Generate
-from ..protocol.stream_frames import Auth, Create, CreditFrame, FromClient
+from ..protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
 from .auth import Keys
 from .connection import Application
 from .decode import decode
 from .dialect import generate_from_chat, generate_from_completion
 from .errors import error_response
-from .frames import Frames, error_frame
+from .explain import explanation
+from .frames import Frames, error_frame, explanation_frame
 from .generation import origin, served
 from .sse import EventSource
 
@@ -109,7 +110,10 @@ class Socket:
             if self._tenant is None:
                 raise CloseSocket(POLICY_VIOLATION) from None
             return
-        self._handle(frame, nursery)
+        if isinstance(frame, ExplainFrame) and self._tenant is not None:
+            await self._explain(frame.id, self._tenant)
+        else:
+            self._handle(frame, nursery)
 
     def _handle(self, frame: FromClient, nursery: trio.Nursery) -> None:
         if isinstance(frame, Auth):
@@ -128,6 +132,15 @@ class Socket:
                 self._engine.gateway.grant(self._running[frame.id], frame.tokens)
             else:
                 self._engine.gateway.cancel(self._running[frame.id])
+
+    async def _explain(self, name: str, tenant: str) -> None:
+        """The reader itself waits for the answer, so that a client has one question open at a time."""
+        try:
+            if name not in self._running:
+                raise ApiError("not_found", f"No running request has the id {name!r}.", param="id")
+            self._say(explanation_frame(name, await explanation(self._engine, self._running[name], tenant)))
+        except ApiError as error:
+            self._say(error_frame(error.detail()))
 
     def _create(self, frame: Create, tenant: str, nursery: trio.Nursery) -> None:
         if frame.id in self._running:  # a `failed` would be taken for the end of the request that has this name

@@ -63,3 +63,26 @@ def test_every_name_is_ours_or_the_processs_and_none_comes_twice(
     assert all(name.startswith(("triolet_", "process_")) for name in families)
     assert {"triolet_requests_running", "triolet_requests_waiting", "triolet_requests_parked"} <= set(families)
     assert {"triolet_preemptions", "triolet_worker_restarts", "triolet_kv_usage_ratio"} <= set(families)
+
+
+def test_the_names_of_vllm_on_request(house: tuple[Accounts, WorkerStatus, Metrics]) -> None:
+    accounts, worker, _ = house
+    accounts.finished.update({"stop": 2, "tool_calls": 1, "length": 4, "cancelled": 5, "stalled": 6, "error": 7})
+    accounts.first_token.observe(0.02)
+    metrics = Metrics(
+        accounts=accounts,
+        gateway=lambda: accounts.statistics(live=2),
+        scheduler=SchedulerState().statistics,
+        worker=worker,
+        healthy=lambda: True,
+        vllm_model="demo",
+    )
+    found = samples(metrics.render().decode())
+    labels = (("engine", "0"), ("model_name", "demo"))
+    reasons = {"stop": 3, "length": 4, "abort": 11, "error": 7}
+    for reason, count in reasons.items():
+        assert found["vllm:request_success_total", (labels[0], ("finished_reason", reason), labels[1])] == count
+    assert found["vllm:time_to_first_token_seconds_count", labels] == 1
+    assert found["vllm:num_requests_running", labels] == 0
+    families = [family.name for family in text_string_to_metric_families(metrics.render().decode())]
+    assert len(families) == len(set(families))

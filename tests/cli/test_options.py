@@ -68,6 +68,7 @@ def test_options_reach_their_struct() -> None:
     [
         ("--port", "65536"), ("--port", "x"), ("--threads", "0"), ("--kv-cache-memory", "lots"), ("--quantize", "int3"),
         ("--kv-cache-dtype", "int4"),
+        ("--otlp-endpoint", "localhost:4318"), ("--otlp-endpoint", "http://"), ("--metric-aliases", "sglang"),
         ("--device", "tpu"), ("--drain-timeout", "-1"), ("--stall-timeout", "0"), ("--max-running", "0"),
     ],
 )  # fmt: skip

@@ -14,9 +14,11 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.actors.explain import explain
 from triolet.actors.gateway import Gateway
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
+from triolet.protocol.explanation import Explanation, Standing
 from triolet.protocol.messages import ToScheduler, ToTokenizer
 from triolet.protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
@@ -62,6 +64,7 @@ class ScriptedEngine:
         self.ready: Ready | None = READY
         self.state = Health(True, "ready", "")
         self.requests: list[Generate] = []
+        self.standing: Standing | None = None  # of every request
         self.delivered = 0  # tokens, where a script counts them
         self._arrivals = trio.lowlevel.ParkingLot()
         self.script: Callable[[ScriptedEngine, Generate], Awaitable[None]] = answer
@@ -106,6 +109,11 @@ class ScriptedEngine:
 
     async def whole_ledger(self) -> dict[str, int]:
         return {"requests": self.gateway.live_requests}
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        await trio.lowlevel.checkpoint()
+        history = self.gateway.history(wanted, tenant)
+        return None if history is None else explain(history, self.standing, self.gateway.tenant_share(tenant))
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         await trio.lowlevel.checkpoint()
