@@ -34,6 +34,7 @@ from .scheduler_statistics import SchedulerStatistics
 from .supervisor import run_supervisor
 from .text_tokenizer import TextTokenizer, load_text_tokenizer
 from .tokenizer import TokenizerLane, run_tokenizer
+from .viewer import Viewer
 from .worker_process import WorkerProcess
 from .worker_status import Health, WorkerStatus
 
@@ -71,6 +72,15 @@ class Engine:
             scheduler=state.statistics,
             worker=status,
             healthy=lambda: self.health().ready,
+        )
+        self.viewer = Viewer(
+            self.model_name,
+            accounts=accounts,
+            state=state,
+            status=status,
+            health=self.health,
+            live=lambda: gateway.live_requests,
+            started=trio.current_time(),
         )
 
     @property
