@@ -14,6 +14,7 @@ from . import (
     auth,
     chat_completions,
     completions,
+    dashboard,
     errors,
     health,
     metrics,
@@ -47,6 +48,7 @@ def create_app(engine: "Engine") -> Application:
     errors.register(app, http_errors)
     metrics.register(app, http_errors)
     websocket.register(app, keys)
+    dashboard.register(app, keys)
     for part in (chat_completions, completions, models, tokenize, health, openapi, page_files):
         part.register(app)
     return app
