@@ -69,7 +69,7 @@ def visit(page: Page, url: str) -> None:
 # Whether a row that was there before has more tokens than then, and a longer bar.
 GROWN = """() => {
   window.seen ??= new Map();
-  for (const row of document.querySelectorAll("#batch-rows tr:not([data-state=ended])")) {
+  for (const row of document.querySelectorAll("#batch-rows tr:not([data-state=left])")) {
     const tokens = Number(row.cells[4].textContent.replace(",", ""));
     const width = parseFloat(row.querySelector(".generated").style.width);
     const before = window.seen.get(row.dataset.sequence);
@@ -88,7 +88,7 @@ ON_THE_MAP = """() => {
   const probe = document.createElement("canvas").getContext("2d");
   const near = [-1, 0, 1]; // rounding
   const known = (red, green, blue) => found.has((red << 16) | (green << 8) | blue);
-  return [...document.querySelectorAll("#batch-rows tr:not([data-state=ended]) .swatch")].filter((swatch) => {
+  return [...document.querySelectorAll("#batch-rows tr:not([data-state=left]) .swatch")].filter((swatch) => {
     probe.fillStyle = getComputedStyle(swatch).backgroundColor;
     probe.fillRect(0, 0, 1, 1);
     const [red, green, blue] = probe.getImageData(0, 0, 1, 1).data;

@@ -1,4 +1,4 @@
-// The running batch: a row per sequence whose bar grows with its tokens. A row that ended stays for a moment, faded, so
+// The running batch: a row per sequence whose bar grows with its tokens. A row that left stays for a moment, faded, so
 // that short answers are seen at all.
 
 import { make } from "../view.js";
@@ -18,30 +18,35 @@ export class BatchTable {
     this.#scaleLabel = scaleLabel;
   }
 
-  // Returns how many rows are shown, ended ones included.
-  update(rows, now) {
+  // Another server may give the same numbers to other sequences.
+  clear() {
+    this.#rows.clear();
+    this.#body.replaceChildren();
+  }
+
+  // `waiting`: sequences that are in the queue. Returns how many rows are shown, those that left included.
+  update(rows, waiting, now) {
     this.#fit(rows);
-    const present = new Set();
+    const present = new Set(rows.map((row) => row.sequence));
+    for (const [sequence, row] of this.#rows) {
+      if (present.has(sequence)) continue;
+      row.leave(waiting.has(sequence) ? "preempted" : "ended", now);
+      if (now - row.left > LINGER_MS) {
+        row.node.remove();
+        this.#rows.delete(sequence);
+      }
+    }
     let next = this.#body.firstChild;
     for (const data of rows) {
-      present.add(data.sequence);
       let row = this.#rows.get(data.sequence);
       if (!row) {
         row = new Row(data);
         this.#rows.set(data.sequence, row);
       }
       row.update(data, this.#scale);
-      while (next?.dataset.state === "ended") next = next.nextSibling;
+      while (next?.dataset.state === "left" && next !== row.node) next = next.nextSibling;
       if (next === row.node) next = next.nextSibling;
       else this.#body.insertBefore(row.node, next);
-    }
-    for (const [sequence, row] of this.#rows) {
-      if (present.has(sequence)) continue;
-      row.end(now);
-      if (now - row.ended > LINGER_MS) {
-        row.node.remove();
-        this.#rows.delete(sequence);
-      }
     }
     return this.#rows.size;
   }
@@ -85,20 +90,25 @@ class Row {
       this.parts[index].style.width = `${(100 * length) / scale}%`;
     });
     this.node.dataset.state = data.state;
-    this.state.textContent = data.blocked ? `${data.state}, no ${data.blocked}` : data.state;
-    this.prompt.textContent = count(prompt);
+    put(this.state, data.blocked ? `${data.state}, no ${data.blocked}` : data.state);
+    put(this.prompt, count(prompt));
     this.prompt.title = cached ? `${count(cached)} of them cached` : "";
-    this.generated.textContent = count(generated);
+    put(this.generated, count(generated));
     this.generated.title = `${count(data.limit - prompt)} at most`;
-    this.blocks.textContent = count(data.blocks ?? 0);
-    this.age.textContent = duration(data.seconds);
-    this.ended = 0;
+    put(this.blocks, count(data.blocks ?? 0));
+    put(this.age, duration(data.seconds));
+    this.left = 0;
   }
 
-  end(now) {
-    if (this.ended) return;
-    this.ended = now;
-    this.node.dataset.state = "ended";
-    this.state.textContent = "ended";
+  leave(how, now) {
+    if (this.left) return;
+    this.left = now;
+    this.node.dataset.state = "left";
+    this.state.textContent = how;
   }
+}
+
+// A text that is the same costs no layout.
+function put(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }

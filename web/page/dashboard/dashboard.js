@@ -41,6 +41,8 @@ function begin(frame) {
   about = frame;
   recent = [];
   samples = frame.history;
+  batch.clear();
+  queue.clear();
   $("model").textContent = frame.model;
   document.title = `${frame.model} – Triolet dashboard`;
   showMemory(frame.memory);
@@ -51,7 +53,7 @@ function show(view) {
   $("board").dataset.live = "true";
   remember(view);
   showTiles(view);
-  const shown = batch.update(view.rows, lastSeen);
+  const shown = batch.update(view.rows, new Set(view.queue.map((row) => row.sequence)), lastSeen);
   $("batch-empty").hidden = shown > 0;
   more("batch-more", view.running + view.parked - view.rows.length);
   queue.update(view, about.limits);
@@ -218,5 +220,20 @@ async function askAndConnect() {
   feed.connect(loadKey());
 }
 
+// A server that wants a key waits for it on the socket; an answer over HTTP says at once that one is needed.
+async function start() {
+  const key = loadKey();
+  try {
+    const answer = await fetch("/version", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+    if (answer.status === 401) {
+      showState("refused");
+      return;
+    }
+  } catch {
+    // the socket goes on trying, and says so
+  }
+  feed.connect(key);
+}
+
 $("notice-retry").addEventListener("click", () => feed.retryNow());
-feed.connect(loadKey());
+start();

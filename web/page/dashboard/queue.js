@@ -11,6 +11,12 @@ export class QueueTable {
     this.#body = body;
   }
 
+  // Another server may give the same numbers to other sequences.
+  clear() {
+    this.#rows.clear();
+    this.#body.replaceChildren();
+  }
+
   update(view, limits) {
     const present = new Set();
     view.queue.forEach((data, index) => {
