@@ -1,6 +1,6 @@
 """Who holds which KV blocks, as a map of at most so many cells. Pure.
 
-Bounded in time whatever the pool's size, because tokens wait while it runs: 0.6 ms with 1,344 blocks in use, 2 ms with
+Bounded in time whatever the pool's size, because tokens wait while it runs: 0.6 ms with 1,344 blocks in use, 3 ms with
 96,000. Where more than MAX_LOOKED_AT are in use, every k-th is looked at and counts for k.
 """
 
@@ -20,7 +20,7 @@ MAX_LOOKED_AT: Final = 8192  # of the owned blocks, and as many of the cached on
 def block_map(
     pool: BlockPool, holdings: Sequence[Holding], max_cells: int = MAX_CELLS, max_looked_at: int = MAX_LOOKED_AT
 ) -> BlockMap:
-    """The pool in cells of equal size. A cell's owner is the request with most references to its blocks.
+    """The pool in cells of equal size. A cell's owner is the request with more than half of the references to it.
 
     A block that several requests share counts for each of them, and once as owned.
     """
@@ -32,13 +32,13 @@ def block_map(
     for request, blocks in holdings:
         references = _per_cell(blocks[request % stride :: stride], size)  # a short table is seen in one of k maps
         requests[request] = requests[request] + references if request in requests else references
-    owner, most = [NOBODY] * cells, [0] * cells
+    owner, most, all_of_it = [NOBODY] * cells, [0] * cells, [0] * cells
     for request, references in requests.items():
         for cell, count in references.items():
+            all_of_it[cell] += count
             if count > most[cell]:
                 owner[cell], most[cell] = request, count
-            elif count == most[cell]:
-                owner[cell] = SEVERAL
+    owner = [who if 2 * m > a or not a else SEVERAL for who, m, a in zip(owner, most, all_of_it, strict=True)]
     return BlockMap(
         free=counts.free,
         cached=counts.cached,

@@ -18,7 +18,7 @@ MAX_CELLS = 1024  # of the map of KV blocks
 
 # Owners in a cell of the map. Other owners are positive: the `request` of a row.
 NOBODY = 0
-SEVERAL = -1  # requests share it, none with more than any other
+SEVERAL = -1  # requests share it, none with more than half
 
 
 class BatchRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,7 +75,7 @@ class BlockMap(Struct, frozen=True, kw_only=True):
     owned: int
     total: int
     blocks_per_cell: int
-    owner: list[int]  # whose most of it are: a request's number, NOBODY or SEVERAL
+    owner: list[int]  # who has more than half of it: a request's number, NOBODY or SEVERAL
     cell_owned: list[int]  # blocks, as also below
     cell_cached: list[int]
 

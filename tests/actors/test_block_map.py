@@ -26,7 +26,7 @@ def test_a_small_pool_has_a_cell_per_block() -> None:
     assert found.cell_cached == [int(block == kept) for block in range(6)]
 
 
-def test_a_shared_block_is_several_peoples_unless_one_request_has_it_twice() -> None:
+def test_a_shared_block_is_several_peoples_and_that_of_two_choices_is_not() -> None:
     pool = BlockPool(2)
     (first, second) = pool.take(2)
     pool.attach([first, second])  # two choices of request 1, which is told apart from request 2 by its number
@@ -46,11 +46,12 @@ def test_cells_of_several_blocks_are_the_majoritys() -> None:
     assert sum(found.cell_owned) == found.owned
 
 
-def test_a_tie_that_is_overtaken_is_none() -> None:
+def test_without_a_majority_a_cell_is_several_peoples() -> None:
     pool = BlockPool(7)
     blocks = sorted(pool.take(7))
-    found = block_map(pool, [(1, blocks[:2]), (2, blocks[2:4]), (3, blocks[4:])], max_cells=1)
-    assert found.owner == [3]
+    thirds = [(1, blocks[:2]), (2, blocks[2:4]), (3, blocks[4:])]
+    assert block_map(pool, thirds, max_cells=1).owner == [SEVERAL]
+    assert block_map(pool, [*thirds, (3, blocks[:2])], max_cells=1).owner == [3]  # five references of nine
 
 
 @pytest.mark.parametrize("total", [1, MAX_CELLS, MAX_CELLS + 1, 100_000])

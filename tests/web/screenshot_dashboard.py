@@ -1,8 +1,8 @@
 """Makes docs/dashboard.png of a running server, by hand: `python tests/web/screenshot_dashboard.py http://127.0.0.1:8000`.
 
-The traffic is its own: chats with a common system prompt, questions about long texts, requests of several choices, more
-of them than fit. Start the server with `--max-running 14 --kv-cache-memory 48MiB`, so that some wait. More pictures, for
-the eye only, go to the folder given as the second argument: idle, dark, and a phone.
+The traffic is its own: chats with a common system prompt, questions about long texts, requests of several choices, and
+more of them than fit. Start the server with `--max-running 14 --kv-cache-memory 48MiB`, so that some wait. The second
+argument is a folder for more pictures, for the eye only: idle, dark, and a phone.
 """
 
 import json
@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 DOCS = Path(__file__).parents[2] / "docs"
 CLIENTS = 26
-WATCHED_SECONDS = 55.0
+WATCHED_SECONDS = 40.0
 SYSTEM = "You are a helpful assistant. You answer politely and briefly, and you say so when you do not know. " * 6
 QUESTIONS = (
     "Tell me a short story about a red fox called Emma who likes apples.",
@@ -74,7 +74,7 @@ def main() -> None:
     until = time.monotonic() + WATCHED_SECONDS + 15
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = open_dashboard(browser, url, (1440, 1230), dark=False)
+        page = open_dashboard(browser, url, (1440, 1185), dark=False)
         if others is not None:
             page.screenshot(path=others / "idle.png")
         for seed in range(CLIENTS):
@@ -84,7 +84,7 @@ def main() -> None:
         DOCS.mkdir(exist_ok=True)
         page.screenshot(path=DOCS / "dashboard.png")
         if others is not None:
-            for name, size, dark in (("dark", (1440, 1230), True), ("phone", (390, 844), True)):
+            for name, size, dark in (("dark", (1440, 1185), True), ("phone", (390, 844), True)):
                 other = open_dashboard(browser, url, size, dark)
                 other.wait_for_timeout(3000)
                 other.screenshot(path=others / f"{name}.png", full_page=name == "phone")

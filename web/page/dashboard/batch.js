@@ -4,7 +4,7 @@
 import { make } from "../view.js";
 import { colourOf, count, duration } from "./words.js";
 
-const LINGER_MS = 900;
+const LINGER_MS = 450; // two views
 const PARTS = ["cached", "computed", "todo", "generated"];
 
 export class BatchTable {

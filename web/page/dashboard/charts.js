@@ -98,7 +98,7 @@ export class HistogramChart {
       if (number) bar.className = "some";
       const box = make("div", "box");
       box.append(bar);
-      column.append(box, make("span", "", bound === undefined ? "more" : short(bound)));
+      column.append(box, make("span", "", bound === undefined ? ">" : short(bound)));
       column.title = `${count(number)} ${bound === undefined ? "took longer" : `took up to ${duration(bound)}`}`;
       return column;
     });
@@ -130,4 +130,4 @@ function quantile(share, bounds, counts, total) {
   return bounds.at(-1);
 }
 
-const short = (seconds) => (seconds < 1 ? `${+(seconds * 1000).toFixed(1)}` : `${seconds} s`);
+const short = (seconds) => (seconds < 1 ? `${+(seconds * 1000).toFixed(1)}` : `${seconds}s`);
