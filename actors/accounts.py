@@ -40,6 +40,7 @@ class Accounts:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.text_seconds = 0.0  # in the detokenizer and what it writes to sockets
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.http_errors: Counter[str] = Counter()  # by code, also those of requests that never came this far

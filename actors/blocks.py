@@ -128,6 +128,14 @@ class BlockPool:
         """How many tables name it."""
         return self._owned.get(block, 0)
 
+    def owned_blocks(self) -> Iterable[int]:
+        """Each once, in no order."""
+        return self._owned.keys()
+
+    def cached_blocks(self) -> Iterable[int]:
+        """The one that is evicted next comes first."""
+        return self._cached.keys()
+
     def counts(self) -> BlockCounts:
         return BlockCounts(free=len(self._free), cached=len(self._cached), owned=len(self._owned), total=self.total)
 

@@ -4,6 +4,7 @@ It owns the text of every live choice, finds stop strings and tells the schedule
 all complete. After a stop string the scheduler may still send tokens of steps in flight; they are dropped here.
 """
 
+from time import perf_counter
 from typing import assert_never
 
 import trio
@@ -162,4 +163,6 @@ async def run_detokenizer(
     with inbox, scheduler:
         detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=scheduler)
         async for message in inbox:
+            began = perf_counter()
             detokenizer.handle(message)
+            gateway.accounts.text_seconds += perf_counter() - began

@@ -33,6 +33,7 @@ from .supervisor import run_supervisor
 from .text_tokenizer import TextTokenizer
 from .tokenizer import TokenizerLane, read_text_tokenizer
 from .traces import open_traces
+from .viewer import Viewer
 from .worker_process import WorkerProcess
 from .worker_status import Health, WorkerStatus
 
@@ -69,6 +70,16 @@ class Engine:
             worker=status,
             healthy=lambda: self.health().ready,
             vllm_model=self.vllm_model,
+        )
+        # The dashboard's: it looks at the scheduler's own tables, so there is none where that is another process.
+        self.viewer = state and Viewer(
+            self.model_name,
+            accounts=accounts,
+            state=state,
+            status=status,
+            health=self.health,
+            live=lambda: gateway.live_requests,
+            started=trio.current_time(),
         )
 
     @property

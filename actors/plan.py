@@ -64,6 +64,7 @@ class Plan:
         self.planned: dict[int, Sequence] = {}
         self.started: list[Sequence] = []  # admitted for the first time
         self.preempted = 0
+        self.prefill_tokens = 0  # of prompts, and of what is computed again
         self.blocked: dict[int, Blocked] = {}  # why a sequence has no chunk; not named: "order"
         self.shortage: Shortage | None = None
 
@@ -79,6 +80,7 @@ def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = 
     planner.admit_waiting()
     for sequence in planner.plan.planned.values():
         publish_blocks(sequence, pool)  # later steps may read these blocks: steps run in order
+    planner.plan.prefill_tokens = planner.prefill_budget - planner.budget
     return planner.plan
 
 
@@ -98,7 +100,7 @@ class _Planner:
         self.policy = policy
         self.rows = limits.rows
         self.max_step_tokens = limits.max_step_tokens
-        self.budget = 0  # for prompts; set when the decoding rows are known
+        self.budget = self.prefill_budget = 0  # for prompts, set when the decoding rows are known: the rest, the whole
         self.short_of_blocks = False
         self.computing: dict[Key, Sequence] = {}  # prompt blocks that running sequences will publish: the first of them
 
@@ -135,7 +137,7 @@ class _Planner:
     def serve_running(self) -> None:
         """A chunk for every running sequence, as far as budget and blocks reach."""
         decoding = sum(1 for sequence in self.queues.running if sequence.remaining == 1)
-        self.budget = self.max_step_tokens - decoding
+        self.budget = self.prefill_budget = self.max_step_tokens - decoding
         for sequence in tuple(self.queues.running):
             remaining = sequence.remaining
             if remaining <= 0 or sequence.place != "running":

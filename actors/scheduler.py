@@ -34,19 +34,23 @@ async def run_scheduler(
         task_status.started()
         while True:
             due = state.timers.next()
+            message: ToScheduler | None = None
             try:
                 if due == inf:  # nearly always; a cancel scope costs as much as the plan of a small step
-                    state.handle(await inbox.receive(), trio.current_time())
+                    message = await inbox.receive()
                 else:
                     with trio.move_on_at(due):
-                        state.handle(await inbox.receive(), trio.current_time())
+                        message = await inbox.receive()
             except trio.EndOfChannel:
                 return
             now = trio.current_time()
+            if message is not None:
+                state.handle(message, now)
             _handle_waiting(inbox, state, now)
             state.expire(now)
             while step := state.plan():
                 await _send(steps, step)
+            state.totals.plan_seconds += trio.current_time() - now
             for text in state.take_texts():
                 await _send(texts, text)
 

@@ -6,6 +6,7 @@ once. `now` is always seconds of the front's clock.
 
 import secrets
 from collections import Counter
+from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec import structs
@@ -75,6 +76,16 @@ class SchedulerState:
     def worker_ready(self) -> bool:
         return self._limits is not None
 
+    @property
+    def limits(self) -> Limits | None:
+        """None while no worker is ready."""
+        return self._limits
+
+    @property
+    def blocked(self) -> Mapping[int, Blocked]:
+        """By sequence: why the last plan had nothing of it. A waiting one that is not named waits for its turn."""
+        return self._blocked
+
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
         self._now = now
@@ -123,6 +134,7 @@ class SchedulerState:
         plan = plan_steady(table.queues, table.pool) or plan_step(table.queues, table.pool, self._limits, self._policy)
         self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
+        self.totals.prefill_tokens += plan.prefill_tokens
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
             self._start(sequence)

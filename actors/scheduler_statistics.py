@@ -10,7 +10,9 @@ class SchedulerTotals(Struct, kw_only=True):
 
     steps: int = 0  # answered
     model_seconds: float = 0.0  # in the forward pass
+    plan_seconds: float = 0.0  # the scheduler's own, messages included
     prompt_tokens: int = 0  # of choices when they first ran
+    prefill_tokens: int = 0  # planned: prompts without what was cached, and what is computed again
     generated_tokens: int = 0  # kept: stop tokens yes, what was sampled behind the end no
     wasted_tokens: int = 0  # sampled behind the end of their sequence, by steps in flight
     prefix_query_tokens: int = 0  # prompt tokens looked up in the prefix cache

@@ -45,6 +45,7 @@ class WorkerStatus:
         self.restarts = 0
         self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
         self.step_time = Histogram(STEP_BOUNDS)
+        self.link_seconds = 0.0  # that steps took beyond their time in the worker, from when it could run them
         self._heard = 0.0
         self._steps: dict[int, float] = {}  # in flight: when they were sent, oldest first
         self._oldest_since = 0.0  # since when the oldest of them may have run
@@ -73,6 +74,7 @@ class WorkerStatus:
 
     def step_done(self, step: int, duration: float, now: float) -> None:
         self._steps.pop(step, None)
+        self.link_seconds += max(0.0, now - self._oldest_since - duration)
         self._oldest_since = now  # the next one begins only now
         self._slowest = max(self._slowest, duration)
         self.step_time.observe(duration)

@@ -14,6 +14,7 @@ from . import (
     auth,
     chat_completions,
     completions,
+    dashboard,
     errors,
     explain,
     health,
@@ -46,6 +47,7 @@ def create_app(engine: "Engine") -> Application:
     auth.register(app, keys)
     errors.register(app, engine.gateway.accounts.http_errors)
     websocket.register(app, keys)
+    dashboard.register(app, keys)
     for part in (chat_completions, completions, explain, models, tokenize, health, metrics, openapi, page_files):
         part.register(app)
     return app

@@ -22,7 +22,8 @@ from werkzeug.datastructures import Headers
 from ..protocol.errors import ApiError
 from .connection import current_exchange
 
-OPEN = frozenset({"page", "page_file", "live", "stream"})  # endpoints; the WebSocket authenticates itself
+# Endpoints; WebSockets authenticate themselves.
+OPEN = frozenset({"page", "page_file", "dashboard_page", "live", "stream"})
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
 

@@ -1,4 +1,7 @@
-"""The chat page at `/` and its files under `/static/`, read once: a name that is not in the table does not exist."""
+"""The chat page at `/`, the dashboard at `/dashboard` and their files under `/static/`, read once.
+
+A name that is not in the table does not exist.
+"""
 
 from hashlib import sha256
 from pathlib import Path
@@ -63,6 +66,10 @@ def register(app: Application) -> None:
     @app.get("/")
     async def page() -> Response:
         return answer("index.html")
+
+    @app.get("/dashboard")
+    async def dashboard_page() -> Response:
+        return answer("dashboard/index.html")
 
     @app.get("/static/<path:name>")
     async def page_file(name: str) -> Response:

@@ -1,24 +1,16 @@
 """The chat page in a real Chromium against a real `triolet serve` with the bundled model."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect, sync_playwright
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
-TRIOLET = str(Path(sys.executable).with_name("triolet"))
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-READY = re.compile(r"Triolet is ready at (http://127\.0\.0\.1:(\d+))\n")
-PATIENCE_MS = 60_000  # only a hang takes so long; the deadline turns it into a failure
+from .chromium import PATIENCE_MS, Server, browsing, fresh_page, serving
+
 STORY = "Tell me a short story about a fox and a lantern."
 
 # Logs, in the order in which they happen in the page, each frame that arrives and each change of the text on the page.
@@ -47,29 +39,6 @@ addEventListener("DOMContentLoaded", () => {
 """
 
 
-class Server:
-    def __init__(self, process: subprocess.Popen[str], url: str, port: int) -> None:
-        self.process = process
-        self.url = url
-        self.port = port
-
-
-@contextmanager
-def serving(*options: str, port: int = 0) -> Iterator[Server]:
-    command = [TRIOLET, "serve", "--port", str(port), *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        ready = READY.fullmatch(line)
-        assert ready is not None, f"the server did not start: {line!r}"
-        yield Server(process, ready[1], int(ready[2]))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving() as started:
@@ -78,30 +47,15 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        message = "no Chromium on this machine: install the package chromium to test the page"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with browsing() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A fresh browser profile; an error in the page's code or against its security policy fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    opened = context.new_page()
-    opened.set_default_timeout(PATIENCE_MS)
-    errors: list[str] = []
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("console", lambda message: errors.extend([message.text] * ("Content Security" in message.text)))
-    opened.add_init_script(WATCH)
-    yield opened
-    context.close()
-    assert errors == []
+    with fresh_page(browser) as opened:
+        opened.add_init_script(WATCH)
+        yield opened
 
 
 def visit(page: Page, url: str) -> None:

@@ -1,0 +1,169 @@
+"""The dashboard in a real Chromium, fed by a real `triolet serve` under real traffic."""
+
+import json
+import os
+import re
+import signal
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from .chromium import PATIENCE_MS, browsing, fresh_page, serving
+
+# Few rows and few KV blocks (43), so that five long answers want more of both.
+SMALL = ("--max-running", "3", "--kv-cache-memory", "4MiB")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with fresh_page(browser) as opened:
+        yield opened
+
+
+@contextmanager
+def traffic(url: str, streams: int) -> Iterator[None]:
+    """So many clients that ask for one long answer after the other, until the end of the block."""
+    over = threading.Event()
+
+    def client(number: int) -> None:
+        while not over.is_set():
+            body = {
+                "prompt": f"{number} once upon a time there was a fox. " * 20,
+                "max_tokens": 1200,
+                "ignore_eos": True,
+                "stream": True,
+            }
+            request = urllib.request.Request(
+                f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=60) as response:
+                while not over.is_set() and response.readline():
+                    pass
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(streams)]
+    for each in clients:
+        each.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for each in clients:
+            each.join()
+
+
+def visit(page: Page, url: str) -> None:
+    page.goto(f"{url}/dashboard")
+    expect(page.locator("#status")).to_have_attribute("data-state", "ready", timeout=PATIENCE_MS)
+
+
+# Whether a row that was there before has more tokens than then, and a longer bar.
+GROWN = """() => {
+  window.seen ??= new Map();
+  for (const row of document.querySelectorAll("#batch-rows tr:not([data-state=left])")) {
+    const tokens = Number(row.cells[4].textContent.replace(",", ""));
+    const width = parseFloat(row.querySelector(".generated").style.width);
+    const before = window.seen.get(row.dataset.sequence);
+    if (before && tokens > before.tokens && width > before.width) return true;
+    window.seen.set(row.dataset.sequence, { tokens, width });
+  }
+  return false;
+}"""
+
+# How many of the rows in the batch have pixels of their colour in the map.
+ON_THE_MAP = """() => {
+  const canvas = document.getElementById("blocks");
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const found = new Set();
+  for (let at = 0; at < data.length; at += 4) found.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+  const probe = document.createElement("canvas").getContext("2d");
+  const near = [-1, 0, 1]; // rounding
+  const known = (red, green, blue) => found.has((red << 16) | (green << 8) | blue);
+  return [...document.querySelectorAll("#batch-rows tr:not([data-state=left]) .swatch")].filter((swatch) => {
+    probe.fillStyle = getComputedStyle(swatch).backgroundColor;
+    probe.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = probe.getImageData(0, 0, 1, 1).data;
+    return near.some((r) => near.some((g) => near.some((b) => known(red + r, green + g, blue + b))));
+  }).length;
+}"""
+
+
+def test_rows_grow_blocks_are_owned_and_the_queue_says_why(page: Page) -> None:
+    with serving(*SMALL) as server:
+        visit(page, server.url)
+        expect(page.get_by_text("Nothing is running.")).to_be_visible()
+        expect(page.get_by_text("Nobody waits.")).to_be_visible()
+        assert page.evaluate(ON_THE_MAP) == 0
+        with traffic(server.url, streams=5):
+            page.wait_for_function(GROWN)
+            page.wait_for_function(f"() => ({ON_THE_MAP})() >= 2")
+            expect(page.get_by_text("Nothing is running.")).to_be_hidden()
+            waiting = page.locator("#queue-rows tr")
+            expect(waiting.and_(page.locator("[data-blocked=rows]")).first).to_contain_text("all 3 are taken")
+            short = waiting.and_(page.locator("[data-blocked=blocks]")).first
+            expect(short).to_contain_text(re.compile(r"[\d,]+ KV blocks?: \d+ available"))
+            expect(page.locator("#tile-generating")).to_have_text(re.compile(r"[1-9][\d,.]*"))
+            expect(page.locator("#sub-blocks")).to_have_text(re.compile(r"[1-9]\d* of 4\d blocks"))
+            expect(page.get_by_role("img", name=re.compile(r"^4\d KV blocks: [1-9]\d* owned"))).to_be_visible()
+            expect(page.locator("#step-note")).to_have_text(re.compile(r"mean of \d+"))
+            expect(page.get_by_role("img", name=re.compile(r"[1-9][\d,]* tokens: half within"))).to_be_visible()
+        expect(page.locator("#batch-rows tr")).to_have_count(0)
+        expect(page.get_by_text("Nobody waits.")).to_be_visible()
+        assert page.evaluate(ON_THE_MAP) == 0
+        expect(page.locator("#tile-batch")).to_have_text("0")
+
+
+def test_a_lost_worker_and_a_lost_server_are_said(page: Page) -> None:
+    with serving() as first:
+        visit(page, first.url)
+        worker = page.locator("#worker-facts div").filter(has_text="Process").locator("dd")
+        expect(worker).to_have_text(re.compile(r"\d+, in memory"))
+        os.kill(int(worker.inner_text().split(",")[0]), signal.SIGKILL)
+        notice = page.get_by_role("alert")
+        expect(notice).to_contain_text("The engine is restarting")
+        restarts = page.locator("#worker-facts div").filter(has_text="Restarts").locator("dd")
+        expect(restarts).to_have_text("1")
+        expect(notice).to_be_hidden()
+        expect(page.locator("#board")).to_have_attribute("data-live", "true")
+    expect(notice).to_contain_text("The connection to the server was lost. These are the figures of")
+    expect(page.locator("#status")).to_contain_text("Trying again")
+    expect(page.locator("#board")).to_have_attribute("data-live", "false")
+    with serving(port=first.port):
+        page.get_by_role("button", name="Try now").click()
+        expect(page.locator("#status")).to_have_text("Live", timeout=PATIENCE_MS)
+        expect(notice).to_be_hidden()
+        expect(restarts).to_have_text("0")
+
+
+def test_from_the_chat_and_back_with_a_key(page: Page) -> None:
+    with serving("--api-key", "right") as guarded:
+        page.goto(f"{guarded.url}/dashboard")
+        key = page.get_by_label("API key", exact=True)
+        key.fill("wrong")
+        key.press("Enter")
+        expect(page.get_by_text("did not accept that key")).to_be_visible()
+        expect(page.locator("#board")).to_have_attribute("data-live", "false")
+        key.fill("right")
+        key.press("Enter")
+        expect(page.locator("#status")).to_have_text("Live")
+        page.get_by_role("link", name="Chat", exact=True).click()
+        expect(page.locator("#status")).to_have_text("Ready")  # the tab remembers the key
+        page.get_by_role("link", name="Dashboard").click()
+        expect(page.locator("#status")).to_have_text("Live")
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        theme = page.get_by_role("button", name="Theme")
+        theme.click()
+        theme.click()
+        page.reload()
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert all(int(part) < 64 for part in re.findall(r"\d+", background))

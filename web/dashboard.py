@@ -1,0 +1,149 @@
+"""GET /v1/dashboard: what the engine is doing, over a WebSocket, a few times a second, to whoever watches.
+
+There is no task for it: each watcher's own takes turns on one clock, and the first that comes in a turn has the view
+taken and encoded for all of them. So without a watcher nothing is done, and a hundred cost one view and a hundred
+writes. A watcher that does not read misses views and makes nobody wait; the server's deadline for sending ends it.
+
+The key is asked for as `/v1/stream` does: in the handshake's Authorization header, or as a first `auth` frame.
+"""
+
+from math import floor
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+from quart import websocket
+from quart_trio.wrappers import TrioResponse as Response
+
+from ..protocol.engine_view import DashboardError
+from ..protocol.errors import ApiError
+from ..protocol.steps import Ready
+from ..protocol.stream_frames import Auth
+from .auth import Keys
+from .connection import Application
+from .decode import decode
+from .errors import error_response
+from .websocket import AUTH_SECONDS, GOING_AWAY, POLICY_VIOLATION
+
+if TYPE_CHECKING:
+    from ..actors.engine import Engine
+    from ..actors.viewer import Viewer
+
+PERIOD: Final = 0.25  # seconds from view to view
+MAX_WATCHERS: Final = 64  # each costs a write of up to 60 kB a period
+TRY_AGAIN_LATER: Final = 1013  # IANA's registry of close codes
+
+_AUTH: Final = msgspec.json.Decoder(Auth)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Feed:
+    """The frames, each made once for all who watch."""
+
+    def __init__(self, viewer: "Viewer") -> None:
+        self._viewer = viewer
+        self._turn = -1
+        self._view = ""
+        self.watchers = 0
+        self.taken = 0  # views, for the tests: none without a watcher, one for all of them
+
+    def about(self, ready: Ready) -> str:
+        return _encode(self._viewer.about(ready, trio.current_time())).decode()
+
+    def view(self) -> str:
+        """The view of this turn; the first who asks has it taken."""
+        now = trio.current_time()
+        turn = floor(now / PERIOD)
+        if turn != self._turn:
+            self._turn = turn
+            self._view = _encode(self._viewer.view(now)).decode()
+            self.taken += 1
+        return self._view
+
+    async def wait_turn(self) -> None:
+        """Until the next one."""
+        await trio.sleep_until((floor(trio.current_time() / PERIOD) + 1) * PERIOD)
+
+
+def _refusal(data: str | bytes, keys: Keys) -> ApiError | None:
+    """What is wrong with a client's frame: it may be an `auth` with a right key, and nothing else."""
+    try:
+        if not isinstance(data, str):
+            raise ApiError("invalid_event", "Frames are JSON text, not binary.")
+        keys.tenant(decode(data, _AUTH).api_key.encode())
+    except ApiError as error:
+        return error
+    return None
+
+
+async def _wait_for_key(keys: Keys) -> ApiError | None:
+    with trio.move_on_after(AUTH_SECONDS):
+        return _refusal(await websocket.receive(), keys)
+    return ApiError("invalid_api_key", "An API key is needed; the `auth` frame did not come.")
+
+
+async def _watch(engine: "Engine", feed: Feed, keys: Keys) -> ApiError | None:
+    """Send views until the client leaves (the handler is cancelled), says what it should not, or the server drains."""
+    refusal: ApiError | None = None
+
+    async def show() -> None:
+        told: Ready | None = None
+        while engine.health().status != "draining":
+            if (ready := engine.ready) is not None and ready is not told:
+                told = ready
+                await websocket.send(feed.about(ready))
+            await websocket.send(feed.view())
+            await feed.wait_turn()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show)
+        while refusal is None:
+            refusal = _refusal(await websocket.receive(), keys)
+        nursery.cancel_scope.cancel()
+    return refusal
+
+
+def register(app: Application, keys: Keys) -> None:
+    engine, viewer = app.engine, app.engine.viewer
+    feed = None if viewer is None else Feed(viewer)
+
+    async def serve(feed: Feed, must_wait_for_key: bool) -> None:
+        refusal = await _wait_for_key(keys) if must_wait_for_key else None
+        if refusal is None:
+            refusal = await _watch(engine, feed, keys)
+        if refusal is None:
+            await websocket.close(GOING_AWAY)
+        else:
+            await _refuse(refusal, POLICY_VIOLATION)
+
+    @app.websocket("/v1/dashboard")
+    async def dashboard_feed() -> None:
+        handshake = websocket.headers
+        must_wait_for_key = bool(keys) and "Authorization" not in handshake
+        if not must_wait_for_key:
+            keys.tenant_of(handshake)
+        if feed is None:
+            several = "The dashboard shows a server of one web process; this one has several (--web-processes)."
+            await _refuse(ApiError("not_found", several), POLICY_VIOLATION)
+            return
+        if feed.watchers >= MAX_WATCHERS:
+            full = ApiError("server_overloaded", f"{MAX_WATCHERS} clients watch the dashboard already.")
+            await _refuse(full, TRY_AGAIN_LATER)
+            return
+        feed.watchers += 1  # one who owes the key counts: it holds a task
+        try:
+            await serve(feed, must_wait_for_key)
+        finally:
+            feed.watchers -= 1
+
+    @app.get("/v1/dashboard")
+    async def dashboard_without_upgrade() -> Response:
+        response = error_response(ApiError("upgrade_required", "Connect to /v1/dashboard with a WebSocket."))
+        response.headers["Upgrade"] = "websocket"
+        return response
+
+
+async def _refuse(error: ApiError, code: int) -> None:
+    await websocket.send(_encode(DashboardError(error=error.detail())).decode())
+    await websocket.close(code)

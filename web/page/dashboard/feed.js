@@ -1,0 +1,86 @@
+// The WebSocket to /v1/dashboard, and a new one when it breaks. A tab that nobody sees lets go of it: a server that is not
+// watched does no work for the dashboard.
+//
+// States given to `onState`: "connecting", "ready" (with the first frame), "waiting" (with the seconds until the next
+// attempt), "full" (likewise; too many watch), "refused" (the server wants a key).
+
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 10_000;
+const UNSEEN_MS = 15_000; // a short look at another tab costs no reconnection
+
+export class Feed {
+  #socket = null;
+  #key = null;
+  #onFrame;
+  #onState;
+  #wait = FIRST_WAIT_MS;
+  #timer = 0;
+  #unseen = 0;
+
+  constructor(onFrame, onState) {
+    this.#onFrame = onFrame;
+    this.#onState = onState;
+    addEventListener("online", () => this.retryNow());
+    document.addEventListener("visibilitychange", () => this.#seen(!document.hidden));
+  }
+
+  connect(key = this.#key) {
+    this.#key = key;
+    clearTimeout(this.#timer);
+    this.#drop();
+    this.#onState("connecting");
+    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(`${scheme}//${location.host}/v1/dashboard`);
+    this.#socket = socket;
+    socket.onopen = () => key && socket.send(JSON.stringify({ type: "auth", api_key: key }));
+    socket.onmessage = (event) => socket === this.#socket && this.#received(JSON.parse(event.data));
+    socket.onclose = () => socket === this.#socket && this.#again("waiting");
+  }
+
+  retryNow() {
+    if (this.#socket === null && !document.hidden) this.connect();
+  }
+
+  #received(frame) {
+    if (frame.type === "error") {
+      if (frame.error.code === "invalid_api_key") {
+        this.#drop();
+        this.#onState("refused");
+      } else {
+        this.#drop();
+        this.#again("full");
+      }
+      return;
+    }
+    this.#wait = FIRST_WAIT_MS;
+    if (frame.type === "about") this.#onState("ready");
+    this.#onFrame(frame);
+  }
+
+  #again(state) {
+    this.#socket = null;
+    const wait = this.#wait * (0.75 + Math.random() / 2); // spread, so that tabs do not all come at once
+    this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
+    this.#onState(state, Math.max(1, Math.round(wait / 1000)));
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.connect(), wait);
+  }
+
+  #drop() {
+    const socket = this.#socket;
+    this.#socket = null; // its close is no reason to try again
+    socket?.close();
+  }
+
+  #seen(visible) {
+    clearTimeout(this.#unseen);
+    if (visible) {
+      this.retryNow();
+    } else {
+      this.#unseen = setTimeout(() => {
+        clearTimeout(this.#timer);
+        this.#drop();
+      }, UNSEEN_MS);
+    }
+  }
+}
