@@ -50,8 +50,9 @@ def value_of(values: Sequence[float], statistic: Statistic) -> float:
 
 
 def relative_difference(
-    a: Sequence[float], b: Sequence[float], statistic: Statistic, *, paired: bool, miss: float, seed: int = 1
-) -> Interval | None:
+    a: Sequence[float], b: Sequence[float], statistic: Statistic, *, paired: bool, miss: float, seed: int = 1,
+    resamples: int = RESAMPLES,
+) -> Interval | None:  # fmt: skip
     """The interval misses the true difference with probability `miss`. None without values, or where A has a 0.
 
     `paired`: a[i] and b[i] are of the same request.
@@ -64,9 +65,8 @@ def relative_difference(
         return None
     generator = np.random.default_rng(seed)
     longest = max(first.size, second.size)
-    resamples = int(max(FEWEST_RESAMPLES, min(RESAMPLES, MOST_NUMBERS // longest)))
     differences: list[Floats] = []
-    left = resamples
+    left = min(resamples, max(FEWEST_RESAMPLES, int(MOST_NUMBERS // longest)))
     while left > 0:
         rows = int(max(1, min(left, CHUNK_NUMBERS // longest)))
         places = _blocks(first.size, rows, generator)

@@ -11,6 +11,7 @@ from .result import Result, Sample
 from .text_report import METRICS
 
 MOST_DOTS = 2000  # of a scatter; more would weigh on the page and show no more
+LEAST_MS = 0.01  # the left end of a logarithmic axis
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -67,9 +68,9 @@ def charts(result: Result) -> list[Chart]:
 
 
 def _distribution(name: str, curve: Sequence[float]) -> Line:
-    """Share of the values that are not above x. On a logarithmic axis nothing is left of a microsecond."""
+    """Share of the values not above x. Pieces that came together have no gap, which a logarithmic axis cannot show."""
     shares = tuple(place / CURVE_POINTS for place in range(len(curve)))
-    return Line(name=name, xs=tuple(max(1e-3, value * 1000) for value in curve), ys=shares)
+    return Line(name=name, xs=tuple(max(LEAST_MS, value * 1000) for value in curve), ys=shares)
 
 
 def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from .bootstrap import Interval, Statistic, mean, rank, relative_difference, value_of
+from .bootstrap import RESAMPLES, Interval, Statistic, mean, rank, relative_difference, value_of
 from .result import Result, Sample
 from .text_report import load_text
 
@@ -61,7 +61,7 @@ _RATES: Final = (
 _GOODPUT: Final = Metric(key="good", title="requests within the objective", more_is_better=True)
 
 
-def compare(a: Result, b: Result, tolerance: float = TOLERANCE) -> Verdict:
+def compare(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int = RESAMPLES) -> Verdict:
     """B against A."""
     paired = _asked_the_same(a, b)
     pairs = _pairs(a.samples, b.samples) if paired else None
@@ -74,15 +74,15 @@ def compare(a: Result, b: Result, tolerance: float = TOLERANCE) -> Verdict:
     for key, title in _LATENCIES.items():
         ours, theirs = _values(first, second, key, paired=paired)
         for name, statistic in _STATISTICS:
-            interval = relative_difference(ours, theirs, statistic, paired=paired, miss=miss)
+            interval = relative_difference(ours, theirs, statistic, paired=paired, miss=miss, resamples=resamples)
             found.append(_difference(
                 Metric(key=f"{key} {name}", title=f"{title}, {name}"), ours, theirs, statistic, interval, tolerance, "s"
             ))  # fmt: skip
     for metric in rates:
         ours, theirs = _rates(a, b, first, second, metric.key)
-        # Windows of two runs are no pairs: each has its own queue.
-        pairwise = paired and metric.key != "throughput"
-        interval = relative_difference(ours, theirs, mean, paired=pairwise, miss=miss)
+        # Windows of two runs are pairs where arrivals were the same; clients of a closed loop each make their own.
+        pairwise = paired and (metric.key != "throughput" or a.settings.arrivals is not None)
+        interval = relative_difference(ours, theirs, mean, paired=pairwise, miss=miss, resamples=resamples)
         unit = "tokens/s" if metric.key == "throughput" else "share"
         found.append(_difference(metric, ours, theirs, mean, interval, tolerance, unit))
     return _verdict(a, b, found, _notes(a, b, paired=paired))

@@ -156,12 +156,12 @@ async def _read_head(wire: Wire, connection: h11.Connection, data: bytes) -> Res
             raise Fault("malformed", f"no HTTP: {error}") from error
         if isinstance(event, h11.Response):
             return _response(wire, event, connection.trailing_data[0])
-        if event is not h11.NEED_DATA:
-            raise Fault("reset", "the connection was closed within the head")
         try:
             data = await wire.receive()
         except (OSError, trio.BrokenResourceError) as error:
             raise Fault("reset", f"within the head: {_reason(error)}") from error
+        if not data:
+            raise Fault("reset", "the connection was closed within the head")
 
 
 def _response(wire: Wire, event: h11.Response, rest: bytes) -> Response:

@@ -18,7 +18,7 @@ from .statistics import Summary, Window, curves, judged, summarise, tokens_in_wi
 from .words import TokensPerWord
 
 FORMAT: Final = "triolet bench serve 1"
-MOST_POINTS: Final = 300  # of a series over time, and four times as many requests in a scatter
+MOST_POINTS: Final = 150  # of a series over time
 
 
 class Sample(Struct, frozen=True, array_like=True):
@@ -121,7 +121,7 @@ def sample_of(record: Record, *, good: bool) -> Sample:
 
 
 def make_series(records: Sequence[Record], meter: LagMeter, origin: float, end: float) -> Series:
-    step = max(0.05, end / MOST_POINTS)
+    step = max(0.1, end / MOST_POINTS)
     steps = int(end / step) + 1
     tokens = tokens_in_windows(records, Window(0.0, steps * step), steps)
     changes, failures, lag = [0] * (steps + 1), [0] * steps, [0.0] * steps
