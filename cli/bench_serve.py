@@ -156,8 +156,11 @@ _COUNT: Final = click.IntRange(min=1)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("bench-results"),
               show_default=True, help="Folder of what is written.")  # fmt: skip
 @click.option("--name", default="serve", show_default=True, help="Of the files.")
+@click.option("--png/--no-png", default=True, show_default=True, help="Draw the plots where matplotlib is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead of tables.")
-def serve(out: Path, name: str, as_json: bool, **values: Any) -> None:  # Any: click's values, checked by their types
+def serve(
+    out: Path, name: str, png: bool, as_json: bool, **values: Any
+) -> None:  # Any: click's values, checked by their types
     settings = _settings(**values)
     if isinstance(settings.arrivals, Recorded):
         try:
@@ -171,7 +174,7 @@ def serve(out: Path, name: str, as_json: bool, **values: Any) -> None:  # Any: c
     path = out / name
     write_result(finished.result, path.with_name(f"{name}.json"))
     path.with_name(f"{name}.html").write_text(page(finished.result), encoding="utf-8")
-    drawn = draw_pictures(finished.result, path.with_name(f"{name}.png"))
+    drawn = png and draw_pictures(finished.result, path.with_name(f"{name}.png"))
     if as_json:
         click.echo(msgspec.json.encode(finished.result))
     else:
