@@ -63,15 +63,16 @@ async def run_session(
 ) -> Finished:
     """`on_begin` is called as the load begins, for a live view. Raises CannotRun."""
     address = read_url(settings.url)
-    client = HttpClient(address, Dialer(address).connect)
-    key = settings.mix.tenants[0].key
     trace: Trace | None = None
     if isinstance(settings.arrivals, Recorded):
         trace = await trio.to_thread.run_sync(read_trace, Path(settings.arrivals.path))
-    listed, server = await _identify(client, key, needed=settings.model is None)
-    model = settings.model or listed
     meter = LagMeter()
-    async with AsyncExitStack() as stack, trio.open_nursery() as sockets:
+    async with AsyncExitStack() as stack:
+        client = HttpClient(address, Dialer(address).connect)
+        stack.push_async_callback(client.close)
+        listed, server = await _identify(client, settings.mix.tenants[0].key, needed=settings.model is None)
+        model = settings.model or listed
+        sockets = await stack.enter_async_context(trio.open_nursery())
         transport: Transport
         if settings.api == "websocket":
             transport = WebSocketTransport(address, sockets, settings.streams_per_socket)
@@ -90,14 +91,16 @@ async def run_session(
             on_record=write,
             recorded_times=[each.time for each in trace.requests] if trace else (),
         )
-        gc.collect()
-        gc.freeze()  # what is alive now need not be looked through again in the middle of the run
         sockets.start_soon(meter.watch)
         if on_begin is not None:
             on_begin(runner, meter)
-        await runner.run()
+        gc.collect()
+        gc.freeze()  # what is alive now need not be looked through again in the middle of the run
+        try:
+            await runner.run()
+        finally:
+            gc.unfreeze()
         await transport.close()
-        await client.close()
         sockets.cancel_scope.cancel()
     conditions = Conditions(
         name=name,

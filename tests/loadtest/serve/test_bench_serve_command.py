@@ -56,7 +56,7 @@ def test_a_closed_loop_tells_what_its_clients_saw(url: str, tmp_path: Path) -> N
         if record["turn"] == 0:
             assert abs(record["prompt_tokens"] - 30) <= 8  # learned from two probes; words differ in their tokens
         else:
-            assert record["prompt_tokens"] > 60  # what was said before is in it
+            assert record["prompt_tokens"] > 42  # what was said before is in it
         times = [record[name] for name in ("intended", "started", "sent", "head")] + record["arrivals"]
         assert times == sorted(times)
         assert times[-1] <= record["ended"]
