@@ -4,6 +4,7 @@ h11 reads heads (http_client.py). Bodies are read here: a stream of tokens is th
 apart costs 2 µs here where h11 makes several Python objects of it. What is not well-formed raises BadBody.
 """
 
+from functools import lru_cache
 from typing import Protocol
 
 LONGEST_SIZE_LINE = 1024  # of a chunk, extensions included; also of a trailer
@@ -72,6 +73,7 @@ class ChunkedBody:
         return self.complete
 
 
+@lru_cache(1024)  # a server's chunks have few sizes
 def _chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
     if not digits or digits.strip(b"0123456789abcdefABCDEF"):  # int() would take a sign, spaces and 0x
