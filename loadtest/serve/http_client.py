@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from .exchange import Fault
 from .http_body import BadBody, Body, ChunkedBody, CountedBody, OpenBody
+from .intake import Take
 from .wire import Address, Connect, Wire
 
 MOST_IDLE: Final = 4096  # connections kept for reuse; beyond it they are closed
@@ -63,6 +64,28 @@ class Response:
             except BadBody as error:
                 raise Fault("malformed", str(error)) from error
         return b""
+
+    async def follow(self, take: Take) -> None:
+        """`take` every part of the body as it comes, until it returns True or the body ends. Raises Fault as `read`."""
+
+        def feed(data: bytes) -> bool:
+            if not data:
+                if self._body.end():
+                    return True
+                raise Fault("reset", "the connection was closed within the answer")
+            try:
+                payload = self._body.feed(data)
+            except BadBody as error:
+                raise Fault("malformed", str(error)) from error
+            return bool(payload and take(payload)) or self._body.complete
+
+        rest, self._rest = self._rest, b""
+        if self._body.complete or (rest and feed(rest)):
+            return
+        try:
+            await self._wire.follow(feed)
+        except (OSError, trio.BrokenResourceError) as error:
+            raise Fault("reset", f"within the answer: {_reason(error)}") from error
 
     async def read_all(self, most: int = MOST_REFUSAL) -> bytes:
         found = b""

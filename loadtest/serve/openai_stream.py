@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from .exchange import Ask, Exchange, Fault
 from .http_body import BadBody, EventStream
 from .http_client import HttpClient, Response
+from .intake import Take
 from .record import Outcome
 from .settings import Api
 
@@ -94,9 +95,11 @@ async def _follow(response: Response, ask: Ask, exchange: Exchange) -> None:
     events = EventStream()
     arrivals = exchange.arrivals
     complete = False
-    while data := await response.read():
+
+    def take(data: bytes) -> bool:
+        """Whether the client has had what it wants."""
+        nonlocal complete
         now = trio.current_time()
-        before = len(arrivals)
         try:
             for event in events.feed(data):
                 if event == b"[DONE]":
@@ -107,12 +110,23 @@ async def _follow(response: Response, ask: Ask, exchange: Exchange) -> None:
             raise Fault("malformed", str(error)) from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Fault("malformed", f"an event: {error}") from error
-        if ask.cancel_after is not None and len(arrivals) >= ask.cancel_after:
-            raise Fault("cancelled", "")  # leaving closes the connection
-        if ask.pieces_per_second is not None and len(arrivals) > before:
-            await trio.sleep((len(arrivals) - before) / ask.pieces_per_second)
+        return ask.cancel_after is not None and len(arrivals) >= ask.cancel_after
+
+    if ask.pieces_per_second is None:
+        await response.follow(take)
+    else:
+        await _follow_slowly(response, take, arrivals, ask.pieces_per_second)
+    if ask.cancel_after is not None and len(arrivals) >= ask.cancel_after:
+        raise Fault("cancelled", "")  # leaving closes the connection
     if not (complete or exchange.finish):
         raise Fault("unterminated", "the stream ended without finish_reason or [DONE]")
+
+
+async def _follow_slowly(response: Response, take: Take, arrivals: list[float], rate: float) -> None:
+    while data := await response.read():
+        before = len(arrivals)
+        take(data)
+        await trio.sleep((len(arrivals) - before) / rate)
 
 
 def _take(chunk: _Chunk, now: float, ask: Ask, exchange: Exchange) -> None:

@@ -21,6 +21,7 @@ from .arrivals import Recorded
 from .bodies import body_of
 from .exchange import Ask, Exchange, Fault, Transport
 from .http_client import HttpClient
+from .intake import Intake
 from .lag import LagMeter
 from .lengths import Fixed
 from .openai_stream import OpenAiTransport, outcome_of_status, refusal_text
@@ -68,11 +69,13 @@ async def run_session(
         trace = await trio.to_thread.run_sync(read_trace, Path(settings.arrivals.path))
     meter = LagMeter()
     async with AsyncExitStack() as stack:
-        client = HttpClient(address, Dialer(address).connect)
+        intake = Intake()
+        client = HttpClient(address, Dialer(address, intake).connect)
         stack.push_async_callback(client.close)
         listed, server = await _identify(client, settings.mix.tenants[0].key, needed=settings.model is None)
         model = settings.model or listed
         sockets = await stack.enter_async_context(trio.open_nursery())
+        sockets.start_soon(intake.run)
         transport: Transport
         if settings.api == "websocket":
             transport = WebSocketTransport(address, sockets, settings.streams_per_socket)
@@ -125,7 +128,7 @@ def conclude(settings: LoadSettings, progress: Progress, meter: LagMeter, condit
     measured = [record for record in records if record.phase == "measured"]
     if not measured:
         raise CannotRun(
-            f"nothing was measured: the run ended within its warm-up of {settings.warmup_seconds:g} s; "
+            f"nothing was measured: no request began after the warm-up of {settings.warmup_seconds:g} s; "
             "run longer, or take a shorter --warm-up"
         )
     window, late = measured_window(settings, progress), None

@@ -14,8 +14,8 @@ import trio
 from msgspec import Struct
 
 from .exchange import Fault
+from .intake import RECEIVE_BYTES, Intake, Take
 
-RECEIVE_BYTES = 65536
 SLOW_RECEIVE_BUFFER = 4096  # a slow reader's: what the kernel would take for it is not read slowly
 
 Connect = Callable[[bool], Awaitable["Wire"]]  # the argument: whether the reader is slow
@@ -57,6 +57,10 @@ class Wire(Protocol):
         """What came, or b"" at the end."""
         ...
 
+    async def follow(self, take: Take) -> None:
+        """Call `take` with whatever comes (b"" at the end) until it returns True. What it raises is raised here."""
+        ...
+
     def stands(self) -> bool:
         """Whether an idle connection can take another request, as far as can be seen from here."""
         ...
@@ -65,8 +69,9 @@ class Wire(Protocol):
 
 
 class SocketWire:
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, intake: Intake) -> None:
         self._socket = connection
+        self._intake = intake
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -83,6 +88,9 @@ class SocketWire:
                 return self._socket.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 continue  # woken for nothing
+
+    async def follow(self, take: Take) -> None:
+        await self._intake.follow(self._socket, take)
 
     def stands(self) -> bool:
         try:
@@ -108,6 +116,10 @@ class StreamWire:
     async def receive(self) -> bytes:
         return bytes(await self._stream.receive_some(RECEIVE_BYTES))
 
+    async def follow(self, take: Take) -> None:
+        while not take(await self.receive()):
+            pass
+
     def stands(self) -> bool:
         return not self._closed
 
@@ -117,10 +129,11 @@ class StreamWire:
 
 
 class Dialer:
-    """Opens connections to one address; its name is resolved once."""
+    """Opens connections to one address; its name is resolved once. `intake.run` must run beside them."""
 
-    def __init__(self, address: Address, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: Address, intake: Intake, context: ssl.SSLContext | None = None) -> None:
         self._address = address
+        self._intake = intake
         self._context = (context or ssl.create_default_context()) if address.secure else None
         self._found: _Found | None = None
 
@@ -136,7 +149,7 @@ class Dialer:
                 wrapped = trio.socket.from_stdlib_socket(connection)
                 await wrapped.connect(address)
                 if self._context is None:
-                    return SocketWire(connection)
+                    return SocketWire(connection, self._intake)
                 secure = trio.SSLStream(
                     trio.SocketStream(wrapped),
                     self._context,
