@@ -29,6 +29,7 @@ class Chart(Struct, frozen=True, kw_only=True):
     log_x: bool = False
     limit: tuple[float, str] | None = None  # a horizontal line and what it means
     shaded_until: float | None = None  # the warm-up
+    x_range: tuple[float, float] | None = None  # None: that of the values
 
 
 def charts(result: Result) -> list[Chart]:
@@ -37,7 +38,15 @@ def charts(result: Result) -> list[Chart]:
     steps = tuple(round(place * series.step, 4) for place in range(len(series.in_flight)))
 
     def over_time(title: str, y_label: str, *lines: Line, limit: tuple[float, str] | None = None) -> Chart:
-        return Chart(title=title, x_label="seconds", y_label=y_label, lines=lines, limit=limit, shaded_until=warmup)
+        return Chart(
+            title=title,
+            x_label="seconds",
+            y_label=y_label,
+            lines=lines,
+            limit=limit,
+            shaded_until=warmup,
+            x_range=(0.0, steps[-1] + series.step),
+        )
 
     found = [
         over_time("Output", "tokens/s", Line(name="tokens/s", xs=steps, ys=tuple(series.tokens_per_second))),

@@ -40,6 +40,8 @@ def _draw(panel: Any, chart: Chart) -> None:  # Any: matplotlib's axes
         panel.axvspan(0, chart.shaded_until, color="0.9", zorder=0)
     if chart.limit is not None:
         panel.axhline(chart.limit[0], color="tab:red", linewidth=0.8, linestyle="--", label=chart.limit[1])
+    if chart.x_range is not None:
+        panel.set_xlim(*chart.x_range)
     if chart.log_x:
         panel.set_xscale("log")
     panel.set_ylim(bottom=0)

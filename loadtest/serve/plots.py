@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from .charts import Chart, Line
 
 WIDTH, HEIGHT = 560, 250
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 44, 44  # the title and, below it, the lines' names are on top
 COLOURS: Final = ("var(--first)", "var(--second)", "var(--third)", "var(--fourth)")
 
 
@@ -30,8 +30,9 @@ class _Scale(NamedTuple):
 def svg(chart: Chart) -> str:
     xs = [x for line in chart.lines for x in line.xs]
     ys = [y for line in chart.lines for y in line.ys] + ([chart.limit[0]] if chart.limit else [])
-    x = _scale(min(xs), max(xs), LEFT, WIDTH - RIGHT, log=chart.log_x)
-    y = _scale(0.0, max(ys), HEIGHT - BOTTOM, TOP)
+    low, high = chart.x_range or (min(xs), max(xs))
+    x = _scale(low, high, LEFT, WIDTH - RIGHT, log=chart.log_x)
+    y = _scale(0.0, max(ys) * 1.04, HEIGHT - BOTTOM, TOP)  # a line must not lie on the frame
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
         f'<text class="title" x="{LEFT}" y="16">{escape(chart.title)}</text>',
@@ -53,7 +54,7 @@ def _scale(low: float, high: float, begin: float, end: float, *, log: bool = Fal
     if log:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
         return _Scale(low, high if high > low else low * 10, begin, end, True)
-    return _Scale(low, high * 1.04 if high > low else low + 1, begin, end, False)
+    return _Scale(low, high if high > low else low + 1, begin, end, False)
 
 
 def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -103,11 +104,10 @@ def _legend(chart: Chart) -> list[str]:
     if len(chart.lines) < 2:
         return []
     parts: list[str] = []
-    right = WIDTH - RIGHT
-    for line, colour in reversed(list(zip(chart.lines, COLOURS, strict=False))):
-        parts.append(f'<text class="small" text-anchor="end" style="fill:{colour}" x="{right}" y="16">'
-                     f"{escape(line.name)}</text>")  # fmt: skip
-        right -= 6 * len(line.name) + 12
+    left = LEFT
+    for line, colour in zip(chart.lines, COLOURS, strict=False):
+        parts.append(f'<text class="small" style="fill:{colour}" x="{left}" y="33">{escape(line.name)}</text>')
+        left += 6 * len(line.name) + 16
     return parts
 
 

@@ -33,10 +33,11 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; }
 table.facts td, table.outcomes td:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 table.facts td:first-child { opacity: .7; white-space: nowrap; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem; }
+figure { margin: 0; }
 svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 11px system-ui, sans-serif; }
 svg .title { font-size: 13px; font-weight: 600; } svg .tick, svg .small { opacity: .8; }
 svg polyline { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
-svg .dots { fill: none; stroke-width: 3; stroke-linecap: round; stroke-opacity: .5; }
+svg .dots { fill: none; stroke-width: 3.5; stroke-linecap: round; stroke-opacity: .6; }
 svg .rule { stroke: var(--rule); stroke-width: .6; } svg .shade { fill: #8882; }
 svg .limit { stroke: var(--warn); stroke-width: 1; stroke-dasharray: 4 3; }
 code { overflow-wrap: anywhere; }
