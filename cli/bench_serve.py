@@ -293,7 +293,7 @@ async def _end_on_interrupt(runner: Runner) -> None:
     with trio.open_signal_receiver(signal.SIGINT) as interrupts:
         async for _ in interrupts:
             break
-    runner.stop(grace_seconds=0.0)
+    runner.stop(at_once=True)
 
 
 def _raise_file_limit() -> None:

@@ -64,7 +64,7 @@ class Exchange:
         self.outcome: Outcome = "ok"
         self.detail = ""
         self.scope = trio.CancelScope()
-        self.why: Literal["timeout", "stalled", "unfinished"] = "timeout"  # of a cancelled scope
+        self.why: Literal["timeout", "stalled", "unfinished", "cancelled"] = "timeout"  # of a cancelled scope
 
     def fail(self, outcome: Outcome, detail: str, status: int | None = None) -> None:
         self.outcome, self.detail = outcome, detail[:300]

@@ -18,7 +18,7 @@ from .quantiles import quantile
 TICK: Final = 0.010
 MOST_LAG: Final = 0.010  # of 99 % of the wake-ups
 MOST_CPU: Final = 0.85  # of a core
-MOST_LATE_START: Final = 0.020  # of 99 % of an open loop's requests, apart from those that waited for --max-in-flight
+MOST_LATE_START: Final = 0.020  # of 99 % of an open loop's requests, where none waited for --max-in-flight
 
 
 class ClientLoad(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class LagMeter:
             )
         if share > MOST_CPU:
             reasons.append(f"the client took {share:.0%} of a core, and its event loop has one")
-        if late is not None and late > MOST_LATE_START:
+        if late is not None and late > MOST_LATE_START and not waited:
             reasons.append(f"1 % of the requests started {late * 1000:.0f} ms late or more")
         if waited:
             reasons.append(f"{waited} requests waited in the client for a place (--max-in-flight)")

@@ -14,7 +14,7 @@ from .mix import Behaviour
 
 Outcome = Literal[
     "ok",
-    "cancelled",  # by the client, as the mix wants
+    "cancelled",  # by the client, as the mix wants, or by who ended the run early
     "refused",  # 429 or 503: the server says it is full
     "client_error",  # any other 4xx
     "server_error",  # any other 5xx

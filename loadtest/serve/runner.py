@@ -6,6 +6,7 @@ The loop decides who starts when; a transport does the exchange; every request, 
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Literal
 
 import trio
 
@@ -58,6 +59,7 @@ class Runner:
         self._measured = 0  # requests begun in the measured part
         self._stopping = trio.Event()
         self._grace_seconds = settings.grace_seconds
+        self._ended_as: Literal["unfinished", "cancelled"] = "unfinished"
         self._places = trio.Semaphore(settings.max_in_flight)
 
     @property
@@ -80,10 +82,10 @@ class Runner:
                     await self._open_loop(clients)
             beside.cancel_scope.cancel()
 
-    def stop(self, grace_seconds: float | None = None) -> None:
-        """Start no more requests."""
-        if grace_seconds is not None:
-            self._grace_seconds = grace_seconds
+    def stop(self, *, at_once: bool = False) -> None:
+        """Start no more requests. `at_once`: end those that run too; that is no failure of theirs."""
+        if at_once:
+            self._grace_seconds, self._ended_as = 0.0, "cancelled"
         if not self._stopping.is_set():
             self._stopping.set()
             self.progress.issuing_ended = trio.current_time()
@@ -97,7 +99,7 @@ class Runner:
             if trio.current_time() < ends + self._grace_seconds:
                 continue
             for exchange in self.progress.in_flight:  # again and again: some only now get their place
-                exchange.why = "unfinished"
+                exchange.why = self._ended_as
                 exchange.scope.cancel()
             await trio.sleep(WATCH_SECONDS)
 

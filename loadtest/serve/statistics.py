@@ -124,8 +124,12 @@ def summarise(records: Sequence[Record], window: Window, slo: Slo) -> Summary:
 
 
 def judged(records: Iterable[Record]) -> list[Record]:
-    """The measured requests whose times are the server's doing."""
-    return [record for record in records if record.behaviour == "ordinary" and record.phase == "measured"]
+    """The measured requests whose times and ends are the server's doing."""
+    return [
+        record
+        for record in records
+        if record.behaviour == "ordinary" and record.phase == "measured" and record.outcome != "cancelled"
+    ]
 
 
 def latencies(measured: Iterable[Record]) -> Latencies:

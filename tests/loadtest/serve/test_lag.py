@@ -75,7 +75,9 @@ async def test_a_full_core_is_a_bottleneck_even_where_wake_ups_are_in_time(autoj
 async def test_late_starts_and_waiting_are_told(autojump_clock: MockClock) -> None:
     begin = trio.current_time()
     meter = await _watch(autojump_clock, block=0.001, every=1.0, cpu=Cpu())
-    load = meter.judge(begin, begin + 10, tokens=0.0, late_starts=[0.05] * 10, waited=3)
-    assert [reason.split()[0] for reason in load.reasons] == ["1", "3"]
+    load = meter.judge(begin, begin + 10, tokens=0.0, late_starts=[0.05] * 10)
+    assert load.reasons == ("1 % of the requests started 50 ms late or more",)
     assert load.late_start_p99 == 0.05
+    load = meter.judge(begin, begin + 10, tokens=0.0, late_starts=[0.05] * 10, waited=3)
+    assert load.reasons == ("3 requests waited in the client for a place (--max-in-flight)",)
     assert load.cpu_ms_per_1000_tokens is None

@@ -169,5 +169,5 @@ async def test_stopping_early_keeps_what_was_measured(autojump_clock: MockClock)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(runner.run)
         await trio.sleep(2.5)
-        runner.stop(grace_seconds=0.0)
-    assert [record.outcome for record in runner.progress.records] == ["ok"] * 4 + ["unfinished"] * 2
+        runner.stop(at_once=True)
+    assert [record.outcome for record in runner.progress.records] == ["ok"] * 4 + ["cancelled"] * 2
