@@ -1,6 +1,6 @@
 """`triolet bench offline`: the engine without HTTP, on the path that serves, from gateway to worker and back.
 
-`triolet bench compare`, beside it, is in bench_compare.py.
+Beside it, `triolet bench compare` is in bench_compare.py and `triolet bench serve` in bench_serve.py.
 """
 
 import platform
@@ -18,6 +18,7 @@ from ..protocol.steps import Ready
 from .bench_compare import compare
 from .bench_figures import Figures, figures_of, medians
 from .bench_round import Load, refuse_load, run_round
+from .bench_serve import serve
 from .options import build_settings, engine_options
 from .refusals import refuse_missing_model
 from .report import LoadDisplay, standard_error
@@ -26,10 +27,11 @@ from .serving import run_or_refuse, use_engine
 
 @click.group()
 def bench() -> None:
-    """Measure the engine on this machine."""
+    """Measure the engine on this machine, or load a server."""
 
 
 bench.add_command(compare)
+bench.add_command(serve)
 
 
 @bench.command()

@@ -27,6 +27,7 @@ from .bench_machine import machine
 from .bench_page import Comparison, page, plot, show
 from .bench_peer import Peer, read_peer
 from .bench_ratios import against_best, against_each, best_against_best, medians
+from .bench_results import compare_results
 from .bench_turns import Turns, silent
 from .bench_variant import DEFAULTS, Variant, plain, read_variant
 from .options import BUNDLED_MODEL
@@ -35,6 +36,12 @@ from .refusals import Refusal, refuse_missing_model
 PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
 
 HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how they compare.
+
+    Given two results of `triolet bench serve` instead, tell how B differs from A, and how sure that is; the exit code
+    is 1 where B is worse:
+
+    \b
+      triolet bench compare A.json B.json
 
     Each turn runs every variant of ours and every peer, each in a process of its own and never two at once. Ratios are
     taken within a turn and their median is told: only what met the same machine can be compared.
@@ -62,6 +69,9 @@ def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[st
 
 @click.command(help=HELP)
 @click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.argument("other", required=False, type=click.Path(path_type=Path), metavar="")
+@click.option("--tolerance", type=click.FloatRange(0, 1), default=0.02, show_default=True,
+              help="Of two results: relative differences below it do not matter.")  # fmt: skip
 @click.option("--peer", "peers", multiple=True, callback=_parsed_peers, help="NAME=COMMAND. May be repeated.")
 @click.option("--variant", "variants", multiple=True, default=DEFAULTS, show_default=True,
               help="NAME=OPTIONS: ours, with options of `triolet serve`. May be repeated.")  # fmt: skip
@@ -85,6 +95,8 @@ def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[st
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the tables.")
 def compare(
     model: Path | None,
+    other: Path | None,
+    tolerance: float,
     peers: list[Peer],
     variants: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -98,6 +110,11 @@ def compare(
     title: str | None,
     as_json: bool,
 ) -> None:
+    if other is not None or (model is not None and model.is_file()):
+        if model is None or other is None:
+            raise Refusal(f"{model} is a file: give two results of `triolet bench serve`, or a folder as MODEL")
+        compare_results(model, other, tolerance=tolerance, as_json=as_json)
+        return
     cases = [case for case in CASES.values() if case.name in chosen]
     threads = threads or usable_cores()
     ours = _variants(variants, peers, model, threads, cases)

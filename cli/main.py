@@ -9,7 +9,7 @@ COMMANDS: Final = {
     "serve": "Serve a model over HTTP and WebSocket, with a chat page.",
     "chat": "Chat in the terminal, with a running server or with a model of your own.",
     "complete": "Continue one prompt and print the text as it comes.",
-    "bench": "Measure the engine on this machine.",
+    "bench": "Measure the engine on this machine, or load a server.",
 }
 
 

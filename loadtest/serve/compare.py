@@ -1,0 +1,187 @@
+"""Two results beside each other: every difference with its interval, and a verdict.
+
+The intervals of all metrics together miss with probability 0.05 (each with a share of it, after Bonferroni). A
+difference is called a regression or an improvement when its interval leaves no difference out *and* it is at least
+`tolerance`: what is sure but does not matter is told as such. The intervals are of the chance in which requests came
+and how long each took; a machine that is slower today than yesterday is a difference too, and this cannot tell why.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from msgspec import Struct, structs
+
+from .bootstrap import RESAMPLES, Interval, Statistic, mean, rank, relative_difference, value_of
+from .result import Result, Sample
+from .text_report import load_text
+
+MISS: Final = 0.05  # for all metrics together
+TOLERANCE: Final = 0.02
+PAIRED_SHARE: Final = 0.9  # of the requests must be in both runs to be compared in pairs
+
+Call = Literal["worse", "better", "same", "unsure"]
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    key: str
+    title: str
+    more_is_better: bool = False
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    metric: str
+    title: str
+    a: float
+    b: float
+    unit: str
+    interval: Interval | None  # None: too few values
+    call: Call
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    a: str
+    b: str
+    call: Call
+    text: str
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+
+_LATENCIES: Final = {
+    "ttft": "time to first token",
+    "itl": "inter-token latency, mean of a request",
+    "tpot": "time per output token",
+    "e2e": "end to end",
+}
+_STATISTICS: Final[tuple[tuple[str, Statistic], ...]] = (("mean", mean), ("p50", rank(0.5)), ("p95", rank(0.95)))
+_RATES: Final = (
+    Metric(key="throughput", title="output tokens/s", more_is_better=True),
+    Metric(key="answered", title="whole answers", more_is_better=True),
+)
+_GOODPUT: Final = Metric(key="good", title="requests within the objective", more_is_better=True)
+
+
+def compare(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int = RESAMPLES) -> Verdict:
+    """B against A."""
+    paired = _asked_the_same(a, b)
+    pairs = _pairs(a.samples, b.samples) if paired else None
+    first, second = pairs or (a.samples, b.samples)
+    paired = pairs is not None
+    judged_goodput = a.summary.goodput is not None and a.settings.slo == b.settings.slo
+    rates = (*_RATES, *((_GOODPUT,) if judged_goodput else ()))
+    miss = MISS / (len(_LATENCIES) * len(_STATISTICS) + len(rates))
+    found: list[Difference] = []
+    for key, title in _LATENCIES.items():
+        ours, theirs = _values(first, second, key, paired=paired)
+        for name, statistic in _STATISTICS:
+            interval = relative_difference(ours, theirs, statistic, paired=paired, miss=miss, resamples=resamples)
+            found.append(_difference(
+                Metric(key=f"{key} {name}", title=f"{title}, {name}"), ours, theirs, statistic, interval, tolerance, "s"
+            ))  # fmt: skip
+    for metric in rates:
+        ours, theirs = _rates(a, b, first, second, metric.key)
+        # Windows of two runs are pairs where arrivals were the same; clients of a closed loop each make their own.
+        pairwise = paired and (metric.key != "throughput" or a.settings.arrivals is not None)
+        interval = relative_difference(ours, theirs, mean, paired=pairwise, miss=miss, resamples=resamples)
+        unit = "tokens/s" if metric.key == "throughput" else "share"
+        found.append(_difference(metric, ours, theirs, mean, interval, tolerance, unit))
+    return _verdict(a, b, found, _notes(a, b, paired=paired))
+
+
+def _asked_the_same(a: Result, b: Result) -> bool:
+    """Whether request by request both asked the same: the server, and how long the run was, may differ."""
+    plain = {"url": "", "model": None, "seconds": None, "requests": None, "warmup_seconds": 0.0}
+    return structs.replace(a.settings, **plain) == structs.replace(b.settings, **plain)
+
+
+def _pairs(a: Sequence[Sample], b: Sequence[Sample]) -> tuple[list[Sample], list[Sample]] | None:
+    theirs = {(sample.conversation, sample.turn): sample for sample in b}
+    pairs = [(sample, other) for sample in a if (other := theirs.get((sample.conversation, sample.turn)))]
+    if not pairs or len(pairs) < PAIRED_SHARE * max(len(a), len(b)):
+        return None
+    return [ours for ours, _ in pairs], [other for _, other in pairs]
+
+
+def _values(a: Sequence[Sample], b: Sequence[Sample], key: str, *, paired: bool) -> tuple[list[float], list[float]]:
+    ours: list[float | None] = [getattr(sample, key) for sample in a]
+    theirs: list[float | None] = [getattr(sample, key) for sample in b]
+    if paired:
+        both = [(x, y) for x, y in zip(ours, theirs, strict=True) if x is not None and y is not None]
+        return [x for x, _ in both], [y for _, y in both]
+    return [x for x in ours if x is not None], [y for y in theirs if y is not None]
+
+
+def _rates(
+    a: Result, b: Result, first: Sequence[Sample], second: Sequence[Sample], key: str
+) -> tuple[list[float], list[float]]:
+    if key == "throughput":
+        return _per_second(a), _per_second(b)
+    name = "ok" if key == "answered" else "good"
+    return [float(getattr(sample, name)) for sample in first], [float(getattr(sample, name)) for sample in second]
+
+
+def _per_second(result: Result) -> list[float]:
+    step = (result.window[1] - result.window[0]) / len(result.windows)
+    return [tokens / step for tokens in result.windows] if step > 0 else []
+
+
+def _difference(
+    metric: Metric, a: Sequence[float], b: Sequence[float], statistic: Statistic, interval: Interval | None,
+    tolerance: float, unit: str,
+) -> Difference:  # fmt: skip
+    ours, theirs = (value_of(each, statistic) if each else 0.0 for each in (a, b))
+    return Difference(
+        metric=metric.key,
+        title=metric.title,
+        a=ours,
+        b=theirs,
+        unit=unit,
+        interval=interval,
+        call=_call(interval, tolerance, more_is_better=metric.more_is_better),
+    )
+
+
+def _call(interval: Interval | None, tolerance: float, *, more_is_better: bool) -> Call:
+    if interval is None:
+        return "unsure"
+    if interval.low <= 0 <= interval.high:
+        # Narrow enough to rule out what would matter, or not.
+        return "same" if max(-interval.low, interval.high) <= 2 * tolerance else "unsure"
+    if abs(interval.difference) < tolerance:
+        return "same"
+    return "better" if (interval.difference > 0) == more_is_better else "worse"
+
+
+def _verdict(a: Result, b: Result, found: Sequence[Difference], notes: Sequence[str]) -> Verdict:
+    worse = [each.title for each in found if each.call == "worse"]
+    better = [each.title for each in found if each.call == "better"]
+    call: Call
+    if worse:
+        call, text = "worse", f"B is worse in {_list(worse)}" + (f", and better in {_list(better)}" if better else "")
+    elif better:
+        call, text = "better", f"B is better in {_list(better)}"
+    elif all(each.call == "same" for each in found):
+        call, text = "same", "no difference"
+    else:
+        call, text = "unsure", "no difference is sure; some could be there: longer runs would tell"
+    return Verdict(a=a.name, b=b.name, call=call, text=text, differences=tuple(found), notes=tuple(notes))
+
+
+def _notes(a: Result, b: Result, *, paired: bool) -> list[str]:
+    notes = [
+        "Both asked the same, request by request: compared in pairs." if paired
+        else "Not the same requests: compared as two samples, which needs longer runs for the same certainty."
+    ]  # fmt: skip
+    for label, result in (("A", a), ("B", b)):
+        if result.client.bottleneck:
+            notes.append(f"In {label} the load client was itself the bottleneck: {'; '.join(result.client.reasons)}.")
+        if result.summary.failures:
+            notes.append(f"In {label} {result.summary.failures} of {result.summary.requests} requests failed.")
+    ours, theirs = (f"{load_text(each.settings)}, {each.settings.api}" for each in (a, b))
+    if ours != theirs:
+        notes.append(f"The loads differ. A: {ours}. B: {theirs}.")
+    return notes
+
+
+def _list(titles: Sequence[str]) -> str:
+    return ", ".join(titles[:3]) + (f" and {len(titles) - 3} more" if len(titles) > 3 else "")

@@ -1,0 +1,113 @@
+"""One request under way: what the transport measures of it while it runs, and its record in the end."""
+
+from typing import Literal, Protocol
+
+import trio
+
+from .record import Outcome, Record
+from .workload import ConversationPlan, Turn
+
+
+class Fault(Exception):
+    """A request ended otherwise than its client wanted."""
+
+    def __init__(self, outcome: Outcome, detail: str, status: int | None = None) -> None:
+        super().__init__(detail)
+        self.outcome: Outcome = outcome
+        self.detail = detail
+        self.status = status
+
+
+class Ask:
+    """What the transport is to do: the body, whose key, and how the client behaves."""
+
+    __slots__ = ("body", "cancel_after", "keep_text", "key", "pieces_per_second")
+
+    def __init__(
+        self,
+        body: bytes,
+        key: str | None = None,
+        *,
+        cancel_after: int | None = None,
+        pieces_per_second: float | None = None,
+        keep_text: bool = False,
+    ) -> None:
+        self.body = body
+        self.key = key
+        self.cancel_after = cancel_after  # pieces
+        self.pieces_per_second = pieces_per_second  # None: as fast as they come
+        self.keep_text = keep_text  # the next turn needs it
+
+
+class Exchange:
+    """Times are trio's; `origin` is the run's beginning. `arrivals` grows by one for each piece of text."""
+
+    __slots__ = (
+        "arrivals", "cached_tokens", "counts", "detail", "finish", "head", "intended", "outcome", "output_tokens",
+        "prompt_tokens", "reused", "scope", "sent", "started", "status", "texts", "why",
+    )  # fmt: skip
+
+    def __init__(self, intended: float, started: float) -> None:
+        self.intended = intended
+        self.started = started
+        self.sent: float | None = None
+        self.head: float | None = None
+        self.arrivals: list[float] = []
+        self.counts: list[int] | None = None
+        self.texts: list[str] = []
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.output_tokens: int | None = None
+        self.finish: str | None = None
+        self.reused = False
+        self.status: int | None = None
+        self.outcome: Outcome = "ok"
+        self.detail = ""
+        self.scope = trio.CancelScope()
+        self.why: Literal["timeout", "stalled", "unfinished", "cancelled"] = "timeout"  # of a cancelled scope
+
+    def fail(self, outcome: Outcome, detail: str, status: int | None = None) -> None:
+        self.outcome, self.detail = outcome, detail[:300]
+        self.status = status if status is not None else self.status
+
+    def record(
+        self, plan: ConversationPlan, index: int, turn: Turn, *, origin: float, ended: float, warmup: float
+    ) -> Record:
+        told = self.output_tokens
+        if told is None and self.counts is not None:
+            told = sum(self.counts)
+        intended = self.intended - origin
+        return Record(
+            conversation=plan.number,
+            turn=index,
+            phase="warm-up" if intended < warmup else "measured",
+            tenant=plan.client.tenant.name,
+            priority=plan.client.priority,
+            behaviour=plan.client.behaviour,
+            intended=intended,
+            started=self.started - origin,
+            sent=None if self.sent is None else self.sent - origin,
+            head=None if self.head is None else self.head - origin,
+            arrivals=[time - origin for time in self.arrivals],
+            counts=self.counts,
+            ended=ended - origin,
+            prompt_tokens_asked=turn.prompt_tokens,
+            output_tokens_asked=turn.output_tokens,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=told if told is not None else len(self.arrivals),
+            output_tokens_told=told is not None,
+            reused=self.reused,
+            outcome=self.outcome,
+            status=self.status,
+            finish=self.finish,
+            detail=self.detail,
+        )
+
+
+class Transport(Protocol):
+    async def perform(self, ask: Ask, exchange: Exchange) -> None:
+        """Send the request and follow its answer to the end. Raises Fault; may be cancelled at any moment."""
+        ...
+
+    async def close(self) -> None: ...

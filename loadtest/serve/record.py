@@ -1,0 +1,92 @@
+"""One line of the records' file: everything measured of one request, and the times that follow from it. Pure.
+
+All times are seconds after the run began, on one clock. Two starts are kept: `intended`, when the arrival process or
+the client wanted the request, and `started`, when this program began with it. Latencies count from the intended one,
+so that a server which holds up its clients cannot hide the requests they would have sent (coordinated omission).
+"""
+
+from itertools import pairwise
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from .mix import Behaviour
+
+Outcome = Literal[
+    "ok",
+    "cancelled",  # by the client, as the mix wants, or by who ended the run early
+    "refused",  # 429 or 503: the server says it is full
+    "client_error",  # any other 4xx
+    "server_error",  # any other 5xx
+    "stream_error",  # an error event, after a good status
+    "unterminated",  # the body ended as HTTP wants it, without finish_reason or [DONE]
+    "reset",  # the connection ended within an answer
+    "connect",  # no connection
+    "malformed",  # no HTTP, no event stream, no JSON
+    "stalled",  # nothing for --stall seconds after the first token
+    "timeout",  # not complete after --timeout seconds
+    "unfinished",  # still running when the run's grace ended
+]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+BY_CHOICE: frozenset[Outcome] = frozenset({"ok", "cancelled"})
+FAILURES: tuple[Outcome, ...] = tuple(outcome for outcome in OUTCOMES if outcome not in BY_CHOICE)
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    conversation: int  # in the order of intended starts; what it asks depends on this number and the seed alone
+    turn: int
+    phase: Literal["warm-up", "measured"]
+    tenant: str
+    priority: int | None
+    behaviour: Behaviour
+    intended: float
+    started: float
+    sent: float | None  # the last byte of the request was with the kernel
+    head: float | None  # the status was there
+    arrivals: list[float]  # of every piece of text
+    counts: list[int] | None  # tokens of each piece, where the protocol tells them
+    ended: float
+    prompt_tokens_asked: int
+    output_tokens_asked: int
+    prompt_tokens: int | None  # as the server's usage counts them
+    cached_tokens: int | None
+    output_tokens: int  # by usage, else by counts, else one per piece
+    output_tokens_told: bool  # whether the server told them
+    reused: bool  # a connection that had carried a request before
+    outcome: Outcome
+    status: int | None
+    finish: str | None
+    detail: str  # of a failure
+
+
+def time_to_first_token(record: Record) -> float | None:
+    return record.arrivals[0] - record.intended if record.arrivals else None
+
+
+def time_to_first_token_once_started(record: Record) -> float | None:
+    return record.arrivals[0] - record.started if record.arrivals else None
+
+
+def end_to_end(record: Record) -> float:
+    return record.ended - record.intended
+
+
+def time_per_output_token(record: Record) -> float | None:
+    """The mean after the first token."""
+    if record.output_tokens < 2 or len(record.arrivals) < 2:
+        return None
+    return (record.arrivals[-1] - record.arrivals[0]) / (record.output_tokens - 1)
+
+
+def gaps(record: Record) -> list[float]:
+    """From each piece to the next: a piece of several tokens is one arrival, as its reader sees it."""
+    times = record.arrivals
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def tokens_per_piece(record: Record) -> list[float]:
+    """Each piece's tokens; where the protocol does not tell them, equal parts of the answer's."""
+    if record.counts is not None:
+        return [float(count) for count in record.counts]
+    pieces = len(record.arrivals)
+    return [record.output_tokens / pieces] * pieces if pieces else []

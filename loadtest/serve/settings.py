@@ -1,0 +1,52 @@
+"""What a run is told to do, once, checked: written into its result as it stands, but for the keys."""
+
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .arrivals import Arrivals
+from .lengths import Distribution, Fixed
+from .mix import Mix, Share
+from .slo import Slo
+
+Api = Literal["chat", "completions", "websocket"]
+
+HIDDEN_KEY = "…"
+
+
+class LoadSettings(Struct, frozen=True, kw_only=True):
+    url: str
+    api: Api = "chat"
+    model: str | None = None  # None: the first that the server lists
+    arrivals: Arrivals | None = None  # None: a closed loop
+    concurrency: int = 16  # clients of a closed loop
+    seconds: float | None = None  # of measuring, after the warm-up
+    requests: int | None = None  # of measuring
+    warmup_seconds: float = 2.0
+    prompt_tokens: Distribution = Fixed(128)
+    output_tokens: Distribution = Fixed(64)
+    shared_prefix: Share = Share(0.0, 1.0)  # share of conversations; tokens in front of their first prompt
+    turns: Distribution = Fixed(1)
+    think_seconds: Distribution = Fixed(1)  # between an answer and the next turn
+    mix: Mix = Mix()
+    ignore_eos: bool = True
+    temperature: float | None = None
+    extra_body: dict[str, object] = {}
+    timeout_seconds: float = 300.0
+    stall_seconds: float = 60.0
+    grace_seconds: float = 30.0  # for what still runs when no more is started
+    max_in_flight: int = 10_000  # of an open loop; what waits for a place has its latency from the intended start
+    streams_per_socket: int = 16
+    seed: int = 1
+    slo: Slo = Slo()
+
+
+def without_keys(settings: LoadSettings) -> LoadSettings:
+    """For a file that is shared."""
+    tenants = tuple(replace(each, key=each.key and HIDDEN_KEY) for each in settings.mix.tenants)
+    return replace(settings, mix=replace(settings.mix, tenants=tenants))
+
+
+def loop_of(settings: LoadSettings) -> str:
+    return "closed" if settings.arrivals is None else f"open, {settings.arrivals.__struct_config__.tag}"

@@ -1,0 +1,198 @@
+"""A run's figures from its records. Pure: the same records give the same figures, at any time.
+
+Only the measured part counts, and latencies only of ordinary clients: who cancels or reads slowly makes its own times.
+Throughput counts the tokens that arrived between the end of the warm-up and the moment when no more requests were
+started, whosever they are, so that neither the filling nor the emptying of the server is in it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from .quantiles import Spread, curve, spread
+from .record import (
+    BY_CHOICE,
+    FAILURES,
+    Record,
+    end_to_end,
+    gaps,
+    time_per_output_token,
+    time_to_first_token,
+    time_to_first_token_once_started,
+    tokens_per_piece,
+)
+from .slo import Slo, is_good
+
+WINDOWS = 24  # equal parts of the measured time; their token counts are what throughput is compared by
+
+
+class Window(NamedTuple):
+    """The measured time, in seconds after the run began."""
+
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+class Latencies(Struct, frozen=True, kw_only=True):
+    """Seconds. `ttft_started` and `e2e_started` leave out what a request waited in the client before it started."""
+
+    ttft: Spread | None
+    ttft_started: Spread | None
+    itl: Spread | None
+    tpot: Spread | None
+    e2e: Spread | None
+    e2e_started: Spread | None
+
+
+class Goodput(Struct, frozen=True, kw_only=True):
+    good: int
+    judged: int  # ordinary clients' requests
+    share: float
+    requests_per_second: float
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Some of the requests: all of a tenant, a priority or a behaviour."""
+
+    name: str
+    requests: int
+    failures: int
+    output_tokens: int
+    ttft: Spread | None
+    tpot: Spread | None
+    e2e: Spread | None
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    seconds: float  # measured
+    requests: int
+    outcomes: dict[str, int]
+    failures: int
+    examples: dict[str, str]  # of each failure's class: what the first said
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int  # of all measured requests, to their ends
+    requests_per_second: float  # ended well within the window
+    output_tokens_per_second: float
+    prompt_tokens_per_second: float
+    pieces: int
+    tokens_are_counted: bool  # by the server; otherwise each piece counts as a token
+    latencies: Latencies
+    goodput: Goodput | None
+    tenants: tuple[Group, ...]
+    priorities: tuple[Group, ...]
+    behaviours: tuple[Group, ...]
+
+
+def summarise(records: Sequence[Record], window: Window, slo: Slo) -> Summary:
+    measured = [record for record in records if record.phase == "measured"]
+    failed = [record for record in measured if record.outcome not in BY_CHOICE]
+    ended = [record for record in records if record.outcome in BY_CHOICE and window.begin <= record.ended < window.end]
+    seconds = window.seconds
+    outcomes = Counter(record.outcome for record in measured)
+    begun = [record for record in measured if record.arrivals]
+    return Summary(
+        seconds=seconds,
+        requests=len(measured),
+        outcomes={str(name): count for name, count in outcomes.most_common()},
+        failures=len(failed),
+        examples={
+            name: next(record.detail for record in failed if record.outcome == name)
+            for name in FAILURES
+            if outcomes[name]
+        },
+        prompt_tokens=sum(record.prompt_tokens or 0 for record in measured),
+        cached_tokens=sum(record.cached_tokens or 0 for record in measured),
+        output_tokens=sum(record.output_tokens for record in measured),
+        requests_per_second=len(ended) / seconds if seconds else 0.0,
+        output_tokens_per_second=sum(tokens_in_windows(records, window)) / seconds if seconds else 0.0,
+        prompt_tokens_per_second=sum(record.prompt_tokens or 0 for record in ended) / seconds if seconds else 0.0,
+        pieces=sum(len(record.arrivals) for record in measured),
+        tokens_are_counted=all(record.output_tokens_told for record in begun if record.outcome == "ok"),
+        latencies=latencies(measured),
+        goodput=_goodput(measured, slo, seconds),
+        tenants=_groups((record.tenant, record) for record in measured),
+        priorities=_groups((str(record.priority), record) for record in measured if record.priority is not None),
+        behaviours=_groups((record.behaviour, record) for record in measured),
+    )
+
+
+def judged(records: Iterable[Record]) -> list[Record]:
+    """The measured requests whose times and ends are the server's doing."""
+    return [
+        record
+        for record in records
+        if record.behaviour == "ordinary" and record.phase == "measured" and record.outcome != "cancelled"
+    ]
+
+
+def latencies(measured: Iterable[Record]) -> Latencies:
+    values = metric_values(measured)
+    return Latencies(**{name: spread(values[name]) for name in Latencies.__struct_fields__})
+
+
+def metric_values(measured: Iterable[Record]) -> dict[str, list[float]]:
+    """Every metric's values: end to end and time per token of whole answers, first tokens of all that came."""
+    ordinary = judged(measured)
+    whole = [record for record in ordinary if record.outcome == "ok"]
+    return {
+        "ttft": _present(time_to_first_token(record) for record in ordinary),
+        "ttft_started": _present(time_to_first_token_once_started(record) for record in ordinary),
+        "itl": [gap for record in ordinary for gap in gaps(record)],
+        "tpot": _present(time_per_output_token(record) for record in whole),
+        "e2e": [end_to_end(record) for record in whole],
+        "e2e_started": [record.ended - record.started for record in whole],
+    }
+
+
+def curves(measured: Iterable[Record]) -> dict[str, list[float]]:
+    return {name: curve(values) for name, values in metric_values(measured).items()}
+
+
+def tokens_in_windows(records: Iterable[Record], window: Window, parts: int = WINDOWS) -> list[float]:
+    """Tokens that arrived in each equal part of the window."""
+    found = [0.0] * parts
+    scale = parts / window.seconds if window.seconds else 0.0
+    for record in records:
+        for time, tokens in zip(record.arrivals, tokens_per_piece(record), strict=True):
+            if window.begin <= time < window.end:
+                found[min(parts - 1, int((time - window.begin) * scale))] += tokens
+    return found
+
+
+def _goodput(measured: Sequence[Record], slo: Slo, seconds: float) -> Goodput | None:
+    ordinary = judged(measured)
+    if slo == Slo() or not ordinary:
+        return None
+    good = sum(is_good(record, slo) for record in ordinary)
+    rate = good / seconds if seconds else 0.0
+    return Goodput(good=good, judged=len(ordinary), share=good / len(ordinary), requests_per_second=rate)
+
+
+def _groups(named: Iterable[tuple[str, Record]]) -> tuple[Group, ...]:
+    """Latencies of a group are of all its clients, slow ones too: the group says who they are."""
+    groups: dict[str, list[Record]] = {}
+    for name, record in named:
+        groups.setdefault(name, []).append(record)
+    return tuple(
+        Group(
+            name=name,
+            requests=len(members),
+            failures=sum(member.outcome not in BY_CHOICE for member in members),
+            output_tokens=sum(member.output_tokens for member in members),
+            ttft=spread(_present(time_to_first_token(member) for member in members)),
+            tpot=spread(_present(time_per_output_token(member) for member in members)),
+            e2e=spread([end_to_end(member) for member in members if member.outcome == "ok"]),
+        )
+        for name, members in sorted(groups.items())
+    )
+
+
+def _present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

@@ -1,0 +1,122 @@
+"""Planted differences are found, chance is not: every run here is made from a seed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from triolet.loadtest.serve.arrivals import Constant
+from triolet.loadtest.serve.bootstrap import mean, rank, relative_difference, value_of
+from triolet.loadtest.serve.compare import compare
+from triolet.loadtest.serve.mix import Mix, Tenant
+from triolet.loadtest.serve.quantiles import quantile
+from triolet.loadtest.serve.result import BadResult, read_result, write_result
+from triolet.loadtest.serve.slo import Slo
+
+from .made import record, result_of, run_of
+
+SMALL = 0.05  # the regression that must not be missed
+
+
+def test_a_planted_regression_is_found() -> None:
+    verdict = compare(run_of(300, seed=1), run_of(300, seed=2, slower=1 + SMALL))
+    calls = {each.metric: each.call for each in verdict.differences}
+    assert verdict.call == "worse"
+    assert calls["ttft mean"] == calls["tpot mean"] == calls["e2e p50"] == "worse"
+    found = {each.metric: each.interval for each in verdict.differences}["tpot mean"]
+    assert found is not None
+    assert found.low < SMALL < found.high
+
+
+def test_the_same_regression_the_other_way_is_an_improvement() -> None:
+    assert compare(run_of(300, seed=2, slower=1 + SMALL), run_of(300, seed=1)).call == "better"
+
+
+def test_the_same_records_again_are_no_difference() -> None:
+    result = run_of(100, seed=1)
+    verdict = compare(result, result)
+    assert {each.call for each in verdict.differences if each.metric != "throughput"} == {"same"}
+    assert verdict.call == "unsure"  # a closed loop's throughput varies within each run, which two runs alike show too
+    assert "no difference is sure" in verdict.text
+    opened = structs.replace(result, settings=structs.replace(result.settings, arrivals=Constant(20.0)))
+    verdict = compare(opened, opened)
+    assert (verdict.call, verdict.text) == ("same", "no difference")
+
+
+def test_chance_alone_is_not_called_a_regression() -> None:
+    """Ten pairs of runs that differ in nothing but their noise, of which one in twenty may be called wrongly."""
+    calls = [compare(run_of(100, seed), run_of(100, seed + 100), resamples=1000).call for seed in range(10)]
+    assert sum(call in ("worse", "better") for call in calls) <= 2
+
+
+def test_what_is_sure_but_small_does_not_matter() -> None:
+    verdict = compare(run_of(200, 1), run_of(200, 1, slower=1.004), resamples=500)
+    assert {each.metric: each.call for each in verdict.differences}["tpot mean"] == "same"
+    assert verdict.call != "worse"
+    assert compare(run_of(200, 1), run_of(200, 1, slower=1.004), tolerance=0.001, resamples=500).call == "worse"
+
+
+def test_pairs_need_the_same_requests() -> None:
+    paired = compare(run_of(100, 1), run_of(100, 2))
+    other = compare(run_of(100, 1), run_of(100, 2, concurrency=99))
+    assert "in pairs" in paired.notes[0]
+    assert "two samples" in other.notes[0]
+    assert any("loads differ" in note for note in other.notes)
+
+
+def test_failures_and_goodput_are_compared() -> None:
+    whole = [record(intended=number * 0.05, conversation=number) for number in range(200)]
+    broken = [
+        record(intended=number * 0.05, conversation=number, outcome="reset" if number % 4 == 0 else "ok", detail="gone")
+        for number in range(200)
+    ]
+    verdict = compare(result_of(whole, slo=Slo(ttft=1.0)), result_of(broken, slo=Slo(ttft=1.0)))
+    calls = {each.metric: (each.call, each.b) for each in verdict.differences}
+    assert calls["answered"] == calls["good"] == ("worse", 0.75)
+    assert any("50 of 200 requests failed" in note for note in verdict.notes)
+
+
+def test_too_few_requests_leave_it_unsure() -> None:
+    verdict = compare(run_of(1, 1), run_of(1, 2))
+    assert verdict.call != "worse"
+    assert any(each.call == "unsure" for each in verdict.differences)
+
+
+def test_the_bootstrap_s_statistics_are_the_report_s() -> None:
+    values = sorted(float(value) for value in np.random.default_rng(1).normal(10, 1, 137))
+    for share in (0.5, 0.95, 0.99):
+        assert value_of(values, rank(share)) == quantile(values, share)
+    assert value_of(values, mean) == pytest.approx(sum(values) / 137)
+
+
+def test_intervals_cover_what_is_true_about_as_often_as_they_say() -> None:
+    """Of 200 comparisons of independent values, 10 % may miss: 20, and four standard deviations of 4.2 around that.
+
+    Intervals of half the width miss far more often, as intervals do that are too sure of themselves.
+    """
+    generator = np.random.default_rng(5)
+    missed = missed_by_half = 0
+    for seed in range(200):
+        a, b = generator.lognormal(0, 0.3, 200).tolist(), (1.1 * generator.lognormal(0, 0.3, 200)).tolist()
+        found = relative_difference(a, b, mean, paired=False, miss=0.1, seed=seed, resamples=400)
+        assert found is not None
+        missed += not found.low <= 0.1 <= found.high
+        quarter = (found.high - found.low) / 4
+        missed_by_half += not found.low + quarter <= 0.1 <= found.high - quarter
+    assert 3 <= missed <= 37 < missed_by_half
+
+
+def test_a_result_is_read_as_it_was_written_and_holds_no_key(tmp_path: Path) -> None:
+    result = run_of(20, 1, mix=Mix(tenants=(Tenant(name="a", key="SECRET"),)))
+    write_result(result, tmp_path / "a.json")
+    assert read_result(tmp_path / "a.json") == result
+    assert "SECRET" not in (tmp_path / "a.json").read_text()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "other"}', "[1]"])
+def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(BadResult, match=r"x\.json"):
+        read_result(path)

@@ -1,0 +1,170 @@
+"""The client against servers in memory, which say exactly the bytes that a test wants."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+from triolet.loadtest.serve.exchange import Fault
+from triolet.loadtest.serve.http_client import HttpClient
+from triolet.loadtest.serve.wire import Address, StreamWire, Wire, read_url
+
+ADDRESS = Address(host="x", port=80, secure=False, path="/v1")
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+Serve = Callable[[int, trio.abc.Stream], Awaitable[None]]
+
+
+class Servers:
+    """Each connection is served by `serve(number, stream)`."""
+
+    def __init__(self, nursery: trio.Nursery, serve: Serve) -> None:
+        self._nursery = nursery
+        self._serve = serve
+        self.streams: list[trio.abc.Stream] = []
+
+    async def connect(self, slow: bool) -> Wire:
+        ours, theirs = memory_stream_pair()
+        self._nursery.start_soon(self._serve, len(self.streams), theirs)
+        self.streams.append(theirs)
+        return StreamWire(ours)
+
+
+async def _read_request(stream: trio.abc.Stream) -> bytes:
+    found = b""
+    while b"\r\n\r\n" not in found:
+        if not (data := await stream.receive_some()):
+            return b""
+        found += data
+    return found
+
+
+async def _answers(_number: int, stream: trio.abc.Stream) -> None:
+    while await _read_request(stream):
+        await stream.send_all(OK)
+
+
+async def _ask(client: HttpClient) -> tuple[bytes, bool]:
+    async with client.request("POST", "/completions", b"{}", key="K") as (response, _sent, reused):
+        return await response.read_all(), reused
+
+
+async def test_a_connection_is_kept_and_used_again(nursery: trio.Nursery) -> None:
+    servers = Servers(nursery, _answers)
+    client = HttpClient(ADDRESS, servers.connect)
+    assert await _ask(client) == (b"ok", False)
+    assert await _ask(client) == (b"ok", True)
+    assert len(servers.streams) == 1
+
+
+async def test_a_request_says_what_it_must(nursery: trio.Nursery) -> None:
+    heads: list[bytes] = []
+
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        heads.append(await _read_request(stream))
+        await stream.send_all(OK)
+
+    await _ask(HttpClient(ADDRESS, Servers(nursery, serve).connect))
+    lines = heads[0].lower().split(b"\r\n")
+    assert lines[0] == b"post /v1/completions http/1.1"
+    assert {b"host: x", b"authorization: bearer k", b"content-type: application/json", b"content-length: 2"} <= set(
+        lines
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\n\r\nok",
+    ],
+)
+async def test_a_connection_that_cannot_be_kept_is_not(nursery: trio.Nursery, answer: bytes) -> None:
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        await _read_request(stream)
+        await stream.send_all(answer)
+        await stream.aclose()
+
+    client = HttpClient(ADDRESS, Servers(nursery, serve).connect)
+    assert [await _ask(client) for _ in range(2)] == [(b"ok", False), (b"ok", False)]
+
+
+async def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(nursery: trio.Nursery) -> None:
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        await _read_request(stream)
+        await stream.send_all(OK)
+        await stream.aclose()
+
+    servers = Servers(nursery, serve)
+    client = HttpClient(ADDRESS, servers.connect)
+    assert [await _ask(client) for _ in range(3)] == [(b"ok", False)] * 3
+    assert len(servers.streams) == 3
+
+
+async def test_leaving_before_the_end_closes_the_connection(nursery: trio.Nursery) -> None:
+    closed = trio.Event()
+
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        await _read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        assert await _read_request(stream) == b""
+        closed.set()
+
+    client = HttpClient(ADDRESS, Servers(nursery, serve).connect)
+    async with client.request("POST", "/completions", b"{}") as (response, _sent, _reused):
+        assert await response.read() == b"ok"
+    with trio.fail_after(10):
+        await closed.wait()
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (b"", "reset"),
+        (b"HTTP/1.1 200", "reset"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nok", "reset"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", "reset"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nok\r\n", "malformed"),
+        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "malformed"),
+    ],
+)
+async def test_a_broken_answer_has_its_class(nursery: trio.Nursery, answer: bytes, outcome: str) -> None:
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        await _read_request(stream)
+        if answer:
+            await stream.send_all(answer)
+        await stream.aclose()
+
+    with pytest.raises(Fault) as raised:
+        await _ask(HttpClient(ADDRESS, Servers(nursery, serve).connect))
+    assert raised.value.outcome == outcome
+
+
+async def test_an_interim_answer_is_passed_over(nursery: trio.Nursery) -> None:
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        await _read_request(stream)
+        await stream.send_all(b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK)
+
+    assert await _ask(HttpClient(ADDRESS, Servers(nursery, serve).connect)) == (b"ok", False)
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "path"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", "/v1"),
+        ("https://host/api/v1/", "host", "/api/v1"),
+        ("http://[::1]:80", "[::1]", "/v1"),
+    ],
+)
+def test_addresses_are_read(url: str, authority: str, path: str) -> None:
+    assert (read_url(url).authority, read_url(url).path) == (authority, path)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://x?y=1", "http://a:b@x", "http://x:port"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError):
+        read_url(url)
