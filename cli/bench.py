@@ -16,6 +16,7 @@ from ..actors.engine import Engine
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
 from .bench_compare import compare
+from .bench_web import web
 from .bench_figures import Figures, figures_of, medians
 from .bench_round import Load, refuse_load, run_round
 from .options import build_settings, engine_options
@@ -30,6 +31,7 @@ def bench() -> None:
 
 
 bench.add_command(compare)
+bench.add_command(web)
 
 
 @bench.command()
