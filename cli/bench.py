@@ -16,9 +16,9 @@ from ..actors.engine import Engine
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
 from .bench_compare import compare
-from .bench_web import web
 from .bench_figures import Figures, figures_of, medians
 from .bench_round import Load, refuse_load, run_round
+from .bench_web import web
 from .options import build_settings, engine_options
 from .refusals import refuse_missing_model
 from .report import LoadDisplay, standard_error

@@ -4,10 +4,8 @@
 own. Everything between the socket and the worker's link is what is served to everybody.
 """
 
-import gc
 import logging
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import click
 from ..loadtest.web.profile import profiling
 from ..loadtest.web.scripted_worker import ScriptedWorker
 from .options import build_settings, serve_options
-from .serving import Serving, run_or_refuse, serve_until_signalled
+from .serve import _serve  # pyright: ignore[reportPrivateUsage]  # all of `serve` after its worker has started
 
 
 @click.command()
@@ -39,28 +37,11 @@ def main(
     settings = build_settings(model, values)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("triolet").setLevel(logging.INFO)  # as `triolet serve`: the lines are part of the cost
-    worker = ScriptedWorker(
-        settings.engine, step_seconds=step_seconds, tokens_per_row=tokens_per_row, cpu=worker_cpu
-    )
+    worker = ScriptedWorker(settings.engine, step_seconds=step_seconds, tokens_per_row=tokens_per_row, cpu=worker_cpu)
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    gc.freeze()  # as `triolet serve`
-
-    def say_ready(serving: Serving) -> None:
-        click.echo(f"Triolet is ready at {serving.urls[0]}")
-
     with profiling(profile):
-        run_or_refuse(
-            partial(
-                serve_until_signalled,
-                settings,
-                worker,
-                on_progress=lambda progress: None,
-                on_ready=lambda engine: None,
-                on_serving=say_ready,
-                on_drain=lambda: None,
-            )
-        )
+        _serve(settings, worker)
 
 
 if __name__ == "__main__":

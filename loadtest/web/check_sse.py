@@ -39,7 +39,8 @@ def body_chunks(data: bytes) -> list[tuple[int, bytes]]:
     head, separator, _ = data.partition(b"\r\n\r\n")
     if not separator or not head.startswith(b"HTTP/1.1 200"):
         raise StreamError(f"the answer begins with {data[:200]!r}")
-    place, chunks = len(head) + 4, []
+    chunks: list[tuple[int, bytes]] = []
+    place = len(head) + 4
     while True:
         line = data.find(b"\r\n", place)
         if line < 0:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from triolet.protocol.stream_frames import FinishedFrame, StartedFrame, TokenFrame, ToClient
+from triolet.protocol.stream_frames import FinishedFrame, StartedFrame, ToClient, TokenFrame
 
 from .check_sse import Arrivals, StreamError
 from .script import Script

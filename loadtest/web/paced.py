@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from .check_sse import LAST_CHUNK, Arrivals, check_stream
 from .process import ServerProcess
-from .rates import limit_of
-from .reader import Pipe, read_streams
+from .reader import Effort, Pipe, read_streams
 from .requests import completion, key_of_stream
 from .script import Script
 
@@ -24,14 +23,11 @@ class Paced(Struct, frozen=True, kw_only=True):
     streams: int
     tokens_s: float  # of each stream
     cpu_ms_per_1000_tokens: float
-    server_share: float
-    client_share: float
-    worker_share: float
     gap_p50_intervals: float
     gap_p99_intervals: float
     gap_worst_intervals: float
     late_share: float  # of the tokens: more than 1.5 intervals after the one before
-    limit: str
+    effort: Effort
 
 
 def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -> Paced:
@@ -43,7 +39,7 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
     try:
         reading = read_streams(
             pipes,
-            lambda: (server.cpu_seconds(), server.worker_cpu_seconds()),
+            server.usage,
             settle_seconds=min(1.0, seconds / 5),
             keep_times=True,
         )
@@ -54,7 +50,7 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
         for pipe in pipes:
             pipe.close()
     first, last = reading.first, reading.last
-    wall = last.time - first.time
+    effort = reading.effort()
     gaps: list[float] = []
     for pipe, arrival in zip(pipes, arrivals, strict=True):
         gaps += gaps_of(pipe.reads, arrival, first.time, last.time)
@@ -63,21 +59,16 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
         arrival.at(after)[1] - arrival.at(before)[1]
         for arrival, before, after in zip(arrivals, first.sizes, last.sizes, strict=True)
     )
-    cpu = last.server_cpu - first.server_cpu
-    client = last.client_cpu - first.client_cpu
-    worker = last.worker_cpu - first.worker_cpu
+    cpu = last.usage.server - first.usage.server
     return Paced(
         streams=streams,
-        tokens_s=moved / wall / streams,
+        tokens_s=moved / effort.seconds / streams,
         cpu_ms_per_1000_tokens=cpu * 1e6 / moved,
-        server_share=cpu / wall,
-        client_share=client / wall,
-        worker_share=worker / wall,
         gap_p50_intervals=_quantile(gaps, 0.5) / INTERVAL,
         gap_p99_intervals=_quantile(gaps, 0.99) / INTERVAL,
         gap_worst_intervals=gaps[-1] / INTERVAL,
         late_share=sum(gap > 1.5 * INTERVAL for gap in gaps) / len(gaps),
-        limit=limit_of(cpu / wall, client / wall, worker / wall),
+        effort=effort,
     )
 
 

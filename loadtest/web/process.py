@@ -6,10 +6,18 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _PROC: Final = Path("/proc")
 _WORKER: Final = b"scripted_worker"
+
+
+class Usage(NamedTuple):
+    """Seconds so far. `waited`: ready to run while others had the core, which is how a busy machine shows."""
+
+    server: float
+    worker: float
+    waited: float
 
 
 class ServerProcess:
@@ -21,11 +29,9 @@ class ServerProcess:
         self._fronts = [pid, *(child for child in descendants(pid) if _WORKER not in _command(child))]
         self._workers = [child for child in descendants(pid) if _WORKER in _command(child)]
 
-    def cpu_seconds(self) -> float:
-        return sum(map(cpu_seconds, self._fronts))
-
-    def worker_cpu_seconds(self) -> float:
-        return sum(map(cpu_seconds, self._workers))
+    def usage(self) -> Usage:
+        ran, waited = zip(*map(cpu_and_wait, self._fronts), strict=True)
+        return Usage(sum(ran), sum(cpu_and_wait(pid)[0] for pid in self._workers), sum(waited))
 
     def resident_bytes(self) -> int:
         return sum(resident_bytes(pid) for pid in self._fronts)
@@ -55,13 +61,14 @@ def _command(pid: int) -> bytes:
     return b""
 
 
-def cpu_seconds(pid: int) -> float:
-    """Of all threads that live; schedstat is exact to the nanosecond."""
-    total = 0
+def cpu_and_wait(pid: int) -> tuple[float, float]:
+    """Seconds that the threads alive have run, and waited for a core; schedstat is exact to the nanosecond."""
+    ran = waited = 0
     for task in _tasks(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
-            total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e9
+            fields = (task / "schedstat").read_text().split()
+            ran, waited = ran + int(fields[0]), waited + int(fields[1])
+    return ran / 1e9, waited / 1e9
 
 
 def resident_bytes(pid: int) -> int:

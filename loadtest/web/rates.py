@@ -9,7 +9,7 @@ from .check_sse import LAST_CHUNK, Arrivals, check_raw, check_stream
 from .check_websocket import check_socket
 from .process import ServerProcess
 from .raw_server import EVENT
-from .reader import Pipe, Reading, read_streams
+from .reader import Effort, Pipe, Reading, read_streams
 from .requests import completion, create_frame, get, handshake, key_of_stream
 from .script import Script
 
@@ -20,20 +20,16 @@ _PROBE: Final = 200  # events of each stream in the short run that finds the rat
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """One steady run. Shares are of one core."""
+    """One steady run."""
 
     events_s: float
     tokens_s: float
-    seconds: float
     events: int
     server_us_per_event: float
-    server_share: float
-    client_share: float
-    worker_share: float
     tokens_per_event: float
     events_per_read: float  # of the client; above 1 it lagged, or several events came in one write
     events_per_write: float  # chunks of the body, frames of a WebSocket
-    limit: str  # "server", or who else was at the end of its core
+    effort: Effort
 
 
 Check = Callable[[bytes, int, int], Arrivals]  # bytes, stream, tokens
@@ -50,9 +46,7 @@ def flood(server: ServerProcess, opening: Open, check: Check, *, seconds: float,
 def _run(server: ServerProcess, opening: Open, check: Check, tokens: int, settle: float) -> Rate:
     pipes = [opening(stream, tokens, tokens * _EVENT_BYTES) for stream in range(STREAMS)]
     try:
-        reading = read_streams(
-            pipes, lambda: (server.cpu_seconds(), server.worker_cpu_seconds()), settle_seconds=settle
-        )
+        reading = read_streams(pipes, server.usage, settle_seconds=settle)
         return rate_of(reading, [check(pipe.received(), stream, tokens) for stream, pipe in enumerate(pipes)])
     finally:
         for pipe in pipes:
@@ -61,39 +55,22 @@ def _run(server: ServerProcess, opening: Open, check: Check, tokens: int, settle
 
 def rate_of(reading: Reading, arrivals: Sequence[Arrivals]) -> Rate:
     """Of the steady part."""
-    first, last = reading.first, reading.last
-    seconds = last.time - first.time
+    first, last, effort = reading.first, reading.last, reading.effort()
     before = [arrival.at(size) for arrival, size in zip(arrivals, first.sizes, strict=True)]
     after = [arrival.at(size) for arrival, size in zip(arrivals, last.sizes, strict=True)]
     events = sum(events for events, _ in after) - sum(events for events, _ in before)
     tokens = sum(tokens for _, tokens in after) - sum(tokens for _, tokens in before)
-    server = last.server_cpu - first.server_cpu
-    client = last.client_cpu - first.client_cpu
-    worker = last.worker_cpu - first.worker_cpu
     total = sum(arrival.events[-1] for arrival in arrivals)
     return Rate(
-        events_s=events / seconds,
-        tokens_s=tokens / seconds,
-        seconds=seconds,
+        events_s=events / effort.seconds,
+        tokens_s=tokens / effort.seconds,
         events=events,
-        server_us_per_event=server / max(1, events) * 1e6,
-        server_share=server / seconds,
-        client_share=client / seconds,
-        worker_share=worker / seconds,
+        server_us_per_event=(last.usage.server - first.usage.server) / max(1, events) * 1e6,
         tokens_per_event=tokens / max(1, events),
         events_per_read=total / max(1, reading.reads),
         events_per_write=total / sum(len(arrival.offsets) for arrival in arrivals),
-        limit=limit_of(server / seconds, client / seconds, worker / seconds),
+        effort=effort,
     )
-
-
-def limit_of(server: float, client: float, worker: float) -> str:
-    """Who was at the end of its core. Client and worker share one."""
-    if server > 0.9:
-        return "server"
-    if client + worker > 0.9:
-        return "client" if client > worker else "scripted worker"
-    return "neither: they waited for each other, or for other processes on this machine"
 
 
 def raw_rate(server: ServerProcess, seconds: float) -> Rate:

@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
+from .process import Usage
+
 _READ: Final = 1 << 18
 _GROWTH: Final = 1 << 20
 
@@ -33,9 +37,9 @@ class Pipe:
         return bytes(self.view[: self.size])
 
     def grow(self) -> None:
-        self.view = memoryview(bytearray(len(self.view) + _GROWTH))
-        self.view[: len(self.data)] = self.data
-        self.data = self.view.obj  # type: ignore[assignment]  # the bytearray made above
+        larger = bytearray(len(self.data) + _GROWTH)
+        larger[: len(self.data)] = self.data
+        self.data, self.view = larger, memoryview(larger)
 
     def close(self) -> None:
         self.socket.close()
@@ -46,9 +50,12 @@ class Moment(NamedTuple):
 
     time: float
     client_cpu: float
-    server_cpu: float
-    worker_cpu: float
+    usage: Usage
     sizes: tuple[int, ...]
+
+
+def moment(look: Callable[[], Usage], pipes: Sequence[Pipe]) -> Moment:
+    return Moment(time.perf_counter(), time.process_time(), look(), tuple(pipe.size for pipe in pipes))
 
 
 class Reading(NamedTuple):
@@ -59,23 +66,58 @@ class Reading(NamedTuple):
     last: Moment
     reads: int
 
+    def effort(self) -> "Effort":
+        return effort_between(self.first, self.last)
+
+
+class Effort(Struct, frozen=True, kw_only=True):
+    """Who worked how much of a stretch of time. Shares are of one core."""
+
+    seconds: float
+    server_share: float
+    server_waited_share: float  # ready, but another process had its core: above a few per cent, not a quiet machine
+    client_share: float
+    worker_share: float
+    limit: str  # "server", or who else was at the end of its core
+
+
+def effort_between(first: Moment, last: Moment) -> Effort:
+    seconds = last.time - first.time
+    server = (last.usage.server - first.usage.server) / seconds
+    waited = (last.usage.waited - first.usage.waited) / seconds
+    client = (last.client_cpu - first.client_cpu) / seconds
+    worker = (last.usage.worker - first.usage.worker) / seconds
+    return Effort(
+        seconds=seconds,
+        server_share=server,
+        server_waited_share=waited,
+        client_share=client,
+        worker_share=worker,
+        limit=_limit(server, waited, client, worker),
+    )
+
+
+def _limit(server: float, waited: float, client: float, worker: float) -> str:
+    """Who was at the end of its core. Client and worker share one."""
+    if server + waited > 0.9:
+        return "server" if waited < 0.05 else "server, beside other processes on its core"
+    if client + worker > 0.9:
+        return "client" if client > worker else "scripted worker"
+    return "none: waiting for each other or for the clock"
+
 
 def read_streams(
     pipes: Sequence[Pipe],
-    look: Callable[[], tuple[float, float]],
+    look: Callable[[], Usage],
     *,
     settle_seconds: float = 0.3,
     keep_times: bool = False,
     deadline_seconds: float = 60.0,
 ) -> Reading:
-    """Send every request, read to the last end. `look` gives the CPU seconds of server and worker.
+    """Send every request, read to the last end. `look` gives the server's usage so far.
 
     The steady part begins `settle_seconds` after the last stream has begun, and ends when the first one ends.
     """
-
-    def moment() -> Moment:
-        server, worker = look()
-        return Moment(time.perf_counter(), time.process_time(), server, worker, tuple(pipe.size for pipe in pipes))
 
     poll = select.epoll()
     by_descriptor: dict[int, Pipe] = {}
@@ -96,9 +138,11 @@ def read_streams(
             ready = poll.poll(1.0)
             now = clock()
             if first is None and now >= settled:
-                first = moment()
+                first = moment(look, pipes)
             if now > gives_up:
-                raise RuntimeError(f"{len(by_descriptor)} of {len(pipes)} streams did not end in {deadline_seconds:g} s")
+                raise RuntimeError(
+                    f"{len(by_descriptor)} of {len(pipes)} streams did not end in {deadline_seconds:g} s"
+                )
             for descriptor, _ in ready:
                 pipe = by_descriptor[descriptor]
                 size = pipe.size
@@ -115,7 +159,7 @@ def read_streams(
                     pipe.reads.append((clock(), pipe.size))
                 if not got or pipe.data.find(pipe.end, max(0, size - len(pipe.end)), pipe.size) >= 0:
                     if first is not None and last is None:
-                        last = moment()
+                        last = moment(look, pipes)
                     poll.unregister(descriptor)
                     del by_descriptor[descriptor]
     finally:

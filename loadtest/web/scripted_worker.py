@@ -13,17 +13,17 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from triolet.actors.blocking_link import BlockingLink
-from triolet.actors.frame import FrameWriter
-from triolet.actors.worker_process import WorkerProcess
-from triolet.protocol.settings import BLOCK_SIZE, EngineSettings
-from triolet.protocol.steps import Load, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
-
+from ...actors.blocking_link import BlockingLink
+from ...actors.frame import FrameWriter
+from ...actors.worker_process import WorkerProcess
+from ...protocol.settings import BLOCK_SIZE, EngineSettings
+from ...protocol.steps import Load, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
 from .script import Script, key_of
 
 BLOCKS: Final = 1 << 14  # of the KV cache that is not there: a million tokens
@@ -142,10 +142,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the front drains first and then lets it go
     fd, step_seconds, tokens_per_row = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    try:
+    with suppress(EOFError, OSError):  # the front is gone
         serve(BlockingLink(socket.socket(fileno=fd), _DECODER), step_seconds, tokens_per_row)
-    except (EOFError, OSError):
-        pass  # the front is gone
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What a request costs the server besides its tokens: many answers of one token, on connections that stay open."""
 
 import select
-import time
 from itertools import count
 from typing import Final
 
@@ -10,7 +9,7 @@ from msgspec import Struct
 
 from .check_sse import LAST_CHUNK, StreamError, body_chunks
 from .process import ServerProcess
-from .reader import Pipe
+from .reader import Effort, Pipe, effort_between, moment
 from .requests import post
 
 CONNECTIONS: Final = 16
@@ -23,24 +22,23 @@ class SetUp(Struct, frozen=True, kw_only=True):
     request_ms: float
     requests: int
     requests_s: float
-    server_share: float
-    client_share: float
+    effort: Effort
 
 
 def request_set_up(server: ServerProcess, requests: int) -> SetUp:
     """A closed loop; every answer is checked."""
     _loop(server, _WARM_UP)
-    cpu, wall, client = server.cpu_seconds(), time.perf_counter(), time.process_time()
+    first = moment(server.usage, ())
     answers = _loop(server, requests)
-    cpu, wall, client = server.cpu_seconds() - cpu, time.perf_counter() - wall, time.process_time() - client
+    last = moment(server.usage, ())
     for answer in answers:
         check_one_token(answer)
+    effort = effort_between(first, last)
     return SetUp(
-        request_ms=cpu / requests * 1000,
+        request_ms=(last.usage.server - first.usage.server) / requests * 1000,
         requests=requests,
-        requests_s=requests / wall,
-        server_share=cpu / wall,
-        client_share=client / wall,
+        requests_s=requests / effort.seconds,
+        effort=effort,
     )
 
 
