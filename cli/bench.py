@@ -15,6 +15,7 @@ import msgspec
 from ..actors.engine import Engine
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
+from .bench_behaviour import behaviour
 from .bench_compare import compare
 from .bench_figures import Figures, figures_of, medians
 from .bench_round import Load, refuse_load, run_round
@@ -31,6 +32,7 @@ def bench() -> None:
 
 
 bench.add_command(compare)
+bench.add_command(behaviour)
 bench.add_command(web)
 
 

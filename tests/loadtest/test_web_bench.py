@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def answer(writes: list[bytes]) -> bytes:
 
 def good_writes(script: Script) -> list[bytes]:
     pieces = [script.text(KEY, count) for count in range(TOKENS + 1)]
-    texts = [event(later[len(earlier) :]) for earlier, later in zip(pieces, pieces[1:], strict=False)]
+    texts = [event(later[len(earlier) :]) for earlier, later in pairwise(pieces)]
     return [*texts, event("", "length"), b"data: [DONE]\n\n"]
 
 
@@ -101,9 +102,9 @@ def test_a_stream_that_breaks_off_is_found(script: Script) -> None:
 def frames(script: Script) -> list[dict[str, object]]:
     pieces = [script.text(KEY, count) for count in range(TOKENS + 1)]
     token = {"type": "token", "id": "s", "index": 0, "kind": "text", "tokens": 1}
-    texts = [later[len(earlier) :] for earlier, later in zip(pieces, pieces[1:], strict=False)]
+    texts = [later[len(earlier) :] for earlier, later in pairwise(pieces)]
     usage: dict[str, object] = {"prompt_tokens": 8, "completion_tokens": TOKENS, "total_tokens": 8 + TOKENS}
-    usage["prompt_tokens_details"] = {"cached_tokens": 0}
+    usage |= {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
     finished = {"type": "finished", "id": "s", "reason": "length", "choices": [], "usage": usage}
     timing = {"queued": 0.0, "first_token": 0.0, "total": 0.0}
     ordered = [
