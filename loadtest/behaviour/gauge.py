@@ -58,7 +58,9 @@ def get(url: str, key: str | None) -> bytes:
 
 
 def _ledger(url: str, key: str | None) -> float:
-    return float(json.loads(get(f"{url}/internal/ledger", key))["requests"])
+    """Requests that have not ended; when there are none, whether KV blocks are still held for what is being computed."""
+    ledger = json.loads(get(f"{url}/internal/ledger", key))
+    return float(ledger["requests"] or ledger["kv_blocks"]["owned"] > 0)
 
 
 def _metric(url: str, key: str | None, names: tuple[str, ...]) -> float:
