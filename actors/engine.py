@@ -72,7 +72,7 @@ class Engine:
             vllm_model=self.vllm_model,
         )
         # The dashboard's: it looks at the scheduler's own tables, so there is none where that is another process.
-        self.viewer = state and Viewer(
+        self.viewer = None if state is None else Viewer(
             self.model_name,
             accounts=accounts,
             state=state,
@@ -80,7 +80,7 @@ class Engine:
             health=self.health,
             live=lambda: gateway.live_requests,
             started=trio.current_time(),
-        )
+        )  # fmt: skip
 
     @property
     def ready(self) -> Ready | None:

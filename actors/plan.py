@@ -55,7 +55,7 @@ class Shortage(NamedTuple):
 class Plan:
     """One step's work, and what happened to whom on the way."""
 
-    __slots__ = ("blocked", "chunks", "dropped", "new", "planned", "preempted", "shortage", "started")
+    __slots__ = ("blocked", "chunks", "dropped", "new", "planned", "preempted", "prefill_tokens", "shortage", "started")
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []

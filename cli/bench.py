@@ -15,10 +15,12 @@ import msgspec
 from ..actors.engine import Engine
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
+from .bench_behaviour import behaviour
 from .bench_compare import compare
 from .bench_figures import Figures, figures_of, medians
 from .bench_round import Load, refuse_load, run_round
 from .bench_serve import serve
+from .bench_web import web
 from .options import build_settings, engine_options
 from .refusals import refuse_missing_model
 from .report import LoadDisplay, standard_error
@@ -32,6 +34,8 @@ def bench() -> None:
 
 bench.add_command(compare)
 bench.add_command(serve)
+bench.add_command(behaviour)
+bench.add_command(web)
 
 
 @bench.command()

@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "web": frozenset({"web", "protocol", "actors.engine", "actors.gateway"}),
     "cli": frozenset(FOLDERS),
     "loadtest": frozenset({"loadtest", "protocol"}),
+    "loadtest.web.scripted_worker": frozenset({"loadtest", "protocol", "actors"}),  # the other end of the link
     "loadtest.device": frozenset({"loadtest", "protocol", "kernels", "models", "actors"}),
 }
 DEVICE_LIBRARIES = frozenset({"torch", "triton", "numba", "llvmlite", "transformers"})

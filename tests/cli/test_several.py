@@ -133,7 +133,7 @@ async def metrics(house: House) -> dict[str, float]:
 
 async def until(condition: Callable[[dict[str, Any]], bool], house: House) -> None:
     """Until the ledger is so."""
-    while not condition((await get(house, "/internal/ledger")).json()):
+    while not condition((await get(house, "/internal/ledger")).json()):  # noqa: ASYNC110 - the state of other processes gives no event
         await trio.sleep(0.01)
 
 
@@ -186,7 +186,7 @@ async def test_a_front_that_is_killed_takes_its_own_streams_and_no_other(text: s
             else:
                 assert (stream.text, stream.last) == (text, "[DONE]")
         await until(nothing_is_held, house)
-        while len(house.fronts.pids) < 2 or doomed in house.fronts.pids:
+        while len(house.fronts.pids) < 2 or doomed in house.fronts.pids:  # noqa: ASYNC110 - the state of other processes gives no event
             await trio.sleep(0.01)
         after = await metrics(house)
         assert after["triolet_requests_accepted_total"] >= before["triolet_requests_accepted_total"] == len(streams)
@@ -219,7 +219,7 @@ async def test_a_front_that_stands_still_holds_nobody_up_and_is_replaced(
         for stream in streams:
             if stream.front != stopped:
                 assert (stream.text, stream.last) == (text, "[DONE]")
-        while stopped in house.fronts.pids or len(house.fronts.pids) < 2:
+        while stopped in house.fronts.pids or len(house.fronts.pids) < 2:  # noqa: ASYNC110 - the state of other processes gives no event
             await trio.sleep(0.01)
         await until(nothing_is_held, house)
 

@@ -1,0 +1,86 @@
+"""`triolet bench behaviour`: what a server does when clients leave, dawdle or flood, and when its processes die."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import trio
+from rich.console import Console
+
+from ..loadtest.behaviour.bench import Plan, Subject, examine
+from ..loadtest.behaviour.results import Report
+from ..loadtest.behaviour.table import table_of
+
+PROBE_KEY, FLOOD_KEY = "behaviour-probe", "behaviour-flood"
+OWN = f"{Path(sys.executable).with_name('triolet')} serve --port {{port}} --api-key {PROBE_KEY} --api-key {FLOOD_KEY}"
+
+
+@click.command()
+@click.option("--url", help="A running server, as http://127.0.0.1:8000; without --pid its memory is not measured.")
+@click.option("--command", help="Starts a server; {port} becomes a free port.  [default: Triolet's bundled model]")
+@click.option("--pid", type=int, help="The server's process at --url.")
+@click.option("--name", default="server", show_default=True, help="Heads the table's column.")
+@click.option("--model", help="Model to ask for.  [default: the first that the server lists]")
+@click.option("--api-key", "keys", multiple=True, help="The honest client's; given twice, the second is the flood's.")
+@click.option("--field", "fields", multiple=True, metavar="NAME=JSON", help="A field of every request, as top_k=1.")
+@click.option("--log", type=click.Path(path_type=Path), default=Path("/dev/null"), help="Where a --command prints to.")
+@click.option("--patience", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Seconds to wait for.")
+@click.option("--compare", multiple=True, type=click.Path(exists=True, path_type=Path), help="JSON of earlier servers.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def behaviour(
+    url: str | None,
+    command: str | None,
+    pid: int | None,
+    name: str,
+    model: str | None,
+    keys: tuple[str, ...],
+    fields: tuple[str, ...],
+    log: Path,
+    patience: float,
+    compare: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Measure how an OpenAI-compatible server behaves, not how fast it is.
+
+    Clients leave in the middle of their answers; ask for long ones and do not read; one floods while another asks
+    now and then; the model's process is killed; the server is told to stop. What cannot be measured from outside is
+    said to be so, with the reason.
+
+    \b
+    triolet bench behaviour                                            Triolet with its bundled model
+    triolet bench behaviour --url http://host:8000 --api-key KEY       any server; nothing of it is killed
+    triolet bench behaviour --name peer --command "peer --port {port}" a server started here, and ended
+    """
+    if url is not None and command is not None:
+        raise click.UsageError("give --url or --command, not both")
+    if url is None and command is None:
+        command, name, keys = OWN, "Triolet", (PROBE_KEY, FLOOD_KEY)
+    if command is not None and "{port}" not in command:
+        raise click.UsageError("--command needs {port}, which becomes a free port")
+    subject = Subject(
+        name=name, command=command, url=url, pid=pid, model=model, keys=keys, fields=dict(map(_field, fields))
+    )
+    console = Console(stderr=True)
+    try:
+        with console.status(f"examining {name}"):
+            report = trio.run(partial(examine, subject, Plan(patience=patience), log))
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        earlier = [msgspec.json.decode(path.read_bytes(), type=Report) for path in compare]
+        Console().print(table_of([report, *earlier]))
+
+
+def _field(text: str) -> tuple[str, Any]:  # Any: JSON
+    name, separator, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError as error:
+        wrong = "has no =" if not separator else f"is not JSON: {error}"
+        raise click.UsageError(f"--field {text!r} {wrong}") from error

@@ -1,0 +1,48 @@
+"""The server that `triolet bench web` measures: `triolet serve` whose worker follows a script instead of a model.
+
+`python -m triolet.cli.bench_web_server`, started by loadtest/web; takes the options of `triolet serve` and a few of its
+own. Everything between the socket and the worker's link is what is served to everybody.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..loadtest.web.profile import profiling
+from ..loadtest.web.scripted_worker import ScriptedWorker
+from .options import build_settings, serve_options
+from .serve import _serve  # pyright: ignore[reportPrivateUsage]  # all of `serve` after its worker has started
+
+
+@click.command()
+@serve_options
+@click.option("--step-seconds", type=click.FloatRange(min=0), default=0.0, help="Time of a step; 0: none at all.")
+@click.option("--tokens-per-row", type=click.IntRange(min=1), default=1, help="Tokens that a step gives a stream.")
+@click.option("--cpu", type=click.IntRange(min=0), default=None, help="The one core for the server.")
+@click.option("--worker-cpu", type=click.IntRange(min=0), default=None, help="The one core for its worker.")
+@click.option("--profile", type=click.Path(path_type=Path), default=None, help="Write where the time went to a file.")
+def main(
+    model: Path | None,
+    step_seconds: float,
+    tokens_per_row: int,
+    cpu: int | None,
+    worker_cpu: int | None,
+    profile: Path | None,
+    **values: Any,  # Any: click's values, checked by each option's type
+) -> None:
+    """Serve a script."""
+    settings = build_settings(model, values)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("triolet").setLevel(logging.INFO)  # as `triolet serve`: the lines are part of the cost
+    worker = ScriptedWorker(settings.engine, step_seconds=step_seconds, tokens_per_row=tokens_per_row, cpu=worker_cpu)
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
+    with profiling(profile):
+        _serve(settings, worker)
+
+
+if __name__ == "__main__":
+    main()

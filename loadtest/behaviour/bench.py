@@ -1,0 +1,88 @@
+"""One server's turn: every part, the one that ends the server last."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from .client import Target
+from .crowd import probe
+from .gauge import find_gauge
+from .parts import drain, isolation, leaving, slow_readers, worker_death
+from .processes import ServerProcess, free_port, started, until_ready
+from .results import Report, Result, Tally
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is done to a server, and how long it is waited for."""
+
+    streams: int = 4
+    long_tokens: int = 1000  # of an answer that must not end before something has happened
+    drain_tokens: int = 100  # of one that a draining server should finish
+    readers: int = 32
+    flood: int = 64
+    flood_tokens: int = 64
+    hold_seconds: float = 8.0  # that slow readers hold their streams
+    patience: float = 30.0
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """A server: started here by `command` with `{port}` in it, or running at `url`."""
+
+    name: str
+    command: str | None = None
+    url: str | None = None
+    pid: int | None = None
+    model: str | None = None
+    keys: tuple[str, ...] = ()
+    fields: dict[str, Any] = {}  # Any: JSON
+
+
+async def examine(subject: Subject, plan: Plan, log: Path) -> Report:
+    """Everything about one server."""
+    with ExitStack() as stack:
+        process: ServerProcess | None = None
+        url = subject.url
+        if subject.command is not None:
+            port = free_port()
+            process = stack.enter_context(started(subject.command, port, log))
+            url = f"http://127.0.0.1:{port}"
+        elif subject.pid is not None:
+            process = ServerProcess(subject.pid)
+        assert url is not None, "neither a command nor a URL"
+        key = subject.keys[0] if subject.keys else None
+        model = await until_ready(url, key, process)
+        target = Target(url=url.rstrip("/"), model=subject.model or model, fields=subject.fields, keys=subject.keys)
+        return Report(
+            name=subject.name,
+            url=target.url,
+            command=subject.command,
+            tally=(tally := Tally()),
+            results=await _parts(target, process, plan, tally),
+        )
+
+
+async def _parts(target: Target, process: ServerProcess | None, plan: Plan, tally: Tally) -> dict[str, Result]:
+    first = await probe(target, plan.patience * 2)  # the first answer may compile or load something
+    if not first.token_times:
+        raise RuntimeError(f"the server's first answer ended with {first.end} (status {first.status}): {first.detail}")
+    target = await _with_ignored_end(target)
+    gauge = await find_gauge(target.url, target.key())
+    results: dict[str, Result] = {}
+    long: dict[str, Any] = {"streams": plan.streams, "max_tokens": plan.long_tokens, "patience": plan.patience}
+    results["leaving"] = await leaving(target, gauge, tally, **long)
+    results["slow readers"] = await slow_readers(
+        target, process, tally, readers=plan.readers, max_tokens=plan.long_tokens, seconds=plan.hold_seconds
+    )
+    results["isolation"] = await isolation(target, tally, flood=plan.flood, max_tokens=plan.flood_tokens)
+    results["worker death"] = await worker_death(target, process, tally, **long)
+    long["max_tokens"] = plan.drain_tokens
+    results["drain"] = await drain(target, process, tally, **long)
+    return results
+
+
+async def _with_ignored_end(target: Target) -> Target:
+    """Ask for answers of full length where the server knows how to (`ignore_eos`); others stop when they like."""
+    longer = structs.replace(target, fields={"ignore_eos": True, **target.fields})
+    return longer if (await probe(longer)).token_times else target

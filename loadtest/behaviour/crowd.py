@@ -1,0 +1,81 @@
+"""Several streams at once, held at the point where a part of the benchmark does something to their server."""
+
+import statistics
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from .client import Stream, Target, stream_chat
+
+TOKENS_UNDER_WAY: Final = 3  # that every stream must have before anything is done
+START_SECONDS: Final = 30.0
+_LONG: Final = "Write a very long story about a river, a bridge and the people who live there. Do not stop early."
+_SHORT: Final = "What is 12 + 30?"
+PROBE_TOKENS: Final = 16
+
+
+class Crowd:
+    """Streams that run. `begun`: those that had tokens in time."""
+
+    def __init__(self, streams: list[Stream], leave: trio.CancelScope) -> None:
+        self.streams = streams
+        self._scope = leave
+
+    @property
+    def begun(self) -> list[Stream]:
+        return [stream for stream in self.streams if len(stream.token_times) >= TOKENS_UNDER_WAY]
+
+    def leave(self) -> None:
+        """All clients close their sockets, those that still read."""
+        for stream in self.streams:
+            if stream.end == "no terminal event":
+                stream.end = "left"
+        self._scope.cancel()
+
+
+@asynccontextmanager
+async def crowd(target: Target, count: int, max_tokens: int, patience: float) -> AsyncGenerator[Crowd]:
+    """So many streams, each with its first tokens; at the block's end they get `patience` to end by themselves."""
+    streams = [Stream() for _ in range(count)]
+    async with trio.open_nursery() as nursery:
+        running = Crowd(streams, nursery.cancel_scope)
+        for number, stream in enumerate(streams):
+            nursery.start_soon(_run, target, f"{_LONG} ({number})", max_tokens, stream)
+        with trio.move_on_after(START_SECONDS):
+            while len(running.begun) < count and not all(_over(stream) for stream in streams):  # noqa: ASYNC110 - of many
+                await trio.sleep(0.01)
+        yield running
+        nursery.cancel_scope.deadline = min(nursery.cancel_scope.deadline, trio.current_time() + patience)
+
+
+async def _run(target: Target, prompt: str, max_tokens: int, stream: Stream) -> None:
+    await stream_chat(target, prompt, max_tokens, stream=stream)
+
+
+def _over(stream: Stream) -> bool:
+    return stream.end in ("done", "error event", "refused") or (stream.end == "no connection" and bool(stream.detail))
+
+
+async def probe(target: Target, patience: float = START_SECONDS) -> Stream:
+    """A short request, as an honest client sends it."""
+    stream = Stream()
+    with trio.move_on_after(patience):
+        await stream_chat(target, _SHORT, PROBE_TOKENS, stream=stream)
+    return stream
+
+
+async def probes(target: Target, count: int) -> list[Stream]:
+    """One after the other."""
+    return [await probe(target) for _ in range(count)]
+
+
+def middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def duration(stream: Stream) -> float | None:
+    """Until its last token; None without one."""
+    return stream.token_times[-1] - stream.began if stream.token_times else None

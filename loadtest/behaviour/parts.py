@@ -1,0 +1,209 @@
+"""The parts of the benchmark: each does to a server what clients and machines do, and looks at what follows."""
+
+import socket
+from functools import partial
+from typing import Final
+
+import trio
+
+from .client import Stream, Target, body_of, request_bytes, stream_chat
+from .crowd import crowd, duration, middle, probe, probes
+from .gauge import Gauge
+from .processes import ServerProcess
+from .results import Drain, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
+
+_SMALL_BUFFER: Final = 4096
+_SLOWED: Final = 1.3  # a probe must take so many times as long beside the streams, or it cannot tell that they are gone
+_PROBES: Final = 8
+
+
+async def leaving(
+    target: Target, gauge: Gauge | None, tally: Tally, *, streams: int, max_tokens: int, patience: float
+) -> Leaving | NotMeasurable:
+    """All clients leave in the middle of their answers."""
+    alone = middle([duration(stream) for stream in await _probes(target, tally, 3)])
+    async with crowd(target, streams, max_tokens, patience) as running:
+        if len(running.begun) < streams:
+            return _not_begun(running.streams)
+        busy = None
+        if gauge is None:
+            busy = duration(await probe(target, patience))
+        elif await gauge.read() < streams:
+            return NotMeasurable(because=f"{gauge.where} counts fewer requests than the {streams} streams that run")
+        if any(stream.end == "done" for stream in running.streams):
+            return NotMeasurable(because=f"answers of {max_tokens} tokens ended before the clients could leave")
+        running.leave()
+    left = trio.current_time()
+    if gauge is not None:
+        seconds = await _until_idle(gauge, patience)
+        return Leaving(streams=streams, seconds=seconds, patience=patience, seen_by=gauge.where)
+    if alone is None or busy is None:
+        return NotMeasurable(because="a probe beside the streams was not answered, and the server has no count of them")
+    if busy < _SLOWED * alone:
+        because = f"{streams} streams slow a probe from {alone:.2f} to {busy:.2f} s only, and the server has no count"
+        return NotMeasurable(because=because)
+    seen_by = "a probe that is fast again"
+    while (now := trio.current_time()) - left < patience:
+        took = duration(await probe(target, patience))
+        if took is not None and took < (alone + busy) / 2:
+            return Leaving(streams=streams, seconds=now - left, patience=patience, seen_by=seen_by)
+    return Leaving(streams=streams, seconds=None, patience=patience, seen_by=seen_by)
+
+
+async def _until_idle(gauge: Gauge, patience: float) -> float | None:
+    began = trio.current_time()
+    while trio.current_time() - began < patience:
+        if not await gauge.read():
+            return trio.current_time() - began
+        await trio.sleep(0.002)
+    return None
+
+
+async def slow_readers(
+    target: Target, process: ServerProcess | None, tally: Tally, *, readers: int, max_tokens: int, seconds: float
+) -> SlowReaders | NotMeasurable:
+    """Clients ask for long answers and read nothing."""
+    if process is None:
+        return NotMeasurable(because="the memory of a process unknown here: give --command or --pid")
+    alone = middle([duration(stream) for stream in await _probes(target, tally, 3)])
+    before = process.resident_bytes()
+    sockets = [await _ask_and_not_read(target, f"Count for ever. ({number})", max_tokens) for number in range(readers)]
+    try:
+        beside: list[Stream] = []
+        largest, until = before, trio.current_time() + seconds
+        while trio.current_time() < until:
+            beside.append(await probe(target, seconds))
+            largest = max(largest, process.resident_bytes())
+            await trio.sleep(0.1)
+        tally.count(*(stream for stream in beside if stream.token_times))
+    finally:
+        for sock in sockets:
+            sock.close()
+    return SlowReaders(
+        readers=readers,
+        grown_bytes_each=(largest - before) / readers,
+        probe_alone_seconds=alone,
+        probe_seconds=middle([duration(stream) for stream in beside]),
+    )
+
+
+async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> trio.socket.SocketType:
+    sock = trio.socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
+    await sock.connect(target.address)
+    await trio.SocketStream(sock).send_all(request_bytes(target, body_of(target, prompt, max_tokens), flood=True))
+    return sock
+
+
+async def isolation(target: Target, tally: Tally, *, flood: int, max_tokens: int) -> Isolation | NotMeasurable:
+    """One tenant sends as much as it can; another asks now and then."""
+    alone = await _probes(target, tally, _PROBES)
+    flooding: list[Stream] = []
+
+    async def keep_asking(number: int) -> None:
+        count = 0
+        while True:
+            stream = Stream()
+            flooding.append(stream)
+            await stream_chat(target, f"Tell me about number {number}.{count}.", max_tokens, flood=True, stream=stream)
+            count += 1
+            if stream.end in ("refused", "no connection"):
+                await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(flood):
+            nursery.start_soon(keep_asking, number)
+        with trio.move_on_after(10):
+            while not any(stream.token_times for stream in flooding):  # noqa: ASYNC110 - of many
+                await trio.sleep(0.01)
+        beside = await _probes(target, tally, _PROBES)
+        # What is under way when the flood is stopped was left by its client.
+        over = [stream for stream in flooding if stream.end in ("done", "error event", "refused")]
+        nursery.cancel_scope.cancel()
+    tally.count(*over)
+    answered = [stream for stream in beside if stream.token_times]
+    return Isolation(
+        flood_streams=flood,
+        separate_keys=len(set(target.keys)) > 1,
+        flood_answered=sum(stream.end == "done" for stream in over),
+        flood_refused=sum(stream.end == "refused" for stream in over),
+        first_token_alone=middle([stream.first_token for stream in alone]),
+        first_token_flooded=middle([stream.first_token for stream in beside]),
+        gap_alone=middle([gap for stream in alone for gap in stream.gaps]),
+        gap_flooded=middle([gap for stream in beside for gap in stream.gaps]),
+        probes_failed=len(beside) - len(answered),
+    )
+
+
+async def worker_death(
+    target: Target, process: ServerProcess | None, tally: Tally, *, streams: int, max_tokens: int, patience: float
+) -> WorkerDeath | NotMeasurable:
+    """The process with the model is killed while it answers."""
+    if process is None:
+        return NotMeasurable(because="there is no process to kill: give --command or --pid")
+    child = process.largest_child()
+    if child is None:
+        return NotMeasurable(because="the server is one process: when the model's process dies, the server has died")
+    recovered: float | None = None
+    async with crowd(target, streams, max_tokens, patience) as running:
+        if len(running.begun) < streams:
+            return _not_begun(running.streams)
+        process.kill(child)
+        killed = trio.current_time()
+        while trio.current_time() - killed < patience:
+            answer = await probe(target, patience)
+            if answer.token_times:
+                recovered = trio.current_time() - killed
+                break
+            await trio.sleep(0.05)
+    tally.count(*running.streams)
+    return WorkerDeath(
+        streams=streams,
+        went_on=sum(stream.end == "done" for stream in running.streams),
+        told=sum(stream.end == "error event" for stream in running.streams),
+        cut=sum(stream.end in ("no terminal event", "no connection") for stream in running.streams),
+        recovered_seconds=recovered,
+        patience=patience,
+    )
+
+
+async def drain(
+    target: Target, process: ServerProcess | None, tally: Tally, *, streams: int, max_tokens: int, patience: float
+) -> Drain | NotMeasurable:
+    """SIGTERM while streams run: the end of the server."""
+    if process is None or process.process is None:
+        return NotMeasurable(because="a server is only told to end that this benchmark started: give --command")
+    exited: list[tuple[float, int | None]] = []
+
+    async def wait(since: float) -> None:
+        code = await process.wait(patience)
+        exited.append((trio.current_time() - since, code))
+
+    async with trio.open_nursery() as nursery, crowd(target, streams, max_tokens, patience) as running:
+        if len(running.begun) < streams:
+            return _not_begun(running.streams)
+        process.terminate()
+        nursery.start_soon(partial(wait, trio.current_time()))
+    tally.count(*running.streams)
+    seconds, code = exited[0]
+    return Drain(
+        streams=streams,
+        finished=sum(stream.end == "done" for stream in running.streams),
+        told=sum(stream.end == "error event" for stream in running.streams),
+        cut=sum(stream.end in ("no terminal event", "no connection") for stream in running.streams),
+        exit_seconds=None if code is None else seconds,
+        exit_code=code,
+        patience=patience,
+    )
+
+
+async def _probes(target: Target, tally: Tally, count: int) -> list[Stream]:
+    streams = await probes(target, count)
+    tally.count(*streams)
+    return streams
+
+
+def _not_begun(streams: list[Stream]) -> NotMeasurable:
+    ends = sorted({f"{stream.end} {stream.detail}".strip() for stream in streams})
+    begun = sum(bool(stream.token_times) for stream in streams)
+    return NotMeasurable(because=f"only {begun} of {len(streams)} streams ran at once ({'; '.join(ends)[:300]})")

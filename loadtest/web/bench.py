@@ -1,0 +1,123 @@
+"""The parts of the benchmark, each with servers of its own, one after the other in one run."""
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from .held_streams import Wire
+from .idle import Idle, idle_cost
+from .memory import STEP_SECONDS, StreamMemory, allow_descriptors, stream_memory
+from .paced import INTERVAL, Paced, paced
+from .process import ServerProcess, started
+from .rates import Rate, raw_rate, sse_rate, websocket_rate
+from .script import Script
+from .setup_cost import SetUp, request_set_up
+
+COALESCED: Final = 16  # tokens that a lagging stream gets at once
+
+OPEN_STREAMS: Final = 3000
+
+
+class Cores(Struct, frozen=True, kw_only=True):
+    """Where the processes run; None: wherever the system likes, for want of a second core."""
+
+    server: int | None
+    client: int | None
+
+    @staticmethod
+    def of_this_machine() -> "Cores":
+        usable = sorted(os.sched_getaffinity(0))
+        return Cores(server=usable[0], client=usable[-1]) if len(usable) > 1 else Cores(server=None, client=None)
+
+
+class Bench(Struct, kw_only=True):
+    """Settings of a run."""
+
+    model: Path
+    cores: Cores
+    script: Script
+    seconds: float
+    profile: Path | None = None
+
+    @contextmanager
+    def server(
+        self, *, step_seconds: float = 0.0, tokens_per_row: int = 1, streams: int = 64, more: tuple[str, ...] = ()
+    ) -> Generator[ServerProcess]:
+        command = ["triolet.cli.bench_web_server", str(self.model), "--port", "0"]
+        command += ["--max-running", str(streams), "--max-requests", str(streams + 64)]
+        command += ["--max-step-tokens", str(1 << 16)]
+        command += ["--step-seconds", repr(step_seconds), "--tokens-per-row", str(tokens_per_row)]
+        if self.cores.server is not None:
+            command += ["--cpu", str(self.cores.server), "--worker-cpu", str(self.cores.client)]
+        if self.profile is not None:
+            command += ["--profile", str(self.profile)]
+        with started([*command, *more]) as server:
+            yield server
+
+    def raw(self) -> Rate:
+        command = ["triolet.loadtest.web.raw_server"]
+        if self.cores.server is not None:
+            command.append(str(self.cores.server))
+        with started(command) as server:
+            return raw_rate(server, self.seconds)
+
+    def sse(self) -> Rate:
+        with self.server() as server:
+            return sse_rate(server, self.script, self.seconds)
+
+    def sse_coalesced(self) -> Rate:
+        with self.server(tokens_per_row=COALESCED) as server:
+            return sse_rate(server, self.script, self.seconds, COALESCED)
+
+    def websocket(self) -> Rate:
+        with self.server() as server:
+            return websocket_rate(server, self.script, self.seconds)
+
+    def steady(self) -> Paced:
+        return self._paced(256)
+
+    def late(self) -> Paced:
+        return self._paced(512)
+
+    def _paced(self, streams: int) -> Paced:
+        with self.server(step_seconds=INTERVAL, streams=streams) as server:
+            return paced(server, self.script, streams, self.seconds + 2)
+
+    def idle(self) -> Idle:
+        with self.server() as server:
+            return idle_cost(server, self.script, self.seconds + 2)
+
+    def two_fronts(self) -> Rate:
+        """The same flood through two web processes: what an event costs the server then."""
+        with self.server(more=("--web-processes", "2")) as server:
+            return sse_rate(server, self.script, self.seconds)
+
+    def memory(self, wire: Wire) -> StreamMemory:
+        streams = allow_descriptors(OPEN_STREAMS)
+        with self.server(step_seconds=STEP_SECONDS, streams=streams) as server:
+            return stream_memory(server, wire, streams)
+
+    def set_up(self) -> SetUp:
+        with self.server() as server:
+            return request_set_up(server, int(200 * self.seconds))
+
+
+PARTS: Final[dict[str, Callable[[Bench], Struct]]] = {
+    "raw": Bench.raw,
+    "sse": Bench.sse,
+    "coalesced": Bench.sse_coalesced,
+    "websocket": Bench.websocket,
+    "steady": Bench.steady,
+    "late": Bench.late,
+    "setup": Bench.set_up,
+    "idle": Bench.idle,
+    "two-fronts": Bench.two_fronts,
+    "memory-http1": lambda bench: bench.memory("http1"),
+    "memory-http2": lambda bench: bench.memory("http2"),
+    "memory-websocket": lambda bench: bench.memory("websocket"),
+}
+DEFAULT_PARTS: Final = tuple(name for name in PARTS if name != "two-fronts")

@@ -1,0 +1,33 @@
+"""What a server costs that has nothing to do: CPU time and wake-ups, after it has served and with nobody connected."""
+
+import time
+from typing import Final
+
+from msgspec import Struct
+
+from .process import ServerProcess
+from .rates import sse_rate
+from .script import Script
+
+SETTLE_SECONDS: Final = 1.0  # threads of a pool end, connections are closed
+
+
+class Idle(Struct, frozen=True, kw_only=True):
+    """Of the server's own processes, without the worker. `wakeups_s`: how often one of its threads was run."""
+
+    cpu_percent: float
+    wakeups_s: float
+    seconds: float
+
+
+def idle_cost(server: ServerProcess, script: Script, seconds: float) -> Idle:
+    sse_rate(server, script, 0.2)
+    time.sleep(SETTLE_SECONDS)
+    used, woken, began = server.usage().server, server.wakeups(), time.perf_counter()
+    time.sleep(seconds)
+    passed = time.perf_counter() - began
+    return Idle(
+        cpu_percent=(server.usage().server - used) / passed * 100,
+        wakeups_s=(server.wakeups() - woken) / passed,
+        seconds=passed,
+    )

@@ -1,0 +1,88 @@
+"""What an open stream holds while it waits for its next token: resident memory of the server, over HTTP and WebSocket.
+
+The worker takes some seconds for a step, so between two steps thousands of streams are open and nothing moves. What the
+kernel holds for a socket is not in a process's resident memory and not counted.
+"""
+
+import resource
+import select
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from msgspec import Struct
+
+from .check_sse import StreamError
+from .held_streams import PATIENCE_SECONDS, Held, Wire, openers
+from .process import ServerProcess
+
+STEP_SECONDS: Final = 3.0
+_WARM_UP: Final = 64  # streams; what is made once is made then
+_SPARE_DESCRIPTORS: Final = 200
+
+
+class StreamMemory(Struct, frozen=True, kw_only=True):
+    wire: Wire
+    streams: int
+    connections: int
+    bytes_per_stream: float
+    open_seconds: float  # until the last stream had its first token
+
+
+def allow_descriptors(count: int) -> int:
+    """Raise this process's limit, which its children inherit; returns how many connections fit under it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _SPARE_DESCRIPTORS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(count, soft - _SPARE_DESCRIPTORS)
+
+
+def stream_memory(server: ServerProcess, wire: Wire, streams: int) -> StreamMemory:
+    """The server's worker must take STEP_SECONDS."""
+    with _opened(server.port, wire, _WARM_UP):
+        pass
+    time.sleep(STEP_SECONDS + 1)  # the step in flight, and then the streams that were left, have ended
+    before, began = server.resident_bytes(), time.perf_counter()
+    with _opened(server.port, wire, streams) as connections:
+        opened = time.perf_counter() - began
+        time.sleep(STEP_SECONDS / 2)
+        grown = server.resident_bytes() - before
+    return StreamMemory(
+        wire=wire,
+        streams=streams,
+        connections=connections,
+        bytes_per_stream=grown / streams,
+        open_seconds=opened,
+    )
+
+
+@contextmanager
+def _opened(port: int, wire: Wire, streams: int) -> Generator[int]:
+    """Open so many streams, wait until each has a token, close their connections."""
+    with ExitStack() as stack:
+        held: list[Held] = []
+        for opener in openers(wire, port, streams):
+            held.append(opener())
+            stack.enter_context(held[-1].socket)
+        _wait_for_tokens(held)
+        yield len(held)
+
+
+def _wait_for_tokens(held: Sequence[Held]) -> None:
+    waiting = {connection.socket.fileno(): connection for connection in held}
+    gives_up = time.monotonic() + PATIENCE_SECONDS
+    with select.epoll() as poll:
+        for descriptor in waiting:
+            poll.register(descriptor, select.EPOLLIN)
+        while waiting:
+            for descriptor, _ in poll.poll(1.0):
+                if waiting[descriptor].take():
+                    poll.unregister(descriptor)
+                    del waiting[descriptor]
+            if time.monotonic() > gives_up:
+                raise StreamError(
+                    f"{len(waiting)} of {len(held)} connections had no token after {PATIENCE_SECONDS:g} s"
+                )

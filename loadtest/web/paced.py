@@ -1,0 +1,88 @@
+"""What a steady load costs, and how late its tokens are: streams of 30 tokens/s, as a model on a device gives them."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from msgspec import Struct
+
+from .check_sse import LAST_CHUNK, Arrivals, check_stream
+from .process import ServerProcess
+from .reader import Effort, Pipe, read_streams
+from .requests import completion, key_of_stream
+from .script import Script
+
+TOKENS_S: Final = 30.0
+INTERVAL: Final = 1 / TOKENS_S
+_EVENT_BYTES: Final = 220
+
+
+class Paced(Struct, frozen=True, kw_only=True):
+    """So many streams at 30 tokens/s each. Gaps are between the tokens of one stream, as the client saw them."""
+
+    streams: int
+    tokens_s: float  # of each stream
+    cpu_ms_per_1000_tokens: float
+    gap_p50_intervals: float
+    gap_p99_intervals: float
+    gap_worst_intervals: float
+    late_share: float  # of the tokens: more than 1.5 intervals after the one before
+    effort: Effort
+
+
+def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -> Paced:
+    """The server's worker must keep the beat of INTERVAL."""
+    tokens = int(seconds * TOKENS_S)
+    pipes = [
+        Pipe(server.port, completion(stream, tokens), LAST_CHUNK, tokens * _EVENT_BYTES) for stream in range(streams)
+    ]
+    try:
+        reading = read_streams(
+            pipes,
+            server.usage,
+            settle_seconds=min(1.0, seconds / 5),
+            keep_times=True,
+        )
+        arrivals = [
+            check_stream(pipe.received(), script, key_of_stream(stream), tokens) for stream, pipe in enumerate(pipes)
+        ]
+    finally:
+        for pipe in pipes:
+            pipe.close()
+    first, last = reading.first, reading.last
+    effort = reading.effort()
+    gaps: list[float] = []
+    for pipe, arrival in zip(pipes, arrivals, strict=True):
+        gaps += gaps_of(pipe.reads, arrival, first.time, last.time)
+    gaps.sort()
+    moved = sum(
+        arrival.at(after)[1] - arrival.at(before)[1]
+        for arrival, before, after in zip(arrivals, first.sizes, last.sizes, strict=True)
+    )
+    cpu = last.usage.server - first.usage.server
+    return Paced(
+        streams=streams,
+        tokens_s=moved / effort.seconds / streams,
+        cpu_ms_per_1000_tokens=cpu * 1e6 / moved,
+        gap_p50_intervals=_quantile(gaps, 0.5) / INTERVAL,
+        gap_p99_intervals=_quantile(gaps, 0.99) / INTERVAL,
+        gap_worst_intervals=gaps[-1] / INTERVAL,
+        late_share=sum(gap > 1.5 * INTERVAL for gap in gaps) / len(gaps),
+        effort=effort,
+    )
+
+
+def gaps_of(reads: Sequence[tuple[float, int]], arrivals: Arrivals, since: float, until: float) -> list[float]:
+    """Seconds between neighbouring tokens of a stream, each dated by the read that completed it."""
+    times: list[float] = []
+    known = 0
+    for time, size in reads:
+        _, tokens = arrivals.at(size)
+        if since <= time <= until:
+            times += [time] * (tokens - known)
+        known = tokens
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

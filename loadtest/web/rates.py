@@ -1,0 +1,113 @@
+"""How much a server with one core can stream when nothing but itself limits it: 64 streams, as fast as they go."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from .check_sse import LAST_CHUNK, Arrivals, check_raw, check_stream
+from .check_websocket import check_socket
+from .process import ServerProcess
+from .raw_server import EVENT
+from .reader import Effort, Pipe, Reading, read_streams
+from .requests import completion, create_frame, get, handshake, key_of_stream
+from .script import Script
+
+STREAMS: Final = 64
+WEBSOCKET_END: Final = b'"type":"finished"'
+_EVENT_BYTES: Final = 220  # of a chunk with one event; a first guess that buffers grow from
+_PROBE: Final = 200  # events of each stream in the short run that finds the rate
+
+
+class Rate(Struct, frozen=True, kw_only=True):
+    """One steady run."""
+
+    events_s: float
+    tokens_s: float
+    events: int
+    server_us_per_event: float
+    tokens_per_event: float
+    events_per_read: float  # of the client; above 1 it lagged, or several events came in one write
+    events_per_write: float  # chunks of the body, frames of a WebSocket
+    effort: Effort
+
+
+Check = Callable[[bytes, int, int], Arrivals]  # bytes, stream, tokens
+Open = Callable[[int, int, int], Pipe]  # stream, tokens, bytes expected
+
+
+def flood(server: ServerProcess, opening: Open, check: Check, *, seconds: float, tokens_per_event: int = 1) -> Rate:
+    """A short run to find the rate, then one of so many seconds. Every stream of both is checked."""
+    probe = _run(server, opening, check, _PROBE * tokens_per_event, settle=0.0)
+    tokens = max(_PROBE * tokens_per_event, int(probe.tokens_s * seconds / STREAMS))
+    return _run(server, opening, check, tokens, settle=min(0.3, seconds / 8))
+
+
+def _run(server: ServerProcess, opening: Open, check: Check, tokens: int, settle: float) -> Rate:
+    pipes = [opening(stream, tokens, tokens * _EVENT_BYTES) for stream in range(STREAMS)]
+    try:
+        reading = read_streams(pipes, server.usage, settle_seconds=settle)
+        return rate_of(reading, [check(pipe.received(), stream, tokens) for stream, pipe in enumerate(pipes)])
+    finally:
+        for pipe in pipes:
+            pipe.close()
+
+
+def rate_of(reading: Reading, arrivals: Sequence[Arrivals]) -> Rate:
+    """Of the steady part."""
+    first, last, effort = reading.first, reading.last, reading.effort()
+    before = [arrival.at(size) for arrival, size in zip(arrivals, first.sizes, strict=True)]
+    after = [arrival.at(size) for arrival, size in zip(arrivals, last.sizes, strict=True)]
+    events = sum(events for events, _ in after) - sum(events for events, _ in before)
+    tokens = sum(tokens for _, tokens in after) - sum(tokens for _, tokens in before)
+    total = sum(arrival.events[-1] for arrival in arrivals)
+    return Rate(
+        events_s=events / effort.seconds,
+        tokens_s=tokens / effort.seconds,
+        events=events,
+        server_us_per_event=(last.usage.server - first.usage.server) / max(1, events) * 1e6,
+        tokens_per_event=tokens / max(1, events),
+        events_per_read=total / max(1, reading.reads),
+        events_per_write=total / sum(len(arrival.offsets) for arrival in arrivals),
+        effort=effort,
+    )
+
+
+def raw_rate(server: ServerProcess, seconds: float) -> Rate:
+    def opening(stream: int, tokens: int, size: int) -> Pipe:
+        return Pipe(server.port, get(f"/{tokens}"), LAST_CHUNK, size)
+
+    return flood(server, opening, lambda data, stream, events: check_raw(data, EVENT, events), seconds=seconds)
+
+
+def sse_rate(server: ServerProcess, script: Script, seconds: float, tokens_per_event: int = 1) -> Rate:
+    def opening(stream: int, tokens: int, size: int) -> Pipe:
+        return Pipe(server.port, completion(stream, tokens), LAST_CHUNK, size)
+
+    return flood(server, opening, sse_check(script), seconds=seconds, tokens_per_event=tokens_per_event)
+
+
+def websocket_rate(server: ServerProcess, script: Script, seconds: float) -> Rate:
+    def opening(stream: int, tokens: int, size: int) -> Pipe:
+        return websocket_pipe(server.port, stream, tokens, size)
+
+    def check(data: bytes, stream: int, tokens: int) -> Arrivals:
+        return check_socket(data, script, key_of_stream(stream), tokens)
+
+    return flood(server, opening, check, seconds=seconds)
+
+
+def websocket_pipe(port: int, stream: int, tokens: int, size: int) -> Pipe:
+    """A socket whose handshake is done; its answer is kept with the rest of what comes."""
+    pipe = Pipe(port, create_frame(stream, tokens), WEBSOCKET_END, size)
+    pipe.socket.sendall(handshake())
+    while b"\r\n\r\n" not in pipe.data[: pipe.size]:
+        got = pipe.socket.recv_into(pipe.view[pipe.size :], 4096)
+        if not got:
+            raise RuntimeError(f"the handshake failed: {pipe.received()[:200]!r}")
+        pipe.size = pipe.before = pipe.size + got
+    return pipe
+
+
+def sse_check(script: Script) -> Check:
+    return lambda data, stream, tokens: check_stream(data, script, key_of_stream(stream), tokens)

@@ -1,0 +1,150 @@
+"""A worker process without a model, for measuring what is in front of it: it speaks the link and follows a script.
+
+`python -m triolet.loadtest.web.scripted_worker FD STEP_SECONDS TOKENS_PER_ROW`, started by `ScriptedWorker`. A step is
+answered at once, or, with STEP_SECONDS, at the next beat of a steady clock. A row brings one token, or several, as
+speculation or a loop that lags would hand over at once.
+
+The front cannot tell it from the real one. It has one thread: it computes nothing, and would only wait for itself.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ...actors.blocking_link import BlockingLink
+from ...actors.frame import FrameWriter
+from ...actors.worker_process import WorkerProcess
+from ...protocol.settings import BLOCK_SIZE, EngineSettings
+from ...protocol.steps import Load, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
+from .script import Script, key_of
+
+BLOCKS: Final = 1 << 14  # of the KV cache that is not there: a million tokens
+CONTEXT: Final = 1 << 16
+_STDERR: Final = 2
+_DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
+
+
+class ScriptedWorker(WorkerProcess):
+    """The process, as the supervisor holds it. `cpu` is the core it may use; None leaves it where it starts."""
+
+    def __init__(
+        self, settings: EngineSettings, *, step_seconds: float, tokens_per_row: int, cpu: int | None = None
+    ) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-m", "triolet.loadtest.web.scripted_worker", str(theirs.fileno())]
+            command += [str(step_seconds), str(tokens_per_row)]
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=_STDERR
+            )
+        if cpu is not None:
+            os.sched_setaffinity(self._process.pid, {cpu})
+        self._socket.sendall(FrameWriter().write(Load(settings=settings)))
+
+
+class _Stream:
+    """A sequence: which one of the script, and how far it is."""
+
+    def __init__(self, key: int, said: int) -> None:
+        self.key = key
+        self.said = said
+
+
+class _Beat:
+    """When answers are due."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due = 0.0
+
+    def wait(self) -> None:
+        if not self._seconds:
+            return
+        now = time.monotonic()
+        self._due += self._seconds
+        if self._due < now - self._seconds:  # there was nothing to do, or the front is too slow: no catching up
+            self._due = now
+        time.sleep(max(0.0, self._due - now))
+
+
+def ready(settings: EngineSettings, script: Script) -> Ready:
+    """As a real worker would report it; the limits are those asked for."""
+    return Ready(
+        model="scripted",
+        architecture="none",
+        parameters=0,
+        device="none",
+        dtype="none",
+        quantize="none",
+        context_length=settings.max_model_len or CONTEXT,
+        vocab_size=script.vocab_size,
+        eos_token_ids=(),
+        max_step_tokens=settings.max_step_tokens,
+        max_running=settings.max_running,
+        memory=MemoryPlan(
+            weights_bytes=0,
+            workspace_bytes=0,
+            kv_bytes=0,
+            num_blocks=BLOCKS,
+            block_size=BLOCK_SIZE,
+            sequences_at_full_length=BLOCKS * BLOCK_SIZE / CONTEXT,
+        ),
+        sampling_defaults={},
+        versions={},
+        pid=os.getpid(),
+    )
+
+
+def run(step: Step, streams: dict[int, _Stream], script: Script, tokens_per_row: int) -> StepDone:
+    for sequence in step.dropped:
+        streams.pop(sequence, None)
+    for record in step.new:
+        prompt = record.tokens[: record.prompt_tokens]
+        streams[record.sequence] = _Stream(key_of(prompt), len(record.tokens) - len(prompt))
+    rows: list[Row] = []
+    for chunk in step.chunks:
+        tokens: tuple[int, ...] = ()
+        if chunk.sample:
+            stream = streams[chunk.sequence]
+            tokens = script.tokens(stream.key, stream.said, tokens_per_row)
+            stream.said += tokens_per_row
+        rows.append(Row(sequence=chunk.sequence, tokens=tokens))
+    return StepDone(step=step.step, rows=tuple(rows), duration=0.0, model_duration=0.0)
+
+
+def serve(link: BlockingLink[ToWorker], step_seconds: float, tokens_per_row: int) -> None:
+    """Until the front is gone."""
+    load = link.receive()
+    assert isinstance(load, Load), f"the first message is {type(load).__name__}, not Load"
+    script = Script(Path(load.settings.model))
+    link.send(ready(load.settings, script))
+    streams: dict[int, _Stream] = {}
+    beat = _Beat(step_seconds)
+    while True:
+        message = link.receive()
+        if isinstance(message, Step):
+            done = run(message, streams, script, tokens_per_row)
+            beat.wait()
+            link.send(done)
+        elif isinstance(message, Ping):
+            link.send(Pong())
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the front drains first and then lets it go
+    fd, step_seconds, tokens_per_row = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    with suppress(EOFError, OSError):  # the front is gone
+        serve(BlockingLink(socket.socket(fileno=fd), _DECODER), step_seconds, tokens_per_row)
+
+
+if __name__ == "__main__":
+    main()

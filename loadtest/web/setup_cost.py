@@ -1,0 +1,91 @@
+"""What a request costs the server besides its tokens: many answers of one token, on connections that stay open."""
+
+import select
+from itertools import count
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from .check_sse import LAST_CHUNK, StreamError, body_chunks
+from .process import ServerProcess
+from .reader import Effort, Pipe, effort_between, moment
+from .requests import post
+
+CONNECTIONS: Final = 16
+_WARM_UP: Final = 64
+
+
+class SetUp(Struct, frozen=True, kw_only=True):
+    """`request_ms`: the server's CPU time of one chat completion with one token, from accept to terminal event."""
+
+    request_ms: float
+    requests: int
+    requests_s: float
+    effort: Effort
+
+
+def request_set_up(server: ServerProcess, requests: int) -> SetUp:
+    """A closed loop; every answer is checked."""
+    _loop(server, _WARM_UP)
+    first = moment(server.usage, ())
+    answers = _loop(server, requests)
+    last = moment(server.usage, ())
+    for answer in answers:
+        check_one_token(answer)
+    effort = effort_between(first, last)
+    return SetUp(
+        request_ms=(last.usage.server - first.usage.server) / requests * 1000,
+        requests=requests,
+        requests_s=requests / effort.seconds,
+        effort=effort,
+    )
+
+
+def _loop(server: ServerProcess, requests: int) -> list[bytes]:
+    request = post(
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": "user", "content": "What is 123 + 456?"}],
+            "max_tokens": 1,
+            "temperature": 0,
+            "stream": True,
+        },
+    )
+    numbers, answers = count(1), list[bytes]()
+    pipes = [Pipe(server.port, request, LAST_CHUNK) for _ in range(min(CONNECTIONS, requests))]
+    poll = select.epoll()
+    try:
+        for pipe in pipes:
+            next(numbers)
+            pipe.socket.sendall(request)
+            poll.register(pipe.socket, select.EPOLLIN)
+        by_descriptor = {pipe.socket.fileno(): pipe for pipe in pipes}
+        while len(answers) < requests:
+            for descriptor, _ in poll.poll(10.0):
+                pipe = by_descriptor[descriptor]
+                got = pipe.socket.recv_into(pipe.view[pipe.size :])
+                pipe.size += got
+                if not got:
+                    raise StreamError("the server closed a connection that should stay open")
+                if pipe.data.find(LAST_CHUNK, 0, pipe.size) >= 0:
+                    answers.append(pipe.received())
+                    pipe.size = 0
+                    if next(numbers) <= requests:
+                        pipe.socket.sendall(request)
+    finally:
+        poll.close()
+        for pipe in pipes:
+            pipe.close()
+    return answers
+
+
+def check_one_token(answer: bytes) -> None:
+    """One text, one finish reason, one [DONE], in this order."""
+    lines = b"".join(chunk for _, chunk in body_chunks(answer)).strip().split(b"\n\n")
+    events = [msgspec.json.decode(line[6:]) for line in lines if line != b"data: [DONE]"]
+    choices = [choice for event in events for choice in event["choices"]]
+    texts = [choice["delta"]["content"] for choice in choices if choice["delta"].get("content")]
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    if len(texts) != 1 or reasons != ["length"] or lines[-1] != b"data: [DONE]" or choices[-1]["finish_reason"] is None:
+        raise StreamError(f"an answer of one token is {answer!r}")

@@ -1,0 +1,131 @@
+"""The figures that are compared, by name, with what is asked of them: a floor and a target, against the same run.
+
+Absolute rates belong to a machine; the ratios to the bare trio server of the same run belong to the software.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from msgspec import Struct
+
+from .idle import Idle
+from .memory import StreamMemory
+from .paced import Paced
+from .rates import Rate
+from .setup_cost import SetUp
+
+KIB: Final = 1024
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """One measured number. `floor` and `target` are upper bounds where smaller is better; None: nothing is asked."""
+
+    key: str
+    label: str
+    value: float
+    unit: str
+    floor: float | None = None
+    target: float | None = None
+    larger_is_better: bool = False
+
+    def meets(self, bound: float | None) -> bool | None:
+        if bound is None:
+            return None
+        return self.value >= bound if self.larger_is_better else self.value <= bound
+
+
+def _ratio(key: str, label: str, value: float, floor: float, target: float) -> Figure:
+    return Figure(key=key, label=label, value=value, unit="×", floor=floor, target=target, larger_is_better=True)
+
+
+def _rate(key: str, label: str, value: float, unit: str) -> Figure:
+    return Figure(key=key, label=label, value=value, unit=unit, larger_is_better=True)
+
+
+def figures(results: Mapping[str, Struct]) -> list[Figure]:
+    """Of the parts that were run."""
+    found: list[Figure] = []
+    raw, sse = _rate_of(results, "raw"), _rate_of(results, "sse")
+    coalesced, socket, fronts = (_rate_of(results, part) for part in ("coalesced", "websocket", "two-fronts"))
+    if raw is not None:
+        found.append(_rate("raw_trio_events_s", "bare trio stream, 64 sockets", raw.events_s, "events/s"))
+    if sse is not None:
+        found.append(_rate("sse_events_s", "SSE, 64 streams, each event its own write", sse.events_s, "events/s"))
+        if raw is not None:
+            found.append(_ratio("sse_over_raw", "… against the bare stream", sse.events_s / raw.events_s, 1.0, 2.0))
+            found.append(
+                _ratio(
+                    "sse_over_raw_by_cpu",
+                    "… by the server's CPU time",
+                    raw.server_us_per_event / sse.server_us_per_event,
+                    1.0,
+                    2.0,
+                )
+            )
+    if coalesced is not None:
+        found.append(_rate("sse_tokens_s_coalesced", "SSE, 16 tokens at once", coalesced.tokens_s, "tokens/s"))
+        if raw is not None:
+            ratio = coalesced.tokens_s / raw.events_s
+            found.append(_ratio("coalesced_over_raw", "… against bare events", ratio, 8.0, 16.0))
+    if socket is not None:
+        found.append(_rate("ws_messages_s", "WebSocket, 64 sockets", socket.events_s, "messages/s"))
+        if raw is not None:
+            found.append(_ratio("ws_over_raw", "… against bare events", socket.events_s / raw.events_s, 1.0, 2.0))
+    if fronts is not None and sse is not None:
+        ratio = fronts.server_us_per_event / sse.server_us_per_event
+        found.append(_cost("two_fronts_over_one", "CPU per event, two web processes to one", ratio, "×", 1.2, 1.05))
+    return found + _costs(results)
+
+
+def _costs(results: Mapping[str, Struct]) -> list[Figure]:
+    found: list[Figure] = []
+    for part, result in results.items():
+        match result:
+            case Paced() if part == "late":
+                found.append(
+                    _cost(
+                        "late_p99_intervals",
+                        f"{result.streams} × 30 tok/s: p99 gap",
+                        result.gap_p99_intervals,
+                        "intervals",
+                        1.5,
+                        1.1,
+                    )
+                )
+            case Paced(streams=streams, cpu_ms_per_1000_tokens=cpu):
+                label = f"server CPU, {streams} × 30 tok/s"
+                found.append(_cost("cpu_ms_per_1000_tokens", label, cpu, "ms/1,000 tokens", 25, 10))
+            case SetUp(request_ms=cost):
+                found.append(_cost("request_setup_ms", "server CPU per request", cost, "ms", 0.5, 0.25))
+            case Idle(cpu_percent=cpu, wakeups_s=wakeups):
+                found.append(_cost("idle_cpu_percent", "idle server", cpu, "% of a core", 0.5, 0.5))
+                found.append(_cost("idle_wakeups_s", "idle server", wakeups, "wake-ups/s", 20, 20))
+            case StreamMemory(wire=wire, streams=streams, bytes_per_stream=held):
+                label = f"memory of an open stream, {streams} over {wire}"
+                found.append(_cost(f"stream_kib_{wire}", label, held / KIB, "KiB", 48, 24))
+            case _:
+                pass
+    return found
+
+
+def _cost(key: str, label: str, value: float, unit: str, floor: float, target: float) -> Figure:
+    return Figure(key=key, label=label, value=value, unit=unit, floor=floor, target=target)
+
+
+def _rate_of(results: Mapping[str, Struct], part: str) -> Rate | None:
+    return cast("Rate | None", results.get(part))
+
+
+def warnings(results: Mapping[str, Struct]) -> list[str]:
+    """What makes a figure less than it says: another process on the server's core, or a client at its end."""
+    said: list[str] = []
+    for part, result in results.items():
+        effort = getattr(result, "effort", None)
+        if effort is None:
+            continue
+        if effort.server_waited_share > 0.05:
+            share = effort.server_waited_share
+            said.append(f"{part}: the server waited {share:.0%} of the time for its core; rates and gaps are too bad")
+        if effort.limit in ("client", "scripted worker"):
+            said.append(f"{part}: the {effort.limit} was the limit, not the server")
+    return said
