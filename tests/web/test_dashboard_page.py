@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from .chromium import PATIENCE_MS, browsing, fresh_page, serving
 
-# Few rows and few KV blocks (43), so that five long answers want more of both.
-SMALL = ("--max-running", "3", "--kv-cache-memory", "4MiB")
+# Two rows and 42 KV blocks. Two prompts of the traffic take 19 each: the next one waits for a row, and once the answers
+# have grown by two blocks, one of them waits for blocks.
+SMALL = ("--max-running", "2", "--kv-cache-memory", "4MiB")
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +39,8 @@ def traffic(url: str, streams: int) -> Iterator[None]:
     def client(number: int) -> None:
         while not over.is_set():
             body = {
-                "prompt": f"{number} once upon a time there was a fox. " * 20,
-                "max_tokens": 1200,
+                "prompt": f"{number} once upon a time there was a fox. " * 100,
+                "max_tokens": 700,
                 "ignore_eos": True,
                 "stream": True,
             }
@@ -105,10 +106,10 @@ def test_rows_grow_blocks_are_owned_and_the_queue_says_why(page: Page) -> None:
         assert page.evaluate(ON_THE_MAP) == 0
         with traffic(server.url, streams=5):
             page.wait_for_function(GROWN)
-            page.wait_for_function(f"() => ({ON_THE_MAP})() >= 2")
+            page.wait_for_function(f"() => ({ON_THE_MAP})() >= 1")
             expect(page.get_by_text("Nothing is running.")).to_be_hidden()
             waiting = page.locator("#queue-rows tr")
-            expect(waiting.and_(page.locator("[data-blocked=rows]")).first).to_contain_text("all 3 are taken")
+            expect(waiting.and_(page.locator("[data-blocked=rows]")).first).to_contain_text("all 2 are taken")
             short = waiting.and_(page.locator("[data-blocked=blocks]")).first
             expect(short).to_contain_text(re.compile(r"[\d,]+ KV blocks?: \d+ available"))
             expect(page.locator("#tile-generating")).to_have_text(re.compile(r"[1-9][\d,.]*"))

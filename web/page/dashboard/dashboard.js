@@ -210,7 +210,8 @@ function showState(state, seconds) {
   if (state !== "ready") $("board").dataset.live = "false";
   if (state === "waiting" || state === "full") {
     const what = state === "full" ? "Too many already watch this server." : "The connection to the server was lost.";
-    notice(lastSeen ? `${what} These are the figures of ${duration((performance.now() - lastSeen) / 1000)} ago.` : what, true);
+    const age = Math.max(1, Math.round((performance.now() - lastSeen) / 1000));
+    notice(lastSeen ? `${what} These are the figures of ${age < 60 ? `${age} s` : duration(age)} ago.` : what, true);
   }
   if (state === "refused") askAndConnect();
 }
