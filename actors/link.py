@@ -6,6 +6,7 @@ sends and one receives. The peer's end, however it comes, is `trio.EndOfChannel`
 """
 
 import os
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -58,16 +59,25 @@ class Link(Generic[Received]):
     async def _take(self, size: int) -> bytes:
         """The next `size` bytes; checkpoints only when they have not come yet."""
         while len(self._incoming) < size:
-            try:
-                some = await self._stream.receive_some(_READ)
-            except trio.BrokenResourceError:
-                some = b""
+            some = await self._read()
             if not some:
                 raise trio.EndOfChannel
             self._incoming += some
         taken = bytes(memoryview(self._incoming)[:size])
         del self._incoming[:size]
         return taken
+
+    async def _read(self) -> bytes:
+        """Some bytes; none at the end. A socket is read when it has something, not asked before whether it has."""
+        try:
+            if self._fileno is None:
+                return bytes(await self._stream.receive_some(_READ))
+            while True:
+                await trio.lowlevel.wait_readable(self._fileno())
+                with suppress(BlockingIOError):  # a wake-up for nothing
+                    return os.read(self._fileno(), _READ)
+        except (trio.BrokenResourceError, ConnectionError):
+            return b""
 
     async def aclose(self) -> None:
         await self._stream.aclose()
