@@ -182,7 +182,7 @@ async def _run(
         async with trio.open_nursery() as nursery:
             run_worker = run_inline if settings.inline else partial(run_supervisor, first=worker)
             text, ready = await _load(settings, partial(core.start, nursery, run_worker, on_progress))
-            lane = front.start(nursery, core.texts, text, ready)
+            lane = front.start(nursery, text, ready, core.texts)
             engine = Engine(
                 settings,
                 gateway=front.gateway,

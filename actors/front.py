@@ -7,7 +7,7 @@ told, and the process leaves.
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Final, assert_never
 
@@ -46,7 +46,6 @@ from .tokenizer import TokenizerLane, read_text_tokenizer
 from .traces import open_traces
 from .worker_status import Health, WorkerStatus
 
-_TEXTS: Final = 64  # as in core.py
 _BUNDLE: Final = 256  # messages in a frame
 ASK_SECONDS: Final = 2.0  # for the whole server's figures; each front has one of them
 DECODER: Final = msgspec.msgpack.Decoder[ToFront](ToFront)
@@ -76,8 +75,7 @@ class FrontLink:
     ) -> None:
         self.status = WorkerStatus()
         self.to_scheduler, self._outgoing = trio.open_memory_channel[ToScheduler](float("inf"))  # bounded by its use
-        self._to_texts, self.texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
-        self.held_open = (self._outgoing.clone(), self.texts.clone())  # as in core.py
+        self.held_open = self._outgoing.clone()  # as in core.py
         self._link = link
         self._post = Post(stream)
         self._on_drain = on_drain
@@ -89,10 +87,13 @@ class FrontLink:
         self._asked: dict[int, tuple[trio.Event, list[bytes]]] = {}
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
+        self._handle: Callable[[ToDetokenizer], None] | None = None
 
-    def answer_with(self, report: Callable[[], FrontReport], explain: Explain) -> None:
-        self._report = report
-        self._explain = explain
+    def serve(
+        self, handle: Callable[[ToDetokenizer], None], report: Callable[[], FrontReport], explain: Explain
+    ) -> None:
+        """Who takes the texts, who knows this process's figures, and its requests. Before the first request."""
+        self._handle, self._report, self._explain = handle, report, explain
 
     async def run(self) -> None:
         """Until the scheduler's process ends: raises SchedulerLost."""
@@ -157,9 +158,10 @@ class FrontLink:
             message = await self._link.receive()
             match message:
                 case Texts(texts=texts):
+                    assert self._handle is not None, "texts before the first request"
                     for text in texts:
                         if (said := self._inbound(text)) is not None:
-                            await self._to_texts.send(said)
+                            self._handle(said)
                 case WorkerNews():
                     self._take_news(message)
                 case Ask(number=number, question="explain"):
@@ -222,12 +224,6 @@ class FrontEngine(Engine):
             lane=lane,
         )
         self._link = link
-        link.answer_with(
-            lambda: FrontReport(
-                live=actors.gateway.live_requests, accounts=actors.accounts.figures(), process=own_figures()
-            ),
-            super().explain,
-        )
 
     def health(self) -> Health:
         """As far as this process knows: whether the worker makes progress, the scheduler's process is asked."""
@@ -267,12 +263,19 @@ async def run_front(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             text = await read_text_tokenizer(opening.settings.engine.model)
-            lane = actors.start(nursery, link.texts, text, await link.wait_ready())
-            task_status.started(FrontEngine(opening, actors, link, lane))
+            lane = actors.start(nursery, text, await link.wait_ready(), None)
+            engine = FrontEngine(opening, actors, link, lane)
+            own_explain = partial(Engine.explain, engine)  # another front's question must not go round
+            link.serve(actors.detokenizer(text).handle, partial(_report, actors), own_explain)
+            task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise
     finally:
         await actors.end(last_word)
-        for end in link.held_open:
-            end.close()
+        link.held_open.close()
+
+
+def _report(actors: FrontActors) -> FrontReport:
+    live = actors.gateway.live_requests
+    return FrontReport(live=live, accounts=actors.accounts.figures(), process=own_figures())

@@ -15,7 +15,7 @@ from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready
 from .accounts import Accounts
 from .admission import run_admission
-from .detokenizer import run_detokenizer
+from .detokenizer import Detokenizer, run_detokenizer
 from .gateway import Gateway
 from .text_tokenizer import TextTokenizer
 from .tokenizer import TokenizerLane, run_tokenizer
@@ -58,16 +58,27 @@ class FrontActors:
         )
 
     def start(
-        self, nursery: trio.Nursery, texts: trio.MemoryReceiveChannel[ToDetokenizer], text: TextTokenizer, ready: Ready
+        self,
+        nursery: trio.Nursery,
+        text: TextTokenizer,
+        ready: Ready,
+        texts: trio.MemoryReceiveChannel[ToDetokenizer] | None,
     ) -> TokenizerLane:
-        """Run them in `nursery`."""
+        """Run them in `nursery`; without `texts` all but the detokenizer, which is for the caller to run."""
         gateway, lane = self.gateway, TokenizerLane(text, ready)
         nursery.start_soon(partial(run_tokenizer, self._requests, self._to_admission, lane=lane, gateway=gateway))
         nursery.start_soon(
             partial(run_admission, self._tokenized, ready=ready, gateway=gateway, scheduler=self._scheduler.clone())
         )
-        nursery.start_soon(partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=self._scheduler))
+        if texts is not None:
+            nursery.start_soon(
+                partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=self._scheduler.clone())
+            )
         return lane
+
+    def detokenizer(self, text: TextTokenizer) -> Detokenizer:
+        """For one who has the texts in hand already, and no use for another turn of the event loop."""
+        return Detokenizer(tokenizer=text, gateway=self.gateway, scheduler=self._scheduler)
 
     async def end(self, last_word: ApiError) -> None:
         """Whatever ends the engine, every stream gets its terminal event; its writer may still be there."""

@@ -103,9 +103,19 @@ def refuse_missing_packages(settings: ServeSettings) -> None:
         raise Refusal(f"--otlp-endpoint needs OpenTelemetry's packages: {INSTALL}")
 
 
+def refuse_too_many_processes(settings: ServeSettings) -> None:
+    """Refuse web processes without a place for a single request: the places are divided among them."""
+    if settings.web_processes > settings.limits.max_requests:
+        raise Refusal(
+            f"--web-processes {settings.web_processes} divide --max-requests {settings.limits.max_requests}: "
+            "each needs at least one"
+        )
+
+
 def refuse_early(settings: ServeSettings) -> None:
     """Everything that can be told without loading the model."""
     refuse_missing_model(settings.engine)
     refuse_address(settings)
     refuse_certificate(settings)
     refuse_missing_packages(settings)
+    refuse_too_many_processes(settings)

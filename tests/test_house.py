@@ -35,7 +35,7 @@ MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "actors.work
 # No trio, no clock, no randomness: what these decide depends on their arguments alone.
 PURE = ("protocol", "kernels", "models", "actors.plan", "actors.blocks", "actors.sequence")
 # The modules that the front process starts from. What they import when imported must leave the device libraries alone.
-FRONT = ("cli.main", "cli.serve", "actors.engine", "web.app", "web.server")
+FRONT = ("cli.main", "cli.serve", "cli.several", "cli.front", "actors.engine", "web.app", "web.server")
 
 
 class Import(NamedTuple):

@@ -19,6 +19,7 @@ from triolet.protocol.stream_frames import (
     Create,
     CreditFrame,
     ErrorFrame,
+    ExplanationFrame,
     FailedFrame,
     FinishedFrame,
     StartedFrame,
@@ -117,6 +118,8 @@ class _Socket:
                 running.end()
             case FailedFrame():
                 running.end(_fault_of(frame.error, before_text=not exchange.arrivals))
+            case ExplanationFrame():
+                pass  # never asked for
             case _:
                 assert_never(frame)
 

@@ -12,8 +12,9 @@ from triolet.cli.refusals import (
     refuse_missing_model,
     refuse_open_server,
     refuse_taken_port,
+    refuse_too_many_processes,
 )
-from triolet.protocol.settings import EngineSettings, ServeSettings
+from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
 ENGINE = EngineSettings(model=str(BUNDLED_MODEL))
 
@@ -85,3 +86,10 @@ def test_a_unix_socket_needs_no_key(tmp_path: Path) -> None:
 def test_files_that_are_no_certificate_are_refused(settings: dict[str, str], said: str) -> None:
     with pytest.raises(Refusal, match=said):
         refuse_certificate(ServeSettings(engine=ENGINE, **settings))  # type: ignore[arg-type]  # of any type
+
+
+def test_every_web_process_has_a_place_for_a_request() -> None:
+    limits = LimitSettings(max_requests=2)
+    refuse_too_many_processes(ServeSettings(engine=ENGINE, limits=limits, web_processes=2))
+    with pytest.raises(Refusal, match="--max-requests 2"):
+        refuse_too_many_processes(ServeSettings(engine=ENGINE, limits=limits, web_processes=3))

@@ -39,12 +39,13 @@ def answer(server: Server) -> str:
         return _ask(client)
 
 
-def test_the_openai_client_over_a_unix_socket_for_its_owner_alone(tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_the_openai_client_over_a_unix_socket_for_its_owner_alone(tmp_path: Path, answer: str, processes: str) -> None:
     path = tmp_path / "server.sock"
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(path))
     stale.close()
-    with running_server(tmp_path / "log", "--uds", str(path)) as served:
+    with running_server(tmp_path / "log", "--uds", str(path), "--web-processes", processes) as served:
         assert unquote(served.url) == f"unix:{path}"
         assert "open to this user" in served.log.read_text()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -133,7 +133,12 @@ async def metrics(house: House) -> dict[str, float]:
 
 async def until(condition: Callable[[dict[str, Any]], bool], house: House) -> None:
     """Until the ledger is so."""
-    while not condition((await get(house, "/internal/ledger")).json()):  # noqa: ASYNC110 - the state of other processes gives no event
+    while not condition((await get(house, "/internal/ledger")).json()):  # noqa: ASYNC110 - of another process
+        await trio.sleep(0.01)
+
+
+async def until_replaced(house: House, front: str) -> None:
+    while front in house.fronts.pids or len(house.fronts.pids) < 2:  # noqa: ASYNC110 - processes give no event
         await trio.sleep(0.01)
 
 
@@ -186,8 +191,7 @@ async def test_a_front_that_is_killed_takes_its_own_streams_and_no_other(text: s
             else:
                 assert (stream.text, stream.last) == (text, "[DONE]")
         await until(nothing_is_held, house)
-        while len(house.fronts.pids) < 2 or doomed in house.fronts.pids:  # noqa: ASYNC110 - the state of other processes gives no event
-            await trio.sleep(0.01)
+        await until_replaced(house, doomed)
         after = await metrics(house)
         assert after["triolet_requests_accepted_total"] >= before["triolet_requests_accepted_total"] == len(streams)
         assert after["triolet_web_process_restarts_total"] == 1
@@ -219,8 +223,7 @@ async def test_a_front_that_stands_still_holds_nobody_up_and_is_replaced(
         for stream in streams:
             if stream.front != stopped:
                 assert (stream.text, stream.last) == (text, "[DONE]")
-        while stopped in house.fronts.pids or len(house.fronts.pids) < 2:  # noqa: ASYNC110 - the state of other processes gives no event
-            await trio.sleep(0.01)
+        await until_replaced(house, stopped)
         await until(nothing_is_held, house)
 
 
@@ -236,8 +239,7 @@ async def test_the_places_are_divided_and_the_sum_holds() -> None:
             refused += stream.status == 429
             held += [stream] * (stream.status == 200)
             assert (await get(house, "/internal/ledger")).json()["requests"] <= 3
-            if any(stream.last == "[DONE]" for stream in held):  # on a fast machine they end meanwhile
-                held = [stream for stream in held if stream.last != "[DONE]"]
+            held = [stream for stream in held if stream.last != "[DONE]"]  # on a fast machine they end meanwhile
         parts = [sum(stream.front == name for stream in held) for name in house.fronts.pids]
         assert sorted(parts) == [1, 2]
         nursery.cancel_scope.cancel()

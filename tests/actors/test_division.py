@@ -1,0 +1,60 @@
+"""What goes to which front: nothing is lost, doubled or put in another order; the parts of the places are the whole."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.actors.division import divide, owner, part_of
+from triolet.protocol.fronts import ChoiceOpened
+from triolet.protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepText, ToDetokenizer
+from triolet.protocol.settings import LimitSettings
+
+from .wiring import generate
+
+IDS = st.builds("{}-{:x}".format, st.sampled_from(["1aw1", "1aw2", "1aw3"]), st.integers(1, 20))
+CHOICE = st.builds(lambda id, token: ChoiceTokens(id=id, index=0, tokens=(token,)), IDS, st.integers(0, 9))
+TEXTS: st.SearchStrategy[list[ToDetokenizer]] = st.lists(
+    st.one_of(
+        st.lists(CHOICE, min_size=1, max_size=6).map(lambda choices: StepText(choices=tuple(choices))),
+        IDS.map(lambda id: DropRequest(id=id, reason="cancelled")),
+        IDS.map(lambda id: OpenChoice(request=generate(id), index=0, prompt=(1, 2), cached_tokens=1)),
+    ),
+    max_size=8,
+)
+Said = tuple[str, object]
+
+
+def spoken(text: object) -> list[Said]:
+    """Every single thing in a message, by the request it is about."""
+    if isinstance(text, StepText):
+        return [(choice.id, choice.tokens) for choice in text.choices]
+    if isinstance(text, OpenChoice):
+        return [(text.request.id, "opened")]
+    assert isinstance(text, ChoiceOpened | DropRequest)
+    return [(text.id, "opened" if isinstance(text, ChoiceOpened) else text.reason)]
+
+
+@given(TEXTS)
+def test_every_front_hears_what_is_its_own_in_order(texts: list[ToDetokenizer]) -> None:
+    everything = [said for text in texts for said in spoken(text)]
+    shares = divide(texts)
+    assert set(shares) == {owner(id) for id, _ in everything}
+    for name, share in shares.items():
+        assert [said for text in share for said in spoken(text)] == [
+            said for said in everything if owner(said[0]) == name
+        ]
+
+
+def test_a_step_of_one_front_is_passed_on_as_it_is() -> None:
+    text = StepText(
+        choices=(ChoiceTokens(id="aw1-1", index=0, tokens=(1,)), ChoiceTokens(id="aw1-2", index=0, tokens=()))
+    )
+    assert divide([text])["aw1"][0] is text
+
+
+@given(st.integers(1, 12), st.integers(0, 5000))
+def test_the_parts_are_the_whole_and_nearly_equal(fronts: int, more: int) -> None:
+    limits = LimitSettings(max_requests=fronts + more)
+    parts = [part_of(limits, number, fronts).max_requests for number in range(fronts)]
+    assert sum(parts) == limits.max_requests
+    assert max(parts) - min(parts) <= 1
+    assert min(parts) >= 1
