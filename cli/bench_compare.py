@@ -38,7 +38,7 @@ PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
 HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how they compare.
 
     Given two results of `triolet bench serve` instead, tell how B differs from A, and how sure that is; the exit code
-    is 1 where B is worse:
+    is 1 where B is worse, 3 where the load client was the bottleneck and nothing can be told:
 
     \b
       triolet bench compare A.json B.json

@@ -1,6 +1,6 @@
 """`triolet bench compare A.json B.json`: two results of `triolet bench serve`, their differences and how sure they are.
 
-The exit code is 1 where B is worse, so that a pipeline can stop there.
+The exit code is 1 where B is worse and 3 where a run was bound by its client, so that a pipeline can stop there.
 """
 
 import sys
@@ -29,6 +29,8 @@ def compare_results(a: Path, b: Path, *, tolerance: float, as_json: bool) -> Non
         click.echo(msgspec.json.encode(verdict))
     else:
         show_verdict(verdict, a, b, Console(highlight=False, width=None if sys.stdout.isatty() else 140))
+    if verdict.overloaded:
+        raise SystemExit(3)
     if verdict.call == "worse":
         raise SystemExit(1)
 

@@ -43,6 +43,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     b: str
     call: Call
     text: str
+    overloaded: bool  # the client was the bottleneck in one of them: then nothing is said of the servers
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
 
@@ -156,15 +157,20 @@ def _verdict(a: Result, b: Result, found: Sequence[Difference], notes: Sequence[
     worse = [each.title for each in found if each.call == "worse"]
     better = [each.title for each in found if each.call == "better"]
     call: Call
-    if worse:
-        call, text = "worse", f"B is worse in {_list(worse)}" + (f", and better in {_list(better)}" if better else "")
+    bound = [label for label, each in (("A", a), ("B", b)) if each.client.bottleneck]
+    if bound:
+        call, text = "unsure", f"it cannot be told: in {' and '.join(bound)} the load client was itself the bottleneck"
+    elif worse:
+        call, text = "worse", f"B is worse in {_list(worse)}" + (f"; and better in {_list(better)}" if better else "")
     elif better:
         call, text = "better", f"B is better in {_list(better)}"
     elif all(each.call == "same" for each in found):
         call, text = "same", "no difference"
     else:
         call, text = "unsure", "no difference is sure; some could be there: longer runs would tell"
-    return Verdict(a=a.name, b=b.name, call=call, text=text, differences=tuple(found), notes=tuple(notes))
+    return Verdict(
+        a=a.name, b=b.name, call=call, text=text, overloaded=bool(bound), differences=tuple(found), notes=tuple(notes)
+    )
 
 
 def _notes(a: Result, b: Result, *, paired: bool) -> list[str]:
@@ -184,4 +190,4 @@ def _notes(a: Result, b: Result, *, paired: bool) -> list[str]:
 
 
 def _list(titles: Sequence[str]) -> str:
-    return ", ".join(titles[:3]) + (f" and {len(titles) - 3} more" if len(titles) > 3 else "")
+    return "; ".join(titles[:3]) + (f" and {len(titles) - 3} more" if len(titles) > 3 else "")

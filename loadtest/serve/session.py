@@ -1,6 +1,7 @@
 """One whole run: find the model, learn how many tokens a word is, load the server, judge the client, conclude."""
 
 import gc
+import os
 import platform
 import re
 from collections.abc import Callable
@@ -204,4 +205,8 @@ def _remedy(fault: Fault, settings: LoadSettings) -> str:
 
 
 def _machine() -> dict[str, str]:
-    return {"system": f"{platform.system()} {platform.release()}", "processor": platform.machine()}
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0))),
+    }

@@ -65,6 +65,15 @@ def test_pairs_need_the_same_requests() -> None:
     assert any("loads differ" in note for note in other.notes)
 
 
+def test_a_run_that_its_client_held_up_gives_no_verdict() -> None:
+    bound = run_of(100, 1)
+    bound = structs.replace(bound, client=structs.replace(bound.client, bottleneck=True, reasons=("it was slow",)))
+    verdict = compare(run_of(100, 1), bound, resamples=500)
+    assert (verdict.call, verdict.overloaded) == ("unsure", True)
+    assert "in B the load client was itself the bottleneck" in verdict.text
+    assert any("it was slow" in note for note in verdict.notes)
+
+
 def test_failures_and_goodput_are_compared() -> None:
     whole = [record(intended=number * 0.05, conversation=number) for number in range(200)]
     broken = [
