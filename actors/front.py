@@ -7,6 +7,7 @@ told, and the process leaves.
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final, assert_never

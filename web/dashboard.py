@@ -27,7 +27,6 @@ from .websocket import AUTH_SECONDS, GOING_AWAY, POLICY_VIOLATION
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
-    from ..actors.viewer import Viewer
 
 PERIOD: Final = 0.25  # seconds from view to view
 MAX_WATCHERS: Final = 64  # each costs a write of up to 60 kB a period
@@ -40,8 +39,9 @@ _encode: Final = msgspec.json.Encoder().encode
 class Feed:
     """The frames, each made once for all who watch."""
 
-    def __init__(self, viewer: "Viewer") -> None:
-        self._viewer = viewer
+    def __init__(self, engine: "Engine") -> None:
+        assert engine.viewer is not None
+        self._viewer = engine.viewer
         self._turn = -1
         self._view = ""
         self.watchers = 0
@@ -105,8 +105,8 @@ async def _watch(engine: "Engine", feed: Feed, keys: Keys) -> ApiError | None:
 
 
 def register(app: Application, keys: Keys) -> None:
-    engine, viewer = app.engine, app.engine.viewer
-    feed = None if viewer is None else Feed(viewer)
+    engine = app.engine
+    feed = None if engine.viewer is None else Feed(engine)
 
     async def serve(feed: Feed, must_wait_for_key: bool) -> None:
         refusal = await _wait_for_key(keys) if must_wait_for_key else None
