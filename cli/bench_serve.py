@@ -1,13 +1,12 @@
 """`triolet bench serve`: load any OpenAI-compatible server, or Triolet's WebSocket, and say how it bore it.
 
-The options become one `LoadSettings`; the work is in loadtest/serve.
+The options of the load (load_options.py) become one `LoadSettings`; the work is in loadtest/serve.
 """
 
 import resource
 import shlex
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,21 +15,18 @@ import msgspec
 import trio
 from rich.console import Console
 
-from ..loadtest.serve.arrivals import Arrivals, Constant, Gamma, Ramp, Recorded
+from ..loadtest.serve.arrivals import Recorded
 from ..loadtest.serve.lag import LagMeter
-from ..loadtest.serve.lengths import BadDistribution, Distribution, read_distribution
 from ..loadtest.serve.live_view import LiveView
-from ..loadtest.serve.mix import BadMix, Mix, Share, Tenant, check_shares, read_priorities, read_share, read_tenant
 from ..loadtest.serve.pictures import draw_pictures
 from ..loadtest.serve.report_html import page
 from ..loadtest.serve.result import write_result
 from ..loadtest.serve.runner import Runner
 from ..loadtest.serve.session import CannotRun, Finished, run_session
 from ..loadtest.serve.settings import LoadSettings
-from ..loadtest.serve.slo import BadSlo, Slo, read_slo
 from ..loadtest.serve.text_report import show
 from ..loadtest.serve.traces import BadTrace, read_trace
-from ..loadtest.serve.wire import read_url
+from .load_options import build_load_settings, load_options
 from .refusals import Refusal
 
 HELP: Final = """Load the server at --url and report what its clients saw.
@@ -61,107 +57,15 @@ HELP: Final = """Load the server at --url and report what its clients saw.
     """
 
 
-class _Text(click.ParamType[Any]):  # Any: each reader has its own result
-    """An option's value, by a function that raises ValueError with what to write instead."""
-
-    def __init__(self, name: str, read: Any) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._read(value)
-        except (BadDistribution, BadMix, BadSlo, ValueError) as error:
-            self.fail(str(error), param, ctx)
-
-
-def _read_ramp(text: str) -> tuple[float, float]:
-    start, colon, end = text.partition(":")
-    try:
-        rates = float(start), float(end)
-    except ValueError:
-        rates = (-1.0, -1.0)
-    if not colon or min(rates) < 0 or max(rates) == 0:
-        raise ValueError(f"{text!r} is not START:END in requests a second, as in 1:50")
-    return rates
-
-
-def _read_address(text: str) -> str:
-    read_url(text)
-    return text
-
-
-def _read_body(text: str) -> dict[str, object]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{text!r} is no JSON object: {error}") from error
-
-
-_LENGTH: Final = _Text("distribution", read_distribution)
-_SECONDS: Final = click.FloatRange(min=0)
-_POSITIVE: Final = click.FloatRange(min=0, min_open=True)
-_COUNT: Final = click.IntRange(min=1)
-
-
 @click.command("serve", help=HELP)
-@click.option("--url", type=_Text("url", _read_address), default="http://127.0.0.1:8000", show_default=True,
-              help="The server. Without a path, /v1 is added.")  # fmt: skip
-@click.option("--api", type=click.Choice(["chat", "completions", "websocket"]), default="chat", show_default=True,
-              help="What it speaks; websocket is Triolet's own.")  # fmt: skip
-@click.option("--model", help="Name of the model.  [default: the first that the server lists]")
-@click.option("--api-key", help="Sent as a bearer token.")
-@click.option("--concurrency", type=_COUNT, help="Closed loop: clients.  [default: 16, unless the loop is open]")
-@click.option("--rate", type=_POSITIVE, help="Open loop: requests a second.")
-@click.option("--burstiness", type=_POSITIVE, help="Of --rate: 1 is a Poisson process, less comes in bursts.")
-@click.option("--even", is_flag=True, help="Of --rate: at even intervals.")
-@click.option("--ramp", type=_Text("start:end", _read_ramp), help="Open loop: requests a second, from START to END.")
-@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Open loop: times and lengths of an Azure LLM or BurstGPT trace (CSV).")  # fmt: skip
-@click.option("--time-scale", type=_POSITIVE, help="Of --trace: its times are multiplied by this.")
-@click.option("--duration", type=_POSITIVE, help="Seconds to measure.  [default: 30, unless --requests or --trace]")
-@click.option("--requests", type=_COUNT, help="Requests to measure.")
-@click.option(
-    "--warm-up", type=_SECONDS, default=2.0, show_default=True, help="Seconds before, left out of the figures."
-)
-@click.option("--prompt-tokens", type=_LENGTH, default="128", show_default=True,
-              help="NUMBER, uniform:LOW-HIGH, lognormal:MEDIAN,SIGMA or file:PATH.")  # fmt: skip
-@click.option("--output-tokens", type=_LENGTH, default="64", show_default=True, help="The same, of the answers.")
-@click.option("--shared-prefix", type=_Text("share@tokens", partial(read_share, least=1)),
-              help="A share of the conversations begins with the same so many tokens.")  # fmt: skip
-@click.option("--turns", type=_LENGTH, default="1", show_default=True, help="Of a conversation; a distribution.")
-@click.option(
-    "--think-time", type=_LENGTH, default="1", show_default=True, help="Seconds between them; a distribution."
-)
-@click.option("--tenant", "tenants", type=_Text("name,key=…", read_tenant), multiple=True,
-              help="NAME[,key=KEY][,weight=N][,priority=N]. May be repeated.")  # fmt: skip
-@click.option("--priorities", type=_Text("p:weight,…", read_priorities), help="As 0:9,10:1; lower runs first.")
-@click.option("--cancel", type=_Text("share@pieces", partial(read_share, least=1)),
-              help="A share of the clients leaves after so many pieces.")  # fmt: skip
-@click.option("--slow", type=_Text("share@rate", partial(read_share, least=0.01)),
-              help="A share of the clients reads so many pieces a second.")  # fmt: skip
-@click.option("--ignore-eos/--no-ignore-eos", default=True, show_default=True,
-              help="Ask for answers of exactly the drawn length (not every server can).")  # fmt: skip
-@click.option("--temperature", type=click.FloatRange(0, 2), help="Of every request.  [default: the server's]")
-@click.option("--extra-body", type=_Text("json", _read_body), help="A JSON object: more fields of every request.")
-@click.option("--slo", type=_Text("limits", read_slo), help="As ttft=500ms,itl=50ms (also tpot, e2e): gives goodput.")
-@click.option("--timeout", type=_POSITIVE, default=300.0, show_default=True, help="Seconds of a request, at most.")
-@click.option("--stall", type=_POSITIVE, default=60.0, show_default=True, help="Seconds without a piece, once begun.")
-@click.option("--grace", type=_SECONDS, default=30.0, show_default=True, help="Seconds for what runs at the end.")
-@click.option("--max-in-flight", type=_COUNT, default=10_000, show_default=True, help="Of an open loop.")
-@click.option("--streams-per-socket", type=_COUNT, default=16, show_default=True, help="Of --api websocket.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides everything that is drawn.")
+@load_options
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("bench-results"),
               show_default=True, help="Folder of what is written.")  # fmt: skip
 @click.option("--name", default="serve", show_default=True, help="Of the files.")
 @click.option("--png/--no-png", default=True, show_default=True, help="Draw the plots where matplotlib is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead of tables.")
-def serve(
-    out: Path, name: str, png: bool, as_json: bool, **values: Any
-) -> None:  # Any: click's values, checked by their types
-    settings = _settings(**values)
+def serve(out: Path, name: str, png: bool, as_json: bool, **values: Any) -> None:  # Any: checked by their options
+    settings = build_load_settings(**values)
     if isinstance(settings.arrivals, Recorded):
         try:
             read_trace(Path(settings.arrivals.path))
@@ -182,83 +86,6 @@ def serve(
     console.print(f"written: {path}.json, {path}.jsonl, {path}.html{f', {path}.png' if drawn else ''}", soft_wrap=True)
     if finished.result.client.bottleneck:
         console.print("These figures are the client's, not the server's: see above.", style="bold red")
-
-
-def _settings(
-    *,
-    api_key: str | None,
-    concurrency: int | None,
-    rate: float | None,
-    burstiness: float | None,
-    even: bool,
-    ramp: tuple[float, float] | None,
-    trace: Path | None,
-    time_scale: float | None,
-    duration: float | None,
-    requests: int | None,
-    warm_up: float,
-    shared_prefix: Share | None,
-    tenants: tuple[Tenant, ...],
-    priorities: tuple[tuple[int, float], ...] | None,
-    cancel: Share | None,
-    slow: Share | None,
-    slo: Slo | None,
-    extra_body: dict[str, object] | None,
-    think_time: Distribution,
-    timeout: float,
-    stall: float,
-    grace: float,
-    **same: Any,  # Any: options whose names are those of the settings
-) -> LoadSettings:
-    chosen = [option for option, value in (("--concurrency", concurrency), ("--rate", rate), ("--ramp", ramp),
-                                           ("--trace", trace)) if value is not None]  # fmt: skip
-    if len(chosen) > 1:
-        raise Refusal(f"{' and '.join(chosen)}: one of them says how the load comes")
-    if rate is None and (burstiness is not None or even):
-        raise Refusal("--burstiness and --even need --rate")
-    if burstiness is not None and even:
-        raise Refusal("--even intervals have no --burstiness")
-    if trace is None and time_scale is not None:
-        raise Refusal("--time-scale needs --trace")
-    if duration is None and requests is None and trace is None:
-        duration = 30.0
-    arrivals: Arrivals | None = None
-    if rate is not None:
-        arrivals = Constant(rate) if even else Gamma(rate, burstiness or 1.0)
-    elif ramp is not None:
-        if duration is None:
-            raise Refusal("--ramp needs --duration: how long it takes")
-        arrivals = Ramp(*ramp, warm_up + duration)
-    elif trace is not None:
-        arrivals = Recorded(str(trace), time_scale or 1.0)
-    if tenants and api_key is not None:
-        raise Refusal("--api-key or --tenant …,key=KEY, not both")
-    mix = Mix(
-        tenants=tenants or (Tenant(name="default", key=api_key),),
-        priorities=priorities or (),
-        cancel=cancel or Share(0.0, 0.0),
-        slow=slow or Share(0.0, 0.0),
-    )
-    try:
-        check_shares(mix)
-    except BadMix as error:
-        raise Refusal(str(error)) from error
-    return LoadSettings(
-        arrivals=arrivals,
-        concurrency=concurrency or 16,
-        seconds=duration,
-        requests=requests,
-        warmup_seconds=warm_up,
-        shared_prefix=shared_prefix or Share(0.0, 1.0),
-        think_seconds=think_time,
-        mix=mix,
-        extra_body=extra_body or {},
-        timeout_seconds=timeout,
-        stall_seconds=stall,
-        grace_seconds=grace,
-        slo=slo or Slo(),
-        **same,
-    )
 
 
 def _run(settings: LoadSettings, name: str, command: str, records: Path, console: Console) -> Finished:

@@ -18,6 +18,7 @@ from .quantiles import quantile
 TICK: Final = 0.010
 MOST_LAG: Final = 0.010  # of 99 % of the wake-ups
 MOST_CPU: Final = 0.85  # of a core
+STARVED_CPU: Final = 0.3  # of a core: a client that is late and takes less was not given one
 MOST_LATE_START: Final = 0.020  # of 99 % of an open loop's requests, where none waited for --max-in-flight
 
 
@@ -82,6 +83,11 @@ class LagMeter:
             reasons.append(
                 f"1 % of the client's wake-ups came {lag * 1000:.0f} ms late or more (at most {MOST_LAG * 1000:.0f} "
                 "are allowed): latencies are too long by as much"
+                + (
+                    f", though it took only {share:.0%} of a core: others kept it waiting"
+                    if share < STARVED_CPU
+                    else ""
+                )
             )
         if share > MOST_CPU:
             reasons.append(f"the client took {share:.0%} of a core, and its event loop has one")

@@ -3,7 +3,7 @@
 Cheap on purpose: it reads counters and the last few hundred records, in the client's own event loop.
 """
 
-from collections import Counter, deque
+from collections import deque
 
 import trio
 from rich.console import Console, Group, RenderableType
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from .lag import MOST_LAG, LagMeter
 from .quantiles import quantile
-from .record import BY_CHOICE, time_per_output_token, time_to_first_token
+from .record import time_per_output_token, time_to_first_token
 from .runner import Runner
 from .settings import LoadSettings
 
@@ -70,7 +70,7 @@ class LiveView:
                 Text(phase, style="bold"), ProgressBar(total, min(elapsed, total), width=40), f"{elapsed:.0f} s"
             )
         else:
-            done = sum(record.phase == "measured" for record in self._runner.progress.records)
+            done = self._runner.progress.measured_ended
             bar = ProgressBar(settings.requests, min(done, settings.requests or done), width=40)
             line.add_row(Text(phase, style="bold"), bar, f"{elapsed:.0f} s")
         return line
@@ -88,8 +88,8 @@ class LiveView:
         return " · ".join(parts) or "nothing yet"
 
     def _failures(self) -> str:
-        failed = Counter(each.outcome for each in self._runner.progress.records if each.outcome not in BY_CHOICE)
-        return ", ".join(f"[red]{name} {count:,}[/red]" for name, count in failed.most_common()) or "none"
+        failures = self._runner.progress.failures.most_common()
+        return ", ".join(f"[red]{name} {count:,}[/red]" for name, count in failures) or "none"
 
     def _client(self) -> Text:
         lags = sorted(self._meter.lags[-500:]) or [0.0]

@@ -4,6 +4,7 @@ they are meant to, whatever became of those before).
 The loop decides who starts when; a transport does the exchange; every request, however it ends, becomes one record.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Literal
@@ -13,7 +14,7 @@ import trio
 from .arrivals import Ramp, start_times
 from .bodies import body_of
 from .exchange import Ask, Exchange, Fault, Transport
-from .record import Record
+from .record import BY_CHOICE, Outcome, Record
 from .settings import LoadSettings
 from .workload import ConversationPlan, Turn, Workload
 
@@ -31,6 +32,8 @@ class Progress:
         self.waited = 0
         self.pieces_of_ended = 0
         self.records: list[Record] = []
+        self.measured_ended = 0  # counted as records come: looking through all of them would hold up the loop
+        self.failures: Counter[Outcome] = Counter()
 
     @property
     def pieces(self) -> int:
@@ -206,6 +209,9 @@ class Runner:
         progress.in_flight.discard(exchange)
         progress.pieces_of_ended += len(exchange.arrivals)
         progress.records.append(record)
+        progress.measured_ended += record.phase == "measured"
+        if record.outcome not in BY_CHOICE:
+            progress.failures[record.outcome] += 1
         if self._on_record is not None:
             self._on_record(record)
 

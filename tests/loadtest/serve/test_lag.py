@@ -65,6 +65,16 @@ async def test_a_long_block_counts_for_all_the_time_it_took(autojump_clock: Mock
     assert load.bottleneck
 
 
+async def test_a_client_that_is_kept_from_running_says_whose_fault_it_is(autojump_clock: MockClock) -> None:
+    begin, cpu = trio.current_time(), Cpu()
+    meter = await _watch(autojump_clock, block=0.08, every=1.0, cpu=cpu)
+    (starved,) = meter.judge(begin, begin + 10, tokens=1.0, late_starts=None).reasons
+    assert starved.endswith("though it took only 8% of a core: others kept it waiting")
+    meter = await _watch(autojump_clock, block=0.08, every=0.1, cpu=cpu)
+    busy = meter.judge(begin + 10, begin + 20, tokens=1.0, late_starts=None).reasons[0]
+    assert "others" not in busy
+
+
 async def test_a_full_core_is_a_bottleneck_even_where_wake_ups_are_in_time(autojump_clock: MockClock) -> None:
     begin, cpu = trio.current_time(), Cpu()
     meter = await _watch(autojump_clock, block=0.009, every=0.01, cpu=cpu)
