@@ -18,6 +18,21 @@ class Accepted(Struct, frozen=True, kw_only=True):
     stop_reason: int | None = None
 
 
+def accept_plain(sequence: Sequence, chunk: Chunk, row: Row) -> bool:
+    """The usual row: one token that ends nothing, without scores. False: it is another, and nothing has changed."""
+    tokens = row.tokens
+    if not chunk.sample or len(tokens) != 1 or row.logprobs or row.prompt_logprobs or sequence.prompt_logprobs:
+        return False
+    live = sequence.live
+    if tokens[0] in live.stop_token_ids or sequence.read + 1 >= sequence.max_total:
+        return False
+    sequence.losses = 0
+    sequence.unread -= 1
+    live.unread -= 1
+    sequence.generated.append(tokens[0])
+    return True
+
+
 def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
     """Append the row's tokens to the log, up to the one that ends the sequence."""
     _take_prompt_logprobs(sequence, chunk, row)

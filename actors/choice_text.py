@@ -33,6 +33,11 @@ _NOTHING: Final = Delta(text="", kept=0)
 class ChoiceText:
     """Decoder, stop search and counters of one choice."""
 
+    __slots__ = (
+        "_characters", "_held", "_prompt", "_prompt_index", "_prompt_logprobs", "_request", "_scanner", "_text",
+        "_vocabulary", "plain", "tokens",
+    )  # fmt: skip
+
     def __init__(self, request: Generate, prompt: tuple[int, ...], prompt_index: int, tokenizer: TextTokenizer) -> None:
         self._request = request
         self._prompt = prompt
@@ -45,6 +50,7 @@ class ChoiceText:
             skip_special=request.skip_special_tokens,
         )
         self._scanner = StopScanner(request.stop) if request.stop else None
+        self.plain = self._scanner is None  # nothing can be cut from its text: `feed_plain` will do
         self._prompt_logprobs: list[TokenLogprob] = []
         self._held = ""
         self._characters = 0  # decoded so far: the text offset of the next token
@@ -102,6 +108,13 @@ class ChoiceText:
             return _NOTHING
         keep = self._scanner.held if self._scanner is not None else 0
         return Delta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
+
+    def feed_plain(self, id: int) -> str:
+        """The text that `feed` would give for one token without scores, where the choice is `plain`: nearly always."""
+        text = self._text.feed(id)
+        self.tokens += 1
+        self._characters += len(text)
+        return text
 
     def _add(self, text: str) -> str | None:
         """Append to the held text; a stop string that it completes is returned, with the text cut there."""

@@ -9,10 +9,13 @@ dry. A client may grant credit itself (WebSocket `credit` frames); the outbox's 
 class CreditLine:
     """The accounts of one stream. Each method returns the credit to pass on to the engine now."""
 
+    __slots__ = ("_granted", "_passed_on", "_quiet_below", "_size", "_taken")
+
     def __init__(self, size: int) -> None:
         self._size = size
         self._taken = 0
         self._passed_on = size
+        self._quiet_below = max(1, size // 2)  # tokens taken at which credit is due again, if the client grants none
         self._granted: int | None = None  # in all, by the client; None: it grants none
 
     @property
@@ -23,12 +26,13 @@ class CreditLine:
     def take(self, tokens: int) -> int:
         """The reader took tokens out of the outbox."""
         self._taken += tokens
-        return self._pass_on()
+        return self._pass_on() if self._taken >= self._quiet_below else 0
 
     def grant(self, tokens: int) -> int:
         """The client granted tokens. From its first grant on, only what it grants is generated."""
         if self._granted is None:
             self._granted = self._passed_on  # credit once given is not taken back
+            self._quiet_below = 0
         self._granted += tokens
         return self._pass_on()
 
@@ -40,4 +44,6 @@ class CreditLine:
         if due <= 0 or (self._granted is None and due < max(1, self._size // 2)):
             return 0
         self._passed_on = allowed
+        if self._granted is None:
+            self._quiet_below = allowed - self._size + max(1, self._size // 2)
         return due

@@ -38,9 +38,11 @@ class Detokenizer:
 
     def handle(self, message: ToDetokenizer) -> None:
         match message:
-            case StepText(choices=choices):
-                for tokens in choices:
-                    self._add(tokens)
+            case StepText():
+                now = trio.current_time()
+                for tokens in message.choices:
+                    if not self._add_plain(tokens, now):
+                        self._add(tokens)
             case OpenChoice():
                 self._open(message)
             case DropRequest(id=id, reason=reason):
@@ -63,6 +65,20 @@ class Detokenizer:
             state.echo_due.add(index)
         elif request.echo:
             self._deliver(id, index, choice.echo())
+
+    def _add_plain(self, tokens: ChoiceTokens, now: float) -> bool:
+        """The usual token: one, that ends nothing, without scores, of a choice whose text cannot be cut."""
+        ids, id, index = tokens.tokens, tokens.id, tokens.index
+        if len(ids) != 1 or tokens.reason is not None or tokens.logprobs or tokens.prompt_logprobs:
+            return False
+        state = self._requests.get(id)
+        if state is None or index in state.echo_due:
+            return False
+        choice = state.open.get(index)
+        if choice is None or not choice.plain:
+            return False
+        self._gateway.deliver(Token(id=id, index=index, text=choice.feed_plain(ids[0]), tokens=1), now)
+        return True
 
     def _add(self, tokens: ChoiceTokens) -> None:
         id, index = tokens.id, tokens.index

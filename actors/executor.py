@@ -97,7 +97,7 @@ def _launch(runner: "OverlappedRunner", step: Step) -> Answer:
 def _done(step: Step, result: "StepResult", began: float, allocations: int = 0, compilations: int = 0) -> StepDone:
     return StepDone(
         step=step.step,
-        rows=tuple(_row(chunk) for chunk in result.chunks),
+        rows=tuple([_row(chunk) for chunk in result.chunks]),
         duration=perf_counter() - began,
         model_duration=result.model_seconds,
         device_allocations=allocations,
@@ -143,6 +143,8 @@ def _version(name: str) -> str:
 
 
 def _row(chunk: "ChunkResult") -> Row:
+    if not (chunk.logprobs or chunk.prompt_logprobs or chunk.error):
+        return Row(sequence=chunk.sequence, tokens=chunk.tokens)
     return Row(
         sequence=chunk.sequence,
         tokens=chunk.tokens,

@@ -87,8 +87,13 @@ class Gateway:
             message = f"all {self._limits.max_requests} places for requests are taken (--max-requests)"
             raise ApiError("server_overloaded", message, retry_after=_RETRY_SECONDS) from None
         id = request.id
-        outbox = Outbox(id, lambda taken: self._pass_on(id, taken))
         credit = CreditLine(self._limits.outbox_tokens)
+
+        def pass_on(taken: int) -> None:
+            if due := credit.take(taken):
+                self._pass_on(id, due)
+
+        outbox = Outbox(id, pass_on)
         self._live[id] = StreamRecord(request, outbox, credit)
         self._tenants[request.tenant] = self.tenant_requests(request.tenant) + 1
         self.accounts.accepted += 1
@@ -118,7 +123,7 @@ class Gateway:
     def grant(self, request_id: str, tokens: int) -> None:
         """The client itself grants credit: it will take `tokens` more tokens."""
         if live := self._live.get(request_id):
-            self._send_credit(request_id, live.credit.grant(tokens))
+            self._pass_on(request_id, live.credit.grant(tokens))
 
     def refuse_new(self, code: ErrorCode, message: str) -> None:
         """From now on every new request is answered with this error; those accepted go on."""
@@ -166,22 +171,24 @@ class Gateway:
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
             self._push(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
 
-    def deliver(self, event: Token) -> None:
-        """Text for the stream."""
+    def deliver(self, event: Token, now: float | None = None) -> None:
+        """Text for the stream; `now` where the caller has asked the clock already, once for a step."""
         live = self._live.get(event.id)
         if live is None:
             return
-        if event.tokens:
-            now = trio.current_time()
-            last = live.last_token_at.get(event.index)
-            if last is not None:
-                self.accounts.between_tokens.observe((now - last) / event.tokens)
-            live.last_token_at[event.index] = now
-            live.completion_tokens += event.tokens
-            if live.first_token_at is None:
+        if tokens := event.tokens:
+            if now is None:
+                now = trio.current_time()
+            times, index = live.last_token_at, event.index
+            if (last := times.get(index)) is not None:
+                self.accounts.between_tokens.observe((now - last) / tokens)
+            elif live.first_token_at is None:
                 live.first_token_at = now
                 self.accounts.first_token.observe(now - live.request.arrival_time)
-        self._push(live, event)
+            times[index] = now
+            live.completion_tokens += tokens
+        if live.outbox.push(event):
+            self._unflushed.append(live.outbox)
 
     def choice_finished(self, event: ChoiceFinished) -> None:
         """A choice is complete."""
@@ -251,13 +258,9 @@ class Gateway:
         self.accounts.request_time.observe(trio.current_time() - live.request.arrival_time)
         _LOG.info("%s", live.terminal_record(event, trio.current_time()))
 
-    def _pass_on(self, request_id: str, taken: int) -> None:
-        if live := self._live.get(request_id):
-            self._send_credit(request_id, live.credit.take(taken))
-
-    def _send_credit(self, request_id: str, tokens: int) -> None:
-        if tokens:
-            self._to_scheduler(Credit(id=request_id, tokens=tokens))
+    def _pass_on(self, request_id: str, credit: int) -> None:
+        if credit and request_id in self._live:
+            self._to_scheduler(Credit(id=request_id, tokens=credit))
 
     def _to_scheduler(self, message: Cancel | Credit) -> None:
         # Broken: the engine is going down with all its requests; whoever ends it tells their clients.

@@ -32,27 +32,35 @@ class IncrementalText(Protocol):
 
 
 class ByteText:
-    """UTF-8 from the bytes that a vocabulary spells."""
+    """UTF-8 from the bytes that a vocabulary spells. Most tokens are whole characters, and then a look-up is all."""
+
+    __slots__ = ("_between_characters", "_decoder", "_skipped", "_strip", "_vocabulary", "_whole_texts")
 
     def __init__(self, vocabulary: Vocabulary, context: tuple[int, ...] = (), *, skip_special: bool = True) -> None:
         self._vocabulary = vocabulary
         self._skipped = vocabulary.special if skip_special else frozenset[int]()
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._whole_texts = vocabulary.whole_texts
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._between_characters = False  # it holds nothing back, and has no first space to strip
         self._strip = vocabulary.strips_first_space and not context
         for id in context[-_CONTEXT_TOKENS:]:
             self.feed(id)
 
     def feed(self, id: int) -> str:
+        if self._between_characters and (whole := self._whole_texts[id]) is not None:
+            return whole
         if id in self._skipped:
             return ""
-        text = self._decode(self._vocabulary.piece_bytes(id))
+        text = self._decoder.decode(self._vocabulary.piece_bytes(id))
         if self._strip and text:
             self._strip = False
             text = text.removeprefix(" ")
+        held_back, _ = self._decoder.getstate()
+        self._between_characters = not held_back and not self._strip
         return text
 
     def finish(self) -> str:
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)
 
 
 class WindowText:

@@ -1,7 +1,7 @@
 """Typed messages over a byte stream between front and worker, in the frames of frame.py.
 
 A frame's length is capped: whoever reads a longer one has lost the border, and stops instead of allocating. One task
-sends and one receives. The peer's end, however it comes, is `trio.EndOfChannel` to the reader and
+receives, several may send. The peer's end, however it comes, is `trio.EndOfChannel` to the reader and
 `trio.BrokenResourceError` to the writer.
 """
 
@@ -30,53 +30,59 @@ class Link(Generic[Received]):
         self._decode = decoder.decode
         self._outgoing = FrameWriter()
         self._incoming = bytearray()
-        self._fileno = stream.socket.fileno if isinstance(stream, trio.SocketStream) else None
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._waiting_sends = trio.Lock()
 
     async def send(self, message: Message) -> None:
         """Send one message and wait until the socket took it; without a checkpoint when it takes it at once."""
         frame = self._outgoing.write(message)
-        if self._fileno is not None:
-            try:
-                sent = os.write(self._fileno(), frame)
-            except OSError:  # its buffer is full, or the peer is gone: send_all finds out which
-                sent = 0
+        sent = 0
+        if self._socket is not None and not self._waiting_sends.locked():
+            # Its buffer is full, or the peer is gone: send_all finds out which.
+            with suppress(OSError):
+                sent = os.write(self._socket.fileno(), frame)
             if sent == len(frame):
                 return
-            frame = frame[sent:]
-        await self._stream.send_all(frame)
+        rest = bytes(memoryview(frame)[sent:])  # the buffer is the next message's
+        async with self._waiting_sends:  # nobody can come between: it is taken before the first turn of the loop
+            await self._stream.send_all(rest)
 
     async def receive(self) -> Received:
         """The next message."""
-        size = int.from_bytes(await self._take(HEADER), "big")
-        if size > MAX_FRAME:
-            raise LinkError(f"a frame of {size} bytes exceeds the limit of {MAX_FRAME}")
-        frame = await self._take(size)
+        frame = await self._receive_frame()
         try:
             return self._decode(frame)
         except msgspec.DecodeError as error:
-            raise LinkError(f"a frame of {size} bytes is no message: {error}") from error
+            raise LinkError(f"a frame of {len(frame)} bytes is no message: {error}") from error
 
-    async def _take(self, size: int) -> bytes:
-        """The next `size` bytes; checkpoints only when they have not come yet."""
-        while len(self._incoming) < size:
+    async def _receive_frame(self) -> bytes:
+        """The content of the next frame; checkpoints only when it has not come yet."""
+        incoming = self._incoming
+        while True:
+            if len(incoming) >= HEADER:
+                size = int.from_bytes(incoming[:HEADER], "big")
+                if size > MAX_FRAME:
+                    raise LinkError(f"a frame of {size} bytes exceeds the limit of {MAX_FRAME}")
+                if len(incoming) >= HEADER + size:
+                    frame = bytes(memoryview(incoming)[HEADER : HEADER + size])
+                    del incoming[: HEADER + size]
+                    return frame
             some = await self._read()
             if not some:
                 raise trio.EndOfChannel
-            self._incoming += some
-        taken = bytes(memoryview(self._incoming)[:size])
-        del self._incoming[:size]
-        return taken
+            incoming += some
 
     async def _read(self) -> bytes:
-        """Some bytes; none at the end. A socket is read when it has something, not asked before whether it has."""
+        """What has come, once there is something; nothing at the end."""
         try:
-            if self._fileno is None:
+            if self._socket is None:
                 return bytes(await self._stream.receive_some(_READ))
             while True:
-                await trio.lowlevel.wait_readable(self._fileno())
-                with suppress(BlockingIOError):  # a wake-up for nothing
-                    return os.read(self._fileno(), _READ)
-        except (trio.BrokenResourceError, ConnectionError):
+                # Unlike a stream's own way, which tries first: that is in vain for every message but a second one.
+                await trio.lowlevel.wait_readable(self._socket)
+                with suppress(BlockingIOError):
+                    return os.read(self._socket.fileno(), _READ)
+        except (OSError, trio.BrokenResourceError):
             return b""
 
     async def aclose(self) -> None:

@@ -25,6 +25,8 @@ Sink = Callable[[tuple[StreamEvent, ...]], bool]  # takes the events; False: the
 class Outbox:
     """A request's events, in order, from the engine to whoever writes them to the client."""
 
+    __slots__ = ("_ended", "_events", "_on_taken", "_reader", "_sink", "_tokens", "id")
+
     def __init__(self, id: str, on_taken: Callable[[int], None]) -> None:
         self.id = id
         self._on_taken = on_taken
@@ -48,11 +50,13 @@ class Outbox:
         Nothing may follow a terminal event.
         """
         assert not self._ended, f"{type(event).__name__} after the terminal event of {self.id}"
+        self._events.append(event)
         if isinstance(event, Token):
             self._tokens += event.tokens
+            if self._sink is not None:
+                return True
         elif isinstance(event, Finished | Failed):
             self._ended = True
-        self._events.append(event)
         if self._sink is not None and not self._ended:
             return True
         self._wake()
@@ -60,14 +64,18 @@ class Outbox:
 
     def flush(self) -> None:
         """Give what is there to the waiting reader's sink; wake the reader where that does not do."""
-        if self._sink is None or not self._events or self._ended:
+        events = self._events
+        if self._sink is None or not events or self._ended:
             return  # the reader has been woken, or has left
         try:
-            done = self._sink(tuple(self._events))
+            done = self._sink(tuple(events))
         except Exception:  # the reader will meet the same error, and knows whom to tell
             self._wake()
             return
-        self._take()
+        self._events = []
+        taken, self._tokens = self._tokens, 0
+        if taken:
+            self._on_taken(taken)
         if not done:
             self._wake()
 

@@ -41,6 +41,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Plan:
     """One step's work, and what happened to whom on the way."""
 
+    __slots__ = ("blocked", "chunks", "dropped", "new", "planned", "preempted", "started")
+
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
         self.new: list[SequenceRecord] = []

@@ -28,7 +28,7 @@ from ..protocol.messages import (
 )
 from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
-from .accept import Accepted, accept_row, choice_tokens
+from .accept import Accepted, accept_plain, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
 from .live_table import MAX_LOSSES, LiveTable
 from .plan import Blocked, Limits, distrust_kv, plan_step
@@ -36,6 +36,7 @@ from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
+from .steady_plan import plan_steady
 from .timers import Timers
 
 
@@ -112,7 +113,7 @@ class SchedulerState:
         table = self.table
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        plan = plan_step(table.queues, table.pool, self._limits, self._policy)
+        plan = plan_steady(table.queues, table.pool) or plan_step(table.queues, table.pool, self._limits, self._policy)
         self._blocked = plan.blocked
         self.totals.preemptions += plan.preempted
         table.dropped.extend(plan.dropped)
@@ -240,12 +241,17 @@ class SchedulerState:
 
     def _apply_row(self, sequence: Sequence, chunk: Chunk, row: Row, now: float) -> ChoiceTokens | None:
         live = sequence.live
-        accepted = accept_row(sequence, chunk, row)
-        self.totals.generated_tokens += accepted.generated
-        said = choice_tokens(sequence, accepted) if accepted.tokens or accepted.reason else None
-        if accepted.reason:
-            self.table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
-        if live.choices and live.credit <= 0 and live.unread == 0:
+        said: ChoiceTokens | None
+        if accept_plain(sequence, chunk, row):
+            self.totals.generated_tokens += 1
+            said = ChoiceTokens(id=live.generate.id, index=sequence.index, tokens=row.tokens)
+        else:
+            accepted = accept_row(sequence, chunk, row)
+            self.totals.generated_tokens += accepted.generated
+            said = choice_tokens(sequence, accepted) if accepted.tokens or accepted.reason else None
+            if accepted.reason:
+                self.table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
+        if live.unread == 0 and live.credit <= 0 and live.choices:
             self.timers.starve(live.id, now)
         return said
 

@@ -70,7 +70,8 @@ class Sequence:
 
     __slots__ = (
         "_own_keys", "blocks", "cached_tokens", "computed", "generated", "id", "index", "known", "live", "losses",
-        "max_total", "order", "place", "prompt", "prompt_logprobs", "published", "scored", "started", "unread",
+        "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published", "scored", "started",
+        "unread",
     )  # fmt: skip
 
     def __init__(self, id: int, live: LiveRequest, index: int, prompt: Prompt, max_total: int) -> None:
@@ -78,6 +79,7 @@ class Sequence:
         self.live = live
         self.index = index
         self.prompt = prompt
+        self.prompt_tokens = len(prompt.tokens)
         self.max_total = max_total  # prompt and generated tokens at which it ends
         self.order: OrderKey = ()  # set by the policy when it is admitted to the queues
         self.place: Place = "waiting"
@@ -100,11 +102,11 @@ class Sequence:
     @property
     def read(self) -> int:
         """Tokens whose ids the front knows."""
-        return len(self.prompt.tokens) + len(self.generated)
+        return self.prompt_tokens + len(self.generated)
 
     @property
     def total(self) -> int:
-        return self.read + self.unread
+        return self.prompt_tokens + len(self.generated) + self.unread
 
     @property
     def remaining(self) -> int:

@@ -12,8 +12,8 @@ import gc
 import logging
 import queue
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -112,27 +112,28 @@ class StepThreads:
     def _run(self, step: Step) -> None:
         if self._broken:
             return
-        with self._failing(step):
+        try:
             answer = self._core.run(step)
             if isinstance(answer, StepDone):
                 self._deliver(answer)
             else:
                 self._answers.submit(partial(self._wait, step, answer))
+        except Exception as error:
+            self._fail(step, error)
 
     def _wait(self, step: Step, answer: Answer) -> None:
         """Also after a failure: the step thread may be waiting for what this step holds."""
-        with self._failing(step):
+        try:
             done = answer()
             if not self._broken:
                 self._deliver(done)
+        except Exception as error:
+            self._fail(step, error)
 
-    @contextmanager
-    def _failing(self, step: Step) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:  # an error of one step is a message, and the end of this executor
-            if self._broken:
-                return
-            _LOG.exception("step %d failed", step.step)
-            self._broken = True
-            self._deliver(StepFailed(step=step.step, message=f"{type(error).__name__}: {error}"))
+    def _fail(self, step: Step, error: Exception) -> None:
+        """An error of one step is a message, and the end of this executor."""
+        if self._broken:
+            return
+        _LOG.error("step %d failed", step.step, exc_info=error)
+        self._broken = True
+        self._deliver(StepFailed(step=step.step, message=f"{type(error).__name__}: {error}"))

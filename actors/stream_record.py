@@ -9,6 +9,11 @@ from .outbox import Outbox
 class StreamRecord:
     """Written by the gateway alone; times are seconds of the front's clock."""
 
+    __slots__ = (
+        "cached_tokens", "completion_tokens", "credit", "first_token_at", "last_token_at", "outbox", "prompt_tokens",
+        "request", "started_at",
+    )  # fmt: skip
+
     def __init__(self, request: Generate, outbox: Outbox, credit: CreditLine) -> None:
         self.request = request
         self.outbox = outbox

@@ -7,6 +7,7 @@ refused and the front stays up to say so.
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, assert_never
 
 import msgspec
@@ -55,6 +56,7 @@ class Supervisor:
         self._scheduler = scheduler
         self._status = status
         self._on_progress = on_progress
+        self._spoke = 0.0  # when the worker was last told something
 
     async def run(self, task_status: trio.TaskStatus[Ready]) -> None:
         """Run workers until the budget is spent, then throw steps away until the engine ends."""
@@ -144,6 +146,7 @@ class Supervisor:
         """Carry steps and answers until the worker is gone."""
         self._drop_waiting_steps()
         self._scheduler.send_nowait(WorkerReady(ready=ready))
+        self._spoke = trio.current_time()
         why = ""
 
         async def watch() -> None:
@@ -171,6 +174,7 @@ class Supervisor:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
+            nursery.start_soon(self._ping, link)
             nursery.start_soon(send)
             nursery.start_soon(receive)
         return why
@@ -184,17 +188,25 @@ class Supervisor:
             pass
 
     async def _send_steps(self, link: Link[FromWorker]) -> None:
-        """Send what the scheduler plans; when it plans nothing for a while, ask whether the worker is there."""
+        """Send what the scheduler plans."""
         try:
             while True:
-                message: Step | Ping = Ping()
-                with trio.move_on_after(PING_INTERVAL):
-                    message = await self._steps.receive()
-                if isinstance(message, Step):
-                    self._status.step_sent(message.step, trio.current_time())
-                await link.send(message)
+                step = await self._steps.receive()
+                self._spoke = trio.current_time()
+                self._status.step_sent(step.step, self._spoke)
+                await link.send(step)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             return
+
+    async def _ping(self, link: Link[FromWorker]) -> None:
+        """When the scheduler has planned nothing for a while, ask whether the worker is there."""
+        with suppress(trio.BrokenResourceError):
+            while True:
+                silence = trio.current_time() - self._spoke
+                if silence >= PING_INTERVAL:
+                    self._spoke, silence = trio.current_time(), 0.0
+                    await link.send(Ping())
+                await trio.sleep(PING_INTERVAL - silence)
 
     async def _receive_answers(self, link: Link[FromWorker]) -> None:
         try:

@@ -7,6 +7,7 @@ its own (`spells_bytes` is false), and the text of the single token stands in fo
 
 import json
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -25,6 +26,21 @@ def byte_of_character() -> dict[str, int]:
     return table | {chr(0x100 + place): byte for place, byte in enumerate(moved)}
 
 
+class _WholeTexts(dict[int, str | None]):
+    """Filled as it is asked, so that the usual look-up of a token costs one indexing."""
+
+    def __init__(self, vocabulary: "Vocabulary") -> None:
+        self._vocabulary = vocabulary
+
+    def __missing__(self, id: int) -> str | None:
+        text: str | None = None
+        if id not in self._vocabulary.special:
+            with suppress(UnicodeDecodeError):
+                text = self._vocabulary.piece_bytes(id).decode()
+        self[id] = text
+        return text
+
+
 class Vocabulary:
     """Token id -> bytes, plus what the tokenizer treats specially."""
 
@@ -40,6 +56,8 @@ class Vocabulary:
         prepends = parts.get("Metaspace", {}).get("prepend_scheme", "never") != "never"
         self.strips_first_space: bool = "Strip" in parts or prepends
         self._bytes: dict[int, bytes] = {}
+        # The text of a token whose bytes are whole characters; None for parts of characters and for special tokens.
+        self.whole_texts: Final = _WholeTexts(self)
         added = tokenizer.get_added_tokens_decoder()
         self.added: dict[int, str] = {id: token.content for id, token in added.items()}
         self.special: frozenset[int] = frozenset(id for id, token in added.items() if token.special)

@@ -94,6 +94,7 @@ class CpuRunner:
             _run_stopped(body)  # compiles, or loads from the disk cache
         pool = WorkerPool(threads, body)
         self._pool = pool
+        self._logits = workspace.logits[:0, : shape.vocab_size]
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
         workspace.populate()
         self._warm_up()
@@ -116,7 +117,9 @@ class CpuRunner:
         if fault != OK:
             raise ValueError(f"{FAULTS[fault]} (at index {index})")
         self._pool.run()
-        return self._workspace.logits[:rows, : self._shape.vocab_size]
+        if len(self._logits) != rows:  # else the same object: whoever knows it need not look at it again
+            self._logits = self._workspace.logits[:rows, : self._shape.vocab_size]
+        return self._logits
 
     def copy_blocks(self, sources: IntArray, targets: IntArray) -> None:
         """Copy KV blocks, in every layer: targets[i] becomes what sources[i] was before the call."""

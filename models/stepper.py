@@ -13,6 +13,7 @@ from ..kernels.sampling.launch import CpuSampler
 from .host import usable_cores
 from .rows import Piece, RowStore
 from .runner import LoadedModel, OverlappedRunner, Runner
+from .steady_rows import SteadyRows
 from .step import ChunkResult, StepResult, StepWork
 
 
@@ -33,6 +34,8 @@ class Stepper:
         self._runner = runner
         self._max_rows = max_logit_rows
         self._max_tokens = max_step_tokens
+        self._block_size = block_size
+        self._steady: SteadyRows | None = None  # of the last step, if the next may go on with its rows
         self._store = RowStore(vocab_size=vocab_size, block_size=block_size, max_model_len=max_model_len)
         self._sampler = CpuSampler(vocab_size, threads)
         self._sampler.warm_up()
@@ -53,6 +56,11 @@ class Stepper:
         )
 
     def run(self, step: StepWork) -> StepResult:
+        steady, self._steady = self._steady, None
+        if steady is not None:
+            if not (step.dropped or step.new or step.copies) and steady.advance(step.chunks):
+                return self._go_on(steady)
+            steady.settle()
         for sequence in step.dropped:
             self._store.drop(sequence)
         for record in step.new:
@@ -63,12 +71,30 @@ class Stepper:
         pieces = [self._store.piece(chunk) for chunk in step.chunks]
         seconds, results = 0.0, list[ChunkResult]()
         for group in split(pieces, self._max_tokens, self._max_rows):
+            batch = self._store.batch(group)
             began = perf_counter()
-            logits = self._runner.forward(self._store.batch(group))
+            logits = self._runner.forward(batch)
             seconds += perf_counter() - began
             rows = self._store.sampling_rows(group)
-            results += self._store.collect(group, rows, self._sampler.sample(logits, rows))
+            sampled = self._sampler.sample(logits, rows)
+            results += self._store.collect(group, rows, sampled)
+            if len(group) == len(step.chunks):
+                self._steady = SteadyRows.after(group, batch, rows, sampled, self._block_size)
         return StepResult(tuple(join(results)), seconds)
+
+    def _go_on(self, steady: SteadyRows) -> StepResult:
+        """A step of the last one's sequences, each by the token just drawn."""
+        began = perf_counter()
+        logits = self._runner.forward(steady.batch)
+        seconds = perf_counter() - began
+        sampled = self._sampler.greedy(logits) if steady.greedy else self._sampler.sample(logits, steady.rows)
+        results = steady.collect(sampled)
+        if results is None:
+            steady.settle()
+            results = self._store.collect(steady.pieces, steady.rows, sampled)
+        else:
+            self._steady = steady
+        return StepResult(tuple(results), seconds)
 
 
 def split(

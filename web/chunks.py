@@ -47,8 +47,11 @@ class Reply(NamedTuple):
 class Chunks:
     """Encodes the events of one stream, in order; knows which choices are still open."""
 
+    __slots__ = ("_completion_tokens", "_continuous_usage", "_open", "_prompt_tokens", "_reply", "_spliced")
+
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
+        self._continuous_usage = reply.continuous_usage
         self._open = set(range(reply.choices))
         self._prompt_tokens = 0
         self._completion_tokens = 0
@@ -58,12 +61,13 @@ class Chunks:
         """The bytes for an event that is not terminal."""
         if isinstance(event, Token):
             self._completion_tokens += event.tokens
-            if event.logprobs or self._reply.continuous_usage:
+            if event.logprobs or self._continuous_usage:
                 return self._token(event)
             if not event.text:  # held back: it may be the start of a stop string or of a character
                 return b""
             prefix, suffix = self._spliced.get(event.index) or self._prepare(event.index)
-            return prefix + _one_line(_encode(event.text)) + suffix
+            text = _encode(event.text)
+            return b"%b%b%b" % (prefix, text if text.isascii() else _one_line(text), suffix)
         if isinstance(event, ChoiceFinished):
             self._completion_tokens += event.stop_tokens
             return self._finish(event.index, event.reason, event.stop_reason)
@@ -136,7 +140,7 @@ class Chunks:
         return _event(CompletionChunk(id=id, created=created, model=model, choices=[], usage=usage))
 
     def _usage(self) -> UsageBody | UnsetType | None:
-        if self._reply.continuous_usage:
+        if self._continuous_usage:
             return usage_body(Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens))
         return None if self._reply.include_usage else UNSET
 

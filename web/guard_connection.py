@@ -70,6 +70,9 @@ class Connection:
         self._send_lock = trio.Lock()
         self._idle = True  # between requests; a connection begins so
         self._closing = False
+        self._file = stream.socket.fileno()  # -1 once closed: its number may then be another's
+        self._ending = False  # nothing more will be written
+        self._sending = 0  # tasks that wait for the kernel, or for another such task
         self._rest = b""  # of a write_now that the kernel took in part
         self._tasks = TaskGroup()
         self._protocol: H11Protocol | H2Protocol
@@ -87,16 +90,22 @@ class Connection:
         except* Exception as failures:
             log.error("connection closed after an error: %s", _one_line(failures))
         finally:
+            self._file = -1
             await trio.aclose_forcefully(self.stream)
 
     def abort(self) -> None:
         """Ends the connection now, also a send that is waiting for the client."""
-        self._scope.cancel()
+        self._end()
+        self._file = -1
         self.stream.socket.close()
 
     def close_if_idle(self) -> None:
         if self._idle:
-            self._scope.cancel()
+            self._end()
+
+    def _end(self) -> None:
+        self._ending = True
+        self._scope.cancel()
 
     async def _converse(self) -> None:
         if self._certificates is not None and not await self._shake_hands(TlsSession(self._certificates.context)):
@@ -109,7 +118,7 @@ class Connection:
                 self._protocol = self._http1()
             self._update(idle=True)
             await self._read()
-            self._scope.cancel()  # handlers that have not noticed the end
+            self._end()  # handlers that have not noticed the end
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self.write_chunk
@@ -221,7 +230,7 @@ class Connection:
             return
         self._scope.deadline = trio.current_time() + self._config.keep_alive_timeout if idle else math.inf
         if idle and self._context.terminated.is_set():
-            self._scope.cancel()
+            self._end()
 
     def write_chunk(self, data: bytes) -> Written:
         """A chunk of the response body in progress, outside any task: written if the client keeps up.
@@ -229,18 +238,21 @@ class Connection:
         `part`: the kernel took the beginning, the next send begins with the rest; it must follow soon. `nothing`: the
         caller must send it in the ordinary way. HTTP/1.1 only.
         """
-        if self._rest or self._closing or self._scope.cancel_called:
+        if self._rest or self._closing or self._ending or self._sending:
             return "nothing"
         framed = b"%x\r\n%b\r\n" % (len(data), data)
         if self._tls is not None:
-            if self._send_lock.locked():
+            framed = self._tls.encrypt(framed)  # from here on it must go out, in this order
+        try:
+            sent = os.write(self._file, framed)
+        except OSError:  # as below
+            if self._tls is None:
                 return "nothing"
-            framed = self._tls.encrypt(framed)
-        rest = self._send_nowait(framed)
-        if len(rest) == len(framed) and self._tls is None:
-            return "nothing"
-        self._rest = rest
-        return "part" if rest else "all"
+            sent = 0
+        if sent == len(framed):
+            return "all"
+        self._rest = framed[sent:]
+        return "part"
 
     async def _send(self, data: bytes) -> None:
         if self._tls is not None:
@@ -257,23 +269,26 @@ class Connection:
 
     def _send_nowait(self, data: bytes) -> bytes:
         """Gives the kernel what it takes at once and returns the rest: half the cost of a `send_all` per token."""
-        if self._send_lock.locked():
+        if self._sending:
             return data
         if self._rest:
             data, self._rest = self._rest + data, b""
         try:
-            sent = os.write(self.stream.socket.fileno(), data)
+            sent = os.write(self._file, data)
         except OSError:  # the socket buffer is full, or the connection is lost: send_all finds out which
             return data
         return data[sent:] if sent < len(data) else b""
 
     async def _send_waiting(self, data: bytes) -> None:
+        self._sending += 1
         with trio.move_on_after(self._send_timeout, shield=True) as deadline:
             try:
                 async with self._send_lock:
                     await self.stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._scope.cancel()
+                self._end()
+            finally:
+                self._sending -= 1
         if deadline.cancelled_caught:
             log.info("connection closed: the client has not read for %g s", self._send_timeout)
             self.abort()
@@ -288,7 +303,7 @@ class Connection:
             async with self._send_lock:
                 await self.stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._scope.cancel()
+            self._end()
         await self._protocol.handle(Closed())
 
 

@@ -68,6 +68,8 @@ async def event_stream(
 class _Direct:
     """The sink of a stream: encodes and writes what a step brought."""
 
+    __slots__ = ("_chunks", "_unwritten", "_write", "wants_attention", "wrote")
+
     def __init__(self, chunks: Chunks, write: WriteChunk) -> None:
         self._chunks = chunks
         self._write = write
@@ -76,7 +78,7 @@ class _Direct:
         self.wants_attention = False
 
     def __call__(self, events: tuple[StreamEvent, ...]) -> bool:
-        data = encode(events, self._chunks)
+        data = self._chunks.encode(events[0]) if len(events) == 1 else encode(events, self._chunks)
         if not data:
             return True
         self.wrote = True

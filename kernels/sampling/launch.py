@@ -78,6 +78,16 @@ def _work(
             ends.put(None)
 
 
+def _room_for(count: int) -> Sampled:
+    return Sampled(
+        tokens=np.zeros(count, np.int32),
+        status=np.zeros(count, np.uint8),
+        logprobs=np.zeros(count, np.float32),
+        top_tokens=np.zeros((count, MAX_TOP), np.int32),
+        top_logprobs=np.zeros((count, MAX_TOP), np.float32),
+    )
+
+
 class CpuSampler:
     """Samples rows of logits of one vocabulary size, with up to so many threads. For one caller at a time."""
 
@@ -88,22 +98,17 @@ class CpuSampler:
         self._workers: list[_SamplerThread] = []  # made when they are first wanted
         self._process = os.getpid()
         self._flat = _Flat(np.zeros((1, vocab_size), np.float32))
+        self._greedy_rows: Callable[..., None] | None = None  # compiles or loads from the cache on first use
+        self._greedy_of = np.zeros((0, vocab_size), np.float32)
+        self._greedy_flat, self._greedy = self._flat, _room_for(0)
 
     def sample(self, logits: Float32Array, batch: SamplingRows) -> Sampled:
         """Draw one token per row of `logits` [S, vocab]; `reference.py` is the definition. The logits are only read.
 
         Their rows may lie further apart than `vocab` (a runner pads them), but each must be contiguous.
         """
-        count = len(batch.rows)
-        if logits.shape != (count, self.vocab_size) or logits.dtype != np.float32 or logits.strides[1] != 4:
-            raise ValueError(f"expected float32 logits [{count}, {self.vocab_size}], got {logits.dtype} {logits.shape}")
-        result = Sampled(
-            tokens=np.zeros(count, np.int32),
-            status=np.zeros(count, np.uint8),
-            logprobs=np.zeros(count, np.float32),
-            top_tokens=np.zeros((count, MAX_TOP), np.int32),
-            top_logprobs=np.zeros((count, MAX_TOP), np.float32),
-        )
+        self._check(logits, count := len(batch.rows))
+        result = _room_for(count)
         if count == 0:
             return result
         if not self._flat.is_of(logits):
@@ -120,6 +125,27 @@ class CpuSampler:
         if errors:
             raise errors[0]
         return result
+
+    def greedy(self, logits: Float32Array) -> Sampled:
+        """`sample` for rows that are all greedy, without penalties, bias, bans or scores.
+
+        Called with the same array again, it asks nothing, and overwrites its last answer.
+        """
+        if logits is not self._greedy_of or self._greedy_rows is None:
+            from .greedy import greedy_rows
+
+            self._check(logits, count := len(logits))
+            if not count:
+                return _room_for(0)
+            self._greedy_rows = greedy_rows
+            self._greedy_of, self._greedy_flat, self._greedy = logits, _Flat(logits), _room_for(count)
+        flat, result = self._greedy_flat, self._greedy
+        self._greedy_rows(flat.bits, flat.stride, self.vocab_size, result.tokens, result.status)
+        return result
+
+    def _check(self, logits: Float32Array, count: int) -> None:
+        if logits.shape != (count, self.vocab_size) or logits.dtype != np.float32 or logits.strides[1] != 4:
+            raise ValueError(f"expected float32 logits [{count}, {self.vocab_size}], got {logits.dtype} {logits.shape}")
 
     def _parts(self, rows: np.ndarray) -> int:
         """Into how many ranges the rows are cut; workers are made for them."""
@@ -154,8 +180,10 @@ class CpuSampler:
         )  # fmt: skip
 
     def warm_up(self) -> None:
-        """Compile the kernel, or load it when a process apart has compiled it: nothing compiles after this."""
+        """Compile the kernels, or load them when a process apart has compiled them: nothing compiles after this."""
         from .compile_apart import SAMPLER
 
         SAMPLER.wait()
-        self.sample(np.zeros((1, self.vocab_size), np.float32), SamplingRows(np.zeros(1, ROW)))
+        logits = np.zeros((1, self.vocab_size), np.float32)
+        self.sample(logits, SamplingRows(np.zeros(1, ROW)))
+        self.greedy(logits)

@@ -90,3 +90,21 @@ async def test_a_message_beyond_the_limit_is_not_sent(monkeypatch: pytest.Monkey
     monkeypatch.setattr("triolet.actors.frame.MAX_FRAME", 8)
     with pytest.raises(LinkError, match="exceeds"):
         await Link(ours, FROM_WORKER).send(STEP)
+
+
+async def test_several_tasks_send_whole_frames_to_a_peer_that_reads_slowly() -> None:
+    ours, theirs = trio.socket.socketpair()
+    front, worker = Link(trio.SocketStream(ours), FROM_WORKER), Link(trio.SocketStream(theirs), TO_WORKER)
+    large = Step(step=8, chunks=(), dropped=tuple(range(1_000_000)))  # more than a socket's buffers hold
+    received: list[ToWorker] = []
+    async with trio.open_nursery() as nursery:
+        for message in (large, Ping(), STEP):
+            nursery.start_soon(front.send, message)
+            await trio.testing.wait_all_tasks_blocked()
+        while len(received) < 3:
+            received.append(await worker.receive())
+    assert received == [large, Ping(), STEP]
+    await front.aclose()
+    with pytest.raises(trio.EndOfChannel):
+        await worker.receive()
+    await worker.aclose()

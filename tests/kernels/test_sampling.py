@@ -256,6 +256,25 @@ def test_greedy_takes_the_first_of_equals() -> None:
     assert draw([[-0.0, 0.0, -1]], temperature=0).tokens == [0]
 
 
+def test_greedy_rows_are_what_sample_gives() -> None:
+    """Padded rows, equal logits, a row without a token; the same array again after its content has changed."""
+    rng = np.random.default_rng(3)
+    padded = rng.integers(-9, 9, (5, 5000)).astype(np.float32)
+    logits = padded[:, :4500]
+    rows = SamplingRows(make_rows(5, temperature=0))
+    sampler = CpuSampler(4500)
+    for bad in (np.nan, np.inf, 0.0):
+        logits[3, 4444] = bad
+        logits += rng.integers(-2, 3, logits.shape).astype(np.float32)
+        wanted, found = sampler.sample(logits, rows), sampler.greedy(logits)
+        sound = wanted.status == OK
+        assert np.array_equal(found.status, wanted.status)
+        assert np.array_equal(found.tokens[sound], wanted.tokens[sound])
+        assert sound.sum() == (5 if bad == 0 else 4)
+    with pytest.raises(ValueError, match="expected float32 logits"):
+        sampler.greedy(padded)
+
+
 def test_filters_keep_what_they_say() -> None:
     logits = np.tile(np.log(np.array([0.1, 0.4, 0.2, 0.2, 0.1], np.float32)), (2000, 1))
     seeds = np.arange(2000)

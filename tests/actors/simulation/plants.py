@@ -6,8 +6,9 @@ from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from typing import Any
 
-from triolet.actors import live_table, plan, scheduler_state
-from triolet.actors.accept import Accepted
+from msgspec import structs
+
+from triolet.actors import live_table, plan
 from triolet.actors.blocks import BlockPool
 from triolet.actors.prefix_keys import Key, PrefixKeys
 from triolet.actors.scheduler_state import SchedulerState
@@ -30,12 +31,12 @@ def _leaked_block(right: Callable[[BlockPool, Items[int]], None], rng: random.Ra
     return release
 
 
-def _doubled_token(right: Callable[[Sequence, Accepted], ChoiceTokens], rng: random.Random) -> object:
-    def choice_tokens(sequence: Sequence, accepted: Accepted) -> ChoiceTokens:
-        twice = Accepted(tokens=accepted.tokens * 2, reason=accepted.reason)
-        return right(sequence, twice if rng.random() < RARELY else accepted)
+def _doubled_token(right: Callable[..., ChoiceTokens | None], rng: random.Random) -> object:
+    def apply_row(*row: object) -> ChoiceTokens | None:
+        said = right(*row)
+        return structs.replace(said, tokens=said.tokens * 2) if said and rng.random() < RARELY else said
 
-    return choice_tokens
+    return apply_row
 
 
 def _lost_terminal_event(
@@ -91,7 +92,7 @@ def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Rando
 
 PLANTS: dict[str, Plant] = {
     "leaked block": (BlockPool, "release", _leaked_block),
-    "doubled token": (scheduler_state, "choice_tokens", _doubled_token),
+    "doubled token": (SchedulerState, "_apply_row", _doubled_token),
     "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),
     "block published before it is full": (plan, "publish_blocks", _block_published_before_it_is_full),
     "prefix shared between tenants": (PrefixKeys, "root", _prefix_shared_between_tenants),

@@ -1,0 +1,94 @@
+"""plan_steady: what plan_step would plan, wherever it plans at all."""
+
+import random
+from copy import deepcopy
+
+import pytest
+
+from triolet.actors import scheduler_state
+from triolet.actors.blocks import BlockPool
+from triolet.actors.plan import Limits, Plan, plan_step
+from triolet.actors.queues import Queues
+from triolet.actors.steady_plan import plan_steady
+from triolet.protocol.messages import Credit, Stop
+
+from .scheduling import Bench, admit, done, ready, text
+
+LIMITS = Limits(max_step_tokens=256, max_running=8, context_length=2048)
+
+
+def outcome(plan: Plan, queues: Queues, pool: BlockPool) -> object:
+    """All that a plan says and leaves behind."""
+    places = (queues.waiting, queues.running, queues.parked)
+    sequences = [
+        (s.id, s.place, s.computed, s.unread, s.blocks, s.published, s.known, s.live.unread, s.live.spent)
+        for place in places
+        for s in place
+    ]
+    said = (plan.chunks, plan.new, plan.dropped, plan.started, plan.preempted, plan.blocked)
+    return said, sequences, pool.counts(), pool.evictions
+
+
+class Compared:
+    """Stands in for plan_steady: compares every plan it gives with the other way's, on copies."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.plans = self.refused = self.with_blocks = 0
+        self._fault = fault
+
+    def __call__(self, queues: Queues, pool: BlockPool) -> Plan | None:
+        before = deepcopy((queues, pool))
+        plan = plan_steady(queues, pool)
+        if plan is None:
+            self.refused += 1
+            assert outcome(Plan(), queues, pool) == outcome(Plan(), *before)  # nothing has changed
+            return None
+        if self._fault == "published" and plan.chunks:
+            queues.running[0].published += 1
+        if self._fault == "order":
+            plan.chunks.reverse()
+        self.plans += 1
+        self.with_blocks += any(chunk.blocks for chunk in plan.chunks)
+        assert outcome(plan, queues, pool) == outcome(plan_step(*before, LIMITS), *before)
+        return plan
+
+
+def run(monkeypatch: pytest.MonkeyPatch, seed: int, fault: str = "") -> Compared:
+    compared = Compared(fault)
+    monkeypatch.setattr(scheduler_state, "plan_steady", compared)
+    rng = random.Random(seed)
+    worker = ready(num_blocks=24, max_step_tokens=LIMITS.max_step_tokens, max_running=LIMITS.max_running)
+    bench = Bench(worker=worker, outbox_tokens=40)
+    for number in range(12):
+        choices, length, tokens = rng.choice((1, 1, 2)), rng.randrange(1, 150), rng.randrange(1, 140)
+        strict = rng.random() < 0.3
+        bench.send(
+            admit(
+                f"r{number}", text(length, rng.choice((1, 200))), max_tokens=tokens, n=choices,
+                determinism="strict" if strict else "default",
+            )
+        )  # fmt: skip
+        for _ in range(rng.randrange(40)):
+            if not bench.state.table.queues:
+                break
+            live = rng.choice(list(bench.state.table.requests.values()))
+            bench.send(Credit(id=live.id, tokens=rng.randrange(1, 12)))
+            if rng.random() < 0.02:
+                bench.send(Stop(id=live.id, index=min(live.choices), tokens_kept=0))
+            if step := bench.state.plan():
+                bench.send(done(step, rng.choice((5, 5, 5, 5, 0)) if rng.random() < 0.05 else 5))
+    return compared
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_plans_what_plan_step_plans(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    compared = run(monkeypatch, seed)
+    assert compared.plans > 20
+    assert compared.refused > 5
+    assert compared.with_blocks > 0
+
+
+@pytest.mark.parametrize("fault", ["published", "order"])
+def test_a_plan_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    with pytest.raises(AssertionError):
+        run(monkeypatch, 0, fault)
