@@ -62,6 +62,15 @@ class SchedulerLost(Exception):
     """The scheduler's process has ended."""
 
 
+class _Asked:
+    """A question that waits for its answer."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.answered = trio.Event()
+        self.body: bytes | None = None
+
+
 class FrontLink:
     """This end of the link: bundles, questions and the worker's news."""
 
@@ -85,7 +94,7 @@ class FrontLink:
         self._admitted: dict[str, Admit] = {}  # what `ChoiceOpened` leaves out, while the request lives
         self._ready = trio.Event()
         self._numbers = count(1)
-        self._asked: dict[int, tuple[trio.Event, list[bytes]]] = {}
+        self._asked: dict[tuple[Question, str, str], _Asked] = {}
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
         self._handle: Callable[[ToDetokenizer], None] | None = None
@@ -116,18 +125,20 @@ class FrontLink:
         self._post.send_nowait(FrontReady(urls=urls))
 
     async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes:
-        """Raises ApiError (503) when no answer comes in time."""
-        number, answered = next(self._numbers), trio.Event()
-        body: list[bytes] = []
-        self._asked[number] = answered, body
-        self._post.send_nowait(Ask(number=number, question=question, id=id, tenant=tenant))
+        """Raises ApiError (503) when no answer comes in time. Who asks the same meanwhile gets the same answer."""
+        key = question, id, tenant
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = _Asked(next(self._numbers))
+            self._post.send_nowait(Ask(number=asked.number, question=question, id=id, tenant=tenant))
         with trio.move_on_after(ASK_SECONDS):
-            await answered.wait()
-        self._asked.pop(number, None)
-        if not body:
+            await asked.answered.wait()
+        if self._asked.get(key) is asked:
+            del self._asked[key]
+        if asked.body is None:
             text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
             raise ApiError("engine_unavailable", text, retry_after=2)
-        return body[0]
+        return asked.body
 
     async def _bundle(self) -> None:
         """Everything that waits in one frame, up to a request: its prompts may be megabytes."""
@@ -171,10 +182,10 @@ class FrontLink:
                     if self._report is not None:
                         self._post.send_nowait(Answer(number=number, body=msgspec.msgpack.encode(self._report())))
                 case Answer(number=number, body=body):
-                    if number in self._asked:  # otherwise it came late
-                        answered, bodies = self._asked[number]
-                        bodies.append(body)
-                        answered.set()
+                    for asked in self._asked.values():  # none of them when it came late
+                        if asked.number == number:
+                            asked.body = body
+                            asked.answered.set()
                 case Drain():
                     self._on_drain()
                 case ReloadCertificate():

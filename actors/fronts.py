@@ -100,7 +100,8 @@ class Fronts:
 
         async def ask(line: FrontLine) -> None:
             nonlocal answered
-            answered += await line.report()
+            came = await line.report()  # awaited apart: `+=` around it would read the count before
+            answered += came
 
         async with trio.open_nursery() as nursery:
             for line in lines:

@@ -242,13 +242,13 @@ class Connection:
             return "nothing"
         framed = b"%x\r\n%b\r\n" % (len(data), data)
         if self._tls is not None:
-            framed = self._tls.encrypt(framed)
+            framed = self._tls.encrypt(framed)  # from here on it must go out, in this order
         try:
             sent = os.write(self._file, framed)
         except OSError:  # as below
             if self._tls is None:
                 return "nothing"
-            sent = 0  # what is encrypted has its place in the stream
+            sent = 0
         if sent == len(framed):
             return "all"
         self._rest = framed[sent:]

@@ -171,6 +171,7 @@ async def test_every_front_says_the_same_and_any_of_them_speaks_for_all(text: st
         seen = [await metrics(house) for _ in range(8)]
         assert {figures["triolet_requests_accepted_total"] for figures in seen} == {len(streams)}
         assert {figures["triolet_time_to_first_token_seconds_count"] for figures in seen} == {len(streams)}
+        assert {figures["triolet_web_processes_silent"] for figures in seen} == {0}
         assert seen[0]["triolet_generation_tokens_total"] == 400 * len(streams)
         assert (await get(house, "/health/ready")).json()["status"] == "ready"
         last = await open_streams(nursery, house)

@@ -1,0 +1,147 @@
+"""What the scheduler's process bears from a web process, and what makes it give one up. The test is the web process."""
+
+import socket
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import msgspec
+import pytest
+import trio
+
+from triolet.actors.front_line import FrontLine
+from triolet.actors.front_process import FrontProcess
+from triolet.actors.link import Link
+from triolet.protocol.fronts import Ask, ForFront, FrontReady, Mail, Texts, ToFront
+from triolet.protocol.message import Message
+from triolet.protocol.messages import Admit, Cancel, ChoiceTokens, Credit, StepText, ToScheduler
+from triolet.protocol.steps import Ping
+
+from .wiring import generate
+
+DECODER = msgspec.msgpack.Decoder[ToFront](ToFront)
+
+
+class InThisProcess:
+    """Stands for a child process: a link, and whether it was killed."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        self.killed = False
+        self.pid = 0
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class House:
+    """A line, its front's end, and what reached the scheduler."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.process = InThisProcess(ours)
+        self.front = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+        self.link = Link(self.front, DECODER)
+        to_scheduler, self._inbox = trio.open_memory_channel[ToScheduler](100)
+        self.line = FrontLine(
+            cast("FrontProcess", self.process),  # what the line uses of it
+            "aw1",
+            "web-0",
+            max_requests=2,
+            scheduler=to_scheduler,
+            answer=self._answer,
+        )
+
+    async def _answer(self, question: Ask) -> bytes:
+        return question.question.encode()
+
+    async def say(self, *messages: Message) -> str:
+        """The front says this and goes away; why it was given up."""
+        for message in messages:
+            await self.link.send(message)
+        await self.front.send_eof()
+        why = await self.line.converse(lambda: None)
+        self.line.end_requests()
+        return why
+
+    def heard(self) -> list[ToScheduler]:
+        heard: list[ToScheduler] = []
+        while self._inbox.statistics().current_buffer_used:
+            heard.append(self._inbox.receive_nowait())
+        return heard
+
+
+@pytest.fixture
+async def house() -> AsyncGenerator[House]:
+    house = House()
+    with trio.fail_after(20):
+        yield house
+    house.process.stream.socket.close()
+    house.front.socket.close()
+
+
+def admit(id: str) -> Admit:
+    request = generate(id)
+    return Admit(request=request, prompts=((1, 2),), max_tokens=(4,), stop_token_ids=(), eos_token_ids=())
+
+
+async def test_what_a_front_says_reaches_the_scheduler_and_its_end_ends_its_requests(house: House) -> None:
+    first, second, credit = admit("aw1-1"), admit("aw1-2"), Credit(id="aw1-1", tokens=5)
+    why = await house.say(FrontReady(urls=("http://x",)), Mail(messages=(first, credit)), Mail(messages=(second,)))
+    assert (why, house.process.killed) == ("", False)
+    *said, last, other = house.heard()
+    assert said == [first, credit, second]
+    assert {last, other} == {Cancel(id="aw1-1"), Cancel(id="aw1-2")}
+
+
+async def test_a_request_that_is_over_frees_its_place_and_is_not_ended_again(house: House) -> None:
+    first, second, third = admit("aw1-1"), admit("aw1-2"), admit("aw1-3")
+    over = (Cancel(id="aw1-1"), Cancel(id="aw1-2"), Cancel(id="aw1-3"))
+    assert await house.say(Mail(messages=(first, second, over[0], third, *over[1:]))) == ""
+    assert house.heard() == [first, second, over[0], third, *over[1:]]
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ((admit("aw1-1"), admit("aw1-2"), admit("aw1-3")), "more than its 2 requests"),
+        ((admit("aw2-1"),), "not its own"),
+        ((admit("aw1-1"), admit("aw1-1")), "not its own"),
+    ],
+)
+async def test_a_front_that_takes_what_is_not_its_own_is_given_up(
+    house: House, messages: tuple[Admit, ...], said: str
+) -> None:
+    assert said in await house.say(Mail(messages=messages))
+    assert house.process.killed
+    heard = house.heard()
+    brought = [message.request.id for message in heard if isinstance(message, Admit)]
+    assert len(brought) < len(messages)
+    assert sorted(message.id for message in heard if isinstance(message, Cancel)) == brought
+
+
+async def test_what_is_no_message_of_the_conversation_gives_it_up(house: House) -> None:
+    assert "no message" in await house.say(Ping())
+    assert house.process.killed
+
+
+async def test_text_too_large_for_one_frame_goes_choice_by_choice(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(tokens: int) -> ForFront:
+        return StepText(choices=tuple(ChoiceTokens(id=f"aw1-{n}", index=0, tokens=(1,) * tokens) for n in range(3)))
+
+    received: list[tuple[ForFront, ...]] = []
+    monkeypatch.setattr("triolet.actors.frame.MAX_FRAME", 300)
+    for tokens in (10, 200):
+        house.line.send_texts([text(tokens)])
+        for _ in range(1 if tokens == 10 else 3):
+            message = await house.link.receive()
+            assert isinstance(message, Texts)
+            received.append(message.texts)
+    assert [len(cast("StepText", texts[0]).choices) for texts in received] == [3, 1, 1, 1]
+
+
+async def test_a_report_that_does_not_come_is_not_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triolet.actors.front_line.REPORT_SECONDS", 0.05)
+    assert not await house.line.report()
+    assert house.line.last is None
