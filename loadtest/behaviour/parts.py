@@ -32,7 +32,8 @@ async def leaving(
         elif await gauge.read() < streams:
             return NotMeasurable(because=f"{gauge.where} counts fewer requests than the {streams} streams that run")
         if any(stream.end == "done" for stream in running.streams):
-            return NotMeasurable(because=f"answers of {max_tokens} tokens ended before the clients could leave")
+            because = f"an answer of {max_tokens} tokens had ended before the clients left: short, or cut for the probe"
+            return NotMeasurable(because=because)
         running.leave()
     left = trio.current_time()
     if gauge is not None:
