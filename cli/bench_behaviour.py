@@ -18,6 +18,8 @@ from ..loadtest.behaviour.table import table_of
 PROBE_KEY, FLOOD_KEY = "behaviour-probe", "behaviour-flood"
 OWN = f"{Path(sys.executable).with_name('triolet')} serve --port {{port}} --api-key {PROBE_KEY} --api-key {FLOOD_KEY}"
 
+_COUNT = click.IntRange(min=1)
+
 
 @click.command()
 @click.option("--url", help="A running server, as http://127.0.0.1:8000; without --pid its memory is not measured.")
@@ -29,6 +31,12 @@ OWN = f"{Path(sys.executable).with_name('triolet')} serve --port {{port}} --api-
 @click.option("--field", "fields", multiple=True, metavar="NAME=JSON", help="A field of every request, as top_k=1.")
 @click.option("--log", type=click.Path(path_type=Path), default=Path("/dev/null"), help="Where a --command prints to.")
 @click.option("--patience", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Seconds to wait for.")
+@click.option(
+    "--streams", type=_COUNT, default=Plan().streams, show_default=True, help="That are left, cut or drained."
+)
+@click.option("--readers", type=_COUNT, default=Plan().readers, show_default=True, help="Clients that do not read.")
+@click.option("--flood", type=_COUNT, default=Plan().flood, show_default=True, help="Clients that ask without end.")
+@click.option("--answer-tokens", type=_COUNT, default=Plan().long_tokens, show_default=True, help="Of a long answer.")
 @click.option("--compare", multiple=True, type=click.Path(exists=True, path_type=Path), help="JSON of earlier servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def behaviour(
@@ -41,6 +49,10 @@ def behaviour(
     fields: tuple[str, ...],
     log: Path,
     patience: float,
+    streams: int,
+    readers: int,
+    flood: int,
+    answer_tokens: int,
     compare: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -64,10 +76,11 @@ def behaviour(
     subject = Subject(
         name=name, command=command, url=url, pid=pid, model=model, keys=keys, fields=dict(map(_field, fields))
     )
+    plan = Plan(streams=streams, long_tokens=answer_tokens, readers=readers, flood=flood, patience=patience)
     console = Console(stderr=True)
     try:
         with console.status(f"examining {name}"):
-            report = trio.run(partial(examine, subject, Plan(patience=patience), log))
+            report = trio.run(partial(examine, subject, plan, log))
     except RuntimeError as error:
         raise click.ClickException(str(error)) from error
     if as_json:

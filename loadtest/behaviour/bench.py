@@ -1,17 +1,21 @@
 """One server's turn: every part, the one that ends the server last."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
 from .client import Target
-from .crowd import probe
+from .crowd import duration, middle, probe, probes
 from .gauge import find_gauge
 from .parts import drain, isolation, leaving, slow_readers, worker_death
 from .processes import ServerProcess, free_port, started, until_ready
-from .results import Report, Result, Tally
+from .results import NotMeasurable, Report, Result, Tally
+
+_PROBES: Final = 8
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -69,17 +73,35 @@ async def _parts(target: Target, process: ServerProcess | None, plan: Plan, tall
         raise RuntimeError(f"the server's first answer ended with {first.end} (status {first.status}): {first.detail}")
     target = await _with_ignored_end(target)
     gauge = await find_gauge(target.url, target.key())
+    alone = await probes(target, _PROBES, plan.patience)
+    tally.count(*alone)
+    took = middle([duration(stream) for stream in alone])
+    long, patience = plan.long_tokens, plan.patience
     results: dict[str, Result] = {}
-    long: dict[str, Any] = {"streams": plan.streams, "max_tokens": plan.long_tokens, "patience": plan.patience}
-    results["leaving"] = await leaving(target, gauge, tally, **long)
-    results["slow readers"] = await slow_readers(
-        target, process, tally, readers=plan.readers, max_tokens=plan.long_tokens, seconds=plan.hold_seconds
+    results["leaving"] = await _as_many_as_run(
+        partial(leaving, target, gauge, took, max_tokens=long, patience=patience), plan.streams
     )
-    results["isolation"] = await isolation(target, tally, flood=plan.flood, max_tokens=plan.flood_tokens)
-    results["worker death"] = await worker_death(target, process, tally, **long)
-    long["max_tokens"] = plan.drain_tokens
-    results["drain"] = await drain(target, process, tally, **long)
+    results["slow readers"] = await slow_readers(
+        target, process, took, tally, readers=plan.readers, max_tokens=long, seconds=plan.hold_seconds
+    )
+    results["isolation"] = await isolation(
+        target, alone, tally, flood=plan.flood, max_tokens=plan.flood_tokens, patience=patience
+    )
+    results["worker death"] = await _as_many_as_run(
+        partial(worker_death, target, process, tally, max_tokens=long, patience=patience), plan.streams
+    )
+    results["drain"] = await _as_many_as_run(
+        partial(drain, target, process, tally, max_tokens=plan.drain_tokens, patience=patience), plan.streams
+    )
     return results
+
+
+async def _as_many_as_run(part: Callable[..., Awaitable[Result]], streams: int) -> Result:
+    """Once more with one stream where the server runs fewer at once than wanted."""
+    result = await part(streams=streams)
+    if isinstance(result, NotMeasurable) and result.ran_at_once is not None and streams > 1:
+        return await part(streams=1)
+    return result
 
 
 async def _with_ignored_end(target: Target) -> Target:

@@ -66,9 +66,14 @@ async def probe(target: Target, patience: float = START_SECONDS) -> Stream:
     return stream
 
 
-async def probes(target: Target, count: int) -> list[Stream]:
-    """One after the other."""
-    return [await probe(target) for _ in range(count)]
+async def probes(target: Target, count: int, patience: float) -> list[Stream]:
+    """One after the other, until one is not answered: those that follow it would not be either."""
+    streams: list[Stream] = []
+    while len(streams) < count:
+        streams.append(await probe(target, patience))
+        if not streams[-1].token_times:
+            break
+    return streams
 
 
 def middle(values: Sequence[float | None]) -> float | None:

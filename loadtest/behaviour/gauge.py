@@ -58,7 +58,7 @@ def get(url: str, key: str | None) -> bytes:
 
 
 def _ledger(url: str, key: str | None) -> float:
-    """Requests that have not ended; when there are none, whether KV blocks are held for what is being computed."""
+    """Requests that have not ended; when there are none, whether KV blocks are still held for something computed."""
     ledger = json.loads(get(f"{url}/internal/ledger", key))
     return float(ledger["requests"] or ledger["kv_blocks"]["owned"] > 0)
 

@@ -1,6 +1,7 @@
 """The parts of the benchmark: each does to a server what clients and machines do, and looks at what follows."""
 
 import socket
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -14,24 +15,25 @@ from .results import Drain, Isolation, Leaving, NotMeasurable, SlowReaders, Tall
 
 _SMALL_BUFFER: Final = 4096
 _SLOWED: Final = 1.3  # a probe must take so many times as long beside the streams, or it cannot tell that they are gone
-_PROBES: Final = 8
 
 
 async def leaving(
-    target: Target, gauge: Gauge | None, tally: Tally, *, streams: int, max_tokens: int, patience: float
+    target: Target, gauge: Gauge | None, alone: float | None, *, streams: int, max_tokens: int, patience: float
 ) -> Leaving | NotMeasurable:
-    """All clients leave in the middle of their answers."""
-    alone = middle([duration(stream) for stream in await _probes(target, tally, 3)])
+    """All clients leave in the middle of their answers. `alone`: seconds of a probe when nothing else runs."""
     async with crowd(target, streams, max_tokens, patience) as running:
         if len(running.begun) < streams:
             return _not_begun(running.streams)
         busy = None
         if gauge is None:
-            busy = duration(await probe(target, patience))
+            # The faster of two: another process's burst must not pass for what the streams cost.
+            took = [duration(await probe(target, patience)) for _ in range(2)]
+            busy = min((seconds for seconds in took if seconds is not None), default=None)
         elif await gauge.read() < streams:
             return NotMeasurable(because=f"{gauge.where} counts fewer requests than the {streams} streams that run")
         if any(stream.end == "done" for stream in running.streams):
-            return NotMeasurable(because=f"answers of {max_tokens} tokens ended before the clients could leave")
+            because = f"an answer of {max_tokens} tokens had ended before the clients left: short, or cut for the probe"
+            return NotMeasurable(because=because)
         running.leave()
     left = trio.current_time()
     if gauge is not None:
@@ -44,8 +46,8 @@ async def leaving(
         return NotMeasurable(because=because)
     seen_by = "a probe that is fast again"
     while (now := trio.current_time()) - left < patience:
-        took = duration(await probe(target, patience))
-        if took is not None and took < (alone + busy) / 2:
+        again = duration(await probe(target, patience))
+        if again is not None and again < (alone + busy) / 2:
             return Leaving(streams=streams, seconds=now - left, patience=patience, seen_by=seen_by)
     return Leaving(streams=streams, seconds=None, patience=patience, seen_by=seen_by)
 
@@ -60,12 +62,18 @@ async def _until_idle(gauge: Gauge, patience: float) -> float | None:
 
 
 async def slow_readers(
-    target: Target, process: ServerProcess | None, tally: Tally, *, readers: int, max_tokens: int, seconds: float
+    target: Target,
+    process: ServerProcess | None,
+    alone: float | None,
+    tally: Tally,
+    *,
+    readers: int,
+    max_tokens: int,
+    seconds: float,
 ) -> SlowReaders | NotMeasurable:
     """Clients ask for long answers and read nothing."""
     if process is None:
         return NotMeasurable(because="the memory of a process unknown here: give --command or --pid")
-    alone = middle([duration(stream) for stream in await _probes(target, tally, 3)])
     before = process.resident_bytes()
     sockets = [await _ask_and_not_read(target, f"Count for ever. ({number})", max_tokens) for number in range(readers)]
     try:
@@ -95,9 +103,10 @@ async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> tri
     return sock
 
 
-async def isolation(target: Target, tally: Tally, *, flood: int, max_tokens: int) -> Isolation | NotMeasurable:
-    """One tenant sends as much as it can; another asks now and then."""
-    alone = await _probes(target, tally, _PROBES)
+async def isolation(
+    target: Target, alone: Sequence[Stream], tally: Tally, *, flood: int, max_tokens: int, patience: float
+) -> Isolation:
+    """One tenant sends as much as it can; another asks now and then, as in `alone`."""
     flooding: list[Stream] = []
 
     async def keep_asking(number: int) -> None:
@@ -116,11 +125,11 @@ async def isolation(target: Target, tally: Tally, *, flood: int, max_tokens: int
         with trio.move_on_after(10):
             while not any(stream.token_times for stream in flooding):  # noqa: ASYNC110 - of many
                 await trio.sleep(0.01)
-        beside = await _probes(target, tally, _PROBES)
+        beside = await probes(target, len(alone), patience)
         # What is under way when the flood is stopped was left by its client.
         over = [stream for stream in flooding if stream.end in ("done", "error event", "refused")]
         nursery.cancel_scope.cancel()
-    tally.count(*over)
+    tally.count(*over, *beside)
     answered = [stream for stream in beside if stream.token_times]
     return Isolation(
         flood_streams=flood,
@@ -197,13 +206,8 @@ async def drain(
     )
 
 
-async def _probes(target: Target, tally: Tally, count: int) -> list[Stream]:
-    streams = await probes(target, count)
-    tally.count(*streams)
-    return streams
-
-
 def _not_begun(streams: list[Stream]) -> NotMeasurable:
     ends = sorted({f"{stream.end} {stream.detail}".strip() for stream in streams})
     begun = sum(bool(stream.token_times) for stream in streams)
-    return NotMeasurable(because=f"only {begun} of {len(streams)} streams ran at once ({'; '.join(ends)[:300]})")
+    because = f"only {begun} of {len(streams)} streams ran at once ({'; '.join(ends)[:300]})"
+    return NotMeasurable(because=because, ran_at_once=begun)

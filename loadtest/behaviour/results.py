@@ -7,6 +7,7 @@ from .client import Stream
 
 class NotMeasurable(Struct, frozen=True, kw_only=True, tag="not measurable"):
     because: str
+    ran_at_once: int | None = None  # streams, where the server did not run as many as were wanted
 
 
 class Leaving(Struct, frozen=True, kw_only=True, tag="leaving"):

@@ -11,8 +11,8 @@ from typing import Final
 
 import trio
 
-TOKEN_SECONDS: Final = 0.002  # of one stream alone
-PADDING: Final = "x" * 8000
+TOKEN_SECONDS: Final = 0.005  # of one stream alone
+PADDING: Final = "x" * 20_000
 
 running = 0
 
@@ -68,6 +68,7 @@ async def send(stream: trio.SocketStream, unsent: deque[bytes], ended: trio.Even
 async def main() -> None:
     async def handle(stream: trio.SocketStream) -> None:
         async with stream:
+            stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, 1 << 14)  # the rest is its own to keep
             try:
                 await answer(stream)
             except* (trio.BrokenResourceError, trio.ClosedResourceError):
