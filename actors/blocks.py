@@ -148,7 +148,8 @@ class BlockPool:
         if len(self._free) + len(self._cached) + len(self._owned) != self.total:
             raise LedgerError(f"KV blocks do not add up: {self.counts()}")
         recount = Counter(chain.from_iterable(tables))
-        if dict.__ne__(recount, self._owned):  # a Counter compares in Python, and costs as much as a small plan
+        # A Counter compares in Python, which costs as much as a small plan.
+        if dict.__ne__(recount, self._owned):  # pyright: ignore[reportUnknownMemberType]  # of a dict of anything
             wrong = sorted(block for block in recount | self._owned if recount[block] != self._owned.get(block, 0))
             raise LedgerError(f"references of KV blocks {wrong[:8]} differ from the block tables")
 
