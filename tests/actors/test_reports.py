@@ -16,7 +16,7 @@ def counted(factor: int) -> Accounts:
     """Every account with a value of its own."""
     accounts = Accounts()
     for place, (name, value) in enumerate(vars(accounts).items()):
-        if isinstance(value, int):
+        if isinstance(value, int | float):
             setattr(accounts, name, factor * (place + 1))
         elif hasattr(value, "observe"):
             for _ in range(factor):
