@@ -60,7 +60,7 @@ def test_the_whole_server_s_metrics_and_ledger() -> None:
     report = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=ServerReport)
     found = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(render_report(report).decode())
+        for family in text_string_to_metric_families(render_report(report, None).decode())
         for sample in family.samples
     }
     assert found["triolet_requests_live",] == 5
