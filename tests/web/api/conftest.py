@@ -60,6 +60,7 @@ class ScriptedEngine:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.model_name = "tiny"
+        self.viewer = None  # as in one web process of several
         self.created = 1_700_000_000
         self.ready: Ready | None = READY
         self.state = Health(True, "ready", "")
