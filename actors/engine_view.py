@@ -10,8 +10,8 @@ from itertools import chain, islice
 from ..protocol.engine_view import MAX_ROWS, BatchRow, BlockMap, HistogramCounts, QueueRow, RowState, Totals
 from .accounts import Accounts
 from .block_map import block_map
-from .blocks import blocks_for
 from .histogram import Histogram
+from .plan import blocks_short, cached_blocks
 from .scheduler_state import SchedulerState
 from .scheduler_statistics import SchedulerTotals
 from .sequence import Sequence
@@ -79,9 +79,7 @@ def _queue_row(sequence: Sequence, state: SchedulerState, now: float, tenant: Te
     blocked = state.blocked.get(sequence.id, "order") if state.worker_ready else "worker"
     wanted = available = 0
     if blocked == "blocks":  # one sequence of a plan at most: the planner stops there
-        cached = pool.match(map(sequence.key, range(sequence.shareable_blocks)))
-        wanted = blocks_for(sequence.read) - len(cached)
-        available = pool.available - pool.idle(cached)
+        wanted, available = blocks_short(sequence, cached_blocks(sequence, pool), state.table.queues, pool)
     return QueueRow(
         sequence=sequence.id,
         request=request_number(sequence),

@@ -5,6 +5,7 @@ It is given up when its link ends, when it says what is no message of the conver
 its part, when it does not read (`Post`), and when it has been silent for too long.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Final, assert_never
@@ -21,6 +22,7 @@ from .link import Link, LinkError
 from .post import Post
 from .reports import FrontReport
 
+_LOG: Final = logging.getLogger("triolet.fronts")
 PING_SECONDS: Final = 2.0
 SILENCE_SECONDS: Final = 10.0  # far beyond a busy front's longest turn; its clients wait, so it is replaced
 START_SECONDS: Final = 120.0  # to import and to listen, on a slow machine with others at work; then it counts as silent
@@ -59,6 +61,7 @@ class FrontLine:
         self._heard = trio.current_time()
         self._numbers = count(1)
         self._asked: dict[int, trio.Event] = {}
+        self._unreadable = False  # what it reported last
         self._explaining: dict[int, tuple[trio.Event, list[bytes]]] = {}  # until the answer comes, in time or not
         self._given_up: str = ""
 
@@ -101,14 +104,14 @@ class FrontLine:
         self._live.clear()
 
     async def report(self) -> bool:
-        """Ask for its figures; whether they came in time and are `last` now."""
+        """Ask for its figures; whether they came in time, could be read and are `last` now."""
         number, answered = next(self._numbers), trio.Event()
         self._asked[number] = answered
         self.send(Ask(number=number, question="report"))
         with trio.move_on_after(REPORT_SECONDS):
             await answered.wait()
         self._asked.pop(number, None)
-        return answered.is_set()
+        return answered.is_set() and not self._unreadable
 
     async def explain(self, id: str, tenant: str) -> bytes:
         """Its explanation of a request, encoded; NOTHING where it knows none, or does not say in time."""
@@ -173,11 +176,14 @@ class FrontLine:
         self._scheduler.send_nowait(message)
 
     def _take_report(self, number: int, body: bytes) -> None:
+        """Figures are no reason to end streams: a report that cannot be read counts as one that did not come."""
         answered = self._asked.pop(number, None)
         try:
-            self.last = _REPORT.decode(body)
+            self.last, self._unreadable = _REPORT.decode(body), False
         except msgspec.DecodeError as error:
-            raise LinkError(f"its report cannot be read: {error}") from error
+            if not self._unreadable:  # once, and not for every scrape
+                _LOG.error("%s: its report cannot be read, its last figures stand in: %s", self.label, error)
+            self._unreadable = True
         if answered is not None:  # otherwise it came late
             answered.set()
 

@@ -24,6 +24,7 @@ from .core import Core
 from .division import divide, owner, part_of
 from .front_line import NOTHING, FrontLine
 from .front_process import FrontProcess
+from .fronts_lost import FrontsLost
 from .load_error import EngineLoadError
 from .reports import ServerReport, WorkerFigures, add_up, own_figures
 from .restart_budget import PERIOD, RESTARTS, RestartBudget
@@ -31,10 +32,6 @@ from .worker_status import Health
 
 _LOG: Final = logging.getLogger("triolet.fronts")
 LAST_WORDS_SECONDS: Final = 1.5  # that a front gets to end its streams when the link has ended
-
-
-class FrontsLost(Exception):
-    """No web process is left, and no more are started."""
 
 
 class Fronts:
@@ -96,16 +93,17 @@ class Fronts:
 
     async def report(self) -> ServerReport:
         """The whole server's figures. Fronts that do not answer in time count with their last ones."""
-        lines, answered = list(self._lines.values()), 0
+        answered: set[str] = set()
 
         async def ask(line: FrontLine) -> None:
-            nonlocal answered
-            came = await line.report()  # awaited apart: `+=` around it would read the count before
-            answered += came
+            if await line.report():
+                answered.add(line.name)
 
+        asked = list(self._lines.values())
         async with trio.open_nursery() as nursery:
-            for line in lines:
+            for line in asked:
                 nursery.start_soon(ask, line)
+        lines = [line for line in asked if line.name in self._lines]  # one that ended meanwhile is in `_gone`
         reports = {line.label: line.last for line in lines if line.last is not None}
         status = self._core.status
         return ServerReport(
@@ -115,7 +113,7 @@ class Fronts:
             live=sum(report.live for report in reports.values()),
             accounts=add_up([self._gone, *(report.accounts for report in reports.values())]),
             processes={"scheduler": own_figures(), **{name: report.process for name, report in reports.items()}},
-            silent=len(lines) - answered,
+            silent=sum(line.name not in answered for line in lines),
             front_restarts=self.restarts,
         )
 
@@ -156,7 +154,7 @@ class Fronts:
         _LOG.error("%s; the server goes on without it", message)
         self._given_up += 1
         if self._given_up == self._count:
-            raise FrontsLost(message)
+            raise FrontsLost(f"no web process is left: {message}; what they logged is above")
 
     async def _run_one(self, number: int, on_ready: Callable[[], None]) -> str:
         """A front from its start to its end; how it ended."""

@@ -84,6 +84,37 @@ def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = 
     return planner.plan
 
 
+def cached_blocks(sequence: Sequence, pool: BlockPool) -> list[int]:
+    """The blocks of its prefix that the cache has."""
+    return pool.match(map(sequence.key, range(sequence.shareable_blocks)))
+
+
+def parked_blocks(queues: Queues) -> int:
+    """What parked sequences hold: who finds no other room gets it."""
+    return sum(len(sequence.blocks) for sequence in queues.parked)
+
+
+def missing_blocks(sequence: Sequence, cached: list[int], queues: Queues, pool: BlockPool) -> int:
+    """How many blocks must become available before all its known tokens fit.
+
+    One block for every running sequence is left alone: each may need its next one soon, and taking it would only
+    lead to a preemption a few steps later.
+    """
+    wanted = blocks_for(sequence.read) - len(cached)
+    return wanted + len(queues.running) - (pool.available - pool.idle(cached))
+
+
+def blocks_short(sequence: Sequence, cached: list[int], queues: Queues, pool: BlockPool) -> tuple[int, int]:
+    """Of one that waits for blocks: how many it needs beside the cached ones, and how many it would find.
+
+    Those are fewer than it needs: of a step that has had to preempt, and of parked blocks that others share, it gets
+    none whatever their number.
+    """
+    need = blocks_for(sequence.read) - len(cached)
+    free = need - missing_blocks(sequence, cached, queues, pool) + parked_blocks(queues)
+    return need, max(min(free, need - 1), 0)
+
+
 def publish_blocks(sequence: Sequence, pool: BlockPool) -> None:
     """Offer its full blocks of computed and read tokens to the prefix cache, as far as others may read them."""
     full = min(sequence.computed // BLOCK_SIZE, sequence.cacheable_blocks)
@@ -210,26 +241,18 @@ class _Planner:
 
     def _shortage(self, sequence: Sequence, cached: list[int], kind: Blocked) -> Shortage:
         """In the numbers of `_no_place`, for those who ask why."""
-        need = {"rows": 1, "budget": sequence.remaining, "blocks": blocks_for(sequence.read) - len(cached)}[kind]
-        free = 0
-        if kind == "blocks" and not self.short_of_blocks:
-            free = max(need - self._missing_blocks(sequence, cached) + self._parked_blocks(), 0)
-        return Shortage(sequence.order, kind, need, free)
+        if kind == "blocks":
+            return Shortage(sequence.order, kind, *blocks_short(sequence, cached, self.queues, self.pool))
+        return Shortage(sequence.order, kind, 1 if kind == "rows" else sequence.remaining, 0)
 
     def _parked_blocks(self) -> int:
-        return sum(len(sequence.blocks) for sequence in self.queues.parked)
+        return parked_blocks(self.queues)
 
     def _missing_blocks(self, sequence: Sequence, cached: list[int]) -> int:
-        """How many blocks must become available before all its known tokens fit.
-
-        One block for every running sequence is left alone: each may need its next one soon, and taking it would only
-        lead to a preemption a few steps later.
-        """
-        wanted = blocks_for(sequence.read) - len(cached)
-        return wanted + len(self.queues.running) - (self.pool.available - self.pool.idle(cached))
+        return missing_blocks(sequence, cached, self.queues, self.pool)
 
     def _cached(self, sequence: Sequence) -> list[int]:
-        return self.pool.match(map(sequence.key, range(sequence.shareable_blocks)))
+        return cached_blocks(sequence, self.pool)
 
     def _join(self, sequence: Sequence, cached: list[int]) -> None:
         """Give it a row and the blocks of its prefix; a chunk comes afterwards."""

@@ -16,6 +16,7 @@ from typing import Final, TypeVar, cast
 import click
 import trio
 
+from ..actors.fronts_lost import FrontsLost
 from ..actors.load_error import EngineLoadError
 from ..protocol.settings import ServeSettings
 from .refusals import Refusal
@@ -81,14 +82,14 @@ async def run_until_signalled(
 
 
 def run_or_refuse(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a command's async half. What the user can remedy, a model or an address, becomes a refusal."""
+    """Run a command's async half. What the user can remedy, and what the log has explained, becomes a refusal."""
     refusal: click.ClickException | None = None
     interrupted = False
     try:
         trio.run(main)
     except* click.ClickException as group:
         refusal = _first(group)
-    except* EngineLoadError as group:
+    except* (EngineLoadError, FrontsLost) as group:
         refusal = Refusal(str(_first(group)))
     except* OSError as group:
         # The only address that is bound is the server's own; every other OSError is a bug and keeps its traceback.

@@ -10,7 +10,7 @@ import click
 
 from ..actors.traces import INSTALL, installed
 from ..protocol.settings import EngineSettings, ServeSettings
-from ..web.listening import refuse_used_path
+from ..web.listening import unix_socket
 
 MAX_UNIX_PATH: Final = 107  # sockaddr_un has 108 bytes, one of them for the end
 _DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
@@ -63,13 +63,17 @@ def refuse_taken_port(host: str, port: int) -> None:
 
 
 def refuse_used_socket(path: str) -> None:
-    """Refuse a path that another server listens on, or that is something else than a socket."""
-    try:
-        refuse_used_path(path)
-    except OSError as error:
-        raise Refusal(f"cannot listen on --uds {path}: {error.strerror}; take another path") from error
+    """Refuse a path that another server listens on, that is something else than a socket, or where none can be made."""
     if len(path.encode()) > MAX_UNIX_PATH:
         raise Refusal(f"--uds {path} is longer than the {MAX_UNIX_PATH} bytes that a Unix socket's path may have")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise Refusal(f"cannot listen on --uds {path}: there is no folder {folder}; make it, or take another path")
+    try:
+        with unix_socket(path):  # permissions do not tell it all: made and removed again
+            pass
+    except OSError as error:
+        raise Refusal(f"cannot listen on --uds {path}: {error.strerror}; take another path") from error
 
 
 def refuse_address(settings: ServeSettings) -> None:
@@ -97,6 +101,8 @@ def refuse_certificate(settings: ServeSettings) -> None:
         load_context(settings.ssl_certfile, settings.ssl_keyfile)
     except CertificateError as error:
         raise Refusal(f"--ssl-certfile: {error}") from error
+
+
 def refuse_missing_packages(settings: ServeSettings) -> None:
     """Refuse an option whose packages are not installed."""
     if settings.otlp_endpoint is not None and not installed():

@@ -7,6 +7,8 @@ writes. A watcher that does not read misses views and makes nobody wait; the ser
 The key is asked for as `/v1/stream` does: in the handshake's Authorization header, or as a first `auth` frame.
 """
 
+from collections import deque
+from contextlib import suppress
 from math import floor
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 PERIOD: Final = 0.25  # seconds from view to view
 MAX_WATCHERS: Final = 64  # each costs a write of up to 60 kB a period
+MAX_OWING: Final = 16  # sockets that still owe the key; a page sends it within a round trip
 TRY_AGAIN_LATER: Final = 1013  # IANA's registry of close codes
 
 _AUTH: Final = msgspec.json.Decoder(Auth)
@@ -45,6 +48,7 @@ class Feed:
         self._turn = -1
         self._view = ""
         self.watchers = 0
+        self.owing: deque[trio.CancelScope] = deque()  # of those whose key is waited for, the oldest first
         self.taken = 0  # views, for the tests: none without a watcher, one for all of them
 
     def about(self, ready: Ready) -> str:
@@ -76,9 +80,21 @@ def _refusal(data: str | bytes, keys: Keys) -> ApiError | None:
     return None
 
 
-async def _wait_for_key(keys: Keys) -> ApiError | None:
-    with trio.move_on_after(AUTH_SECONDS):
-        return _refusal(await websocket.receive(), keys)
+async def _wait_for_key(keys: Keys, owing: deque[trio.CancelScope]) -> ApiError | None:
+    """The oldest who waits gives way: sockets that never say a key keep nobody out who has one."""
+    if len(owing) >= MAX_OWING:
+        owing.popleft().cancel()
+    scope = trio.CancelScope(deadline=trio.current_time() + AUTH_SECONDS)
+    owing.append(scope)
+    try:
+        with scope:
+            return _refusal(await websocket.receive(), keys)
+        displaced = scope not in owing
+    finally:
+        with suppress(ValueError):
+            owing.remove(scope)
+    if displaced:
+        return ApiError("server_overloaded", f"{MAX_OWING} sockets that came later owe their API key as well.")
     return ApiError("invalid_api_key", "An API key is needed; the `auth` frame did not come.")
 
 
@@ -108,14 +124,14 @@ def register(app: Application, keys: Keys) -> None:
     engine = app.engine
     feed = None if engine.viewer is None else Feed(engine)
 
-    async def serve(feed: Feed, must_wait_for_key: bool) -> None:
-        refusal = await _wait_for_key(keys) if must_wait_for_key else None
-        if refusal is None:
-            refusal = await _watch(engine, feed, keys)
-        if refusal is None:
-            await websocket.close(GOING_AWAY)
-        else:
-            await _refuse(refusal, POLICY_VIOLATION)
+    async def show(feed: Feed) -> ApiError | None:
+        if feed.watchers >= MAX_WATCHERS:
+            return ApiError("server_overloaded", f"{MAX_WATCHERS} clients watch the dashboard already.")
+        feed.watchers += 1
+        try:
+            return await _watch(engine, feed, keys)
+        finally:
+            feed.watchers -= 1
 
     @app.websocket("/v1/dashboard")
     async def dashboard_feed() -> None:
@@ -125,17 +141,15 @@ def register(app: Application, keys: Keys) -> None:
             keys.tenant_of(handshake)
         if feed is None:
             several = "The dashboard shows a server of one web process; this one has several (--web-processes)."
-            await _refuse(ApiError("not_found", several), POLICY_VIOLATION)
+            await _refuse(ApiError("not_found", several))
             return
-        if feed.watchers >= MAX_WATCHERS:
-            full = ApiError("server_overloaded", f"{MAX_WATCHERS} clients watch the dashboard already.")
-            await _refuse(full, TRY_AGAIN_LATER)
-            return
-        feed.watchers += 1  # one who owes the key counts: it holds a task
-        try:
-            await serve(feed, must_wait_for_key)
-        finally:
-            feed.watchers -= 1
+        refusal = await _wait_for_key(keys, feed.owing) if must_wait_for_key else None
+        if refusal is None:
+            refusal = await show(feed)
+        if refusal is None:
+            await websocket.close(GOING_AWAY)
+        else:
+            await _refuse(refusal)
 
     @app.get("/v1/dashboard")
     async def dashboard_without_upgrade() -> Response:
@@ -144,6 +158,6 @@ def register(app: Application, keys: Keys) -> None:
         return response
 
 
-async def _refuse(error: ApiError, code: int) -> None:
+async def _refuse(error: ApiError) -> None:
     await websocket.send(_encode(DashboardError(error=error.detail())).decode())
-    await websocket.close(code)
+    await websocket.close(TRY_AGAIN_LATER if error.code == "server_overloaded" else POLICY_VIOLATION)

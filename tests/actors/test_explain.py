@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from triolet.actors.engine_view import TenantNumbers, queue_rows
 from triolet.actors.explain import explain
 from triolet.actors.gateway import Gateway
 from triolet.actors.history import History, RecentRequests
@@ -80,6 +81,8 @@ def test_blocks_of_parked_sequences_are_to_be_had() -> None:
         kind="blocks", unit="blocks", need=9, free=8, total=10, holders=Holders(running=1, parked=1, yours=2)
     )
     assert of(bench, "a").blocked_on == BlockedOn(kind="credit", unit="tokens", need=1, free=0)
+    (row,) = queue_rows(bench.state, bench.now, TenantNumbers())  # the dashboard says the same
+    assert (row.id, row.blocks_wanted, row.blocks_available) == ("c", 9, 8)
 
 
 def test_the_budget_of_a_step() -> None:

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 import trio
 
+from triolet.actors.accounts import Accounts
 from triolet.actors.front_line import FrontLine
 from triolet.actors.front_process import FrontProcess
 from triolet.actors.link import Link
-from triolet.protocol.fronts import Ask, ForFront, FrontReady, Mail, Texts, ToFront
+from triolet.actors.reports import FrontReport, ProcessFigures
+from triolet.protocol.fronts import Answer, Ask, ForFront, FrontReady, Mail, Texts, ToFront
 from triolet.protocol.message import Message
 from triolet.protocol.messages import Admit, Cancel, ChoiceTokens, Credit, StepText, ToScheduler
 from triolet.protocol.steps import Ping
@@ -145,3 +147,28 @@ async def test_a_report_that_does_not_come_is_not_waited_for(house: House, monke
     monkeypatch.setattr("triolet.actors.front_line.REPORT_SECONDS", 0.05)
     assert not await house.line.report()
     assert house.line.last is None
+
+
+async def test_a_report_that_cannot_be_read_counts_as_none_and_ends_nothing(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    figures = ProcessFigures(tasks=1, fds=1, rss_bytes=1, cpu_seconds=0.5)
+    good = msgspec.msgpack.encode(FrontReport(live=1, accounts=Accounts().figures(), process=figures))
+    read: list[bool] = []
+
+    async def ask() -> None:
+        read.append(await house.line.report())
+
+    async with trio.open_nursery() as front:
+        front.start_soon(house.line.converse, lambda: None)
+        for body in (b"\xc1", b"", good):
+            async with trio.open_nursery() as asking:
+                asking.start_soon(ask)
+                while not isinstance(asked := await house.link.receive(), Ask):
+                    pass
+                await house.link.send(Answer(number=asked.number, body=body))
+        await house.front.send_eof()
+    assert read == [False, False, True]
+    assert house.line.last is not None
+    assert not house.process.killed
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["web-0"]  # said once

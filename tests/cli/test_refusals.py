@@ -13,6 +13,7 @@ from triolet.cli.refusals import (
     refuse_open_server,
     refuse_taken_port,
     refuse_too_many_processes,
+    refuse_used_socket,
 )
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
@@ -93,3 +94,14 @@ def test_every_web_process_has_a_place_for_a_request() -> None:
     refuse_too_many_processes(ServeSettings(engine=ENGINE, limits=limits, web_processes=2))
     with pytest.raises(Refusal, match="--max-requests 2"):
         refuse_too_many_processes(ServeSettings(engine=ENGINE, limits=limits, web_processes=3))
+
+
+def test_a_unix_socket_needs_a_folder_that_takes_it(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=f"there is no folder {tmp_path / 'none'}; make it"):
+        refuse_used_socket(str(tmp_path / "none" / "some.sock"))
+    with pytest.raises(Refusal, match="take another path"):
+        refuse_used_socket("/proc/some.sock")
+    with pytest.raises(Refusal, match="take another path"):
+        refuse_used_socket("")
+    refuse_used_socket(str(tmp_path / "some.sock"))
+    assert not list(tmp_path.iterdir())  # the check leaves nothing

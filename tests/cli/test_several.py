@@ -14,13 +14,17 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import trio
+from click import ClickException
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from triolet.actors import front_line
 from triolet.actors.division import owner
+from triolet.actors.front_line import FrontLine
 from triolet.actors.fronts import Fronts
+from triolet.actors.restart_budget import RestartBudget
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
+from triolet.cli.process import run_or_refuse
 from triolet.cli.several import run_fronts
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
@@ -199,6 +203,46 @@ async def test_a_front_that_is_killed_takes_its_own_streams_and_no_other(text: s
         async with trio.open_nursery() as nursery:
             again = await open_streams(nursery, house)
         assert {stream.text for stream in again} == {text}
+
+
+async def test_a_front_that_dies_while_it_is_asked_counts_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = FrontLine.report
+    async with running(SETTINGS) as house:
+        async with trio.open_nursery() as nursery:
+            streams = await open_streams(nursery, house)
+        doomed = streams[0].front
+        before = await house.fronts.report()
+        assert before.accounts["accepted"] == len(streams)
+
+        async def die(line: FrontLine) -> bool:
+            if line.name != doomed:
+                return await ask(line)
+            os.kill(line.pid, signal.SIGKILL)
+            while doomed in house.fronts.pids:  # noqa: ASYNC110 - processes give no event
+                await trio.sleep(0.01)
+            return False
+
+        monkeypatch.setattr(FrontLine, "report", die)
+        during = await house.fronts.report()
+        assert during.accounts["accepted"] == len(streams)
+        assert during.silent == 0
+        assert doomed not in during.processes
+        await until_replaced(house, doomed)
+        assert (await house.fronts.report()).accounts["accepted"] == len(streams)
+
+
+def test_a_server_that_loses_all_its_fronts_says_so_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_left(budget: RestartBudget, now: float) -> None: ...
+
+    async def lose() -> None:
+        async with running(SETTINGS) as house:
+            for pid in house.fronts.pids.values():
+                os.kill(pid, signal.SIGKILL)
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(RestartBudget, "take", nothing_left)
+    with pytest.raises(ClickException, match="no web process is left"):
+        run_or_refuse(lose)
 
 
 async def test_the_streams_of_all_fronts_outlive_the_worker(text: str) -> None:

@@ -238,3 +238,22 @@ class TestWithKeys:
             assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
             assert (await client.get("/dashboard")).status_code == 200  # the page itself is open; it asks
             assert (await client.get("/v1/dashboard")).status_code == 401
+
+    async def test_who_owes_the_key_keeps_nobody_out_who_has_one(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dashboard, "MAX_WATCHERS", 2)
+        monkeypatch.setattr(dashboard, "MAX_OWING", 2)
+        async with (
+            watching(house) as first,  # this one and the next never say a key
+            watching(house),
+            watching(house, authorization="Bearer right") as script,
+            watching(house) as page,
+        ):
+            await script.view()
+            await page.socket.send_message(json.dumps({"type": "auth", "api_key": "other"}))
+            await page.view()
+            assert await first.end() == ("server_overloaded", 1013)  # the oldest gave way to the page
+            async with watching(house) as late:
+                await late.socket.send_message(json.dumps({"type": "auth", "api_key": "right"}))
+                assert await late.end() == ("server_overloaded", 1013)  # two watch

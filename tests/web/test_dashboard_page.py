@@ -168,3 +168,16 @@ def test_from_the_chat_and_back_with_a_key(page: Page) -> None:
         page.reload()
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert all(int(part) < 64 for part in re.findall(r"\d+", background))
+
+
+def test_a_server_of_several_web_processes_says_that_it_has_no_dashboard(page: Page) -> None:
+    sockets: list[str] = []
+    page.on("websocket", lambda socket: sockets.append(socket.url))
+    with serving("--web-processes", "2") as several:
+        page.goto(f"{several.url}/dashboard")
+        expect(page.get_by_role("alert")).to_contain_text("this one has several (--web-processes)")
+        expect(page.locator("#status")).to_have_text("Not available")
+        expect(page.get_by_role("button", name="Try now")).to_be_hidden()
+        page.evaluate("dispatchEvent(new Event('online'))")  # at which a page that waits connects at once
+        page.evaluate("fetch('/version')")
+        assert len(sockets) == 1

@@ -197,22 +197,24 @@ function notice(text, retry) {
   $("notice-retry").hidden = !retry;
 }
 
-function showState(state, seconds) {
+function showState(state, seconds, message) {
   stateWords = {
     connecting: "Connecting…",
     ready: "Live",
     waiting: `Trying again in ${seconds} s`,
     full: `Trying again in ${seconds} s`,
     refused: "Key needed",
+    unavailable: "Not available",
   }[state];
   $("status").dataset.state = state;
   $("status-text").textContent = stateWords;
   if (state !== "ready") $("board").dataset.live = "false";
   if (state === "waiting" || state === "full") {
-    const what = state === "full" ? "Too many already watch this server." : "The connection to the server was lost.";
+    const what = state === "full" ? message : "The connection to the server was lost.";
     const age = Math.max(1, Math.round((performance.now() - lastSeen) / 1000));
     notice(lastSeen ? `${what} These are the figures of ${age < 60 ? `${age} s` : duration(age)} ago.` : what, true);
   }
+  if (state === "unavailable") notice(message, false);
   if (state === "refused") askAndConnect();
 }
 

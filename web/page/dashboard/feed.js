@@ -2,7 +2,8 @@
 // watched does no work for the dashboard.
 //
 // States given to `onState`: "connecting", "ready" (with the first frame), "waiting" (with the seconds until the next
-// attempt), "full" (likewise; too many watch), "refused" (the server wants a key).
+// attempt), "full" (likewise, and the server's message: it refuses for now), "refused" (the server wants a key),
+// "unavailable" (with the message: this server has no dashboard, and no other attempt is made).
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
@@ -13,6 +14,7 @@ export class Feed {
   #key = null;
   #onFrame;
   #onState;
+  #over = false;
   #wait = FIRST_WAIT_MS;
   #timer = 0;
   #unseen = 0;
@@ -38,17 +40,20 @@ export class Feed {
   }
 
   retryNow() {
-    if (this.#socket === null && !document.hidden) this.connect();
+    if (this.#socket === null && !this.#over && !document.hidden) this.connect();
   }
 
   #received(frame) {
     if (frame.type === "error") {
-      if (frame.error.code === "invalid_api_key") {
-        this.#drop();
+      const { code, message } = frame.error;
+      this.#drop();
+      if (code === "invalid_api_key") {
         this.#onState("refused");
+      } else if (code === "not_found") {
+        this.#over = true;
+        this.#onState("unavailable", 0, message);
       } else {
-        this.#drop();
-        this.#again("full");
+        this.#again("full", message);
       }
       return;
     }
@@ -57,11 +62,11 @@ export class Feed {
     this.#onFrame(frame);
   }
 
-  #again(state) {
+  #again(state, message = "") {
     this.#socket = null;
     const wait = this.#wait * (0.75 + Math.random() / 2); // spread, so that tabs do not all come at once
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
-    this.#onState(state, Math.max(1, Math.round(wait / 1000)));
+    this.#onState(state, Math.max(1, Math.round(wait / 1000)), message);
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.connect(), wait);
   }

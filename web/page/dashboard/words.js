@@ -38,7 +38,7 @@ export function reason(row, view, limits) {
     case "rows":
       return `a row: all ${count(Math.min(limits.max_running, limits.max_step_tokens))} are taken`;
     case "blocks":
-      return `${plural(row.blocks_wanted ?? 0, "KV block")}: ${count(row.blocks_available ?? 0)} available, ${count(view.running)} of them kept for running rows`;
+      return `${plural(row.blocks_wanted ?? 0, "KV block")}: ${count(row.blocks_available ?? 0)} available beside ${count(view.running)} kept for running rows`;
     case "budget":
       return `the next step: this one's ${count(limits.max_step_tokens)} tokens are spent`;
     case "credit":
