@@ -29,7 +29,7 @@ class GatewayStatistics(Struct, frozen=True, kw_only=True):
     refused: dict[str, int]  # by error code, before or after acceptance
 
 
-Figures = dict[str, int | dict[str, int] | HistogramFigures]
+Figures = dict[str, int | float | dict[str, int] | HistogramFigures]
 
 
 class Accounts:
@@ -86,13 +86,15 @@ class Accounts:
     def absorb(self, figures: Figures) -> None:
         """Add what another process has counted."""
         for name, value in figures.items():
-            ours: int | Counter[str] | Histogram = getattr(self, name)
+            ours: int | float | Counter[str] | Histogram = getattr(self, name)
             match ours, value:
                 case Histogram(), HistogramFigures():
                     ours.absorb(value)
                 case Counter(), dict():
                     ours.update(value)
                 case int(), int():
+                    setattr(self, name, ours + value)
+                case float(), float():
                     setattr(self, name, ours + value)
                 case _:
                     raise AssertionError(f"{name} is counted in two ways: {ours!r} and {value!r}")

@@ -16,8 +16,8 @@ def counted(factor: int) -> Accounts:
     """Every account with a value of its own."""
     accounts = Accounts()
     for place, (name, value) in enumerate(vars(accounts).items()):
-        if isinstance(value, int):
-            setattr(accounts, name, factor * (place + 1))
+        if isinstance(value, int | float):
+            setattr(accounts, name, type(value)(factor * (place + 1)))
         elif hasattr(value, "observe"):
             for _ in range(factor):
                 value.observe(0.01 * (place + 1))
@@ -60,7 +60,7 @@ def test_the_whole_server_s_metrics_and_ledger() -> None:
     report = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=ServerReport)
     found = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(render_report(report).decode())
+        for family in text_string_to_metric_families(render_report(report, None).decode())
         for sample in family.samples
     }
     assert found["triolet_requests_live",] == 5
