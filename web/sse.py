@@ -14,7 +14,7 @@ import trio
 
 from ..protocol.events import Failed, Finished, StreamEvent
 from .chunks import KEEP_ALIVE, Chunks
-from .direct import WriteChunk
+from .direct import LastPiece, WriteChunk
 from .errors import error_of, unexpected
 
 Sink = Callable[[tuple[StreamEvent, ...]], bool]
@@ -48,11 +48,12 @@ async def event_stream(
             data = encode(events, chunks)
             if direct is not None:
                 data = direct.take_unwritten() + data
+            if events and isinstance(events[-1], Finished | Failed):
+                yield LastPiece(data)
+                return
             # With nothing to say it was silent, or the rest of a chunk is to follow: a comment does for both.
             if data or not events:
                 yield data or KEEP_ALIVE
-            if events and isinstance(events[-1], Finished | Failed):
-                return
             if direct is None:
                 events = await next_events(source, keep_alive)
                 continue
@@ -62,7 +63,7 @@ async def event_stream(
                 direct.wrote = False
                 events = await next_events(source, keep_alive, direct)
     except Exception as error:
-        yield chunks.failed(unexpected(error).body())
+        yield LastPiece(chunks.failed(unexpected(error).body()))
 
 
 class _Direct:
