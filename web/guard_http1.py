@@ -22,9 +22,8 @@ from hypercorn.protocol.h11 import (
     H11WSConnection,
 )
 from hypercorn.protocol.http_stream import HTTPStream
-from hypercorn.typing import ASGISendEvent, ConnectionState, H11SendableEvent
+from hypercorn.typing import ASGISendEvent, H11SendableEvent
 
-from .direct import WRITE_CHUNK, WriteChunk, Written
 from .guard_refusal import ConnectionRefused, error_answer
 from .guard_websocket import GuardedWebSocketStream
 
@@ -67,11 +66,6 @@ class GuardedHTTP1(H11Protocol):
         data, self._held = self._held + data, b""
         await self.send(RawData(data=data))
 
-    def _write_chunk(self, data: bytes) -> Written:
-        """As the connection does (web/direct.py), but never before the head."""
-        write: WriteChunk = self.connection_state[WRITE_CHUNK]
-        return "nothing" if self._held else write(data)
-
     async def _check_protocol(self, event: h11.Request) -> None:
         connection = self.connection
         assert isinstance(connection, h11.Connection)  # a WebSocket has no second request
@@ -87,14 +81,11 @@ class GuardedHTTP1(H11Protocol):
                 await self._refuse("The only expectation that this server meets is 100-continue.", 417)
 
     async def _create_stream(self, request: h11.Request) -> None:
-        state = self.connection_state
         kind: type[GuardedWebSocketStream | JoinedHTTPStream] = JoinedHTTPStream
         if _asks_for_websocket(request):
             assert isinstance(self.connection, h11.Connection)
             self.connection = H11WSConnection(self.connection)
             kind = GuardedWebSocketStream
-        elif WRITE_CHUNK in state:
-            state = ConnectionState({**state, WRITE_CHUNK: self._write_chunk})
         self.stream = kind(
             self.app,
             self.config,
@@ -113,7 +104,7 @@ class GuardedHTTP1(H11Protocol):
                 http_version=request.http_version.decode(),
                 method=request.method.decode("ascii").upper(),
                 raw_path=request.target,
-                state=state,
+                state=self.connection_state,
             )
         )
         if kind is JoinedHTTPStream:

@@ -42,7 +42,7 @@ async def event_stream(
 ) -> AsyncGenerator[bytes, None]:
     """`first` are the events already taken from `source`; `write` puts a chunk on the connection at once if it can."""
     direct = _Direct(chunks, write) if write is not None else None
-    events = first
+    events, begun = first, False
     try:
         while True:
             data = encode(events, chunks)
@@ -54,7 +54,8 @@ async def event_stream(
             # With nothing to say it was silent, or the rest of a chunk is to follow: a comment does for both.
             if data or not events:
                 yield data or KEEP_ALIVE
-            if direct is None:
+                begun = True
+            if direct is None or not begun:  # the head leaves with the first piece that is yielded
                 events = await next_events(source, keep_alive)
                 continue
             direct.wrote = direct.wants_attention = False
