@@ -6,7 +6,8 @@ remembers its generation, and the exchange, which is around both, ends it. After
 
 A plain request to a route of `Application.generation_route` is checked and answered by the same functions, but past
 Quart's routing, contexts and signals, which cost twice what the handler does (`GenerationConnection._answer`). An error
-is answered by Quart itself, and so is every request that is odd in any way (`_is_plain`).
+is answered by Quart itself, and so is every request that is odd in any way (`_is_plain`). So hooks and handlers look at
+`current_exchange()`, never at Quart's `request`.
 """
 
 from collections.abc import AsyncIterable, Awaitable, Callable
