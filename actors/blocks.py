@@ -170,7 +170,8 @@ class BlockPool:
         """
         self._check_sizes()
         recount = Counter(chain.from_iterable(tables))
-        if dict.__ne__(recount, self._owned):  # a Counter compares in Python, and costs as much as a small plan
+        # A Counter compares in Python, and costs as much as a small plan.
+        if dict.__ne__(recount, self._owned):  # pyright: ignore  # the method of no dict in particular
             wrong = sorted(block for block in recount | self._owned if recount[block] != self._owned.get(block, 0))
             raise LedgerError(f"references of KV blocks {wrong[:8]} differ from the block tables")
 
