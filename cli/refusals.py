@@ -97,8 +97,6 @@ def refuse_certificate(settings: ServeSettings) -> None:
         load_context(settings.ssl_certfile, settings.ssl_keyfile)
     except CertificateError as error:
         raise Refusal(f"--ssl-certfile: {error}") from error
-
-
 def refuse_missing_packages(settings: ServeSettings) -> None:
     """Refuse an option whose packages are not installed."""
     if settings.otlp_endpoint is not None and not installed():

@@ -214,5 +214,7 @@ async def test_the_actor_ends_with_its_channel(
     send, inbox = trio.open_memory_channel[ToDetokenizer](2)
     send.send_nowait(OpenChoice(request=generate(), index=0, prompt=(5,)))
     send.close()
-    await run_detokenizer(inbox, tokenizer=text_tokenizer, gateway=other.gateway, scheduler=other.to_scheduler.clone())
+    await run_detokenizer(
+        inbox, tokenizer=text_tokenizer, gateway=other.gateway, scheduler=other.to_scheduler.clone()
+    )
     assert await outbox.drain() == (Started(id="r1", model="tiny", prompt_tokens=0),)
