@@ -68,6 +68,7 @@ class Gateway:
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
         self._unflushed: list[Outbox] = []
+        self._gaps: dict[float, int] = {}  # between the tokens of this step and their last ones
         self._recent = RecentRequests()
         self._on_end = on_end  # hears of every request once, when it has ended
 
@@ -205,7 +206,8 @@ class Gateway:
                 now = trio.current_time()
             times, index = live.last_token_at, event.index
             if (last := times.get(index)) is not None:
-                self.accounts.between_tokens.observe((now - last) / tokens)
+                gap = (now - last) / tokens  # the same for nearly all streams of a step
+                self._gaps[gap] = self._gaps.get(gap, 0) + 1
             elif live.first_token_at is None:
                 live.first_token_at = now
                 self.accounts.first_token.observe(now - live.request.arrival_time)
@@ -224,6 +226,9 @@ class Gateway:
 
     def flush(self) -> None:
         """Whoever reports must call this when it has said all of one step: readers that left a sink are served now."""
+        for gap, times in self._gaps.items():
+            self.accounts.between_tokens.observe(gap, times)
+        self._gaps.clear()
         outboxes, self._unflushed = self._unflushed, []
         for outbox in outboxes:
             outbox.flush()

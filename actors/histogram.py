@@ -19,9 +19,9 @@ class Histogram:
     def count(self) -> int:
         return sum(self.counts)
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
 
     def figures(self) -> HistogramFigures:
         return HistogramFigures(tuple(self.counts), self.sum)

@@ -72,7 +72,7 @@ class LiveTable:
             del self.requests[live.id]
             self.timers.forget(live.id)
         if not self.requests:
-            self.pool.audit(())  # nobody is left, so nothing may be owned
+            self.pool.audit_changes(())  # nobody is left, so nothing may be owned
 
     def finish_all(self, live: LiveRequest) -> None:
         for sequence in tuple(live.choices.values()):

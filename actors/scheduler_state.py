@@ -160,8 +160,8 @@ class SchedulerState:
         return texts
 
     def check(self) -> None:
-        """Recount the KV blocks; raises LedgerError, which stops the engine."""
-        self.table.pool.check(self.table.tables())
+        """Count the KV blocks; raises LedgerError, which stops the engine."""
+        self.table.pool.check_step(self.table.tables())
 
     def explain(self, id: str) -> dict[int, str]:
         """Where each unfinished choice of a request is, or the predicate that keeps it waiting."""

@@ -4,7 +4,6 @@ Its settings come over the link, its sockets as descriptors. It lives as long as
 service manager sends to the whole group are for the scheduler's process, which says when to drain.
 """
 
-import gc
 import logging
 import signal
 import socket
@@ -16,7 +15,7 @@ import trio
 from ..actors.front import DECODER, FrontLink, SchedulerLost, run_front
 from ..actors.link import Link
 from ..protocol.fronts import OpenFront
-from .process import EXIT_MARGIN, exit_after, log_to_stderr
+from .process import EXIT_MARGIN, exit_after, keep_what_is_there, log_to_stderr
 from .serving import Serving, certificates_of, serve_engine
 
 log = logging.getLogger("triolet.fronts")
@@ -51,6 +50,7 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
             )
         )
         front.say_ready(tuple(serving.urls))
+        keep_what_is_there()
 
 
 async def _run(link: int, listening: list[int]) -> None:
@@ -61,7 +61,6 @@ async def _run(link: int, listening: list[int]) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    gc.freeze()  # what the imports made stays
     log_to_stderr()
     link, *listening = map(int, sys.argv[1:])
     try:

@@ -5,6 +5,7 @@ Either way the process has left a known time later, whatever hangs.
 """
 
 import errno
+import gc
 import logging
 import os
 import signal
@@ -24,6 +25,8 @@ from .refusals import Refusal
 # Cancelling, closing sockets and ending the worker take well under a second; beyond this something hangs for good.
 EXIT_MARGIN: Final = 10.0
 
+GARBAGE: Final = 10_000  # a few megabytes at most
+
 _Error = TypeVar("_Error", bound=BaseException)
 
 
@@ -31,6 +34,16 @@ def log_to_stderr() -> None:
     """A line per request of ours; of libraries only warnings."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("triolet").setLevel(logging.INFO)
+
+
+def keep_what_is_there() -> None:
+    """Code, tokenizer and web framework stay: nobody shall look through them for garbage while streams wait.
+
+    What requests make dies with its last reference but for a few cycles each, which a search in every GARBAGE new
+    objects is enough for.
+    """
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def exit_after(seconds: float) -> None:

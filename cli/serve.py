@@ -37,7 +37,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
 
 
 def _serve(settings: ServeSettings, worker: WorkerProcess | None) -> None:
-    from .process import log_to_stderr, run_or_refuse
+    from .process import keep_what_is_there, log_to_stderr, run_or_refuse
     from .report import LoadDisplay, report_addresses, report_model, standard_error
 
     log_to_stderr()
@@ -52,6 +52,7 @@ def _serve(settings: ServeSettings, worker: WorkerProcess | None) -> None:
         def show_addresses(urls: list[str]) -> None:
             report_addresses(report, urls, settings)
             click.echo(f"Triolet is ready at {urls[0]}")
+            keep_what_is_there()
 
         run_or_refuse(
             partial(

@@ -5,11 +5,12 @@ the engine. Serve the application with web/server.py, which guards what Quart an
 """
 
 import re
-import secrets
+from itertools import count
 from typing import TYPE_CHECKING
 
 from quart_trio.wrappers import TrioResponse as Response
 
+from ..actors.gateway import process_name
 from . import (
     auth,
     chat_completions,
@@ -55,12 +56,13 @@ def create_app(engine: "Engine") -> Application:
 
 def _name_requests(app: Application) -> None:
     """`X-Request-Id`: the client's, or one of ours, in every response, errors included."""
+    process, numbers = process_name(), count(1)
 
     @app.before_request
     async def name() -> None:
         exchange = current_exchange()
         given = exchange.headers.get("X-Request-Id", "")
-        exchange.request_id = given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+        exchange.request_id = given if REQUEST_ID.fullmatch(given) else f"req-{process}-{next(numbers):x}"
 
     @app.after_request
     async def echo(response: Response) -> Response:

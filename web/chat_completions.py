@@ -15,7 +15,7 @@ DECODER = msgspec.json.Decoder(ChatBody)
 def register(app: Application) -> None:
     engine = app.engine
 
-    @app.post("/v1/chat/completions")
+    @app.generation_route("/v1/chat/completions")
     async def chat_completions() -> Response:
         body = await read_body(DECODER)
         request = generate_from_chat(body, served(engine), origin_of(engine, current_exchange()))

@@ -15,7 +15,7 @@ DECODER = msgspec.json.Decoder(CompletionBody)
 def register(app: Application) -> None:
     engine = app.engine
 
-    @app.post("/v1/completions")
+    @app.generation_route("/v1/completions")
     async def completions() -> Response:
         body = await read_body(DECODER)
         request = generate_from_completion(body, served(engine), origin_of(engine, current_exchange()))

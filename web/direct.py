@@ -10,6 +10,12 @@ from typing import Any, Final, Literal
 
 WRITE_CHUNK: Final = "triolet.write_chunk"
 Written = Literal["all", "part", "nothing"]
+
+
+class LastPiece(bytes):
+    """A piece of a body that nothing follows: it leaves with the body's end, in one write."""
+
+
 WriteChunk = Callable[[bytes], Written]
 
 

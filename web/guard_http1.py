@@ -3,15 +3,26 @@
 Refused and closed: Content-Length together with Transfer-Encoding (request smuggling), a target that is not a path (a
 proxy request could pass for a local one), an expectation that nobody will meet. `Upgrade: h2c` is ignored, as RFC 9113
 allows; HTTP/2 with prior knowledge still works. Every refusal has the JSON error body of the API.
+
+The head of a response leaves with the first piece of its body, and the last piece with the body's end: a short answer
+is one write, where hypercorn makes three or four, each with a turn of the event loop.
 """
 
 from itertools import chain
 from typing import NoReturn
 
 import h11
-from hypercorn.events import Closed
-from hypercorn.protocol.events import Request
-from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol, H11WSConnection
+from hypercorn.events import Closed, RawData
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.events import Request, StreamClosed
+from hypercorn.protocol.h11 import (
+    STREAM_ID,
+    H2ProtocolAssumedError,
+    H11Protocol,
+    H11WSConnection,
+)
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.typing import ASGISendEvent, H11SendableEvent
 
 from .guard_refusal import ConnectionRefused, error_answer
 from .guard_websocket import GuardedWebSocketStream
@@ -19,7 +30,42 @@ from .guard_websocket import GuardedWebSocketStream
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 
+class JoinedHTTPStream(HTTPStream):
+    """Knows whether the piece of a body that it sends is the last one."""
+
+    sends_last = False
+
+    async def app_send(self, message: ASGISendEvent | None) -> None:
+        if message is not None and message["type"] == "http.response.body":
+            self.sends_last = not message.get("more_body", False)
+        await super().app_send(message)
+
+
 class GuardedHTTP1(H11Protocol):
+    _held = b""  # of the response in progress: leaves with what follows
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        if isinstance(event, StreamClosed) and self._held:  # the application gave up
+            await self._write(b"")
+        await super().stream_send(event)
+
+    async def _send_h11_event(self, event: H11SendableEvent) -> None:
+        try:
+            data = self.connection.send(event)
+        except h11.LocalProtocolError:
+            if self.connection.their_state != h11.ERROR:
+                raise
+            return
+        last = isinstance(self.stream, JoinedHTTPStream) and self.stream.sends_last
+        if isinstance(event, h11.Response) or (last and isinstance(event, h11.Data)):
+            self._held += data
+        else:
+            await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        data, self._held = self._held + data, b""
+        await self.send(RawData(data=data))
+
     async def _check_protocol(self, event: h11.Request) -> None:
         connection = self.connection
         assert isinstance(connection, h11.Connection)  # a WebSocket has no second request
@@ -35,12 +81,12 @@ class GuardedHTTP1(H11Protocol):
                 await self._refuse("The only expectation that this server meets is 100-continue.", 417)
 
     async def _create_stream(self, request: h11.Request) -> None:
-        if not _asks_for_websocket(request):
-            await super()._create_stream(request)
-            return
-        assert isinstance(self.connection, h11.Connection)
-        self.connection = H11WSConnection(self.connection)
-        self.stream = GuardedWebSocketStream(
+        kind: type[GuardedWebSocketStream | JoinedHTTPStream] = JoinedHTTPStream
+        if _asks_for_websocket(request):
+            assert isinstance(self.connection, h11.Connection)
+            self.connection = H11WSConnection(self.connection)
+            kind = GuardedWebSocketStream
+        self.stream = kind(
             self.app,
             self.config,
             self.context,
@@ -56,11 +102,14 @@ class GuardedHTTP1(H11Protocol):
                 stream_id=STREAM_ID,
                 headers=list(request.headers),
                 http_version=request.http_version.decode(),
-                method="GET",
+                method=request.method.decode("ascii").upper(),
                 raw_path=request.target,
                 state=self.connection_state,
             )
         )
+        if kind is JoinedHTTPStream:
+            self.keep_alive_requests += 1
+            await self.context.mark_request()
 
     async def _send_error_response(self, status_code: int, reason: str | None = None) -> None:
         headers, body = error_answer(status_code, reason)

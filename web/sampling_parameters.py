@@ -1,6 +1,6 @@
 """The sampling fields of a body, resolved against the model's own defaults (generation_config.json)."""
 
-import secrets
+import random
 
 from ..protocol.errors import ApiError
 from ..protocol.openai_requests import GenerateBody
@@ -39,7 +39,7 @@ def _default(value: float | None, ready: Ready, name: str, neutral: float) -> fl
 
 def _seed(seed: int | None) -> int:
     if seed is None:
-        return secrets.randbits(64)
+        return random.getrandbits(64)
     if not 0 <= seed < 2**64:
         raise ApiError("invalid_value", "seed must be between 0 and 2**64 - 1.", param="seed")
     return seed

@@ -14,7 +14,7 @@ import trio
 
 from ..protocol.events import Failed, Finished, StreamEvent
 from .chunks import KEEP_ALIVE, Chunks
-from .direct import WriteChunk
+from .direct import LastPiece, WriteChunk
 from .errors import error_of, unexpected
 
 Sink = Callable[[tuple[StreamEvent, ...]], bool]
@@ -42,18 +42,20 @@ async def event_stream(
 ) -> AsyncGenerator[bytes, None]:
     """`first` are the events already taken from `source`; `write` puts a chunk on the connection at once if it can."""
     direct = _Direct(chunks, write) if write is not None else None
-    events = first
+    events, begun = first, False
     try:
         while True:
             data = encode(events, chunks)
             if direct is not None:
                 data = direct.take_unwritten() + data
+            if events and isinstance(events[-1], Finished | Failed):
+                yield LastPiece(data)
+                return
             # With nothing to say it was silent, or the rest of a chunk is to follow: a comment does for both.
             if data or not events:
                 yield data or KEEP_ALIVE
-            if events and isinstance(events[-1], Finished | Failed):
-                return
-            if direct is None:
+                begun = True
+            if direct is None or not begun:  # the head leaves with the first piece that is yielded
                 events = await next_events(source, keep_alive)
                 continue
             direct.wrote = direct.wants_attention = False
@@ -62,7 +64,7 @@ async def event_stream(
                 direct.wrote = False
                 events = await next_events(source, keep_alive, direct)
     except Exception as error:
-        yield chunks.failed(unexpected(error).body())
+        yield LastPiece(chunks.failed(unexpected(error).body()))
 
 
 class _Direct:

@@ -1,13 +1,13 @@
 """BlockPool: nobody else owns a block, and the ledger notices when it does not balance."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from triolet.actors.blocks import BlockPool, LedgerError, blocks_for
+from triolet.actors.blocks import RECOUNTED, BlockPool, LedgerError, blocks_for
 from triolet.actors.prefix_keys import PrefixKeys
 
 Namespace = tuple[str, str, str, str]  # tenant, adapter, cache salt, determinism
@@ -132,6 +132,61 @@ def test_the_recount_notices_what_the_tables_do_not_say(tables: list[list[int]])
         pool.check(tables)
 
 
+def test_a_large_ledger_is_recounted_within_a_few_steps_and_a_lost_block_noticed_at_once() -> None:
+    pool = BlockPool(4 * RECOUNTED)
+    table = pool.take(3 * RECOUNTED)
+    pool.check_step([table])
+    for _ in range(3):
+        pool.check_step([table[1:]])
+    with pytest.raises(LedgerError):
+        pool.check_step([table[1:]])
+    pool._free.popitem()
+    with pytest.raises(LedgerError):
+        pool.check_step([table])
+
+
+def _in_two_places(pool: BlockPool, block: int) -> None:
+    pool._free.popitem()
+    pool._free[block] = None
+
+
+def _renamed(pool: BlockPool, block: int) -> None:
+    pool._by_key[b"other"] = pool._by_key.pop(pool._key_of[block])
+
+
+def _nameless(pool: BlockPool, block: int) -> None:
+    del pool._by_key[pool._key_of.pop(block)]
+
+
+def _out_of_range(pool: BlockPool, block: int) -> None:
+    del pool._cached[block]
+    pool._cached[99] = None
+
+
+@pytest.mark.parametrize("fault", [_in_two_places, _renamed, _nameless, _out_of_range])
+def test_both_audits_notice_a_fault_in_what_was_touched(fault: Callable[[BlockPool, int], None]) -> None:
+    for audit in (BlockPool.audit, BlockPool.audit_changes):
+        pool = BlockPool(8)
+        blocks = pool.take(2)
+        pool.publish(blocks[0], b"x")
+        pool.release(blocks)
+        fault(pool, blocks[0])
+        with pytest.raises(LedgerError):
+            audit(pool, ())
+
+
+def test_an_audit_of_changes_looks_at_no_other_block() -> None:
+    pool = BlockPool(8)
+    blocks = pool.take(2)
+    pool.publish(blocks[0], b"x")
+    pool.release(blocks)
+    pool.audit_changes(())
+    _nameless(pool, blocks[0])
+    pool.audit_changes(())
+    with pytest.raises(LedgerError):
+        pool.audit(())
+
+
 def tokens(number: int) -> tuple[int, ...]:
     return tuple(range(number, number + 64))
 
@@ -209,6 +264,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def the_ledger_balances(self) -> None:
         if hasattr(self, "pool"):
+            self.pool.audit_changes(self.tables)
             self.pool.audit(self.tables)
 
 

@@ -17,7 +17,7 @@ def counted(factor: int) -> Accounts:
     accounts = Accounts()
     for place, (name, value) in enumerate(vars(accounts).items()):
         if isinstance(value, int | float):
-            setattr(accounts, name, factor * (place + 1))
+            setattr(accounts, name, type(value)(factor * (place + 1)))
         elif hasattr(value, "observe"):
             for _ in range(factor):
                 value.observe(0.01 * (place + 1))

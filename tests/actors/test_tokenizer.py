@@ -139,6 +139,42 @@ async def test_a_text_on_which_the_library_fails_ends_its_own_request_alone(
         nursery.cancel_scope.cancel()
 
 
+class Watched(TextTokenizer):
+    """The real one, which notes in which thread it works."""
+
+    def __init__(self, real: TextTokenizer) -> None:
+        super().__init__(real.tokenizer, real.template)
+        self.own_thread: list[bool] = []
+
+    def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
+        self.own_thread.append(threading.current_thread() is not threading.main_thread())
+        return super().encode(prompt, context_length=context_length, vocab_size=vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "own_thread"),
+    [
+        ([TextPrompt(text="the fox")], False),
+        ([TokenPrompt(token_ids=(5,) * 1000)], False),
+        ([ChatPrompt(messages=(ChatMessage(role="user", content="the fox"),))], False),
+        ([TextPrompt(text="a" * 200)], True),
+        ([ChatPrompt(messages=(ChatMessage(role="user", content="a" * 200),))], True),
+        ([TextPrompt(text="the fox"), TextPrompt(text="a" * 200)], True),
+    ],
+)
+async def test_only_what_is_shorter_than_a_hop_does_without_the_thread(
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+    prompts: list[Prompt],
+    own_thread: bool,
+) -> None:
+    watched = Watched(text_tokenizer)
+    requests = [generate(str(number), prompts=(prompt,)) for number, prompt in enumerate(prompts)]
+    await TokenizerLane(watched, make_ready()).prepare(requests)
+    assert watched.own_thread == [own_thread] * len(prompts)
+
+
 class Held(TextTokenizer):
     """The real one, which decodes once it is let."""
 
@@ -163,7 +199,7 @@ async def test_direct_calls_wait_in_a_bounded_line_and_requests_pass_it(
         order.append("direct")
 
     async def prepare() -> None:
-        await lane.prepare([generate()])
+        await lane.prepare([generate(prompts=(TextPrompt(text="a" * 200),))])  # too long to do without the thread
         order.append("request")
 
     try:

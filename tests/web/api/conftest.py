@@ -72,6 +72,7 @@ class ScriptedEngine:
         to_tokenizer, self._from_web = trio.open_memory_channel[ToTokenizer](16)
         to_scheduler, self._from_gateway = trio.open_memory_channel[ToScheduler](1000)
         self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler)
+        self.viewer = None  # no live views: they show the actors, which are not here
         self._http_errors = self.gateway.accounts.http_errors
 
     async def run(self) -> None:
