@@ -31,7 +31,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
-from .direct import WRITE_CHUNK, Written
+from .direct import WRITE_CHUNK, WRITER, DirectWriter, Written
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
 from .guard_refusal import ConnectionRefused
@@ -122,6 +122,7 @@ class Connection:
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self.write_chunk
+        self._state[WRITER] = DirectWriter(self.write_now, self.finish)
         client, server = self._addresses()
         secure = self._tls is not None
         return GuardedHTTP1(
@@ -207,7 +208,7 @@ class Connection:
         try:
             await self._protocol.handle(event)
         except H2ProtocolAssumedError as assumed:
-            del self._state[WRITE_CHUNK]
+            del self._state[WRITE_CHUNK], self._state[WRITER]
             self._protocol = self._http2()
             await self._protocol.initiate()
             await self._protocol.handle(RawData(assumed.data))
@@ -233,14 +234,17 @@ class Connection:
             self._end()
 
     def write_chunk(self, data: bytes) -> Written:
-        """A chunk of the response body in progress, outside any task: written if the client keeps up.
+        """A chunk of the response body in progress. HTTP/1.1 only."""
+        return self.write_now(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def write_now(self, framed: bytes) -> Written:
+        """Whole frames of the answer in progress, outside any task: written if the client keeps up.
 
         `part`: the kernel took the beginning, the next send begins with the rest; it must follow soon. `nothing`: the
-        caller must send it in the ordinary way. HTTP/1.1 only.
+        caller must send it in the ordinary way. HTTP/1.1 and its WebSockets only.
         """
         if self._rest or self._closing or self._ending or self._sending:
             return "nothing"
-        framed = b"%x\r\n%b\r\n" % (len(data), data)
         if self._tls is not None:
             framed = self._tls.encrypt(framed)
         try:
@@ -253,6 +257,12 @@ class Connection:
             return "all"
         self._rest = framed[sent:]
         return "part"
+
+    async def finish(self) -> None:
+        """Sends the rest of what `write_now` wrote in part."""
+        if self._rest:
+            await self._send_all(b"")
+        await trio.lowlevel.checkpoint()
 
     async def _send(self, data: bytes) -> None:
         if self._tls is not None:

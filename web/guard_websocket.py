@@ -6,6 +6,9 @@
   hypercorn would go on collecting the message.
 - A handshake that the application refuses ends its HTTP/1.1 connection, and says so: it has become a WebSocket's, and a
   further request on it would get no answer.
+
+The application finds a `DirectWriter` in its scope (web/direct.py): messages written there are frames beside wsproto's,
+which holds no state between two messages of a server. Once a closing frame was sent it takes nothing more.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,15 +16,19 @@ from dataclasses import replace
 
 from hypercorn.protocol.events import Body, Data, EndBody, Event, Request, Response, StreamClosed
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, FrameTooLargeError, WSStream
+from hypercorn.typing import ConnectionState as ConnectionValues
 from hypercorn.typing import WebsocketResponseBodyEvent
 from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
 
+from .direct import FRAME_WRITER, WRITER, DirectWriter, Written, text_frame
 from .guard_refusal import error_answer
 
 
 class GuardedWebSocketStream(WSStream):
+    _write: Callable[[bytes], Written]  # of the connection
+
     async def handle(self, event: Event) -> None:
         if self.closed:
             return
@@ -38,6 +45,11 @@ class GuardedWebSocketStream(WSStream):
                 await self._refuse(f"The header {name.decode('ascii')} must be ASCII.")
                 return
         headers = [header for header in request.headers if header[0] != b"sec-websocket-extensions"]
+        writer: DirectWriter | None = request.state.get(WRITER)
+        if writer is not None:
+            self._write = writer.write
+            own = DirectWriter(self.write_text, writer.finish)
+            request = replace(request, state=ConnectionValues({**request.state, FRAME_WRITER: own}))
         await super().handle(replace(request, headers=headers))
         if self.closed:  # hypercorn has answered an invalid handshake and would leave the socket open
             await self.send(StreamClosed(stream_id=self.stream_id))
@@ -47,6 +59,12 @@ class GuardedWebSocketStream(WSStream):
         await self._send_error_response(400, reason)
         await self._tell({"type": "websocket.disconnect", "code": CloseReason.PROTOCOL_ERROR.value, "reason": None})
         await self.send(StreamClosed(stream_id=self.stream_id))
+
+    def write_text(self, text: bytes) -> Written:
+        """A message, outside any task."""
+        if self.connection.state is not ConnectionState.OPEN:
+            return "nothing"
+        return self._write(text_frame(text))
 
     async def _handle_events(self) -> None:
         for event in self.connection.events():
