@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 WRITER: Final = "triolet.writer"  # of bytes: for the WebSocket on the connection
+KEEP_PINGING: Final = "triolet.keep_pinging"  # takes a WebSocket's ping (web/pings.py)
 WRITE_CHUNK: Final = "triolet.write_chunk"
 FRAME_WRITER: Final = "triolet.frame_writer"
 Written = Literal["all", "part", "nothing"]

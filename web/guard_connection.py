@@ -9,8 +9,8 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
   hypercorn itself sends at the end of every response. The keep-alive time is the deadline of the connection's scope.
 - TLS (web/tls_session.py) is a change of bytes between the socket and the protocol: it is spoken from the first byte,
   the handshake has HANDSHAKE_SECONDS, and what was encrypted is sent in that order or the connection ends.
-- A client that closes its side (half-close too) is gone: its handlers are cancelled. `blocked` tells the server that
-  the reader is not reading, so that it looks for the hang-up by other means.
+- A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
+  web/hangups.py looks for the hang-up by other means.
 """
 
 import logging
@@ -31,10 +31,12 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
-from .direct import WRITE_CHUNK, WRITER, DirectWriter, Written
+from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter, Written
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
 from .guard_refusal import ConnectionRefused
+from .hangups import Hangups
+from .pings import Ping, Pings
 from .tls_context import Certificates
 from .tls_session import TlsSession
 
@@ -54,10 +56,14 @@ class Connection:
         state: ConnectionState,
         stream: trio.SocketStream,
         send_timeout: float,
+        hangups: Hangups,
+        pings: Pings,
         certificates: Certificates | None = None,
     ) -> None:
-        self.blocked = False
         self.stream = stream
+        self._hangups = hangups
+        self._pings = pings
+        self._ping: Ping | None = None
         self._app = app
         self._config = config
         self._context = context
@@ -91,7 +97,19 @@ class Connection:
             log.error("connection closed after an error: %s", _one_line(failures))
         finally:
             self._file = -1
+            self._hangups.unblock(self)
+            if self._ping is not None:
+                self._pings.leave(self._ping)
             await trio.aclose_forcefully(self.stream)
+
+    def fileno(self) -> int:
+        """Of the socket; negative once it is closed."""
+        return self._file
+
+    def keep_pinging(self, ping: Ping) -> None:
+        """Call `ping` now and then, as long as the connection is open."""
+        self._ping = ping
+        self._pings.join(ping)
 
     def abort(self) -> None:
         """Ends the connection now, also a send that is waiting for the client."""
@@ -123,6 +141,7 @@ class Connection:
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self.write_chunk
         self._state[WRITER] = DirectWriter(self.write_now, self.finish)
+        self._state[KEEP_PINGING] = self.keep_pinging
         client, server = self._addresses()
         secure = self._tls is not None
         return GuardedHTTP1(
@@ -181,13 +200,13 @@ class Connection:
                 break
             if self._closing:
                 continue
-            self.blocked = True
+            self._hangups.block(self)
             try:
                 await self._feed(RawData(data))
             except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
                 log.info("connection refused: %s", refused)
-            self.blocked = False
-        self.blocked = True
+            self._hangups.unblock(self)
+        self._hangups.block(self)
         await self._protocol.handle(Closed())
 
     async def _receive(self) -> bytes:
@@ -208,7 +227,8 @@ class Connection:
         try:
             await self._protocol.handle(event)
         except H2ProtocolAssumedError as assumed:
-            del self._state[WRITE_CHUNK], self._state[WRITER]
+            for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING):
+                del self._state[http1]
             self._protocol = self._http2()
             await self._protocol.initiate()
             await self._protocol.handle(RawData(assumed.data))

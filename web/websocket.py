@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; then it is not reading, and is closed
 AUTH_SECONDS = 10.0  # for the `auth` frame
 LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
-DRAIN_POLL_SECONDS = 0.5
 
 NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1000, 1001, 1003, 1008  # RFC 6455, 7.4.1
 
@@ -72,25 +71,33 @@ class Socket:
         self._running: dict[str, str] = {}  # the client's name -> the server's id
         self._unsent = 0  # requests whose last frame was not sent yet: those running and those just ended
         self._code = NORMAL
+        self._scope = trio.CancelScope()
         self._outgoing: Outgoing  # of `run`
 
     async def run(self) -> int:
         """Until the client leaves (the handler is cancelled) or does what closes the socket: returns the close code."""
+        on_refusal = self._engine.gateway.on_refusal
+        on_refusal.add(self._leave_when_draining)
+        self._leave_when_draining()
         try:
-            async with trio.open_nursery() as nursery:
-                self._outgoing = Outgoing(nursery, websocket.send, frame_writer(websocket.scope))
-                nursery.start_soon(self._leave_when_draining, nursery.cancel_scope)
-                try:
-                    await self._read(nursery)
-                except CloseSocket as close:
-                    self._code = close.code
-                    with trio.move_on_after(LAST_WORDS_SECONDS):
-                        await self._outgoing.flush()
-                nursery.cancel_scope.cancel()
+            with self._scope:
+                await self._converse()
         finally:
+            on_refusal.discard(self._leave_when_draining)
             for id in self._running.values():
                 self._engine.gateway.cancel(id)
         return self._code
+
+    async def _converse(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._outgoing = Outgoing(nursery, websocket.send, frame_writer(websocket.scope))
+            try:
+                await self._read(nursery)
+            except CloseSocket as close:
+                self._code = close.code
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await self._outgoing.flush()
+            nursery.cancel_scope.cancel()
 
     async def _read(self, nursery: trio.Nursery) -> None:
         if self._tenant is None:
@@ -185,13 +192,13 @@ class Socket:
             if unsent is not None:
                 await unsent.wait()
         self._unsent -= 1
+        self._leave_when_draining()
 
-    async def _leave_when_draining(self, scope: trio.CancelScope) -> None:
+    def _leave_when_draining(self) -> None:
         """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
-        while self._unsent or self._engine.health().status != "draining":  # noqa: ASYNC110  # the engine has no such event
-            await trio.sleep(DRAIN_POLL_SECONDS)
-        self._code = GOING_AWAY
-        scope.cancel()
+        if self._engine.gateway.refuses_new and not self._unsent:
+            self._code = GOING_AWAY
+            self._scope.cancel()
 
     def _say(self, frame: bytes) -> None:
         if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
