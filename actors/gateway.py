@@ -64,6 +64,7 @@ class Gateway:
         self._live: dict[str, StreamRecord] = {}
         self._tenants: dict[str, int] = {}  # live requests
         self._refusal: tuple[ErrorCode, str] | None = None
+        self.on_refusal: set[Callable[[], None]] = set()  # told when nothing new is accepted any more
         self._process = process or process_name()
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
@@ -137,6 +138,13 @@ class Gateway:
     def refuse_new(self, code: ErrorCode, message: str) -> None:
         """From now on every new request is answered with this error; those accepted go on."""
         self._refusal = (code, message)
+        for tell in tuple(self.on_refusal):
+            tell()
+
+    @property
+    def refuses_new(self) -> bool:
+        """Nothing new is accepted any more: the server drains."""
+        return self._refusal is not None
 
     def _refusal_of_all(self) -> tuple[ErrorCode, str] | None:
         if self._refusal is None and self._worker is not None and self._worker.state == "failed":

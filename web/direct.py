@@ -1,14 +1,17 @@
-"""Chunks of a streamed body written straight to the connection, past the layers between a handler and its socket.
+"""A streamed body written straight to the connection, past the layers between a handler and its socket.
 
-A token's way through Quart, hypercorn and h11 costs five times what writing it does, and two turns of the event loop. A
-connection that speaks HTTP/1.1 offers `write_chunk` in its ASGI state; head and end of the response, and whatever the
-kernel does not take at once, go the ordinary way.
+A token's way through Quart, hypercorn and h11 or wsproto costs five times what writing it does, and two turns of the
+event loop. A connection that speaks HTTP/1.1 offers `write_chunk` in its ASGI state, a WebSocket a `DirectWriter`; head
+and end of the response, and whatever the kernel does not take at once, go the ordinary way.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
+WRITER: Final = "triolet.writer"  # of bytes: for the WebSocket on the connection
+KEEP_PINGING: Final = "triolet.keep_pinging"  # takes a WebSocket's ping (web/pings.py)
 WRITE_CHUNK: Final = "triolet.write_chunk"
+FRAME_WRITER: Final = "triolet.frame_writer"
 Written = Literal["all", "part", "nothing"]
 
 
@@ -19,7 +22,37 @@ class LastPiece(bytes):
 WriteChunk = Callable[[bytes], Written]
 
 
+class DirectWriter(NamedTuple):
+    """`write`, outside any task: whole frames, or on a WebSocket the text of whole messages.
+
+    `part`: the kernel took the beginning, and the rest goes before anything else; `finish`, soon, sends it.
+    `nothing`: the caller must send it in the ordinary way.
+    """
+
+    write: Callable[[bytes], Written]
+    finish: Callable[[], Awaitable[None]]
+
+
 def chunk_writer(scope: Mapping[str, Any]) -> WriteChunk | None:  # Any: ASGI scopes hold everything
     """Of the connection that a request came on; None where the server offers none, or the body is not chunked."""
     write: WriteChunk | None = scope.get("state", {}).get(WRITE_CHUNK)
     return write if scope.get("http_version") == "1.1" and scope.get("method") != "HEAD" else None
+
+
+def frame_writer(scope: Mapping[str, Any]) -> DirectWriter | None:  # Any: as above
+    """Of the WebSocket with this scope; None where the server offers none."""
+    writer: DirectWriter | None = scope.get("state", {}).get(FRAME_WRITER)
+    return writer
+
+
+def text_frame(payload: bytes) -> bytes:
+    """A whole message from a server (RFC 6455, 5.2): final, text, without a mask."""
+    length = len(payload)
+    if length < 126:
+        return b"%b%b" % (_SHORT[length], payload)
+    if length < 1 << 16:
+        return b"\x81\x7e%b%b" % (length.to_bytes(2, "big"), payload)
+    return b"\x81\x7f%b%b" % (length.to_bytes(8, "big"), payload)
+
+
+_SHORT: Final = tuple(bytes((0x81, length)) for length in range(126))

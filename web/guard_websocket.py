@@ -6,22 +6,33 @@
   hypercorn would go on collecting the message.
 - A handshake that the application refuses ends its HTTP/1.1 connection, and says so: it has become a WebSocket's, and a
   further request on it would get no answer.
+
+The application finds a `DirectWriter` in its scope (web/direct.py): messages written there are frames beside wsproto's,
+which holds no state between two messages of a server. Once a closing frame was sent it takes nothing more. Pings go the
+same way, all sockets' from one task (web/pings.py).
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Final
 
 from hypercorn.protocol.events import Body, Data, EndBody, Event, Request, Response, StreamClosed
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, FrameTooLargeError, WSStream
+from hypercorn.typing import ConnectionState as ConnectionValues
 from hypercorn.typing import WebsocketResponseBodyEvent
 from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
 
+from .direct import FRAME_WRITER, KEEP_PINGING, WRITER, DirectWriter, Written, text_frame
 from .guard_refusal import error_answer
+
+PING: Final = b"\x89\x00"  # without a payload, as hypercorn's
 
 
 class GuardedWebSocketStream(WSStream):
+    _writer: DirectWriter  # of the connection
+
     async def handle(self, event: Event) -> None:
         if self.closed:
             return
@@ -38,6 +49,11 @@ class GuardedWebSocketStream(WSStream):
                 await self._refuse(f"The header {name.decode('ascii')} must be ASCII.")
                 return
         headers = [header for header in request.headers if header[0] != b"sec-websocket-extensions"]
+        writer: DirectWriter | None = request.state.get(WRITER)
+        if writer is not None:
+            self._writer = writer
+            own = DirectWriter(self.write_text, writer.finish)
+            request = replace(request, state=ConnectionValues({**request.state, FRAME_WRITER: own}))
         await super().handle(replace(request, headers=headers))
         if self.closed:  # hypercorn has answered an invalid handshake and would leave the socket open
             await self.send(StreamClosed(stream_id=self.stream_id))
@@ -47,6 +63,26 @@ class GuardedWebSocketStream(WSStream):
         await self._send_error_response(400, reason)
         await self._tell({"type": "websocket.disconnect", "code": CloseReason.PROTOCOL_ERROR.value, "reason": None})
         await self.send(StreamClosed(stream_id=self.stream_id))
+
+    def write_text(self, text: bytes) -> Written:
+        """A message, outside any task."""
+        if self.connection.state is not ConnectionState.OPEN:
+            return "nothing"
+        return self._writer.write(text_frame(text))
+
+    def ping(self) -> None:
+        """Outside any task."""
+        if self.connection.state is ConnectionState.OPEN:
+            written = self._writer.write(PING)
+            if written == "part":
+                self.task_group.spawn(self._writer.finish)
+            elif written == "nothing":  # a client that does not read: this send finds out for how long
+                self.task_group.spawn(self._send_wsproto_event, Ping())
+
+    async def _send_pings(self) -> None:
+        """hypercorn's, as a task of each socket: here only the first one."""
+        await self._send_wsproto_event(Ping())
+        self.scope["state"][KEEP_PINGING](self.ping)
 
     async def _handle_events(self) -> None:
         for event in self.connection.events():

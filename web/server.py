@@ -9,7 +9,6 @@ does not read delays nothing for longer. A WebSocket counts as in flight until i
 """
 
 import logging
-import select
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -23,7 +22,9 @@ from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
 from .guard_connection import Connection
+from .hangups import Hangups
 from .listening import BACKLOG, url_of
+from .pings import Pings
 from .tls_context import Certificates
 
 log = logging.getLogger("triolet.http")
@@ -31,9 +32,7 @@ log = logging.getLogger("triolet.http")
 HEADER_BYTES = 16 * 1024
 WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
-LAST_WORDS_SECONDS = 1.0  # a write, the closing of an idle WebSocket: twice what the slower of them takes
-HANGUP_POLL_SECONDS = 0.05  # one system call for all connections whose reader is blocked, usually none
-PEER_HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
+LAST_WORDS_SECONDS = 1.0  # a write, the closing of a WebSocket
 
 
 class Connections:
@@ -66,18 +65,6 @@ class Connections:
         for connection in self._open:
             connection.abort()
 
-    async def watch_hangups(self) -> None:
-        """Ends connections whose client left while their reader was blocked, by a pipelined request or a full queue."""
-        while True:
-            await trio.sleep(HANGUP_POLL_SECONDS)
-            blocked = {connection.stream.socket.fileno(): connection for connection in self._open if connection.blocked}
-            blocked.pop(-1, None)  # closed just now
-            poll = select.poll()
-            for descriptor in blocked:
-                poll.register(descriptor, PEER_HUNG_UP)
-            for descriptor, _ in poll.poll(0) if blocked else ():
-                blocked[descriptor].abort()
-
 
 async def serve(
     app: QuartTrio,
@@ -104,10 +91,11 @@ async def serve(
     lifespan = Lifespan(wrapped, config, state)
     context = WorkerContext(None)
     connections = Connections()
+    hangups, pings = Hangups(), Pings(WEBSOCKET_PING_SECONDS)
 
     async def accept(stream: trio.SocketStream) -> None:
         connection = Connection(
-            wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout, certificates
+            wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout, hangups, pings, certificates
         )
         await connections.run(connection)
 
@@ -123,7 +111,8 @@ async def serve(
             await lifespan_nursery.start(lifespan.handle_lifespan)
             await lifespan.wait_for_startup()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(connections.watch_hangups)
+                nursery.start_soon(hangups.watch)
+                nursery.start_soon(pings.run)
                 try:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(partial(trio.serve_listeners, accept, listeners, handler_nursery=nursery))

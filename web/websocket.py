@@ -1,9 +1,9 @@
 """GET /v1/stream: many requests over one WebSocket.
 
-Two tasks stand side by side for the life of the socket. The reader never waits for the client to read: what it has to
-say goes to the writer's list, which is bounded. Each request has a small task that moves its events to the writer and
-waits until they were sent, so a client that does not read stops its outboxes from being drained, the engine parks its
-requests for want of credit, and the memory held is one drain per request.
+The reader never waits for the client to read: what it has to say is posted (web/socket_outgoing.py), and what waits is
+bounded. Each request has a small task that posts its events and waits until they were sent, so a client that does not
+read stops its outboxes from being drained, the engine parks its requests for want of credit, and the memory held is one
+drain per request. While the client keeps up that task sleeps: a step's tokens go straight to the socket.
 """
 
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -22,10 +22,12 @@ from .auth import Keys
 from .connection import Application
 from .decode import decode
 from .dialect import generate_from_chat, generate_from_completion
+from .direct import frame_writer
 from .errors import error_response
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame
 from .generation import origin, served
+from .socket_outgoing import Outgoing, StreamSink
 from .sse import EventSource
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; then it is not reading, and is closed
 AUTH_SECONDS = 10.0  # for the `auth` frame
-DRAIN_POLL_SECONDS = 0.5
+LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
 
 NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1000, 1001, 1003, 1008  # RFC 6455, 7.4.1
 
@@ -68,27 +70,34 @@ class Socket:
         self._tenant = tenant  # None: not known yet
         self._running: dict[str, str] = {}  # the client's name -> the server's id
         self._unsent = 0  # requests whose last frame was not sent yet: those running and those just ended
-        self._waiting: list[bytes] = []
         self._code = NORMAL
-        self._wake = trio.Event()
-        self._sent = trio.Event()  # set once everything now waiting was sent
+        self._scope = trio.CancelScope()
+        self._outgoing: Outgoing  # of `run`
 
     async def run(self) -> int:
         """Until the client leaves (the handler is cancelled) or does what closes the socket: returns the close code."""
+        on_refusal = self._engine.gateway.on_refusal
+        on_refusal.add(self._leave_when_draining)
+        self._leave_when_draining()
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                nursery.start_soon(self._leave_when_draining, nursery.cancel_scope)
-                try:
-                    await self._read(nursery)
-                except CloseSocket as close:
-                    self._code = close.code
-                    await self._flush()
-                nursery.cancel_scope.cancel()
+            with self._scope:
+                await self._converse()
         finally:
+            on_refusal.discard(self._leave_when_draining)
             for id in self._running.values():
                 self._engine.gateway.cancel(id)
         return self._code
+
+    async def _converse(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._outgoing = Outgoing(nursery, websocket.send, frame_writer(websocket.scope))
+            try:
+                await self._read(nursery)
+            except CloseSocket as close:
+                self._code = close.code
+                with trio.move_on_after(LAST_WORDS_SECONDS):
+                    await self._outgoing.flush()
+            nursery.cancel_scope.cancel()
 
     async def _read(self, nursery: trio.Nursery) -> None:
         if self._tenant is None:
@@ -169,51 +178,36 @@ class Socket:
         return generate_from_chat(chat, served(self._engine), asks)
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
-        """Moves one request's events to the writer, no faster than the client reads."""
+        """Moves one request's events to the client, no faster than it reads."""
         ended = False
+        sink = StreamSink(frames, self._outgoing)
         while not ended:
-            events = await outbox.drain()
-            ended = isinstance(events[-1], Finished | Failed)
-            if ended:
-                del self._running[name]  # before the client knows, so that it may use the name again at once
-            self._waiting += frames.encode(events)
-            self._wake.set()
-            await self._sent.wait()
+            events = await outbox.drain(sink)
+            unsent, sink.unsent = sink.unsent, None
+            if events:
+                ended = isinstance(events[-1], Finished | Failed)
+                if ended:
+                    del self._running[name]  # before the client knows, so that it may use the name again at once
+                unsent = self._outgoing.post(frames.encode(events))  # what the sink left is sent before
+            if unsent is not None:
+                await unsent.wait()
         self._unsent -= 1
+        self._leave_when_draining()
 
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            frames, self._waiting = self._waiting, []
-            sent, self._sent = self._sent, trio.Event()
-            for frame in frames:
-                await websocket.send(frame.decode())
-            sent.set()
-
-    async def _leave_when_draining(self, scope: trio.CancelScope) -> None:
+    def _leave_when_draining(self) -> None:
         """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
-        while self._unsent or self._engine.health().status != "draining":  # noqa: ASYNC110  # the engine has no such event
-            await trio.sleep(DRAIN_POLL_SECONDS)
-        self._code = GOING_AWAY
-        scope.cancel()
+        if self._engine.gateway.refuses_new and not self._unsent:
+            self._code = GOING_AWAY
+            self._scope.cancel()
 
     def _say(self, frame: bytes) -> None:
-        if len(self._waiting) >= MAX_UNREAD_ERRORS + self._unsent:
+        if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
             raise CloseSocket(POLICY_VIOLATION)
-        self._waiting.append(frame)
-        self._wake.set()
+        self._outgoing.post((frame,))
 
     def _close_with(self, error: ApiError, code: int) -> NoReturn:
-        self._waiting.append(error_frame(error.detail()))
+        self._outgoing.post((error_frame(error.detail()),))
         raise CloseSocket(code)
-
-    async def _flush(self) -> None:
-        """Gives what is waiting a moment to leave before the socket closes."""
-        self._wake.set()
-        sent = self._sent
-        with trio.move_on_after(1):
-            await sent.wait()
 
 
 def _streaming(body: _Body) -> _Body:

@@ -66,6 +66,7 @@ class ScriptedEngine:
         self.state = Health(True, "ready", "")
         self.requests: list[Generate] = []
         self.standing: Standing | None = None  # of every request
+        self.viewer = None  # no live views: they show the actors, which are not here
         self.delivered = 0  # tokens, where a script counts them
         self._arrivals = trio.lowlevel.ParkingLot()
         self.script: Callable[[ScriptedEngine, Generate], Awaitable[None]] = answer
@@ -132,6 +133,7 @@ class ScriptedEngine:
 
     def token(self, request: Generate, text: str, index: int = 0, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         self.gateway.deliver(Token(id=request.id, index=index, text=text, tokens=1, logprobs=logprobs))
+        self.gateway.flush()
 
     def finish_choice(self, request: Generate, index: int = 0, reason: FinishReason = "stop") -> None:
         self.gateway.choice_finished(ChoiceFinished(id=request.id, index=index, reason=reason, stop_tokens=1))

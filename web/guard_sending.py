@@ -1,0 +1,125 @@
+"""What leaves one connection: in order, whole or the connection ends, whoever is cancelled meanwhile.
+
+- Bytes handed to `send` reach the kernel whole or the connection ends: a cancelled handler never leaves half an HTTP/2
+  frame. A send may wait `timeout` for a client that does not read; closing the socket ends it at once.
+- `write_now` is for whoever is no task: it writes what the kernel takes, or nothing. The rest of a frame that it wrote
+  in part goes before anything else.
+- Over TLS all passes through the session here, and what was encrypted is sent in that order or the connection ends.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+
+import trio
+
+from .direct import Written
+from .tls_session import TlsSession
+
+log = logging.getLogger("triolet.http")
+
+
+class Sending:
+    """`lost` is called when the client turns out to be gone, `abort` when it has not read for `timeout` seconds."""
+
+    def __init__(
+        self, stream: trio.SocketStream, timeout: float, lost: Callable[[], None], abort: Callable[[], None]
+    ) -> None:
+        self.tls: TlsSession | None = None  # once it is spoken
+        self.ended = False  # the connection ends or was said to: nothing is begun any more
+        self._stream = stream
+        self._timeout = timeout
+        self._lost = lost
+        self._abort = abort
+        self._lock = trio.Lock()
+        self._file = stream.socket.fileno()
+        self._waiting = 0  # tasks that wait for the kernel, or for another such task
+        self._rest = b""  # of a write_now that the kernel took in part
+
+    def fileno(self) -> int:
+        """Of the socket; -1 once it is closed, for its number may then be another's."""
+        return self._file
+
+    def forget_file(self) -> None:
+        """The socket is being closed."""
+        self._file = -1
+
+    def write_chunk(self, data: bytes) -> Written:
+        """A chunk of the response body in progress. HTTP/1.1 only."""
+        return self.write_now(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def write_now(self, framed: bytes) -> Written:
+        """Whole frames of the answer in progress, outside any task: written if the client keeps up.
+
+        `part`: the kernel took the beginning, the next send begins with the rest; it must follow soon. `nothing`: the
+        caller must send it in the ordinary way. HTTP/1.1 and its WebSockets only.
+        """
+        if self._rest or self.ended or self._waiting:
+            return "nothing"
+        if self.tls is not None:
+            framed = self.tls.encrypt(framed)  # from here on it must go out, in this order
+        try:
+            sent = os.write(self._file, framed)
+        except OSError:  # as below
+            if self.tls is None:
+                return "nothing"
+            sent = 0
+        if sent == len(framed):
+            return "all"
+        self._rest = framed[sent:]
+        return "part"
+
+    async def finish(self) -> None:
+        """Sends the rest of what `write_now` wrote in part."""
+        if self._rest:
+            await self.send_all(b"")
+        await trio.lowlevel.checkpoint()
+
+    async def send(self, data: bytes) -> None:
+        """What the protocol says."""
+        if self.tls is not None:
+            if self.ended:  # said already that nothing more comes
+                return
+            data = self.tls.encrypt(data)
+        await self.send_all(data)
+        await trio.lowlevel.checkpoint()
+
+    async def send_all(self, data: bytes) -> None:
+        """Bytes as they are on the wire."""
+        if rest := self._send_nowait(data):
+            # Nobody can come between: an uncontended lock is taken before the first yield.
+            await self.send_waiting(rest)
+
+    def _send_nowait(self, data: bytes) -> bytes:
+        """Gives the kernel what it takes at once and returns the rest: half the cost of a `send_all` per token."""
+        if self._waiting:
+            return data
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        try:
+            sent = os.write(self._file, data)
+        except OSError:  # the socket buffer is full, or the connection is lost: send_all finds out which
+            return data
+        return data[sent:] if sent < len(data) else b""
+
+    async def send_waiting(self, data: bytes) -> None:
+        """Bytes as they are on the wire, behind those that wait already."""
+        self._waiting += 1
+        with trio.move_on_after(self._timeout, shield=True) as deadline:
+            try:
+                async with self._lock:
+                    await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._lost()
+            finally:
+                self._waiting -= 1
+        if deadline.cancelled_caught:
+            log.info("connection closed: the client has not read for %g s", self._timeout)
+            self._abort()
+
+    async def say_end(self) -> None:
+        """Tells the client that nothing more comes. Raises trio's errors where it is gone."""
+        if self.tls is not None:
+            await self.send_all(self.tls.close())
+        async with self._lock:
+            await self._stream.send_eof()
