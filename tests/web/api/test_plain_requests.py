@@ -8,7 +8,7 @@ import pytest
 
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 from triolet.web.connection import Application
-from triolet.web.guard_connection import Connection
+from triolet.web.guard_sending import Sending
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT = {"model": "tiny", "prompt": "Hi"}
@@ -86,13 +86,13 @@ async def test_neither_a_head_nor_an_end_is_a_write_of_its_own(
     web, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     sent: list[bytes] = []
-    send = Connection._send
+    send = Sending.send
 
     async def spy(self, data: bytes) -> None:
         sent.append(data)
         await send(self, data)
 
-    monkeypatch.setattr(Connection, "_send", spy)
+    monkeypatch.setattr(Sending, "send", spy)
     await web.client.post("/v1/completions", content=msgspec.json.encode(TEXT | {"stream": stream}), headers=JSON)
     assert stream or len(sent) == 1
     head, _, rest = sent[0].partition(b"\r\n\r\n")
