@@ -75,9 +75,9 @@ class GuardedWebSocketStream(WSStream):
         if self.connection.state is ConnectionState.OPEN:
             written = self._writer.write(PING)
             if written == "part":
-                self.task_group.spawn(self._writer.finish)
+                self.task_group.spawn(self._writer.finish)  # pyright: ignore  untyped in hypercorn
             elif written == "nothing":  # a client that does not read: this send finds out for how long
-                self.task_group.spawn(self._send_wsproto_event, Ping())
+                self.task_group.spawn(self._send_wsproto_event, Ping())  # pyright: ignore  untyped in hypercorn
 
     async def _send_pings(self) -> None:
         """hypercorn's, as a task of each socket: here only the first one."""

@@ -1,11 +1,17 @@
 """A server with nothing to do has no timer running; thousands of sockets share the few of their pings."""
 
 import math
+from itertools import count
 
+import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import Ping, TextMessage
 
+from triolet.web import server
+from triolet.web.guard_websocket import GuardedWebSocketStream
 from triolet.web.pings import Pings
 
 SOON = 20.0
@@ -78,3 +84,45 @@ async def test_every_socket_is_pinged_once_an_interval(autojump_clock: MockClock
         await trio.sleep(20.0)
         assert {heard[number] for number in range(1, 100)} == {6}
         nursery.cancel_scope.cancel()
+
+
+async def test_pings_reach_a_client_that_reads_and_break_no_message_of_one_that_does_not(
+    start_server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "WEBSOCKET_PING_SECONDS", 0.02)
+    ping, rounds, three = GuardedWebSocketStream.ping, count(1), trio.Event()
+
+    def counted(self: GuardedWebSocketStream) -> None:
+        ping(self)
+        if next(rounds) == 3:
+            three.set()
+
+    monkeypatch.setattr(GuardedWebSocketStream, "ping", counted)
+    served = await start_server()
+    stream = await served.connect()
+    protocol = Connection(ConnectionType.CLIENT)
+    message, messages = "x" * 2**18, 40  # 10 MiB there and back: more than all the buffers between
+    pings = echoed = 0
+
+    async def send() -> None:
+        for _ in range(messages):
+            await stream.send_all(protocol.send(TextMessage(data=message)))
+
+    with trio.fail_after(SOON):
+        await stream.send_all(HANDSHAKE)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += await stream.receive_some()
+        protocol.receive_data(answer.partition(b"\r\n\r\n")[2])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await three.wait()  # while nobody reads
+            while echoed < messages * len(message) or pings < 10:
+                for event in protocol.events():
+                    if isinstance(event, TextMessage):
+                        echoed += len(event.data)
+                    else:
+                        assert isinstance(event, Ping)
+                        pings += 1
+                if echoed < messages * len(message) or pings < 10:
+                    protocol.receive_data(await stream.receive_some(2**18))
