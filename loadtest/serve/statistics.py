@@ -154,7 +154,6 @@ def metric_values(measured: Iterable[Record]) -> dict[str, Values]:
     ordinary = judged(measured)
     whole = [record for record in ordinary if record.outcome == "ok"]
     left = [record for record in ordinary if given_up(record)]
-    sent = [record for record in left if record.sent is not None]
     return {
         "ttft": first_tokens(ordinary),
         "ttft_started": _first_tokens(ordinary, time_to_first_token_once_started),
@@ -162,7 +161,7 @@ def metric_values(measured: Iterable[Record]) -> dict[str, Values]:
         "tpot": Values(_present(map(time_per_output_token, whole)), []),
         "e2e": ends(ordinary),
         "e2e_started": Values(
-            [record.ended - record.started for record in whole], [record.ended - record.started for record in sent]
+            [record.ended - record.started for record in whole], [record.ended - record.started for record in left]
         ),
     }
 

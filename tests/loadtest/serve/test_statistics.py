@@ -94,7 +94,7 @@ def test_who_cancels_or_reads_slowly_makes_no_latency() -> None:
 
 def _silence(intended: float, waited: float, **changes: Any) -> Record:
     """A request that never had a token."""
-    values = {"outcome": "unfinished", "output_tokens": 0, "detail": "given up", **changes}
+    values = {"outcome": "unfinished", "sent": None, "head": None, "output_tokens": 0, "detail": "given up", **changes}
     return record(intended=intended, arrivals=[], ended=intended + waited, **values)
 
 
@@ -124,17 +124,21 @@ def test_an_open_gap_counts_and_what_lies_below_it_is_exact() -> None:
     assert open_gap(record(outcome="reset", ended=9.0)) is None
 
 
-def test_what_the_server_refuses_or_the_client_never_sends_is_no_wait() -> None:
+def test_what_the_server_refuses_is_no_wait() -> None:
     """A refusal within a millisecond would make the percentiles better, not worse."""
     records = [record(), _silence(1.0, 0.001, outcome="refused"), _silence(1.0, 0.001, outcome="connect")]
     found = summarise(records, WINDOW, Slo()).latencies
     assert found.ttft is not None
     assert (found.ttft.count, found.ttft.at_least) == (1, 0)
-    # It waited in the client until the grace ended, and then had a place for no time.
-    held = summarise([_silence(1.0, 5.0, started=6.0, sent=None)], WINDOW, Slo()).latencies
-    assert held.ttft is not None
-    assert held.ttft.p50 == pytest.approx(5.0)
-    assert (held.ttft_started, held.e2e_started) == (None, None)
+
+
+def test_a_wait_in_the_client_that_was_given_up_bounds_nothing_from_its_start() -> None:
+    """It waited for a place until the grace ended, and then had it for no time: what the others had may be too good."""
+    found = summarise([record(), _silence(1.0, 5.0, started=6.0)], WINDOW, Slo()).latencies
+    assert found.ttft is not None
+    assert found.ttft_started is not None
+    assert (found.ttft.max, found.ttft_started.max) == (pytest.approx(5.0), pytest.approx(0.1))
+    assert [found.ttft.is_bound(found.ttft.p50), found.ttft_started.is_bound(found.ttft_started.p50)] == [False, True]
 
 
 def test_goodput_counts_failures_as_not_good() -> None:
