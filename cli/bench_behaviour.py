@@ -1,6 +1,7 @@
 """`triolet bench behaviour`: what a server does when clients leave, dawdle or flood, and when its processes die."""
 
 import json
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -80,14 +81,38 @@ def behaviour(
     console = Console(stderr=True)
     try:
         with console.status(f"examining {name}"):
-            report = trio.run(partial(examine, subject, plan, log))
+            report = trio.run(partial(_examine_until_told, subject, plan, log))
     except RuntimeError as error:
         raise click.ClickException(str(error)) from error
+    if report is None:
+        raise SystemExit(128 + signal.SIGTERM)
     if as_json:
         click.echo(msgspec.json.encode(report))
     else:
         earlier = [msgspec.json.decode(path.read_bytes(), type=Report) for path in compare]
         Console().print(table_of([report, *earlier]))
+
+
+async def _examine_until_told(subject: Subject, plan: Plan, log: Path) -> Report | None:
+    """None after SIGTERM, as after Ctrl-C: the server that was started here has then been ended too."""
+    report: Report | None = None
+    failure: RuntimeError | None = None
+    with trio.open_signal_receiver(signal.SIGTERM) as told:
+        async with trio.open_nursery() as nursery:
+
+            async def end_when_told() -> None:
+                async for _ in told:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end_when_told)
+            try:
+                report = await examine(subject, plan, log)
+            except RuntimeError as error:
+                failure = error  # raised here it would come out in a group
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return report
 
 
 def _field(text: str) -> tuple[str, Any]:  # Any: JSON

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ..loadtest.web.bench import DEFAULT_PARTS, PARTS, Bench, Cores
+from ..loadtest.web.bench import PARTS, Bench, Cores
 from ..loadtest.web.script import Script
 from ..loadtest.web.summary import Figure, figures, warnings
 from .options import BUNDLED_MODEL
@@ -40,7 +40,7 @@ def web(only: tuple[str, ...], seconds: float, profile: Path | None, as_json: bo
         os.sched_setaffinity(0, {cores.client})
     results: dict[str, msgspec.Struct] = {}
     console = Console(stderr=True)
-    for name in only or DEFAULT_PARTS:
+    for name in only or PARTS:
         with console.status(f"measuring {name}"):
             results[name] = PARTS[name](bench)
     found = figures(results)

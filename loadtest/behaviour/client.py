@@ -63,6 +63,7 @@ class Stream:
         self.token_times: list[float] = []
         self.text = ""
         self.end: End = "no connection"
+        self.over = False  # the request has ended, by whatever `end` says; until then `end` is what it would be now
         self.detail = ""
 
     @property
@@ -104,13 +105,21 @@ async def stream_chat(
 ) -> Stream:
     """Send a request and read its answer to the end, or until `on_token` says no: then the client leaves."""
     stream = stream or Stream()
+    await _converse(target, prompt, max_tokens, stream, on_token, flood=flood)
+    stream.over = True
+    return stream
+
+
+async def _converse(
+    target: Target, prompt: str, max_tokens: int, stream: Stream, on_token: Callable[[Stream], bool], *, flood: bool
+) -> None:
     request = request_bytes(target, body_of(target, prompt, max_tokens), flood=flood)
     try:
         with trio.fail_after(_CONNECT_SECONDS):
             connection = await trio.open_tcp_stream(*target.address)
     except (OSError, trio.TooSlowError) as error:
         stream.detail = str(error) or f"no connection within {_CONNECT_SECONDS:g} s"
-        return stream
+        return
     async with connection:
         try:
             await connection.send_all(request)
@@ -119,7 +128,6 @@ async def stream_chat(
             stream.detail = f"{type(error).__name__}: {error}"
             if stream.end not in ("done", "error event", "refused"):
                 stream.end = "no terminal event"
-    return stream
 
 
 async def _read(connection: trio.SocketStream, stream: Stream, on_token: Callable[[Stream], bool]) -> None:

@@ -30,9 +30,18 @@ class Crowd:
     def leave(self) -> None:
         """All clients close their sockets, those that still read."""
         for stream in self.streams:
-            if stream.end == "no terminal event":
-                stream.end = "left"
+            _left(stream)
         self._scope.cancel()
+
+    def ended_early(self) -> str | None:
+        """Why what is done to the server now would not happen to every stream; None while all of them run."""
+        ended = [stream for stream in self.streams if _over(stream)]
+        if not ended:
+            return None
+        ends = ", ".join(sorted({stream.end for stream in ended}))
+        return (
+            f"{len(ended)} of {len(self.streams)} answers had ended before anything was done to their server ({ends})"
+        )
 
 
 @asynccontextmanager
@@ -55,14 +64,21 @@ async def _run(target: Target, prompt: str, max_tokens: int, stream: Stream) -> 
 
 
 def _over(stream: Stream) -> bool:
-    return stream.end in ("done", "error event", "refused") or (stream.end == "no connection" and bool(stream.detail))
+    return stream.over or stream.end in ("done", "error event", "refused")
+
+
+def _left(stream: Stream) -> None:
+    """The client closes its socket: what would have come is not the server's to answer for."""
+    if not stream.over and stream.end == "no terminal event":
+        stream.end = "left"
 
 
 async def probe(target: Target, patience: float = START_SECONDS) -> Stream:
-    """A short request, as an honest client sends it."""
+    """A short request, as an honest client sends it. One that is not over within `patience` is left."""
     stream = Stream()
     with trio.move_on_after(patience):
         await stream_chat(target, _SHORT, PROBE_TOKENS, stream=stream)
+    _left(stream)
     return stream
 
 
@@ -82,5 +98,5 @@ def middle(values: Sequence[float | None]) -> float | None:
 
 
 def duration(stream: Stream) -> float | None:
-    """Until its last token; None without one."""
-    return stream.token_times[-1] - stream.began if stream.token_times else None
+    """Until its last token; None without one, or where the client left before the last."""
+    return stream.token_times[-1] - stream.began if stream.token_times and stream.end != "left" else None

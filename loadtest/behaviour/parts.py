@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from .client import Stream, Target, body_of, request_bytes, stream_chat
-from .crowd import crowd, duration, middle, probe, probes
+from .crowd import Crowd, crowd, duration, middle, probe, probes
 from .gauge import Gauge
 from .processes import ServerProcess
 from .results import Drain, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
@@ -31,10 +31,10 @@ async def leaving(
             busy = min((seconds for seconds in took if seconds is not None), default=None)
         elif await gauge.read() < streams:
             return NotMeasurable(because=f"{gauge.where} counts fewer requests than the {streams} streams that run")
-        if any(stream.end == "done" for stream in running.streams):
-            because = f"an answer of {max_tokens} tokens had ended before the clients left: short, or cut for the probe"
-            return NotMeasurable(because=because)
+        early = running.ended_early()
         running.leave()
+        if early is not None:
+            return NotMeasurable(because=f"{early}: too short, or cut for the probe")
     left = trio.current_time()
     if gauge is not None:
         seconds = await _until_idle(gauge, patience)
@@ -83,7 +83,7 @@ async def slow_readers(
             beside.append(await probe(target, seconds))
             largest = max(largest, process.resident_bytes())
             await trio.sleep(0.1)
-        tally.count(*(stream for stream in beside if stream.token_times))
+        tally.count(*beside)
     finally:
         for sock in sockets:
             sock.close()
@@ -92,6 +92,8 @@ async def slow_readers(
         grown_bytes_each=(largest - before) / readers,
         probe_alone_seconds=alone,
         probe_seconds=middle([duration(stream) for stream in beside]),
+        probes=len(beside),
+        probes_failed=sum(duration(stream) is None for stream in beside),
     )
 
 
@@ -126,8 +128,8 @@ async def isolation(
             while not any(stream.token_times for stream in flooding):  # noqa: ASYNC110 - of many
                 await trio.sleep(0.01)
         beside = await probes(target, len(alone), patience)
-        # What is under way when the flood is stopped was left by its client.
-        over = [stream for stream in flooding if stream.end in ("done", "error event", "refused")]
+        # What is under way when the flood is stopped was left by its client; whatever else ended, the server ended.
+        over = [stream for stream in flooding if stream.over or stream.end in ("done", "error event", "refused")]
         nursery.cancel_scope.cancel()
     tally.count(*over, *beside)
     answered = [stream for stream in beside if stream.token_times]
@@ -157,6 +159,8 @@ async def worker_death(
     async with crowd(target, streams, max_tokens, patience) as running:
         if len(running.begun) < streams:
             return _not_begun(running.streams)
+        if (early := running.ended_early()) is not None:
+            return _left_alone(running, tally, f"{early}: ask for longer ones (--answer-tokens)")
         process.kill(child)
         killed = trio.current_time()
         while trio.current_time() - killed < patience:
@@ -191,6 +195,8 @@ async def drain(
     async with trio.open_nursery() as nursery, crowd(target, streams, max_tokens, patience) as running:
         if len(running.begun) < streams:
             return _not_begun(running.streams)
+        if (early := running.ended_early()) is not None:
+            return _left_alone(running, tally, early)
         process.terminate()
         nursery.start_soon(partial(wait, trio.current_time()))
     tally.count(*running.streams)
@@ -204,6 +210,13 @@ async def drain(
         exit_code=code,
         patience=patience,
     )
+
+
+def _left_alone(running: Crowd, tally: Tally, early: str) -> NotMeasurable:
+    """Nothing was done to the server; how its streams ended counts all the same."""
+    running.leave()
+    tally.count(*running.streams)
+    return NotMeasurable(because=early)
 
 
 def _not_begun(streams: list[Stream]) -> NotMeasurable:

@@ -20,12 +20,16 @@ class Leaving(Struct, frozen=True, kw_only=True, tag="leaving"):
 
 
 class SlowReaders(Struct, frozen=True, kw_only=True, tag="slow readers"):
-    """Clients that ask for long answers and do not read. `probe_seconds`: of an honest client beside them."""
+    """Clients that ask for long answers and do not read. `probe_seconds`: of an honest client beside them, where it
+    was answered; `probes_failed` of its `probes` were not, or not to their end.
+    """
 
     readers: int
     grown_bytes_each: float
     probe_alone_seconds: float | None
     probe_seconds: float | None
+    probes: int = 0
+    probes_failed: int = 0
 
 
 class Isolation(Struct, frozen=True, kw_only=True, tag="isolation"):

@@ -50,6 +50,11 @@ def _probes_beside(flooded: Isolation) -> str:
     return f"{_times(flooded.first_token_flooded, flooded.first_token_alone)}, {whose}{failed}"
 
 
+def _answers_beside(slow: SlowReaders) -> str:
+    failed = f", {slow.probes_failed} of {slow.probes} not answered" if slow.probes_failed else ""
+    return _times(slow.probe_seconds, slow.probe_alone_seconds) + failed
+
+
 def rows(report: Report) -> list[tuple[str, str]]:
     """What the table says of one server."""
     tally = report.tally
@@ -64,9 +69,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ),
         (
             "… an answer beside them",
-            _cell(
-                report, "slow readers", SlowReaders, lambda part: _times(part.probe_seconds, part.probe_alone_seconds)
-            ),
+            _cell(report, "slow readers", SlowReaders, _answers_beside),
         ),
         ("flood by another: first token", _cell(report, "isolation", Isolation, _probes_beside)),
         (

@@ -3,8 +3,13 @@
 Neighbouring requests meet the same queue, so they are drawn in blocks of neighbours (about n^(1/3) of them, in a
 circle); drawing them one by one would make intervals too narrow. Where both runs asked the same, request by request,
 they are drawn in pairs, and what the lengths of the answers do to a latency cancels out.
+
+An end of an interval is a quantile of the resamples, and where hardly any of them lies beyond it, it is their luck:
+there are as many resamples as leave `BEYOND` of them outside at either end. Of long runs each resample draws fewer
+values than there are (m out of n), and what it varies is scaled by √(m/n), as the spread of a mean or a quantile is.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -12,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-RESAMPLES: Final = 4000
-FEWEST_RESAMPLES: Final = 1000
-MOST_NUMBERS: Final = 20_000_000  # drawn per metric and side; beyond it there are fewer resamples, chunk by chunk
+RESAMPLES: Final = 4000  # at least
+BEYOND: Final = 20  # at either end: the end's place among the resamples is then sure to a quarter (1/√20)
+MOST_NUMBERS: Final = 40_000_000  # drawn per metric and side; beyond it each resample draws fewer
 CHUNK_NUMBERS: Final = 2_000_000
 
 Floats = npt.NDArray[np.float64]
@@ -29,6 +34,7 @@ class Interval(Struct, frozen=True, kw_only=True):
     high: float
     paired: bool
     count: tuple[int, int]
+    resamples: int
 
 
 def mean(values: Floats) -> Floats:
@@ -64,29 +70,33 @@ def relative_difference(
     if base <= 0:
         return None
     generator = np.random.default_rng(seed)
+    draws = max(resamples, math.ceil(BEYOND / (miss / 2)))
     longest = max(first.size, second.size)
+    part = min(1.0, MOST_NUMBERS / draws / longest)
     differences: list[Floats] = []
-    left = min(resamples, max(FEWEST_RESAMPLES, int(MOST_NUMBERS // longest)))
+    left = draws
     while left > 0:
-        rows = int(max(1, min(left, CHUNK_NUMBERS // longest)))
-        places = _blocks(first.size, rows, generator)
+        rows = int(max(1, min(left, CHUNK_NUMBERS // (part * longest))))
+        places = _blocks(first.size, rows, part, generator)
         ours = statistic(first[places])
-        theirs = statistic(second[places if paired else _blocks(second.size, rows, generator)])
+        theirs = statistic(second[places if paired else _blocks(second.size, rows, part, generator)])
         differences.append(np.divide(theirs, ours, out=np.ones_like(ours), where=ours > 0) - 1)
         left -= rows
-    found = np.sort(np.concatenate(differences))
+    difference = float(statistic(second)) / base - 1
+    found = difference + (np.concatenate(differences) - difference) * math.sqrt(part)
     low, high = np.quantile(found, [miss / 2, 1 - miss / 2])
     return Interval(
-        difference=float(statistic(second)) / base - 1,
+        difference=difference,
         low=float(low),
         high=float(high),
         paired=paired,
         count=(int(first.size), int(second.size)),
+        resamples=draws,
     )
 
 
-def _blocks(size: int, rows: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Places of `size` values for each row: blocks of neighbours, beginning anywhere, in a circle."""
-    length = max(1, round(size ** (1 / 3)))
-    starts = generator.integers(0, size, (rows, -(-size // length), 1))
-    return ((starts + np.arange(length)) % size).reshape(rows, -1)[:, :size]
+def _blocks(size: int, rows: int, part: float, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Places of `part` of `size` values for each row: blocks of neighbours, beginning anywhere, in a circle."""
+    length, drawn = max(1, round(size ** (1 / 3))), max(1, math.ceil(part * size))
+    starts = generator.integers(0, size, (rows, -(-drawn // length), 1))
+    return ((starts + np.arange(length)) % size).reshape(rows, -1)[:, :drawn]

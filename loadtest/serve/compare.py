@@ -6,6 +6,7 @@ difference is called a regression or an improvement when its interval leaves no 
 and how long each took; a machine that is slower today than yesterday is a difference too, and this cannot tell why.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -63,7 +64,7 @@ _GOODPUT: Final = Metric(key="good", title="requests within the objective", more
 
 
 def compare(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int = RESAMPLES) -> Verdict:
-    """B against A."""
+    """B against A. There are more than `resamples` where the many intervals' ends need them."""
     paired = _asked_the_same(a, b)
     pairs = _pairs(a.samples, b.samples) if paired else None
     first, second = pairs or (a.samples, b.samples)
@@ -76,9 +77,11 @@ def compare(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int =
         ours, theirs = _values(first, second, key, paired=paired)
         for name, statistic in _STATISTICS:
             interval = relative_difference(ours, theirs, statistic, paired=paired, miss=miss, resamples=resamples)
-            found.append(_difference(
+            difference = _difference(
                 Metric(key=f"{key} {name}", title=f"{title}, {name}"), ours, theirs, statistic, interval, tolerance, "s"
-            ))  # fmt: skip
+            )
+            bounds = [_is_bound(each, key, statistic) for each in (first, second)]
+            found.append(structs.replace(difference, call=_with_bounds(difference.call, *bounds)))
     for metric in rates:
         ours, theirs = _rates(a, b, first, second, metric.key)
         # Windows of two runs are pairs where arrivals were the same; clients of a closed loop each make their own.
@@ -110,6 +113,23 @@ def _values(a: Sequence[Sample], b: Sequence[Sample], key: str, *, paired: bool)
         both = [(x, y) for x, y in zip(ours, theirs, strict=True) if x is not None and y is not None]
         return [x for x, _ in both], [y for _, y in both]
     return [x for x in ours if x is not None], [y for y in theirs if y is not None]
+
+
+def _is_bound(samples: Sequence[Sample], key: str, statistic: Statistic) -> bool:
+    """Whether waits that the client gave up, and whose ends nobody knows, could have made the statistic larger."""
+    known: list[tuple[float | None, bool]] = [(getattr(sample, key), sample.is_bound(key)) for sample in samples]
+    values = [(value, bound) for value, bound in known if value is not None]
+    if not any(bound for _, bound in values):
+        return False
+    at_most = value_of([math.inf if bound else value for value, bound in values], statistic)
+    return at_most != value_of([value for value, _ in values], statistic)
+
+
+def _with_bounds(call: Call, a: bool, b: bool) -> Call:
+    """What of a call holds where A's or B's time may be longer than it says."""
+    if (call == "same" and (a or b)) or (call == "worse" and a) or (call == "better" and b):
+        return "unsure"
+    return call
 
 
 def _rates(
@@ -183,6 +203,8 @@ def _notes(a: Result, b: Result, *, paired: bool) -> list[str]:
             notes.append(f"In {label} the load client was itself the bottleneck: {'; '.join(result.client.reasons)}.")
         if result.summary.failures:
             notes.append(f"In {label} {result.summary.failures} of {result.summary.requests} requests failed.")
+        if left := sum(sample.given_up for sample in result.samples):
+            notes.append(f"In {label} {left} requests were given up: their times are lower bounds.")
     ours, theirs = (f"{load_text(each.settings)}, {each.settings.api}" for each in (a, b))
     if ours != theirs:
         notes.append(f"The loads differ. A: {ours}. B: {theirs}.")

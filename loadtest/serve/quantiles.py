@@ -9,7 +9,10 @@ CURVE_POINTS = 200  # of a distribution's curve, for plots
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """A metric over the requests (or gaps) that have it. `p999` needs a thousand values."""
+    """A metric over the requests (or gaps) that have it. `p999` needs a thousand values.
+
+    `at_least` of the values are waits that were given up: the true ones are longer, the smallest than `open_from`.
+    """
 
     count: int
     mean: float
@@ -19,6 +22,12 @@ class Spread(Struct, frozen=True, kw_only=True):
     p99: float
     p999: float | None
     max: float
+    at_least: int = 0
+    open_from: float | None = None
+
+    def is_bound(self, quantile: float) -> bool:
+        """Whether a quantile is a lower bound: what lies below every wait that was given up stays where it is."""
+        return self.open_from is not None and quantile >= self.open_from
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -27,10 +36,11 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
 
 
-def spread(values: Sequence[float]) -> Spread | None:
-    if not values:
+def spread(values: Sequence[float], at_least: Sequence[float] = ()) -> Spread | None:
+    """Of the known values and of those known to be `at_least` so large, which count as what they are at least."""
+    ordered = sorted([*values, *at_least])
+    if not ordered:
         return None
-    ordered = sorted(values)
     return Spread(
         count=len(ordered),
         mean=math.fsum(ordered) / len(ordered),
@@ -40,6 +50,8 @@ def spread(values: Sequence[float]) -> Spread | None:
         p99=quantile(ordered, 0.99),
         p999=quantile(ordered, 0.999) if len(ordered) >= 1000 else None,
         max=ordered[-1],
+        at_least=len(at_least),
+        open_from=min(at_least, default=None),
     )
 
 

@@ -3,6 +3,7 @@
 All times are seconds after the run began, on one clock. Two starts are kept: `intended`, when the arrival process or
 the client wanted the request, and `started`, when this program began with it. Latencies count from the intended one,
 so that a server which holds up its clients cannot hide the requests they would have sent (coordinated omission).
+For the same reason a wait that the client gave up is a time too, a lower bound: `ended` stands for what never came.
 """
 
 from itertools import pairwise
@@ -29,6 +30,7 @@ Outcome = Literal[
 ]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 BY_CHOICE: frozenset[Outcome] = frozenset({"ok", "cancelled"})
+GIVEN_UP: frozenset[Outcome] = frozenset({"stalled", "timeout", "unfinished"})  # the answer might still have come
 FAILURES: tuple[Outcome, ...] = tuple(outcome for outcome in OUTCOMES if outcome not in BY_CHOICE)
 
 
@@ -59,12 +61,22 @@ class Record(Struct, frozen=True, kw_only=True):
     detail: str  # of a failure
 
 
+def given_up(record: Record) -> bool:
+    return record.outcome in GIVEN_UP
+
+
 def time_to_first_token(record: Record) -> float | None:
-    return record.arrivals[0] - record.intended if record.arrivals else None
+    """A lower bound where the client gave up before there was one."""
+    if record.arrivals:
+        return record.arrivals[0] - record.intended
+    return record.ended - record.intended if given_up(record) else None
 
 
 def time_to_first_token_once_started(record: Record) -> float | None:
-    return record.arrivals[0] - record.started if record.arrivals else None
+    """As above; of a request that got its place in the client only to be ended, the bound is next to nothing."""
+    if record.arrivals:
+        return record.arrivals[0] - record.started
+    return record.ended - record.started if given_up(record) else None
 
 
 def end_to_end(record: Record) -> float:
@@ -82,6 +94,11 @@ def gaps(record: Record) -> list[float]:
     """From each piece to the next: a piece of several tokens is one arrival, as its reader sees it."""
     times = record.arrivals
     return [later - earlier for earlier, later in pairwise(times)]
+
+
+def open_gap(record: Record) -> float | None:
+    """From the last piece to the moment when the client gave up: the gap was longer."""
+    return record.ended - record.arrivals[-1] if record.arrivals and given_up(record) else None
 
 
 def tokens_per_piece(record: Record) -> list[float]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from .lag import ClientLoad, LagMeter
-from .record import FAILURES, Record, end_to_end, gaps, time_per_output_token, time_to_first_token
+from .record import FAILURES, Record, end_to_end, gaps, given_up, open_gap, time_per_output_token, time_to_first_token
 from .settings import LoadSettings, without_keys
 from .slo import is_good
 from .statistics import Summary, Window, curves, judged, summarise, tokens_in_windows
@@ -34,6 +34,11 @@ class Sample(Struct, frozen=True, array_like=True):
     tpot: float | None
     e2e: float | None
     output_tokens: int
+    given_up: bool = False  # by the client: then the times are lower bounds, and none is of the whole answer
+
+    def is_bound(self, key: str) -> bool:
+        """Whether a time is known from below only: the first token's where none came."""
+        return self.given_up and (key in ("itl", "e2e") or (key == "ttft" and self.itl is None))
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -104,7 +109,9 @@ def make_result(
 
 
 def sample_of(record: Record, *, good: bool) -> Sample:
-    waits = gaps(record)
+    waits, last = gaps(record), open_gap(record)
+    if last is not None:
+        waits.append(last)
     whole = record.outcome == "ok"
     return Sample(
         conversation=record.conversation,
@@ -115,8 +122,9 @@ def sample_of(record: Record, *, good: bool) -> Sample:
         ttft=time_to_first_token(record),
         itl=sum(waits) / len(waits) if waits else None,
         tpot=time_per_output_token(record) if whole else None,
-        e2e=end_to_end(record) if whole else None,
+        e2e=end_to_end(record) if whole or given_up(record) else None,
         output_tokens=record.output_tokens,
+        given_up=given_up(record),
     )
 
 

@@ -29,7 +29,7 @@ class Progress:
         self.issuing_ended: float | None = None
         self.in_flight: set[Exchange] = set()
         self.waiting = 0  # for a place under --max-in-flight
-        self.waited = 0
+        self.waited = 0  # of the measured part: what fills the server in the warm-up is in no figure
         self.pieces_of_ended = 0
         self.records: list[Record] = []
         self.measured_ended = 0  # counted as records come: looking through all of them would hold up the loop
@@ -183,7 +183,7 @@ class Runner:
         )
         if intended is None:
             intended = trio.current_time()
-        if self._places.value == 0:
+        if self._places.value == 0 and intended - self.origin >= settings.warmup_seconds:
             progress.waited += 1
         progress.waiting += 1
         async with self._places:

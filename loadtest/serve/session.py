@@ -26,6 +26,7 @@ from .intake import Intake
 from .lag import LagMeter
 from .lengths import Fixed
 from .openai_stream import OpenAiTransport, outcome_of_status, refusal_text
+from .quantiles import quantile
 from .record import Record
 from .result import Conditions, Result, make_result, make_series
 from .runner import Progress, Runner
@@ -136,9 +137,11 @@ def conclude(settings: LoadSettings, progress: Progress, meter: LagMeter, condit
     if settings.arrivals is not None:
         late = [record.started - record.intended for record in measured if record.turn == 0]
     assert progress.begun is not None
-    begin, end = progress.begun + window.begin, progress.begun + max(window.end, max(r.ended for r in measured))
-    (tokens,) = tokens_in_windows(records, Window(begin - progress.begun, end - progress.begun), 1)
-    client = meter.judge(begin, end, tokens=tokens, late_starts=late, waited=progress.waited)
+    busy = loaded_window(settings, progress)
+    (tokens,) = tokens_in_windows(records, busy, 1)
+    client = meter.judge(
+        progress.begun + busy.begin, progress.begun + busy.end, tokens=tokens, late_starts=late, waited=progress.waited
+    )
     series = make_series(records, meter, progress.begun, max(record.ended for record in records))
     return make_result(records, window, client, series, settings, conditions)
 
@@ -154,6 +157,22 @@ def measured_window(settings: LoadSettings, progress: Progress) -> Window:
         return Window(begin, max(record.ended for record in measured))
     end = progress.issuing_ended - progress.begun
     return Window(begin, max(end, begin))
+
+
+def loaded_window(settings: LoadSettings, progress: Progress) -> Window:
+    """The part of the measured time in which the client has its load, which is what it is judged by.
+
+    Where a count ends the run, the last answers may be stragglers beside which the client has nothing to do: then up to
+    the last start, or to the ninth of ten ends where all of them started together.
+    """
+    window = measured_window(settings, progress)
+    if settings.requests is None:
+        return window
+    assert progress.begun is not None
+    assert progress.issuing_ended is not None
+    ended = sorted(record.ended for record in progress.records if record.phase == "measured")
+    end = max(progress.issuing_ended - progress.begun, quantile(ended, 0.9))
+    return Window(window.begin, min(window.end, end))
 
 
 async def _identify(client: HttpClient, key: str | None, *, needed: bool) -> tuple[str, str | None]:

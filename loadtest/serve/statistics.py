@@ -3,10 +3,13 @@
 Only the measured part counts, and latencies only of ordinary clients: who cancels or reads slowly makes its own times.
 Throughput counts the tokens that arrived between the end of the warm-up and the moment when no more requests were
 started, whosever they are, so that neither the filling nor the emptying of the server is in it.
+
+A wait that the client gave up (stalled, timeout, unfinished) counts with the time it lasted, as a lower bound: left
+out, the worst requests would make the percentiles better. What the server refused or broke off is in the outcomes only.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -18,6 +21,8 @@ from .record import (
     Record,
     end_to_end,
     gaps,
+    given_up,
+    open_gap,
     time_per_output_token,
     time_to_first_token,
     time_to_first_token_once_started,
@@ -37,6 +42,13 @@ class Window(NamedTuple):
     @property
     def seconds(self) -> float:
         return self.end - self.begin
+
+
+class Values(NamedTuple):
+    """A metric's values in seconds: the known ones, and those of which only a lower bound is known."""
+
+    known: list[float]
+    at_least: list[float]
 
 
 class Latencies(Struct, frozen=True, kw_only=True):
@@ -134,25 +146,46 @@ def judged(records: Iterable[Record]) -> list[Record]:
 
 def latencies(measured: Iterable[Record]) -> Latencies:
     values = metric_values(measured)
-    return Latencies(**{name: spread(values[name]) for name in Latencies.__struct_fields__})
+    return Latencies(**{name: spread(*values[name]) for name in Latencies.__struct_fields__})
 
 
-def metric_values(measured: Iterable[Record]) -> dict[str, list[float]]:
-    """Every metric's values: end to end and time per token of whole answers, first tokens of all that came."""
+def metric_values(measured: Iterable[Record]) -> dict[str, Values]:
+    """Every metric's values: time per token of whole answers, the others of those too that the client gave up."""
     ordinary = judged(measured)
     whole = [record for record in ordinary if record.outcome == "ok"]
+    left = [record for record in ordinary if given_up(record)]
     return {
-        "ttft": _present(time_to_first_token(record) for record in ordinary),
-        "ttft_started": _present(time_to_first_token_once_started(record) for record in ordinary),
-        "itl": [gap for record in ordinary for gap in gaps(record)],
-        "tpot": _present(time_per_output_token(record) for record in whole),
-        "e2e": [end_to_end(record) for record in whole],
-        "e2e_started": [record.ended - record.started for record in whole],
+        "ttft": first_tokens(ordinary),
+        "ttft_started": _first_tokens(ordinary, time_to_first_token_once_started),
+        "itl": Values([gap for record in ordinary for gap in gaps(record)], _present(map(open_gap, left))),
+        "tpot": Values(_present(map(time_per_output_token, whole)), []),
+        "e2e": ends(ordinary),
+        "e2e_started": Values(
+            [record.ended - record.started for record in whole], [record.ended - record.started for record in left]
+        ),
     }
 
 
+def first_tokens(records: Sequence[Record]) -> Values:
+    return _first_tokens(records, time_to_first_token)
+
+
+def _first_tokens(records: Sequence[Record], time: Callable[[Record], float | None]) -> Values:
+    return Values(
+        _present(time(record) for record in records if record.arrivals),
+        _present(time(record) for record in records if not record.arrivals),
+    )
+
+
+def ends(records: Sequence[Record]) -> Values:
+    return Values(
+        [end_to_end(record) for record in records if record.outcome == "ok"],
+        [end_to_end(record) for record in records if given_up(record)],
+    )
+
+
 def curves(measured: Iterable[Record]) -> dict[str, list[float]]:
-    return {name: curve(values) for name, values in metric_values(measured).items()}
+    return {name: curve([*known, *at_least]) for name, (known, at_least) in metric_values(measured).items()}
 
 
 def tokens_in_windows(records: Iterable[Record], window: Window, parts: int = WINDOWS) -> list[float]:
@@ -186,9 +219,9 @@ def _groups(named: Iterable[tuple[str, Record]]) -> tuple[Group, ...]:
             requests=len(members),
             failures=sum(member.outcome not in BY_CHOICE for member in members),
             output_tokens=sum(member.output_tokens for member in members),
-            ttft=spread(_present(time_to_first_token(member) for member in members)),
+            ttft=spread(*first_tokens(members)),
             tpot=spread(_present(time_per_output_token(member) for member in members)),
-            e2e=spread([end_to_end(member) for member in members if member.outcome == "ok"]),
+            e2e=spread(*ends(members)),
         )
         for name, members in sorted(groups.items())
     )

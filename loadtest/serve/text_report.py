@@ -10,6 +10,7 @@ from .arrivals import Constant, Gamma, Ramp, Recorded
 from .lengths import describe
 from .mix import names_of
 from .quantiles import Spread
+from .record import GIVEN_UP
 from .result import Result
 from .settings import LoadSettings
 
@@ -62,6 +63,11 @@ def headline_rows(result: Result) -> Rows:
         )
     if not summary.tokens_are_counted:
         rows.append(["note", "the server tells no usage: every piece counts as one token"])
+    if left := sum(summary.outcomes.get(outcome, 0) for outcome in GIVEN_UP):
+        rows.append(
+            ["note", f"{left:,} requests were given up (stalled, timeout or unfinished): their waits count as long as "
+             "they lasted, and a figure with ≥ is a lower bound"]
+        )  # fmt: skip
     used = f", {per_thousand:,.1f} ms of CPU per 1,000 tokens" if per_thousand is not None else ""
     rows.append(
         ["client", f"{client.cpu_share:.0%} of a core{used}; wake-ups late by {milliseconds(client.lag_p50)} ms (p50), "
@@ -87,8 +93,15 @@ def latency_rows(result: Result) -> Rows:
 def _spread_cells(spread: Spread | None) -> list[str]:
     if spread is None:
         return ["–"] * 7 + ["0"]
-    values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.p999, spread.max)
-    return [*map(milliseconds, values), f"{spread.count:,}"]
+    mean = ("≥ " if spread.at_least else "") + milliseconds(spread.mean)
+    quantiles = (spread.p50, spread.p90, spread.p95, spread.p99, spread.p999, spread.max)
+    count = f"{spread.count:,}" + (f", {spread.at_least:,} of them ≥" if spread.at_least else "")
+    return [mean, *(_quantile_cell(spread, value) for value in quantiles), count]
+
+
+def _quantile_cell(spread: Spread | None, value: float | None) -> str:
+    bound = spread is not None and value is not None and spread.is_bound(value)
+    return ("≥ " if bound else "") + milliseconds(value)
 
 
 def group_rows(result: Result) -> Rows:
@@ -105,8 +118,8 @@ def group_rows(result: Result) -> Rows:
                 cells = [f"{group.requests:,}", f"{group.failures:,}", f"{group.output_tokens:,}"]
                 for spread in (group.ttft, group.tpot, group.e2e):
                     cells += [
-                        milliseconds(spread.p50 if spread else None),
-                        milliseconds(spread.p99 if spread else None),
+                        _quantile_cell(spread, spread.p50 if spread else None),
+                        _quantile_cell(spread, spread.p99 if spread else None),
                     ]
                 rows.append([f"{kind} {group.name}", *cells])
     return rows

@@ -120,4 +120,3 @@ PARTS: Final[dict[str, Callable[[Bench], Struct]]] = {
     "memory-http2": lambda bench: bench.memory("http2"),
     "memory-websocket": lambda bench: bench.memory("websocket"),
 }
-DEFAULT_PARTS: Final = tuple(name for name in PARTS if name != "two-fronts")

@@ -1,7 +1,9 @@
 """The behaviour benchmark against our server, which must do well, and against a bad one, which must not."""
 
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,11 +24,12 @@ from triolet.loadtest.behaviour.results import (
     WorkerDeath,
 )
 from triolet.loadtest.behaviour.table import rows, table_of
+from triolet.loadtest.web.process import descendants
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
 BAD = f"{sys.executable} {Path(__file__).with_name('bad_server.py')} {{port}}"
 PLAN = Plan(
-    streams=2, long_tokens=1500, drain_tokens=20, readers=4, flood=4, flood_tokens=8, hold_seconds=2.0, patience=30.0
+    streams=2, long_tokens=1500, drain_tokens=100, readers=4, flood=4, flood_tokens=8, hold_seconds=2.0, patience=30.0
 )
 
 
@@ -133,6 +136,37 @@ async def test_a_streams_end_is_what_it_said(nursery: trio.Nursery, writes: list
     assert stream.end == end
     assert detail in stream.detail
     nursery.cancel_scope.cancel()
+
+
+def _servers_of(bench: int) -> list[int]:
+    """Its children that run the server; what it starts before, as its imports do, is none."""
+    started = []
+    for pid in descendants(bench):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            started += [pid] if words[1:2] == [BAD.split()[1].encode()] else []
+    return started
+
+
+def test_a_benchmark_that_is_told_to_end_ends_its_server() -> None:
+    command = [TRIOLET, "bench", "behaviour", "--command", BAD, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        try:
+            while not (server := _servers_of(bench.pid)):
+                assert bench.poll() is None
+            bench.terminate()
+            assert bench.wait(60) == 128 + signal.SIGTERM
+        finally:
+            bench.kill()
+    assert not [pid for pid in server if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_server_that_ends_at_once_is_told_in_a_line() -> None:
+    done = subprocess.run(
+        [TRIOLET, "bench", "behaviour", "--command", "false {port}"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Error: the server ended with exit code 1 before it was ready" in done.stderr
 
 
 def test_a_command_without_a_port_is_refused() -> None:

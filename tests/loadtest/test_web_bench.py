@@ -164,14 +164,15 @@ def test_bounds_hold_in_their_direction() -> None:
 
 
 def test_the_benchmark_runs_and_every_stream_is_right() -> None:
-    parts = ["raw", "sse", "coalesced", "websocket", "setup", "idle"]
+    parts = ["raw", "sse", "coalesced", "websocket", "setup", "idle", "two-fronts"]
     command = [TRIOLET, "bench", "web", "--json", "--seconds", "0.2"]
     done = subprocess.run(
         [*command, *(word for part in parts for word in ("--only", part))], stdout=subprocess.PIPE, check=True
     )
     result = json.loads(done.stdout)
     assert set(result["parts"]) == set(parts)
-    for key in ("raw_trio_events_s", "sse_events_s", "sse_tokens_s_coalesced", "ws_messages_s", "request_setup_ms"):
+    for key in ("raw_trio_events_s", "sse_events_s", "sse_tokens_s_coalesced", "ws_messages_s", "request_setup_ms",
+                "two_fronts_over_one"):  # fmt: skip
         assert result[key] > 0
     assert result["parts"]["sse"]["tokens_per_event"] == 1
     assert result["parts"]["coalesced"]["tokens_per_event"] > 15

@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from triolet.loadtest.serve.arrivals import Constant
-from triolet.loadtest.serve.bootstrap import mean, rank, relative_difference, value_of
+from triolet.loadtest.serve.bootstrap import BEYOND, MOST_NUMBERS, mean, rank, relative_difference, value_of
 from triolet.loadtest.serve.compare import compare
 from triolet.loadtest.serve.mix import Mix, Tenant
 from triolet.loadtest.serve.quantiles import quantile
-from triolet.loadtest.serve.result import BadResult, read_result, write_result
+from triolet.loadtest.serve.result import BadResult, Result, read_result, write_result
 from triolet.loadtest.serve.slo import Slo
 
 from .made import record, result_of, run_of
@@ -114,6 +114,50 @@ def test_intervals_cover_what_is_true_about_as_often_as_they_say() -> None:
         quarter = (found.high - found.low) / 4
         missed_by_half += not found.low + quarter <= 0.1 <= found.high - quarter
     assert 3 <= missed <= 37 < missed_by_half
+
+
+@pytest.mark.parametrize("size", [50, 20_000])
+def test_either_end_of_an_interval_has_resamples_beyond_it(size: int) -> None:
+    """Long runs too, whose intervals are as wide as they must be: 2 z σ/√n of a mean, here within a tenth.
+
+    The resamples of the long one draw fewer values; unscaled, its interval would be wider by √(n/m).
+    """
+    miss = 0.05 / 14
+    generator = np.random.default_rng(3)
+    a, b = generator.normal(10, 1, size).tolist(), generator.normal(10, 1, size).tolist()
+    found = relative_difference(a, b, mean, paired=False, miss=miss)
+    assert found is not None
+    assert found.resamples * miss / 2 >= BEYOND - 1e-9
+    if size * found.resamples > MOST_NUMBERS:
+        wide = 2 * 2.914 * 0.1 * (2 / size) ** 0.5  # z of 0.05/28; the relative difference of two means
+        assert found.high - found.low == pytest.approx(wide, rel=0.1)
+        assert (size * found.resamples / MOST_NUMBERS) ** 0.5 > 1.2
+
+
+def _stalled(cut: int, waited: float, slower: float = 1.0) -> Result:
+    """Of 200 requests every so many-th, `cut` in all, never had a token and was given up after `waited` seconds."""
+    records = [
+        record(intended=number * 0.05, first=0.1 * slower, conversation=number)
+        if not cut or number % (200 // cut)
+        else record(
+            intended=number * 0.05, arrivals=[], ended=number * 0.05 + waited, outcome="unfinished", output_tokens=0
+        )
+        for number in range(200)
+    ]
+    return result_of(records)
+
+
+def test_what_was_given_up_is_compared_by_what_it_lasted_and_no_further() -> None:
+    calls = {each.metric: each.call for each in compare(_stalled(0, 0), _stalled(40, 5.0)).differences}
+    assert (calls["ttft mean"], calls["ttft p95"], calls["ttft p50"]) == ("worse", "worse", "same")
+    # Both stalled: whose waits would have been longer, nobody knows; the median is beyond doubt.
+    verdict = compare(_stalled(40, 4.0), _stalled(40, 5.0))
+    calls = {each.metric: each.call for each in verdict.differences}
+    assert (calls["ttft mean"], calls["ttft p95"], calls["ttft p50"]) == ("unsure", "unsure", "same")
+    assert sum("lower bounds" in note for note in verdict.notes) == 2
+    # A regression of the others is none the less seen, beside a few that were given up.
+    calls = {each.metric: each.call for each in compare(_stalled(4, 4.0), _stalled(4, 4.0, 1.5)).differences}
+    assert calls["ttft p50"] == "worse"
 
 
 def test_a_result_is_read_as_it_was_written_and_holds_no_key(tmp_path: Path) -> None:

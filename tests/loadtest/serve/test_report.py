@@ -21,7 +21,7 @@ from triolet.loadtest.serve.plots import nice_ticks, svg
 from triolet.loadtest.serve.report_html import page
 from triolet.loadtest.serve.result import Result
 from triolet.loadtest.serve.slo import Slo
-from triolet.loadtest.serve.text_report import show
+from triolet.loadtest.serve.text_report import group_rows, headline_rows, latency_rows, show
 
 from .made import record, result_of
 
@@ -61,6 +61,22 @@ def test_ticks_are_few_and_within_their_range(low: float, span: float) -> None:
     ticks = nice_ticks(low, low + span)
     assert len(ticks) <= 7
     assert all(low - span * 1e-6 <= tick <= low + span * (1 + 1e-6) for tick in ticks)
+
+
+def test_lower_bounds_are_marked_and_exact_figures_are_not() -> None:
+    """Of ten requests one was given up: the median is exact, the tail and the mean are at least so much."""
+    records = [record(intended=number * 0.1, conversation=number) for number in range(9)]
+    records.append(
+        record(intended=1.0, arrivals=[], ended=31.0, outcome="unfinished", output_tokens=0, conversation=9, tenant="b")
+    )
+    result = result_of(records)
+    first = next(row for row in latency_rows(result) if row[0] == "time to first token")
+    assert (first[1], first[2], first[5], first[8]) == ("≥ 3,090", "100.0", "≥ 30,000", "10, 1 of them ≥")
+    (note,) = [text for label, text in headline_rows(result) if label == "note"]
+    assert note.startswith("1 requests were given up")
+    assert "≥ 30,000" in next(row for row in group_rows(result) if row[0] == "tenant b")
+    exact = result_of(records[:9])
+    assert "≥" not in str([latency_rows(exact), headline_rows(exact)])
 
 
 def test_the_terminal_says_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,20 @@ async def test_a_wait_for_a_place_is_in_the_latency(autojump_clock: MockClock) -
     assert runner.progress.waited == 5
 
 
+async def test_waiting_in_the_warm_up_is_no_reproach(autojump_clock: MockClock) -> None:
+    """Two clients too many fill the server at the start; once it is measured, each has its place."""
+
+    async def slow_start(_number: int, _ask: Ask, exchange: Exchange) -> None:
+        await one_piece(exchange, 3.0 if exchange.intended - begun < 1.0 else 0.1)
+
+    begun = trio.current_time()
+    records, runner = await _run(
+        ScriptedTransport(slow_start), arrivals=Constant(1.0), seconds=4.0, warmup_seconds=9.0, max_in_flight=1
+    )
+    assert any(record.started > record.intended for record in records if record.phase == "warm-up")
+    assert runner.progress.waited == 0
+
+
 async def test_ramps_and_traces_end_by_themselves(autojump_clock: MockClock) -> None:
     records, runner = await _run(ScriptedTransport(_after_a_second), arrivals=Recorded("x"), seconds=None)
     assert [record.intended for record in records] == pytest.approx([0.0, 0.5, 4.0])

@@ -1,13 +1,14 @@
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.loadtest.serve.quantiles import curve, quantile, spread
-from triolet.loadtest.serve.record import time_per_output_token, time_to_first_token
+from triolet.loadtest.serve.record import Record, open_gap, time_per_output_token, time_to_first_token
 from triolet.loadtest.serve.slo import Slo
-from triolet.loadtest.serve.statistics import Window, summarise, tokens_in_windows
+from triolet.loadtest.serve.statistics import Window, curves, summarise, tokens_in_windows
 
 from .made import record
 
@@ -89,6 +90,55 @@ def test_who_cancels_or_reads_slowly_makes_no_latency() -> None:
     assert summary.goodput is not None
     assert (summary.goodput.good, summary.goodput.judged) == (1, 1)
     assert [group.name for group in summary.behaviours] == ["cancels", "ordinary", "slow"]
+
+
+def _silence(intended: float, waited: float, **changes: Any) -> Record:
+    """A request that never had a token."""
+    values = {"outcome": "unfinished", "sent": None, "head": None, "output_tokens": 0, "detail": "given up", **changes}
+    return record(intended=intended, arrivals=[], ended=intended + waited, **values)
+
+
+def test_a_server_that_stops_answering_is_in_the_percentiles() -> None:
+    """28 answers at once and 72 that never came: 72 % of the waits were long, and say that they were longer yet."""
+    records = [record(intended=number * 0.01, first=0.005) for number in range(28)]
+    records += [_silence(1.0 + number * 0.01, 4.0 + number * 0.01) for number in range(72)]
+    found = summarise(records, WINDOW, Slo()).latencies
+    for spread_of in (found.ttft, found.ttft_started, found.e2e, found.e2e_started):
+        assert spread_of is not None
+        assert (spread_of.count, spread_of.at_least) == (100, 72)
+        assert spread_of.open_from == pytest.approx(4.0)
+        assert spread_of.p50 >= 4.0
+        assert spread_of.is_bound(spread_of.p50)
+    assert found.ttft is not None
+    assert found.ttft.max == pytest.approx(4.71)
+    assert max(curves(records)["ttft"]) == pytest.approx(4.71)
+
+
+def test_an_open_gap_counts_and_what_lies_below_it_is_exact() -> None:
+    stalled = record(intended=0.0, pieces=5, outcome="stalled", ended=60.14)
+    found = summarise([record(pieces=100), stalled], WINDOW, Slo()).latencies.itl
+    assert found is not None
+    assert (found.count, found.at_least) == (99 + 5, 1)
+    assert found.max == pytest.approx(60.0)
+    assert [found.is_bound(value) for value in (found.p50, found.p99, found.max)] == [False, False, True]
+    assert open_gap(record(outcome="reset", ended=9.0)) is None
+
+
+def test_what_the_server_refuses_is_no_wait() -> None:
+    """A refusal within a millisecond would make the percentiles better, not worse."""
+    records = [record(), _silence(1.0, 0.001, outcome="refused"), _silence(1.0, 0.001, outcome="connect")]
+    found = summarise(records, WINDOW, Slo()).latencies
+    assert found.ttft is not None
+    assert (found.ttft.count, found.ttft.at_least) == (1, 0)
+
+
+def test_a_wait_in_the_client_that_was_given_up_bounds_nothing_from_its_start() -> None:
+    """It waited for a place until the grace ended, and then had it for no time: what the others had may be too good."""
+    found = summarise([record(), _silence(1.0, 5.0, started=6.0)], WINDOW, Slo()).latencies
+    assert found.ttft is not None
+    assert found.ttft_started is not None
+    assert (found.ttft.max, found.ttft_started.max) == (pytest.approx(5.0), pytest.approx(0.1))
+    assert [found.ttft.is_bound(found.ttft.p50), found.ttft_started.is_bound(found.ttft_started.p50)] == [False, True]
 
 
 def test_goodput_counts_failures_as_not_good() -> None:
