@@ -16,7 +16,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 import trio
-from trio_websocket import open_websocket_url
+from trio_websocket import wrap_client_stream
 
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
 
@@ -101,10 +101,12 @@ async def test_what_the_drain_timeout_ends_is_told_so() -> None:
     with served("--drain-timeout", "0.5") as server, trio.fail_after(EXIT_SECONDS):
         async with (
             httpx.AsyncClient(base_url=server.url, timeout=EXIT_SECONDS, verify=False) as client,
-            open_websocket_url(f"{server.url.replace('http', 'ws')}/v1/stream") as socket,
+            # The stream is ours to close: trio-websocket forgets it when the server closes first, as it does here.
+            await trio.open_tcp_stream("127.0.0.1", int(server.url.rpartition(":")[2])) as stream,
             client.stream("POST", "/v1/completions", json=asked | {"stream": True}) as streamed,
             trio.open_nursery() as nursery,
         ):
+            socket = await wrap_client_stream(nursery, stream, "127.0.0.1", "/v1/stream")
             whole: list[httpx.Response] = []
 
             async def ask_for_a_whole_answer() -> None:
