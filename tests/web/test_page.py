@@ -128,6 +128,8 @@ def test_stop_ends_a_long_answer(page: Page, server: Server, stop: str) -> None:
             if frame["type"] == "create":
                 frame["request"] |= {"ignore_eos": True, "max_tokens": limit}
             upstream.send(json.dumps(frame))
+            if frame["type"] == "create":  # it cannot reach its end, however slow this machine makes the page
+                upstream.send(json.dumps({"type": "credit", "id": frame["id"], "tokens": 1}))
 
         route.on_message(pass_on)
 
