@@ -16,7 +16,7 @@ from .script import Script
 STREAMS: Final = 64
 WEBSOCKET_END: Final = b'"type":"finished"'
 _EVENT_BYTES: Final = 220  # of a chunk with one event; a first guess that buffers grow from
-_PROBE: Final = 200  # events of each stream in the short run that finds the rate
+_PROBE: Final = 1000  # events of each stream in the run that finds the rate: all have begun before one ends
 
 
 class Rate(Struct, frozen=True, kw_only=True):
