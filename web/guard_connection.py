@@ -92,8 +92,6 @@ class Connection:
         finally:
             self._sending.forget_file()
             self._hangups.unblock(self)
-            if self._ping is not None:
-                self._pings.leave(self._ping)
             await trio.aclose_forcefully(self.stream)
 
     def fileno(self) -> int:
@@ -129,8 +127,12 @@ class Connection:
             else:
                 self._protocol = self._http1()
             self._update(idle=True)
-            await self._read()
-            self._end()  # handlers that have not noticed the end
+            try:
+                await self._read()
+                self._end()  # handlers that have not noticed the end
+            finally:  # a ping may start a task, so none comes once there is no nursery for it
+                if self._ping is not None:
+                    self._pings.leave(self._ping)
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self._sending.write_chunk

@@ -38,6 +38,7 @@ class ScriptedWorker(WorkerProcess):
     def __init__(
         self, settings: EngineSettings, *, step_seconds: float, tokens_per_row: int, cpu: int | None = None
     ) -> None:
+        self._what = "worker"
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-P", "-m", "triolet.loadtest.web.scripted_worker", str(theirs.fileno())]

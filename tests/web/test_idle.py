@@ -8,11 +8,12 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import Ping, TextMessage
+from wsproto.events import Ping as PingEvent
+from wsproto.events import TextMessage
 
 from triolet.web import server
 from triolet.web.guard_websocket import GuardedWebSocketStream
-from triolet.web.pings import Pings
+from triolet.web.pings import Ping, Pings
 
 SOON = 20.0
 HANDSHAKE = (
@@ -62,6 +63,29 @@ async def test_an_open_websocket_is_pinged_and_no_more(start_server) -> None:
     assert 0 < await next_deadline() < 1.0
     await stream.aclose()
     assert await after_the_timers() == math.inf
+
+
+async def test_a_ping_at_the_last_moment_of_a_connection_ends_nothing_else(
+    start_server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, pinged = Pings.leave, trio.Event()
+
+    def ping_and_leave(self: Pings, ping: Ping) -> None:
+        ping()
+        leave(self, ping)
+        pinged.set()
+
+    served = await start_server()
+    stream = await served.connect()
+    with trio.fail_after(SOON):
+        await stream.send_all(HANDSHAKE)
+        received = b""
+        while not received.endswith(b"\x89\x00"):
+            received += await stream.receive_some()
+        monkeypatch.setattr(Pings, "leave", ping_and_leave)
+        await stream.aclose()
+        await pinged.wait()
+        assert (await served.get("/")).endswith(b"hello")
 
 
 async def test_every_socket_is_pinged_once_an_interval(autojump_clock: MockClock) -> None:
@@ -122,7 +146,7 @@ async def test_pings_reach_a_client_that_reads_and_break_no_message_of_one_that_
                     if isinstance(event, TextMessage):
                         echoed += len(event.data)
                     else:
-                        assert isinstance(event, Ping)
+                        assert isinstance(event, PingEvent)
                         pings += 1
                 if echoed < messages * len(message) or pings < 10:
                     protocol.receive_data(await stream.receive_some(2**18))
