@@ -58,16 +58,16 @@ class Keys:
         return self.tenant(key.strip().encode("latin-1"))
 
 
-def refuse_foreign_origin(handshake: BaseRequestWebsocket, own_names_only: bool) -> None:
+def refuse_foreign_origin(headers: Headers, own_names_only: bool) -> None:
     """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin.
 
     With `own_names_only` the page must have come from an address or from localhost.
     """
-    origin = handshake.headers.get("Origin")
+    origin = headers.get("Origin")
     if origin is None:
         return
     try:
-        same = urlsplit(origin).netloc.lower() == handshake.headers.get("Host", "").lower() != ""
+        same = urlsplit(origin).netloc.lower() == headers.get("Host", "").lower() != ""
     except ValueError:
         same = False
     if not same:
@@ -93,7 +93,7 @@ def register(app: QuartTrio, keys: Keys) -> None:
     async def check() -> None:
         exchange = current_exchange()
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
-            refuse_foreign_origin(exchange, own_names_only)
+            refuse_foreign_origin(exchange.headers, own_names_only)
         if exchange.endpoint not in OPEN:
             if keys:
                 refuse_key_in_query(exchange)
@@ -101,7 +101,7 @@ def register(app: QuartTrio, keys: Keys) -> None:
 
     @app.before_websocket
     async def check_handshake() -> None:
-        refuse_foreign_origin(websocket, own_names_only)
+        refuse_foreign_origin(websocket.headers, own_names_only)
         if keys:
             refuse_key_in_query(websocket)
 

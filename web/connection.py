@@ -28,6 +28,7 @@ from quart_trio.wrappers import TrioRequest, TrioResponse
 from werkzeug.routing import MapAdapter
 from werkzeug.wrappers import Response as WerkzeugResponse
 
+from .conversation import Opener
 from .direct import LastPiece
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class Application(QuartTrio):
         super().__init__(import_name, static_folder=None)
         self.engine = engine
         self.generation_handlers: dict[str, Handler] = {}
+        self.sockets: dict[bytes, Opener] = {}  # of paths whose WebSockets are opened past Quart
 
     def generation_route(self, path: str) -> Callable[[Handler], Handler]:
         """A POST route whose plain requests are answered past Quart."""

@@ -16,7 +16,7 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import trio
@@ -29,9 +29,11 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
+from .conversation import Conversation, Opener
 from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
+from .guard_open_socket import SOCKETS, OpenSocket, Sockets
 from .guard_refusal import ConnectionRefused
 from .guard_sending import Sending
 from .hangups import Hangups
@@ -44,6 +46,8 @@ log = logging.getLogger("triolet.http")
 RECEIVE_BYTES = 2**16
 HANDSHAKE_SECONDS = 10.0  # three round trips to the other side of the world, lost packets included
 CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
+
+_NO_SOCKETS: Mapping[bytes, Opener] = {}
 
 
 class Connection:
@@ -58,6 +62,7 @@ class Connection:
         hangups: Hangups,
         pings: Pings,
         certificates: Certificates | None = None,
+        sockets: Mapping[bytes, Opener] = _NO_SOCKETS,
     ) -> None:
         self.stream = stream
         self._hangups = hangups
@@ -69,13 +74,13 @@ class Connection:
         self._state = state
         self._send_timeout = send_timeout
         self._certificates = certificates
+        self._sockets = sockets
         self._early = b""  # what came in one packet with the end of the handshake
-        self._scope = trio.CancelScope()
         self._idle = True  # between requests; a connection begins so
         self._closing = False
         self._sending = Sending(stream, send_timeout, self._end, self.abort)
-        self._tasks = TaskGroup()
-        self._protocol: H11Protocol | H2Protocol
+        self._nursery: trio.Nursery  # from `run` on; its scope is the connection's
+        self._protocol: H11Protocol | H2Protocol | OpenSocket
 
     async def run(self) -> None:
         with suppress(
@@ -83,7 +88,7 @@ class Connection:
         ):  # Linux: data that a vanished peer never acknowledges ends the connection
             self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._send_timeout * 1000))
         try:
-            with self._scope:
+            async with trio.open_nursery() as self._nursery:
                 await self._converse()
         except* OSError as lost:
             log.debug("connection lost: %s", _one_line(lost))
@@ -115,33 +120,35 @@ class Connection:
 
     def _end(self) -> None:
         self._sending.ended = True
-        self._scope.cancel()
+        self._nursery.cancel_scope.cancel()
 
     async def _converse(self) -> None:
         if self._certificates is not None and not await self._shake_hands(TlsSession(self._certificates.context)):
             return
-        async with self._tasks:
-            if self._sending.tls is not None and self._sending.tls.protocol == "h2":
-                self._protocol = self._http2()
-                await self._protocol.initiate()
-            else:
-                self._protocol = self._http1()
-            self._update(idle=True)
-            try:
-                await self._read()
-                self._end()  # handlers that have not noticed the end
-            finally:  # a ping may start a task, so none comes once there is no nursery for it
-                if self._ping is not None:
-                    self._pings.leave(self._ping)
+        if self._sending.tls is not None and self._sending.tls.protocol == "h2":
+            self._protocol = protocol = self._http2()
+            await protocol.initiate()
+        else:
+            self._protocol = self._http1()
+        self._update(idle=True)
+        try:
+            await self._read()
+        finally:  # a ping may start a task, so none comes once there is no nursery for it
+            if self._ping is not None:
+                self._pings.leave(self._ping)
+            if isinstance(self._protocol, OpenSocket):
+                self._protocol.leave()
+        self._end()  # handlers that have not noticed the end
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self._sending.write_chunk
         self._state[WRITER] = DirectWriter(self._sending.write_now, self._sending.finish)
         self._state[KEEP_PINGING] = self.keep_pinging
+        self._state[SOCKETS] = Sockets(self._sockets, self._open_socket)
         client, server = self._addresses()
         secure = self._sending.tls is not None
         return GuardedHTTP1(
-            self._app, self._config, self._context, self._tasks, self._state, secure, client, server, self._handle
+            self._app, self._config, self._context, self._tasks(), self._state, secure, client, server, self._handle
         )
 
     def _http2(self) -> GuardedHTTP2:
@@ -150,7 +157,7 @@ class Connection:
             self._app,
             self._config,
             self._context,
-            self._tasks,
+            self._tasks(),
             self._state,
             self._sending.tls is not None,
             client,
@@ -158,6 +165,21 @@ class Connection:
             self._handle,
             self._send_timeout,
         )
+
+    def _tasks(self) -> TaskGroup:
+        """The nursery as hypercorn knows it."""
+        tasks = TaskGroup()
+        tasks._nursery = self._nursery  # pyright: ignore[reportPrivateUsage]
+        return tasks
+
+    def _open_socket(self, conversation: Conversation) -> None:
+        """The handshake is answered: HTTP is over, and what spoke it is forgotten."""
+        maximum = self._config.websocket_max_message_size
+        socket = OpenSocket(conversation, self._sending, self._nursery, self._hang_up, maximum)
+        self._protocol = socket
+        self._state.clear()
+        socket.begin()
+        self.keep_pinging(socket.ping)
 
     def _addresses(self) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
         """The client's and ours; a Unix socket has none."""
@@ -223,11 +245,11 @@ class Connection:
         try:
             await self._protocol.handle(event)
         except H2ProtocolAssumedError as assumed:
-            for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING):
+            for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING, SOCKETS):
                 del self._state[http1]
-            self._protocol = self._http2()
-            await self._protocol.initiate()
-            await self._protocol.handle(RawData(assumed.data))
+            self._protocol = protocol = self._http2()
+            await protocol.initiate()
+            await protocol.handle(RawData(assumed.data))
 
     async def _handle(self, event: Event) -> None:
         """What the protocol classes call as `send`."""
@@ -236,23 +258,28 @@ class Connection:
         elif isinstance(event, Updated):
             self._update(idle=event.idle)
         elif isinstance(event, Closed):
-            with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
-                await self._close()
-            if grace.cancelled_caught:
-                self.abort()
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
+            await self._close()
+        if grace.cancelled_caught:
+            self.abort()
 
     def _update(self, *, idle: bool) -> None:
         self._idle = idle
         if self._closing:
             return
-        self._scope.deadline = trio.current_time() + self._config.keep_alive_timeout if idle else math.inf
+        seconds = self._config.keep_alive_timeout if idle else math.inf
+        self._nursery.cancel_scope.deadline = trio.current_time() + seconds
         if idle and self._context.terminated.is_set():
             self._end()
 
     async def _close(self) -> None:
         """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
         self._closing = self._sending.ended = True
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_GRACE)
+        scope = self._nursery.cancel_scope
+        scope.deadline = min(scope.deadline, trio.current_time() + CLOSE_GRACE)
         try:
             await self._sending.say_end()
         except (trio.BrokenResourceError, trio.ClosedResourceError):

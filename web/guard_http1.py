@@ -14,7 +14,7 @@ from typing import NoReturn
 import h11
 from hypercorn.events import Closed, RawData
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.events import Request, StreamClosed
+from hypercorn.protocol.events import Request, Response, StreamClosed
 from hypercorn.protocol.h11 import (
     STREAM_ID,
     H2ProtocolAssumedError,
@@ -24,6 +24,7 @@ from hypercorn.protocol.h11 import (
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import ASGISendEvent, H11SendableEvent
 
+from .guard_open_socket import SOCKETS, Sockets, handshake_answer
 from .guard_refusal import ConnectionRefused, error_answer
 from .guard_websocket import GuardedWebSocketStream
 
@@ -85,6 +86,8 @@ class GuardedHTTP1(H11Protocol):
         if _asks_for_websocket(request):
             assert isinstance(self.connection, h11.Connection)
             self.connection = H11WSConnection(self.connection)
+            if await self._open_socket(request):
+                return
             kind = GuardedWebSocketStream
         self.stream = kind(
             self.app,
@@ -110,6 +113,21 @@ class GuardedHTTP1(H11Protocol):
         if kind is JoinedHTTPStream:
             self.keep_alive_requests += 1
             await self.context.mark_request()
+
+    async def _open_socket(self, request: h11.Request) -> bool:
+        """Whether it is open now, past the application: this protocol has done its part then."""
+        sockets: Sockets | None = self.connection_state.get(SOCKETS)
+        assert isinstance(self.connection, H11WSConnection)
+        if sockets is None or self.connection.buffer or (opener := sockets.openers.get(request.target)) is None:
+            return False
+        headers = list(request.headers)
+        answer = handshake_answer(request.http_version, headers)
+        conversation = None if answer is None else opener(headers)
+        if answer is None or conversation is None:
+            return False
+        await self.stream_send(Response(stream_id=STREAM_ID, status_code=101, headers=answer))
+        sockets.open(conversation)
+        return True
 
     async def _send_error_response(self, status_code: int, reason: str | None = None) -> None:
         headers, body = error_answer(status_code, reason)

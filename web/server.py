@@ -21,6 +21,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
+from .connection import Application
 from .guard_connection import Connection
 from .hangups import Hangups
 from .listening import BACKLOG, url_of
@@ -93,11 +94,22 @@ async def serve(
     connections = Connections()
     hangups, pings = Hangups(), Pings(WEBSOCKET_PING_SECONDS)
 
-    async def accept(stream: trio.SocketStream) -> None:
+    sockets_past_quart = app.sockets if isinstance(app, Application) else {}
+
+    def accept(stream: trio.SocketStream) -> Awaitable[None]:
         connection = Connection(
-            wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout, hangups, pings, certificates
+            wrapped,
+            config,
+            context,
+            ConnectionState(state.copy()),
+            stream,
+            send_timeout,
+            hangups,
+            pings,
+            certificates,
+            sockets_past_quart,
         )
-        await connections.run(connection)
+        return connections.run(connection)
 
     if sockets is None:
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)

@@ -1,29 +1,36 @@
 """GET /v1/stream: many requests over one WebSocket.
 
+A handshake that every check passes never meets Quart: `Socket` is then called by the connection's reader
+(web/guard_open_socket.py), and an idle socket is one task. What is refused or oddly spelt goes to Quart's route, whose
+task calls the same `Socket`.
+
 The reader never waits for the client to read: what it has to say is posted (web/socket_outgoing.py), and what waits is
 bounded. Each request has a small task that posts its events and waits until they were sent, so a client that does not
 read stops its outboxes from being drained, the engine parks its requests for want of credit, and the memory held is one
 drain per request. While the client keeps up that task sleeps: a step's tokens go straight to the socket.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 import trio
 from quart import websocket
 from quart_trio.wrappers import TrioResponse as Response
+from werkzeug.datastructures import Headers
 
 from ..protocol.errors import ApiError
 from ..protocol.events import Failed, Finished
 from ..protocol.openai_requests import ChatBody, CompletionBody
 from ..protocol.requests import Generate
 from ..protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
-from .auth import Keys
+from .auth import Keys, refuse_foreign_origin
 from .connection import Application
+from .conversation import Wire
 from .decode import decode
 from .dialect import generate_from_chat, generate_from_completion
 from .direct import frame_writer
-from .errors import error_response
+from .errors import error_response, unexpected
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame
 from .generation import origin, served
@@ -37,7 +44,7 @@ MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; 
 AUTH_SECONDS = 10.0  # for the `auth` frame
 LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
 
-NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION = 1000, 1001, 1003, 1008  # RFC 6455, 7.4.1
+NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1003, 1008, 1011  # RFC 6455, 7.4.1
 
 _FRAME = msgspec.json.Decoder(FromClient)
 _CHAT = msgspec.json.Decoder(ChatBody)
@@ -64,52 +71,50 @@ class CloseSocket(Exception):
 class Socket:
     """One client's connection: its running requests by the client's names, and what waits to be sent."""
 
+    __slots__ = ("_engine", "_keys", "_outgoing", "_patience", "_running", "_tenant", "_unsent", "_wire")
+
     def __init__(self, engine: "Engine", keys: Keys, tenant: str | None) -> None:
         self._engine = engine
         self._keys = keys
         self._tenant = tenant  # None: not known yet
         self._running: dict[str, str] = {}  # the client's name -> the server's id
         self._unsent = 0  # requests whose last frame was not sent yet: those running and those just ended
-        self._code = NORMAL
-        self._scope = trio.CancelScope()
-        self._outgoing: Outgoing  # of `run`
+        self._patience: trio.CancelScope | None = None  # of whoever waits for the key
+        self._wire: Wire  # from `begin` on, as what follows
+        self._outgoing: Outgoing
 
-    async def run(self) -> int:
-        """Until the client leaves (the handler is cancelled) or does what closes the socket: returns the close code."""
-        on_refusal = self._engine.gateway.on_refusal
-        on_refusal.add(self._leave_when_draining)
+    def begin(self, wire: Wire) -> None:
+        self._wire = wire
+        self._outgoing = Outgoing(wire.nursery, wire.send, wire.direct)
+        self._engine.gateway.on_refusal.add(self._leave_when_draining)
         self._leave_when_draining()
-        try:
-            with self._scope:
-                await self._converse()
-        finally:
-            on_refusal.discard(self._leave_when_draining)
-            for id in self._running.values():
-                self._engine.gateway.cancel(id)
-        return self._code
-
-    async def _converse(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._outgoing = Outgoing(nursery, websocket.send, frame_writer(websocket.scope))
-            try:
-                await self._read(nursery)
-            except CloseSocket as close:
-                self._code = close.code
-                with trio.move_on_after(LAST_WORDS_SECONDS):
-                    await self._outgoing.flush()
-            nursery.cancel_scope.cancel()
-
-    async def _read(self, nursery: trio.Nursery) -> None:
         if self._tenant is None:
-            with trio.move_on_after(AUTH_SECONDS) as patience:
-                await self._receive(nursery)
-            if patience.cancelled_caught:
-                self._close_with(ApiError("invalid_api_key", "The `auth` frame did not come."), POLICY_VIOLATION)
-        while True:
-            await self._receive(nursery)
+            wire.nursery.start_soon(self._expect_key)
 
-    async def _receive(self, nursery: trio.Nursery) -> None:
-        data = await websocket.receive()
+    def end(self) -> None:
+        self._engine.gateway.on_refusal.discard(self._leave_when_draining)
+        for id in self._running.values():
+            self._engine.gateway.cancel(id)
+
+    async def _expect_key(self) -> None:
+        with trio.move_on_after(AUTH_SECONDS) as self._patience:
+            await trio.sleep_forever()
+        if self._tenant is None:
+            self._outgoing.post((error_frame(ApiError("invalid_api_key", "The `auth` frame did not come.").detail()),))
+            await self._close(POLICY_VIOLATION)
+
+    async def _close(self, code: int) -> None:
+        with trio.move_on_after(LAST_WORDS_SECONDS):
+            await self._outgoing.flush()
+        self._wire.close(code)
+
+    async def receive(self, data: str | bytes) -> None:
+        try:
+            await self._take(data)
+        except CloseSocket as close:
+            await self._close(close.code)
+
+    async def _take(self, data: str | bytes) -> None:
         if not isinstance(data, str):
             self._close_with(ApiError("invalid_event", "Frames are JSON text, not binary."), UNSUPPORTED_DATA)
         try:
@@ -122,20 +127,22 @@ class Socket:
         if isinstance(frame, ExplainFrame) and self._tenant is not None:
             await self._explain(frame.id, self._tenant)
         else:
-            self._handle(frame, nursery)
+            self._handle(frame)
 
-    def _handle(self, frame: FromClient, nursery: trio.Nursery) -> None:
+    def _handle(self, frame: FromClient) -> None:
         if isinstance(frame, Auth):
             try:
                 self._tenant = self._keys.tenant(frame.api_key.encode())
             except ApiError as error:
                 self._close_with(error, POLICY_VIOLATION)
+            if self._patience is not None:
+                self._patience.cancel()
         elif self._tenant is None:
             self._close_with(
                 ApiError("invalid_api_key", "An API key is needed: send an `auth` frame first."), POLICY_VIOLATION
             )
         elif isinstance(frame, Create):
-            self._create(frame, self._tenant, nursery)
+            self._create(frame, self._tenant)
         elif frame.id in self._running:  # otherwise it has just ended
             if isinstance(frame, CreditFrame):
                 self._engine.gateway.grant(self._running[frame.id], frame.tokens)
@@ -151,7 +158,7 @@ class Socket:
         except ApiError as error:
             self._say(error_frame(error.detail()))
 
-    def _create(self, frame: Create, tenant: str, nursery: trio.Nursery) -> None:
+    def _create(self, frame: Create, tenant: str) -> None:
         if frame.id in self._running:  # a `failed` would be taken for the end of the request that has this name
             taken = ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
             self._say(error_frame(taken.detail()))
@@ -164,7 +171,8 @@ class Socket:
             return
         self._running[frame.id] = request.id
         self._unsent += 1
-        nursery.start_soon(self._answer, frame.id, outbox, Frames(frame.id, len(request.prompts) * request.n))
+        frames = Frames(frame.id, len(request.prompts) * request.n)
+        self._wire.nursery.start_soon(self._answer, frame.id, outbox, frames, name="answer")
 
     def _admit(self, frame: Create, tenant: str) -> Generate:
         limit = self._engine.settings.limits.max_socket_requests
@@ -179,26 +187,29 @@ class Socket:
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
         """Moves one request's events to the client, no faster than it reads."""
-        ended = False
-        sink = StreamSink(frames, self._outgoing)
-        while not ended:
-            events = await outbox.drain(sink)
-            unsent, sink.unsent = sink.unsent, None
-            if events:
-                ended = isinstance(events[-1], Finished | Failed)
-                if ended:
-                    del self._running[name]  # before the client knows, so that it may use the name again at once
-                unsent = self._outgoing.post(frames.encode(events))  # what the sink left is sent before
-            if unsent is not None:
-                await unsent.wait()
+        try:
+            ended = False
+            sink = StreamSink(frames, self._outgoing)
+            while not ended:
+                events = await outbox.drain(sink)
+                unsent, sink.unsent = sink.unsent, None
+                if events:
+                    ended = isinstance(events[-1], Finished | Failed)
+                    if ended:
+                        del self._running[name]  # before the client knows, so that it may use the name again at once
+                    unsent = self._outgoing.post(frames.encode(events))  # what the sink left is sent before
+                if unsent is not None:
+                    await unsent.wait()
+        except Exception as error:  # a bug of ours
+            unexpected(error)
+            self._wire.close(INTERNAL_ERROR)
         self._unsent -= 1
         self._leave_when_draining()
 
     def _leave_when_draining(self) -> None:
         """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
         if self._engine.gateway.refuses_new and not self._unsent:
-            self._code = GOING_AWAY
-            self._scope.cancel()
+            self._wire.close(GOING_AWAY)
 
     def _say(self, frame: bytes) -> None:
         if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
@@ -226,11 +237,35 @@ def _streaming(body: _Body) -> _Body:
 def register(app: Application, keys: Keys) -> None:
     engine = app.engine
 
+    def tenant_of(headers: Headers) -> str | None:
+        return keys.tenant_of(headers) if not keys or "Authorization" in headers else None
+
+    def open_plain(handshake: Sequence[tuple[bytes, bytes]]) -> Socket | None:
+        headers = Headers([(name.decode("latin1"), value.decode("latin1")) for name, value in handshake])
+        try:
+            refuse_foreign_origin(headers, own_names_only=not keys)
+            return Socket(engine, keys, tenant_of(headers))
+        except ApiError:
+            return None  # Quart says so, as of all that it refuses
+
+    app.sockets[b"/v1/stream"] = open_plain
+
     @app.websocket("/v1/stream")
     async def stream() -> None:
-        handshake = websocket.headers
-        tenant = keys.tenant_of(handshake) if not keys or "Authorization" in handshake else None
-        code = await Socket(engine, keys, tenant).run()
+        socket, code = Socket(engine, keys, tenant_of(websocket.headers)), NORMAL
+
+        def close(reason: int) -> None:
+            nonlocal code
+            code = reason
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            try:
+                socket.begin(Wire(nursery, websocket.send, frame_writer(websocket.scope), close))
+                while True:
+                    await socket.receive(await websocket.receive())
+            finally:
+                socket.end()
         await websocket.close(code)
 
     @app.get("/v1/stream")
