@@ -14,6 +14,7 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 
 import logging
 import math
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,11 @@ _NO_SOCKETS: Mapping[bytes, Opener] = {}
 
 
 class Connection:
+    __slots__ = (
+        "_app", "_certificates", "_closing", "_config", "_context", "_early", "_hangups", "_idle", "_nursery", "_ping",
+        "_pings", "_protocol", "_send_timeout", "_sending", "_sockets", "_state", "stream",
+    )  # fmt: skip
+
     def __init__(
         self,
         app: AppWrapper,
@@ -231,7 +237,12 @@ class Connection:
         """Some bytes of the client's; none at its end."""
         early, self._early = self._early, b""
         while not early:
-            data = bytes(await self.stream.receive_some(RECEIVE_BYTES))
+            data = self._receive_now()
+            if data is None:
+                # Not `stream.receive_some`: what it keeps while it waits is a kilobyte and a half of every idle socket.
+                await trio.lowlevel.wait_readable(self._sending.fileno())
+                continue
+            await trio.lowlevel.checkpoint()  # a client that sends without end gets a turn, and meets its deadline
             if self._sending.tls is None or self._closing or not data:
                 return data
             plain, ended = self._sending.tls.decrypt(data)
@@ -240,6 +251,16 @@ class Connection:
             if plain or ended:
                 return plain
         return early
+
+    def _receive_now(self) -> bytes | None:
+        """What is there; None: nothing yet."""
+        file = self._sending.fileno()
+        try:
+            return os.read(file, RECEIVE_BYTES) if file >= 0 else b""
+        except BlockingIOError:
+            return None
+        except OSError:  # the client has gone without a word
+            return b""
 
     async def _feed(self, event: RawData) -> None:
         try:
