@@ -126,7 +126,7 @@ class OpenSocket:
             if not self._open:
                 return
             await trio.lowlevel.checkpoint()  # a packet may hold thousands of messages
-        self._partial = parser if self._pieces is not None or _has_begun(parser) else None
+        self._partial = parser if _has_begun(parser) else None
 
     def _whole(self, event: TextMessage | BytesMessage) -> str | bytes | None:
         """The message that this is the end of."""

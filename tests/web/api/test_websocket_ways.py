@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pytest
@@ -13,7 +14,9 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 
 from triolet.protocol.settings import ServeSettings
 from triolet.web import websocket
+from triolet.web.app import create_app
 from triolet.web.guard_open_socket import OpenSocket
+from triolet.web.server import serve
 
 SOON = 20.0
 PAST_QUART, QUART = "/v1/stream", "/v1/stream?spelt=oddly"
@@ -205,6 +208,22 @@ async def test_whoever_ends_the_socket_ends_its_requests(web, scripts, path: str
         await web.engine.gateway.wait_idle()
         await client.stream.aclose()
         assert not web.engine.gateway.on_refusal
+
+
+@WAYS
+async def test_a_server_that_is_cancelled_ends_the_requests_of_its_sockets(web, scripts, path: str) -> None:
+    web.engine.script = scripts.flow
+    async with trio.open_nursery() as nursery:
+        serve_again = partial(serve, create_app(web.engine), host="127.0.0.1", port=0, drain_timeout=0.0)
+        urls = await nursery.start(partial(serve_again, shutdown_trigger=trio.sleep_forever))
+        with trio.fail_after(SOON):
+            client = await opened(web._replace(url=urls[0]), path)
+            await client.stream.send_all(client_bytes(create("a")))
+            await client.hear(2)
+        nursery.cancel_scope.cancel()
+    assert web.engine.gateway.live_requests == 0
+    assert not web.engine.gateway.on_refusal
+    await client.stream.aclose()
 
 
 @WAYS
