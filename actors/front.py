@@ -6,7 +6,7 @@ told, and the process leaves.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -97,10 +97,10 @@ class FrontLink:
         self._asked: dict[tuple[Question, str, str], _Asked] = {}
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
-        self._handle: Callable[[ToDetokenizer], None] | None = None
+        self._handle: Callable[[Iterable[ToDetokenizer]], None] | None = None
 
     def serve(
-        self, handle: Callable[[ToDetokenizer], None], report: Callable[[], FrontReport], explain: Explain
+        self, handle: Callable[[Iterable[ToDetokenizer]], None], report: Callable[[], FrontReport], explain: Explain
     ) -> None:
         """Who takes the texts, who knows this process's figures, and its requests. Before the first request."""
         self._handle, self._report, self._explain = handle, report, explain
@@ -171,9 +171,7 @@ class FrontLink:
             match message:
                 case Texts(texts=texts):
                     assert self._handle is not None, "texts before the first request"
-                    for text in texts:
-                        if (said := self._inbound(text)) is not None:
-                            self._handle(said)
+                    self._handle([said for text in texts if (said := self._inbound(text)) is not None])
                 case WorkerNews():
                     self._take_news(message)
                 case Ask(number=number, question="explain"):

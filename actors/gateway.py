@@ -204,25 +204,38 @@ class Gateway:
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
             self._push(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
 
-    def deliver(self, event: Token, now: float | None = None) -> None:
-        """Text for the stream; `now` where the caller has asked the clock already, once for a step."""
+    def stream(self, request_id: str) -> StreamRecord | None:
+        """A live request, for `deliver_text`."""
+        return self._live.get(request_id)
+
+    def deliver(self, event: Token) -> None:
+        """Text for the stream."""
         live = self._live.get(event.id)
         if live is None:
             return
-        if tokens := event.tokens:
-            if now is None:
-                now = trio.current_time()
-            times, index = live.last_token_at, event.index
-            if (last := times.get(index)) is not None:
-                gap = (now - last) / tokens  # the same for nearly all streams of a step
-                self._gaps[gap] = self._gaps.get(gap, 0) + 1
-            elif live.first_token_at is None:
-                live.first_token_at = now
-                self.accounts.first_token.observe(now - live.request.arrival_time)
-            times[index] = now
-            live.completion_tokens += tokens
-        if live.outbox.push(event):
-            self._unflushed.append(live.outbox)
+        if event.tokens:
+            self._note_tokens(live, event.index, event.tokens, trio.current_time())
+        self._push(live, event)
+
+    def deliver_text(self, live: StreamRecord, index: int, text: str, tokens: int, now: float) -> None:
+        """As `deliver` of a `Token` with these fields alone, without looking for its stream; harmless after its end."""
+        outbox = live.outbox
+        if outbox.ended:
+            return
+        self._note_tokens(live, index, tokens, now)
+        if outbox.push_text(index, text, tokens):
+            self._unflushed.append(outbox)
+
+    def _note_tokens(self, live: StreamRecord, index: int, tokens: int, now: float) -> None:
+        times = live.last_token_at
+        if (last := times.get(index)) is not None:
+            gap = (now - last) / tokens  # the same for nearly all streams of a step
+            self._gaps[gap] = self._gaps.get(gap, 0) + 1
+        elif live.first_token_at is None:
+            live.first_token_at = now
+            self.accounts.first_token.observe(now - live.request.arrival_time)
+        times[index] = now
+        live.completion_tokens += tokens
 
     def choice_finished(self, event: ChoiceFinished) -> None:
         """A choice is complete."""

@@ -131,7 +131,9 @@ class SchedulerState:
         table = self.table
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        plan = plan_steady(table.queues, table.pool) or plan_step(table.queues, table.pool, self._limits, self._policy)
+        plan = plan_steady(table.queues, table.pool, self._limits.max_step_tokens) or plan_step(
+            table.queues, table.pool, self._limits, self._policy
+        )
         self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -255,9 +257,10 @@ class SchedulerState:
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         choices: list[ChoiceTokens] = []
+        sequences = self.table.sequences
         for chunk, row in zip(step.chunks, done.rows, strict=True):
             assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
-            sequence = self.table.sequences.get(chunk.sequence)
+            sequence = sequences.get(chunk.sequence)
             if sequence is None:
                 self.totals.wasted_tokens += len(row.tokens)  # it ended while this step was in flight
             elif row.error:
@@ -272,15 +275,15 @@ class SchedulerState:
         live = sequence.live
         said: ChoiceTokens | None
         if accept_plain(sequence, chunk, row):
-            self.totals.generated_tokens += 1
-            said = ChoiceTokens(id=live.generate.id, index=sequence.index, tokens=row.tokens)
+            self.totals.generated_tokens += len(row.tokens)
+            said = ChoiceTokens(id=live.id, index=sequence.index, tokens=row.tokens)
         else:
             accepted = accept_row(sequence, chunk, row)
             self.totals.generated_tokens += accepted.generated
             said = choice_tokens(sequence, accepted) if accepted.tokens or accepted.reason else None
             if accepted.reason:
                 self.table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
-        if live.unread == 0 and live.credit <= 0 and live.choices:
+        if not live.unread and live.granted <= live.spent and live.choices:  # without credit, as `parked` has it
             self.timers.starve(live.id, now)
         return said
 

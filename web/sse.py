@@ -7,17 +7,15 @@ The generator holds no cancel scope across a `yield` and frees nothing: the exch
 Its scope for the keep-alive interval is closed before it yields, and a drain that was cancelled took no events.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import trio
 
-from ..protocol.events import Failed, Finished, StreamEvent
+from ..protocol.events import Failed, Finished, Sink, StreamEvent
 from .chunks import KEEP_ALIVE, Chunks
 from .direct import LastPiece, WriteChunk
 from .errors import error_of, unexpected
-
-Sink = Callable[[tuple[StreamEvent, ...]], bool]
 
 
 class EventSource(Protocol):
@@ -79,8 +77,13 @@ class _Direct:
         self.wrote = False
         self.wants_attention = False
 
-    def __call__(self, events: tuple[StreamEvent, ...]) -> bool:
-        data = self._chunks.encode(events[0]) if len(events) == 1 else encode(events, self._chunks)
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        return self._send(self._chunks.text(index, text, tokens))
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        return self._send(encode(events, self._chunks))
+
+    def _send(self, data: bytes) -> bool:
         if not data:
             return True
         self.wrote = True

@@ -188,7 +188,7 @@ class Socket:
                 ended = isinstance(events[-1], Finished | Failed)
                 if ended:
                     del self._running[name]  # before the client knows, so that it may use the name again at once
-                unsent = self._outgoing.post(frames.encode(events))  # what the sink left is sent before
+                unsent = self._outgoing.post_all(frames.encode(events))  # what the sink left is sent before
             if unsent is not None:
                 await unsent.wait()
         self._unsent -= 1
@@ -203,10 +203,10 @@ class Socket:
     def _say(self, frame: bytes) -> None:
         if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
             raise CloseSocket(POLICY_VIOLATION)
-        self._outgoing.post((frame,))
+        self._outgoing.post(frame)
 
     def _close_with(self, error: ApiError, code: int) -> NoReturn:
-        self._outgoing.post((error_frame(error.detail()),))
+        self._outgoing.post(error_frame(error.detail()))
         raise CloseSocket(code)
 
 
