@@ -78,20 +78,22 @@ class _Direct:
         self.wants_attention = False
 
     def take_text(self, index: int, text: str, tokens: int) -> bool:
-        return self._send(self._chunks.text(index, text, tokens))
+        data = self._chunks.text(index, text, tokens)
+        return not data or self._send(data)
 
     def take(self, events: tuple[StreamEvent, ...]) -> bool:
-        return self._send(encode(events, self._chunks))
+        data = encode(events, self._chunks)
+        return not data or self._send(data)
 
     def _send(self, data: bytes) -> bool:
-        if not data:
-            return True
         self.wrote = True
         written = self._write(data)
+        if written == "all":
+            return True
         if written == "nothing":
             self._unwritten = data
-        self.wants_attention = written != "all"
-        return not self.wants_attention
+        self.wants_attention = True
+        return False
 
     def take_unwritten(self) -> bytes:
         data, self._unwritten = self._unwritten, b""
