@@ -29,18 +29,19 @@ from ..protocol.messages import (
     WorkerReady,
 )
 from ..protocol.settings import BLOCK_SIZE
-from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
-from .accept import Accepted, accept_plain, accept_row, choice_tokens
+from ..protocol.steps import Ready, Step, StepDone, StepFailed
+from .accept import Accepted, choice_tokens
 from .blocks import BlockPool, blocks_for
 from .explain import Waits, standing
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Blocked, Limits, Shortage, distrust_kv, plan_step
+from .plan import Blocked, Limits, Shortage, plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
 from .steady_plan import plan_steady
+from .step_results import apply_step
 from .timers import Timers
 
 
@@ -221,7 +222,8 @@ class SchedulerState:
             needed = blocks_for(max(sequence.read, sequence.max_total - 1))
             if needed > total or sequence.read > context:
                 text = f"Prompt and answer need {needed} KV blocks of {BLOCK_SIZE} tokens; the engine has {total}."
-                self._say([self._fail(live, "context_length_exceeded", f"{text} Shorten them or lower max_tokens.")])
+                remedy = "Shorten them or lower max_tokens."
+                self._say([self.table.fail(live, "context_length_exceeded", f"{text} {remedy}")])
                 return
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
                 if not sequence.started:
@@ -256,36 +258,7 @@ class SchedulerState:
         self.totals.model_seconds += done.model_duration
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
-        choices: list[ChoiceTokens] = []
-        sequences = self.table.sequences
-        for chunk, row in zip(step.chunks, done.rows, strict=True):
-            assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
-            sequence = sequences.get(chunk.sequence)
-            if sequence is None:
-                self.totals.wasted_tokens += len(row.tokens)  # it ended while this step was in flight
-            elif row.error:
-                distrust_kv(sequence, self.table.pool)
-                message = "The model gave no usable numbers for this request."
-                choices.append(self._fail(sequence.live, row.error, message))
-            elif said := self._apply_row(sequence, chunk, row, now):
-                choices.append(said)
-        self._say(choices)
-
-    def _apply_row(self, sequence: Sequence, chunk: Chunk, row: Row, now: float) -> ChoiceTokens | None:
-        live = sequence.live
-        said: ChoiceTokens | None
-        if accept_plain(sequence, chunk, row):
-            self.totals.generated_tokens += len(row.tokens)
-            said = ChoiceTokens(id=live.id, index=sequence.index, tokens=row.tokens)
-        else:
-            accepted = accept_row(sequence, chunk, row)
-            self.totals.generated_tokens += accepted.generated
-            said = choice_tokens(sequence, accepted) if accepted.tokens or accepted.reason else None
-            if accepted.reason:
-                self.table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
-        if not live.unread and live.granted <= live.spent and live.choices:  # without credit, as `parked` has it
-            self.timers.starve(live.id, now)
-        return said
+        self._say(apply_step(step, done, self.table, self.totals, now))
 
     def _fail_step(self, number: int, text: str) -> None:
         """Its sequences fail, also those that could do without it: one of them may be what broke the worker."""
@@ -293,14 +266,14 @@ class SchedulerState:
         sequences = [self.table.sequences.get(chunk.sequence) for chunk in (step.chunks if step else ())]
         lives = {sequence.live.id: sequence.live for sequence in sequences if sequence}
         message = f"The engine failed while computing this request: {text}"
-        self._say([self._fail(live, "engine_error", message) for live in lives.values()])
+        self._say([self.table.fail(live, "engine_error", message) for live in lives.values()])
         self._forget_worker()  # it exits; the next one says when it is ready
 
     def _fail_suspects(self) -> None:
         """A request that kills every worker must not use up the restarts, and with them the engine."""
         flying = {chunk.sequence for step in self.in_flight.values() for chunk in step.chunks}
         message = f"The engine's worker died {MAX_LOSSES} times while computing this request."
-        self._say([self._fail(live, "engine_error", message) for live in self.table.suspects(flying)])
+        self._say([self.table.fail(live, "engine_error", message) for live in self.table.suspects(flying)])
 
     # Requests end.
 
@@ -309,14 +282,8 @@ class SchedulerState:
         self.table.finish_all(live)
         self._texts.append(DropRequest(id=live.id, reason=reason))
 
-    def _fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
-        """End a request with an error: the last word of one of its choices, opened or not, speaks for all."""
-        index = min(live.choices)
-        self.table.finish_all(live)
-        return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
-
     def _unavailable(self, live: LiveRequest) -> ChoiceTokens:
-        return self._fail(live, "engine_unavailable", self._failure or "")
+        return self.table.fail(live, "engine_unavailable", self._failure or "")
 
     def _say(self, choices: list[ChoiceTokens]) -> None:
         if choices:
