@@ -121,7 +121,7 @@ class Engine:
         if history is None:
             return None
         standing = await self._standing(history.id) if history.finished is None else None
-        return explain(history, standing, self.gateway.tenant_share(tenant))
+        return explain(history, standing, self.gateway.places.share(tenant))
 
     async def _standing(self, id: str) -> Standing | None:
         assert self._state is not None, "the scheduler runs in another process: ask there"

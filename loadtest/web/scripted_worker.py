@@ -1,9 +1,9 @@
 """A worker process without a model, for measuring what is in front of it: it speaks the link and follows a script.
 
-`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, started by `ScriptedWorker`. PACE says when a step
-is answered: `at-once`; `in-turn`, when the next one has come (or the ping that follows the last one), so that the front
-finds each answer ready and never two; or at the next beat of a steady clock, of so many seconds. A row brings one token, or
-several, as speculation hands them over.
+`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, started by `ScriptedWorker`. PACE says when a
+step is answered: `at-once`; `in-turn`, when the next one has come (or the ping that follows the last one), so that the
+front finds each answer ready and never two; or at the next beat of a steady clock, of so many seconds. A row brings one
+token, or several, as speculation hands them over.
 
 The front cannot tell it from the real one. It has one thread: it computes nothing, and would only wait for itself.
 """

@@ -116,7 +116,7 @@ class ScriptedEngine:
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         await trio.lowlevel.checkpoint()
         history = self.gateway.history(wanted, tenant)
-        return None if history is None else explain(history, self.standing, self.gateway.tenant_share(tenant))
+        return None if history is None else explain(history, self.standing, self.gateway.places.share(tenant))
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         await trio.lowlevel.checkpoint()
