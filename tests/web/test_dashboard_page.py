@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .chromium import PATIENCE_MS, browsing, fresh_page, serving
+from .chromium import ICONS_DRAWN, PATIENCE_MS, browsing, fresh_page, serving
 
 # Two rows and 42 KV blocks. Two prompts of the traffic take 19 each: the next one waits for a row, and once the answers
 # have grown by two blocks, one of them waits for blocks.
@@ -168,6 +168,7 @@ def test_from_the_chat_and_back_with_a_key(page: Page) -> None:
         expect(page.locator("#status")).to_have_text("Ready")  # the tab remembers the key
         page.get_by_role("link", name="Dashboard").click()
         expect(page.locator("#status")).to_have_text("Live")
+        page.wait_for_function(ICONS_DRAWN)
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         theme = page.get_by_role("button", name="Theme")

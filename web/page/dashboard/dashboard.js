@@ -1,6 +1,6 @@
 // The dashboard: takes each view from the feed to the panels, and says so when there is none.
 
-import { askForKey, setUpTheme } from "../panels.js";
+import { askForKey, setUpTheme } from "../frame.js";
 import { loadKey, saveKey } from "../store.js";
 import { $, make } from "../view.js";
 import { BatchTable } from "./batch.js";
