@@ -74,6 +74,7 @@ async def test_every_front_shows_all_of_them_and_asks_only_for_who_looks(asked: 
                     assert sum(view.first_token.counts) == len(streams)
                     assert sum(view.between_tokens.counts) > len(streams)
                     assert view.totals.accepted == len(streams)
+                    assert view.totals.text_seconds > 0
                     assert view.web is not None
                     assert (view.web.count, view.web.silent, view.web.restarts) == (2, 0, 0)
                     later = await watcher.view()
