@@ -6,7 +6,6 @@ once. `now` is always seconds of the front's clock.
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec import structs
@@ -32,7 +31,7 @@ from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Ready, Step, StepDone, StepFailed
 from .accept import Accepted, choice_tokens
 from .blocks import BlockPool, blocks_for
-from .explain import Waits, standing
+from .explain import Waits, obstacle, standing
 from .live_table import MAX_LOSSES, LiveTable
 from .plan import Blocked, Limits, Shortage, plan_step
 from .policies import DEFAULT_POLICY, Policy
@@ -83,9 +82,9 @@ class SchedulerState:
         return self._limits
 
     @property
-    def blocked(self) -> Mapping[int, Blocked]:
-        """By sequence: why the last plan had nothing of it. A waiting one that is not named waits for its turn."""
-        return self._blocked
+    def waits(self) -> Waits:
+        """Why the last plan left out whom."""
+        return Waits(self._blocked, self._shortage, self._limits)
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -176,29 +175,24 @@ class SchedulerState:
         table, live = self.table, self.table.requests.get(id)
         if live is None:
             return None
-        waits = Waits(self._blocked, self._shortage, self._limits)
-        return standing(live, table.queues, table.pool, waits, self._start_rate, now)
+        return standing(live, table.queues, table.pool, self.waits, self._start_rate, now)
 
     def statistics(self) -> SchedulerStatistics:
-        queues, pool = self.table.queues, self.table.pool
+        queues, pool, waits = self.table.queues, self.table.pool, self.waits
         return SchedulerStatistics(
             worker_ready=self.worker_ready,
             requests=len(self.table.requests),
             running=len(queues.running),
             parked=len(queues.parked),
             waiting=len(queues.waiting),
-            waiting_by_reason=dict(Counter(map(self._whereabouts, queues.waiting))),
+            waiting_by_reason=dict(Counter(obstacle(sequence, waits) for sequence in queues.waiting)),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
         )
 
     def _whereabouts(self, sequence: Sequence) -> str:
-        if sequence.place != "waiting":
-            return sequence.place
-        if not self.worker_ready:
-            return "worker"
-        return self._blocked.get(sequence.id, "order")
+        return obstacle(sequence, self.waits) if sequence.place == "waiting" else sequence.place
 
     # Requests begin.
 
