@@ -46,6 +46,7 @@ class Detokenizer:
 
     def handle(self, messages: Iterable[ToDetokenizer]) -> None:
         """Whatever has come: a stream gets all of it in one write."""
+        began = perf_counter()
         for message in messages:
             match message:
                 case StepText(choices=choices):
@@ -57,6 +58,7 @@ class Detokenizer:
                 case _:
                     assert_never(message)
         self._gateway.flush()
+        self._gateway.accounts.text_seconds += perf_counter() - began
 
     def _add_step(self, choices: tuple[ChoiceTokens, ...]) -> None:
         now, plain, deliver_text = trio.current_time(), self._plain, self._gateway.deliver_text
@@ -172,6 +174,4 @@ async def run_detokenizer(
     with inbox, scheduler:
         detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=scheduler)
         async for first in inbox:
-            began = perf_counter()
             detokenizer.handle((first, *waiting(inbox)))
-            gateway.accounts.text_seconds += perf_counter() - began

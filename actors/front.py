@@ -255,7 +255,7 @@ async def run_front(
             lane = actors.start(nursery, text, await link.wait_ready(), None)
             engine = FrontEngine(opening, actors, link, lane)
             own_explain = partial(Engine.explain, engine)  # another front's question must not go round
-            link.serve(actors.text_handler(text), partial(_report, actors), own_explain)
+            link.serve(actors.detokenizer(text).handle, partial(_report, actors), own_explain)
             task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")

@@ -4,9 +4,7 @@ gateway -> tokenizer -> admission -> to_scheduler
            texts -> detokenizer -> gateway (outboxes)
 """
 
-from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 from typing import Final
 
 import trio
@@ -78,17 +76,9 @@ class FrontActors:
             )
         return lane
 
-    def text_handler(self, text: TextTokenizer) -> Callable[[ToDetokenizer], None]:
-        """The detokenizer for one who has the texts in hand already, and no use for another turn of the event loop."""
-        detokenizer = Detokenizer(tokenizer=text, gateway=self.gateway, scheduler=self._scheduler)
-        accounts = self.accounts
-
-        def handle(message: ToDetokenizer) -> None:
-            began = perf_counter()
-            detokenizer.handle(message)
-            accounts.text_seconds += perf_counter() - began
-
-        return handle
+    def detokenizer(self, text: TextTokenizer) -> Detokenizer:
+        """For one who has the texts in hand already, and no use for another turn of the event loop."""
+        return Detokenizer(tokenizer=text, gateway=self.gateway, scheduler=self._scheduler)
 
     async def end(self, last_word: ApiError) -> None:
         """Whatever ends the engine, every stream gets its terminal event; its writer may still be there."""
