@@ -19,17 +19,18 @@ class Accepted(Struct, frozen=True, kw_only=True):
 
 
 def accept_plain(sequence: Sequence, chunk: Chunk, row: Row) -> bool:
-    """The usual row: one token that ends nothing, without scores. False: it is another, and nothing has changed."""
-    tokens = row.tokens
-    if not chunk.sample or len(tokens) != 1 or row.logprobs or row.prompt_logprobs or sequence.prompt_logprobs:
+    """The usual row: tokens that end nothing, without scores. False: it is another, and nothing has changed."""
+    tokens, generated, live = row.tokens, sequence.generated, sequence.live
+    if not chunk.sample or row.logprobs or row.prompt_logprobs or sequence.prompt_logprobs:
         return False
-    live = sequence.live
-    if tokens[0] in live.stop_token_ids or sequence.read + 1 >= sequence.max_total:
+    if sequence.prompt_tokens + len(generated) + len(tokens) >= sequence.max_total:
+        return False
+    if not live.stop_set.isdisjoint(tokens):
         return False
     sequence.losses = 0
     sequence.unread -= 1
     live.unread -= 1
-    sequence.generated.append(tokens[0])
+    generated += tokens
     return True
 
 

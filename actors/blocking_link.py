@@ -4,6 +4,7 @@ An event loop between a thread that computes and the socket costs its turn: two 
 step thread stands still while the loop holds the interpreter. Blocked in the socket, threads cost nothing.
 """
 
+import select
 import socket
 import threading
 from typing import Final, Generic, TypeVar
@@ -46,6 +47,10 @@ class BlockingLink(Generic[Received]):
             return self._decode(frame)
         except msgspec.DecodeError as error:
             raise LinkError(f"a frame of {size} bytes is no message: {error}") from error
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until a message, its beginning or the end is there, at most so many seconds; whether it is."""
+        return bool(self._incoming or select.select([self._socket], [], [], seconds)[0])
 
     def _take(self, size: int) -> bytes:
         while len(self._incoming) < size:

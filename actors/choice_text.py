@@ -50,7 +50,9 @@ class ChoiceText:
             skip_special=request.skip_special_tokens,
         )
         self._scanner = StopScanner(request.stop) if request.stop else None
-        self.plain = self._scanner is None  # nothing can be cut from its text: `feed_plain` will do
+        # Nothing can be cut from its text, and nobody asks where a token stands in it: `feed_plain` will do.
+        sampling = request.sampling
+        self.plain = self._scanner is None and sampling.logprobs is None and sampling.prompt_logprobs is None
         self._prompt_logprobs: list[TokenLogprob] = []
         self._held = ""
         self._characters = 0  # decoded so far: the text offset of the next token
@@ -109,12 +111,11 @@ class ChoiceText:
         keep = self._scanner.held if self._scanner is not None else 0
         return Delta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
 
-    def feed_plain(self, id: int) -> str:
-        """The text that `feed` would give for one token without scores, where the choice is `plain`: nearly always."""
-        text = self._text.feed(id)
-        self.tokens += 1
-        self._characters += len(text)
-        return text
+    def feed_plain(self, ids: Sequence[int]) -> str:
+        """The text that `feed` would give for these tokens, where the choice is `plain`: nearly always."""
+        count = len(ids)
+        self.tokens += count
+        return self._text.feed(ids[0]) if count == 1 else self._text.feed_all(ids)
 
     def _add(self, text: str) -> str | None:
         """Append to the held text; a stop string that it completes is returned, with the text cut there."""

@@ -13,6 +13,7 @@ from functools import partial
 
 import trio
 
+from ..protocol.engine_view import About, View
 from ..protocol.errors import ApiError
 from ..protocol.explanation import Explanation, Standing
 from ..protocol.requests import Prompt
@@ -72,14 +73,8 @@ class Engine:
             vllm_model=self.vllm_model,
         )
         # The dashboard's: it looks at the scheduler's own tables, so there is none where that is another process.
-        self.viewer = None if state is None else Viewer(
-            self.model_name,
-            accounts=accounts,
-            state=state,
-            status=status,
-            health=self.health,
-            live=lambda: gateway.live_requests,
-            started=trio.current_time(),
+        self._viewer = None if state is None else Viewer(
+            self.model_name, state=state, status=status, health=self.health, started=trio.current_time()
         )  # fmt: skip
 
     @property
@@ -115,13 +110,24 @@ class Engine:
     async def whole_metrics(self) -> bytes:
         return self.metrics.render()
 
+    async def whole_about(self) -> About | None:
+        """What a dashboard is told first, and again when there is another worker; None before the first."""
+        assert self._viewer is not None, "the scheduler runs in another process: ask there"
+        ready = self.ready
+        return None if ready is None else self._viewer.about(ready, trio.current_time())
+
+    async def whole_view(self) -> View:
+        """What a dashboard shows."""
+        assert self._viewer is not None, "the scheduler runs in another process: ask there"
+        return self._viewer.view(trio.current_time(), self.gateway.accounts, self.gateway.live_requests)
+
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         """Where a request of this tenant is and why, by its id or its X-Request-Id; None for one not known here."""
         history = self.gateway.history(wanted, tenant)
         if history is None:
             return None
         standing = await self._standing(history.id) if history.finished is None else None
-        return explain(history, standing, self.gateway.tenant_share(tenant))
+        return explain(history, standing, self.gateway.places.share(tenant))
 
     async def _standing(self, id: str) -> Standing | None:
         assert self._state is not None, "the scheduler runs in another process: ask there"

@@ -71,6 +71,16 @@ def state_of(sequence: Sequence) -> State:
     return "parked" if sequence.place == "parked" else "waiting"
 
 
+def obstacle(sequence: Sequence, waits: Waits) -> Obstacle:
+    """What kept a waiting sequence out of the last step: one answer for explanations, the dashboard and the metrics."""
+    if waits.limits is None:
+        return "worker"
+    reason, shortage = waits.blocked.get(sequence.id), waits.shortage
+    if reason != "credit" and shortage is not None and sequence.order >= shortage.order:
+        return shortage.kind if sequence.order == shortage.order else "order"
+    return reason or "step"
+
+
 def _blocked_on(sequence: Sequence, state: State, queues: Queues, pool: BlockPool, waits: Waits) -> BlockedOn | None:
     limits = waits.limits
     if limits is None:
@@ -83,10 +93,10 @@ def _blocked_on(sequence: Sequence, state: State, queues: Queues, pool: BlockPoo
         # One that runs may still have got no chunk of the last step.
         need = 1 if reason == "blocks" else sequence.remaining
         return _short(reason, reason, need, 0, tenant, queues, pool, limits) if reason and need > 0 else None
-    if shortage is not None and sequence.order >= shortage.order:
-        kind: Obstacle = shortage.kind if sequence.order == shortage.order else "order"
-        return _short(kind, shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
-    return BlockedOn(kind=reason or "step")
+    kind = obstacle(sequence, waits)
+    if shortage is None or sequence.order < shortage.order:
+        return BlockedOn(kind=kind)
+    return _short(kind, shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
 
 
 def _short(

@@ -6,16 +6,16 @@ told, and the process leaves.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Final, assert_never
 
 import msgspec
 import trio
 from msgspec import structs
 
+from ..protocol.engine_view import About, View
 from ..protocol.errors import ApiError
 from ..protocol.explanation import Explanation, Standing
 from ..protocol.fronts import (
@@ -28,7 +28,6 @@ from ..protocol.fronts import (
     FrontReady,
     Mail,
     OpenFront,
-    Question,
     ReloadCertificate,
     Texts,
     ToFront,
@@ -42,16 +41,18 @@ from .ledger import Ledger
 from .link import Link
 from .metrics import render_report
 from .post import Post
+from .questions import Questions
 from .reports import FrontReport, ServerReport, own_figures, whole_ledger
 from .tokenizer import TokenizerLane, read_text_tokenizer
 from .traces import open_traces
 from .worker_status import Health, WorkerStatus
 
 _BUNDLE: Final = 256  # messages in a frame
-ASK_SECONDS: Final = 2.0  # for the whole server's figures; each front has one of them
 DECODER: Final = msgspec.msgpack.Decoder[ToFront](ToFront)
 _SERVER: Final = msgspec.msgpack.Decoder(ServerReport)
 _HEALTH: Final = msgspec.msgpack.Decoder(Health)
+_ABOUT: Final = msgspec.msgpack.Decoder[About | None](About | None)
+_VIEW: Final = msgspec.msgpack.Decoder(View)
 _STANDING: Final = msgspec.msgpack.Decoder[Standing | None](Standing | None)
 _EXPLANATION: Final = msgspec.msgpack.Decoder[Explanation | None](Explanation | None)
 
@@ -60,15 +61,6 @@ Explain = Callable[[str, str], Awaitable[Explanation | None]]
 
 class SchedulerLost(Exception):
     """The scheduler's process has ended."""
-
-
-class _Asked:
-    """A question that waits for its answer."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.answered = trio.Event()
-        self.body: bytes | None = None
 
 
 class FrontLink:
@@ -93,14 +85,13 @@ class FrontLink:
         self._shift = opening.clock - (trio.current_time() - time.perf_counter())
         self._admitted: dict[str, Admit] = {}  # what `ChoiceOpened` leaves out, while the request lives
         self._ready = trio.Event()
-        self._numbers = count(1)
-        self._asked: dict[tuple[Question, str, str], _Asked] = {}
+        self.questions = Questions(self._post.send_nowait)
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
-        self._handle: Callable[[ToDetokenizer], None] | None = None
+        self._handle: Callable[[Iterable[ToDetokenizer]], None] | None = None
 
     def serve(
-        self, handle: Callable[[ToDetokenizer], None], report: Callable[[], FrontReport], explain: Explain
+        self, handle: Callable[[Iterable[ToDetokenizer]], None], report: Callable[[], FrontReport], explain: Explain
     ) -> None:
         """Who takes the texts, who knows this process's figures, and its requests. Before the first request."""
         self._handle, self._report, self._explain = handle, report, explain
@@ -123,22 +114,6 @@ class FrontLink:
 
     def say_ready(self, urls: tuple[str, ...]) -> None:
         self._post.send_nowait(FrontReady(urls=urls))
-
-    async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes:
-        """Raises ApiError (503) when no answer comes in time. Who asks the same meanwhile gets the same answer."""
-        key = question, id, tenant
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = self._asked[key] = _Asked(next(self._numbers))
-            self._post.send_nowait(Ask(number=asked.number, question=question, id=id, tenant=tenant))
-        with trio.move_on_after(ASK_SECONDS):
-            await asked.answered.wait()
-        if self._asked.get(key) is asked:
-            del self._asked[key]
-        if asked.body is None:
-            text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
-            raise ApiError("engine_unavailable", text, retry_after=2)
-        return asked.body
 
     async def _bundle(self) -> None:
         """Everything that waits in one frame, up to a request: its prompts may be megabytes."""
@@ -171,9 +146,7 @@ class FrontLink:
             match message:
                 case Texts(texts=texts):
                     assert self._handle is not None, "texts before the first request"
-                    for text in texts:
-                        if (said := self._inbound(text)) is not None:
-                            self._handle(said)
+                    self._handle([said for text in texts if (said := self._inbound(text)) is not None])
                 case WorkerNews():
                     self._take_news(message)
                 case Ask(number=number, question="explain"):
@@ -181,11 +154,8 @@ class FrontLink:
                 case Ask(number=number):
                     if self._report is not None:
                         self._post.send_nowait(Answer(number=number, body=msgspec.msgpack.encode(self._report())))
-                case Answer(number=number, body=body):
-                    for asked in self._asked.values():  # none of them when it came late
-                        if asked.number == number:
-                            asked.body = body
-                            asked.answered.set()
+                case Answer():
+                    self.questions.take(message)
                 case Drain():
                     self._on_drain()
                 case ReloadCertificate():
@@ -235,7 +205,7 @@ class FrontEngine(Engine):
             status=link.status,
             lane=lane,
         )
-        self._link = link
+        self._ask = link.questions.ask
 
     def health(self) -> Health:
         """As far as this process knows: whether the worker makes progress, the scheduler's process is asked."""
@@ -244,21 +214,28 @@ class FrontEngine(Engine):
         return Health(ready=True, status="ready", reason="")
 
     async def whole_health(self) -> Health:
-        return super().health() if self.draining else _HEALTH.decode(await self._link.ask("health"))
+        return super().health() if self.draining else _HEALTH.decode(await self._ask("health"))
 
     async def whole_ledger(self) -> Ledger:
-        return whole_ledger(_SERVER.decode(await self._link.ask("server")))
+        return whole_ledger(_SERVER.decode(await self._ask("server")))
+
+    async def whole_about(self) -> About | None:
+        found: About | None = _ABOUT.decode(await self._ask("about"))
+        return found
+
+    async def whole_view(self) -> View:
+        return _VIEW.decode(await self._ask("view"))
 
     async def whole_metrics(self) -> bytes:
-        return render_report(_SERVER.decode(await self._link.ask("server")), self.vllm_model)
+        return render_report(_SERVER.decode(await self._ask("server")), self.vllm_model)
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         """Also of requests that came by way of another front."""
         found = await super().explain(wanted, tenant)
-        return found or _EXPLANATION.decode(await self._link.ask("explain", wanted, tenant))
+        return found or _EXPLANATION.decode(await self._ask("explain", wanted, tenant))
 
     async def _standing(self, id: str) -> Standing | None:
-        found: Standing | None = _STANDING.decode(await self._link.ask("standing", id))
+        found: Standing | None = _STANDING.decode(await self._ask("standing", id))
         return found
 
 

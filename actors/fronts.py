@@ -12,21 +12,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
 import trio
 from msgspec import structs
 
-from ..protocol.fronts import Ask, Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
+from ..protocol.fronts import Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
 from ..protocol.messages import ToDetokenizer
-from ..protocol.settings import ServeSettings
+from ..protocol.settings import ServeSettings, model_name
 from .accounts import Accounts, Figures
+from .answers import Answers
 from .core import Core
-from .division import divide, owner, part_of
-from .front_line import NOTHING, FrontLine
+from .division import divide, part_of
+from .front_line import FrontLine
 from .front_process import FrontProcess
 from .fronts_lost import FrontsLost
 from .load_error import EngineLoadError
-from .reports import ServerReport, WorkerFigures, add_up, own_figures
+from .reports import FrontsReport, ServerReport, WorkerFigures, add_up, own_figures
 from .restart_budget import PERIOD, RESTARTS, RestartBudget
 from .worker_status import Health
 
@@ -60,6 +60,14 @@ class Fronts:
         self._given_up = 0
         self._draining = False
         self._gone: Figures = Accounts().figures()
+        self._answers = Answers(
+            core,
+            self._lines,
+            model_name=model_name(settings),
+            health=self.health,
+            report=self.report,
+            figures=self.figures,
+        )
         core.status.on_change = lambda: self._broadcast(self._news())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -91,8 +99,8 @@ class Fronts:
             return Health(ready=False, status="draining", reason="the server is shutting down")
         return self._core.status.health(trio.current_time())
 
-    async def report(self) -> ServerReport:
-        """The whole server's figures. Fronts that do not answer in time count with their last ones."""
+    async def figures(self) -> FrontsReport:
+        """Of all fronts together. Those that do not answer in time count with their last ones."""
         answered: set[str] = set()
 
         async def ask(line: FrontLine) -> None:
@@ -105,16 +113,26 @@ class Fronts:
                 nursery.start_soon(ask, line)
         lines = [line for line in asked if line.name in self._lines]  # one that ended meanwhile is in `_gone`
         reports = {line.label: line.last for line in lines if line.last is not None}
-        status = self._core.status
+        return FrontsReport(
+            live=sum(report.live for report in reports.values()),
+            accounts=add_up([self._gone, *(report.accounts for report in reports.values())]),
+            processes={name: report.process for name, report in reports.items()},
+            silent=sum(line.name not in answered for line in lines),
+            restarts=self.restarts,
+        )
+
+    async def report(self) -> ServerReport:
+        """The whole server's figures."""
+        fronts, status = await self.figures(), self._core.status
         return ServerReport(
             health=self.health(),
             scheduler=self._core.state.statistics(),
             worker=WorkerFigures(pid=status.pid, restarts=status.restarts, step_time=status.step_time.figures()),
-            live=sum(report.live for report in reports.values()),
-            accounts=add_up([self._gone, *(report.accounts for report in reports.values())]),
-            processes={"scheduler": own_figures(), **{name: report.process for name, report in reports.items()}},
-            silent=sum(line.name not in answered for line in lines),
-            front_restarts=self.restarts,
+            live=fronts.live,
+            accounts=fronts.accounts,
+            processes={"scheduler": own_figures(), **fronts.processes},
+            silent=fronts.silent,
+            front_restarts=fronts.restarts,
         )
 
     async def _distribute(self) -> None:
@@ -171,7 +189,7 @@ class Fronts:
             f"web-{number}",
             max_requests=limits.max_requests,
             scheduler=self._core.to_scheduler,
-            answer=self._answer,
+            answer=self._answers.answer,
         )
         self._lines[name] = line
         line.send(self._news())
@@ -201,31 +219,6 @@ class Fronts:
         finally:
             for sock in sockets:  # they are the front's now, and end with it
                 sock.close()
-
-    async def _answer(self, question: Ask) -> bytes:
-        match question.question:
-            case "health":
-                return msgspec.msgpack.encode(self.health())
-            case "standing":
-                return msgspec.msgpack.encode(self._core.state.standing(question.id, trio.current_time()))
-            case "explain":
-                return await self._explain(question)
-            case _:
-                return msgspec.msgpack.encode(await self.report())
-
-    async def _explain(self, question: Ask) -> bytes:
-        """The explanation of whichever front has the request: its id says so, a name of the client's does not."""
-        line = self._lines.get(owner(question.id))
-        found: list[bytes] = []
-
-        async def ask(line: FrontLine) -> None:
-            if (answer := await line.explain(question.id, question.tenant)) != NOTHING:
-                found.append(answer)
-
-        async with trio.open_nursery() as nursery:
-            for each in [line] if line else self._lines.values():
-                nursery.start_soon(ask, each)
-        return found[0] if found else NOTHING
 
     def _news(self) -> WorkerNews:
         status = self._core.status

@@ -19,7 +19,6 @@ import trio
 
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.events import ChoiceFinished, Failed, Finished, FinishReason, Started, StreamEvent, TerminalEvent, Token
-from ..protocol.explanation import TenantShare
 from ..protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
 from ..protocol.requests import Generate
 from ..protocol.settings import LimitSettings
@@ -27,11 +26,11 @@ from .accounts import Accounts, GatewayStatistics
 from .credit import CreditLine
 from .history import History, RecentRequests
 from .outbox import Outbox
+from .places import RETRY_SECONDS, Places
 from .stream_record import StreamRecord
 from .worker_status import WorkerStatus
 
 _LOG: Final = logging.getLogger("triolet.requests")
-_RETRY_SECONDS: Final = 1  # places come free one by one, with every request that ends
 
 
 def process_name() -> str:
@@ -57,12 +56,11 @@ class Gateway:
         """`process` begins every id; without one it is a name that no other process and no other start has."""
         self._worker = worker
         self.accounts = accounts or Accounts()
-        self._limits = limits
-        self._several_tenants = several_tenants
+        self._outbox_tokens = limits.outbox_tokens
+        self.places = Places(limits.max_requests, several_tenants=several_tenants)
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._live: dict[str, StreamRecord] = {}
-        self._tenants: dict[str, int] = {}  # live requests
         self._refusal: tuple[ErrorCode, str] | None = None
         self.on_refusal: set[Callable[[], None]] = set()  # told when nothing new is accepted any more
         self._process = process or process_name()
@@ -80,23 +78,21 @@ class Gateway:
     def submit(self, request: Generate) -> Outbox:
         """Accept a request; its events will come out of the outbox. Raises `ApiError` when there is no place."""
         assert request.id not in self._live, request.id
-        if (refusal := self._refusal_of_all()) is not None:
-            code, message = refusal
-            self.accounts.refused[code] += 1
-            raise ApiError(code, message, retry_after=_RETRY_SECONDS)
+        if not request.arrival_time:
+            request = msgspec.structs.replace(request, arrival_time=trio.current_time())
         try:
-            if len(self._live) >= self._limits.max_requests:
-                raise trio.WouldBlock
-            if not request.arrival_time:
-                request = msgspec.structs.replace(request, arrival_time=trio.current_time())
-            self._check_share(request.tenant)
-            self._tokenizer.send_nowait(request)
-        except trio.WouldBlock:
-            self.accounts.refused["server_overloaded"] += 1
-            message = f"all {self._limits.max_requests} places for requests are taken (--max-requests)"
-            raise ApiError("server_overloaded", message, retry_after=_RETRY_SECONDS) from None
+            if (refusal := self._refusal_of_all()) is not None:
+                raise ApiError(*refusal, retry_after=RETRY_SECONDS)
+            self.places.check(request.tenant)
+            try:
+                self._tokenizer.send_nowait(request)
+            except trio.WouldBlock:
+                raise self.places.full() from None
+        except ApiError as error:
+            self.accounts.refused[error.code] += 1
+            raise
         id = request.id
-        credit = CreditLine(self._limits.outbox_tokens)
+        credit = CreditLine(self._outbox_tokens)
 
         def pass_on(taken: int) -> None:
             if due := credit.take(taken):
@@ -104,27 +100,10 @@ class Gateway:
 
         outbox = Outbox(id, pass_on)
         self._live[id] = StreamRecord(request, outbox, credit, time.time() - trio.current_time())
-        self._tenants[request.tenant] = self.tenant_requests(request.tenant) + 1
+        self.places.take(request.tenant)
         self.accounts.accepted += 1
         self._recent.begin(request.tenant, request.name, id)
         return outbox
-
-    def _check_share(self, tenant: str) -> None:
-        """With several API keys a tenant may hold as many places as are then still free for all the others.
-
-        One tenant then takes at most half of the house, two a third each: a newcomer always finds room, and no table of
-        shares has to be kept.
-        """
-        held = self.tenant_requests(tenant)
-        limit = self._limits.max_requests
-        free = limit - len(self._live) - 1
-        if self._several_tenants and held >= max(1, free):
-            self.accounts.refused["rate_limit_exceeded"] += 1
-            message = (
-                f"this API key has {held} unfinished requests; with one more, only {free} of {limit} places would be "
-                "free for everybody else; wait for some to end"
-            )
-            raise ApiError("rate_limit_exceeded", message, retry_after=_RETRY_SECONDS)
 
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
         """End a request for its client's sake; harmless when it has ended already."""
@@ -157,17 +136,6 @@ class Gateway:
     @property
     def live_requests(self) -> int:
         return len(self._live)
-
-    def tenant_requests(self, tenant: str) -> int:
-        return self._tenants.get(tenant, 0)
-
-    def tenant_share(self, tenant: str) -> TenantShare:
-        """What `_check_share` leaves a tenant: with others as they are, it is refused once it holds `limit`."""
-        used, places = self.tenant_requests(tenant), self._limits.max_requests
-        limit = places - (len(self._live) - used)
-        if self._several_tenants:
-            limit = max(1, limit // 2)  # held < max(1, limit - held - 1), solved for what is held afterwards
-        return TenantShare(used=used, limit=limit)
 
     def history(self, wanted: str, tenant: str) -> History | None:
         """A live or lately ended request of this tenant, by its id or its name."""
@@ -204,25 +172,38 @@ class Gateway:
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
             self._push(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
 
-    def deliver(self, event: Token, now: float | None = None) -> None:
-        """Text for the stream; `now` where the caller has asked the clock already, once for a step."""
+    def stream(self, request_id: str) -> StreamRecord | None:
+        """A live request, for `deliver_text`."""
+        return self._live.get(request_id)
+
+    def deliver(self, event: Token) -> None:
+        """Text for the stream."""
         live = self._live.get(event.id)
         if live is None:
             return
-        if tokens := event.tokens:
-            if now is None:
-                now = trio.current_time()
-            times, index = live.last_token_at, event.index
-            if (last := times.get(index)) is not None:
-                gap = (now - last) / tokens  # the same for nearly all streams of a step
-                self._gaps[gap] = self._gaps.get(gap, 0) + 1
-            elif live.first_token_at is None:
-                live.first_token_at = now
-                self.accounts.first_token.observe(now - live.request.arrival_time)
-            times[index] = now
-            live.completion_tokens += tokens
-        if live.outbox.push(event):
-            self._unflushed.append(live.outbox)
+        if event.tokens:
+            self._note_tokens(live, event.index, event.tokens, trio.current_time())
+        self._push(live, event)
+
+    def deliver_text(self, live: StreamRecord, index: int, text: str, tokens: int, now: float) -> None:
+        """As `deliver` of a `Token` with these fields alone, without looking for its stream; harmless after its end."""
+        outbox = live.outbox
+        if outbox.ended:
+            return
+        self._note_tokens(live, index, tokens, now)
+        if outbox.push_text(index, text, tokens):
+            self._unflushed.append(outbox)
+
+    def _note_tokens(self, live: StreamRecord, index: int, tokens: int, now: float) -> None:
+        times = live.last_token_at
+        if (last := times.get(index)) is not None:
+            gap = (now - last) / tokens  # the same for nearly all streams of a step
+            self._gaps[gap] = self._gaps.get(gap, 0) + 1
+        elif live.first_token_at is None:
+            live.first_token_at = now
+            self.accounts.first_token.observe(now - live.request.arrival_time)
+        times[index] = now
+        live.completion_tokens += tokens
 
     def choice_finished(self, event: ChoiceFinished) -> None:
         """A choice is complete."""
@@ -271,10 +252,7 @@ class Gateway:
         if live is None:
             return
         live.outbox.push(event)
-        tenant = live.request.tenant
-        self._tenants[tenant] -= 1
-        if not self._tenants[tenant]:
-            del self._tenants[tenant]
+        self.places.give_back(live.request.tenant)
         # Whatever the scheduler still knows of it ends as well; when the scheduler ended it, this is one idle message.
         self._to_scheduler(Cancel(id=request_id, reason=event.reason if isinstance(event, Finished) else "error"))
         self._account(live, event)

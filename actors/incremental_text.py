@@ -8,6 +8,7 @@ character ends. `WindowText` serves any other by decoding a short window of ids 
 """
 
 import codecs
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tokenizers import Tokenizer
@@ -24,6 +25,10 @@ class IncrementalText(Protocol):
 
     def feed(self, id: int) -> str:
         """The text that is complete now, with this token."""
+        ...
+
+    def feed_all(self, ids: Sequence[int]) -> str:
+        """As `feed` of one after the other."""
         ...
 
     def finish(self) -> str:
@@ -59,6 +64,14 @@ class ByteText:
         self._between_characters = not held_back and not self._strip
         return text
 
+    def feed_all(self, ids: Sequence[int]) -> str:
+        if self._between_characters:
+            whole = self._whole_texts
+            texts = [text for id in ids if (text := whole[id]) is not None]
+            if len(texts) == len(ids):
+                return "".join(texts)
+        return "".join(map(self.feed, ids))
+
     def finish(self) -> str:
         return self._decoder.decode(b"", True)
 
@@ -86,6 +99,9 @@ class WindowText:
         if _whole(text) != text or len(text) <= len(self._known):
             return ""
         return self._release(text)
+
+    def feed_all(self, ids: Sequence[int]) -> str:
+        return "".join(map(self.feed, ids))
 
     def finish(self) -> str:
         return self._release(self._decode())

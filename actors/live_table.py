@@ -7,7 +7,7 @@ are given back there and nowhere else. Pure: no clock, no I/O.
 from collections.abc import Iterator, Set
 from itertools import chain
 
-from ..protocol.messages import Admit
+from ..protocol.messages import Admit, ChoiceTokens
 from .blocks import BlockPool
 from .plan import forget_kv, publish_blocks
 from .policies import Policy
@@ -77,6 +77,12 @@ class LiveTable:
     def finish_all(self, live: LiveRequest) -> None:
         for sequence in tuple(live.choices.values()):
             self.finish(sequence)
+
+    def fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
+        """End a request with an error: the last word of one of its choices, opened or not, speaks for all."""
+        index = min(live.choices)
+        self.finish_all(live)
+        return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
 
     def suspects(self, computed: Set[int]) -> list[LiveRequest]:
         """The requests that may be what kills workers: computed in each of the last losses, with no token between.

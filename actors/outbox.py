@@ -1,8 +1,9 @@
 """The one place where a stream's events wait for their reader.
 
-Contract: `push` never waits and is called by the engine's side only; `drain` waits until something is there and takes
-all of it, so a step that fills 64 outboxes wakes each reader once, however many events it brought. After the terminal
-event was drained, `drain` raises `trio.EndOfChannel`. One reader per outbox.
+Contract: `push` and `push_text` never wait and are called by the engine's side only; `drain` waits until something is
+there and takes all of it, so a step that fills 64 outboxes wakes each reader once, however many events it brought. Text
+that waits is joined to text of the same choice behind it: a reader that lags gets larger pieces, not more of them.
+After the terminal event was drained, `drain` raises `trio.EndOfChannel`. One reader per outbox.
 
 Bound: text is only generated on credit, and the gateway grants no more than the outbox's size, so at most that many
 tokens, and a fixed number of other events per choice, ever wait here. The outbox knows nothing of that accounting: it
@@ -17,63 +18,94 @@ from collections.abc import Callable
 
 import trio
 
-from ..protocol.events import Failed, Finished, StreamEvent, Token
-
-Sink = Callable[[tuple[StreamEvent, ...]], bool]  # takes the events; False: the reader must wake and see to the rest
+from ..protocol.events import Failed, Finished, Sink, StreamEvent, Token
 
 
 class Outbox:
     """A request's events, in order, from the engine to whoever writes them to the client."""
 
-    __slots__ = ("_ended", "_events", "_on_taken", "_reader", "_sink", "_tokens", "id")
+    __slots__ = (
+        "_events",
+        "_index",
+        "_on_taken",
+        "_reader",
+        "_sink",
+        "_text",
+        "_text_tokens",
+        "_tokens",
+        "ended",
+        "id",
+    )
 
     def __init__(self, id: str, on_taken: Callable[[int], None]) -> None:
         self.id = id
+        self.ended = False  # the terminal event was pushed
         self._on_taken = on_taken
         self._events: list[StreamEvent] = []
-        self._tokens = 0
-        self._ended = False  # the terminal event was pushed
+        self._tokens = 0  # in the events
+        self._index = 0  # of the choice whose text waits behind the events
+        self._text = ""
+        self._text_tokens = 0  # of that text; 0: none waits
         self._reader = trio.lowlevel.ParkingLot()
         self._sink: Sink | None = None  # of a reader that waits
 
     @property
     def tokens_waiting(self) -> int:
-        return self._tokens
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
+        return self._tokens + self._text_tokens
 
     def push(self, event: StreamEvent) -> bool:
         """Append an event and wake the reader, unless it left a sink: then `flush` must follow, and True is returned.
 
         Nothing may follow a terminal event.
         """
-        assert not self._ended, f"{type(event).__name__} after the terminal event of {self.id}"
+        assert not self.ended, f"{type(event).__name__} after the terminal event of {self.id}"
+        self._seal()
         self._events.append(event)
         if isinstance(event, Token):
             self._tokens += event.tokens
-            if self._sink is not None:
-                return True
         elif isinstance(event, Finished | Failed):
-            self._ended = True
-        if self._sink is not None and not self._ended:
+            self.ended = True
+        if self._sink is not None and not self.ended:
+            return True
+        self._wake()
+        return False
+
+    def push_text(self, index: int, text: str, tokens: int) -> bool:
+        """As `push` of a `Token` with these fields alone, at least one token: without making one where it can."""
+        assert not self.ended, f"text after the terminal event of {self.id}"
+        if not self._text_tokens:
+            self._index, self._text = index, text
+        elif self._index == index:
+            self._text += text
+        else:
+            self._seal()
+            self._index, self._text = index, text
+        self._text_tokens += tokens
+        if self._sink is not None:
             return True
         self._wake()
         return False
 
     def flush(self) -> None:
         """Give what is there to the waiting reader's sink; wake the reader where that does not do."""
-        events = self._events
-        if self._sink is None or not events or self._ended:
+        sink = self._sink
+        if sink is None or self.ended:
             return  # the reader has been woken, or has left
+        taken = self._text_tokens
         try:
-            done = self._sink(tuple(events))
+            if not self._events:
+                if not taken:
+                    return
+                done = sink.take_text(self._index, self._text, taken)
+                self._text_tokens = 0
+            else:
+                self._seal()
+                done = sink.take(tuple(self._events))
+                taken, self._tokens = self._tokens, 0
+                self._events = []
         except Exception:  # the reader will meet the same error, and knows whom to tell
             self._wake()
             return
-        self._events = []
-        taken, self._tokens = self._tokens, 0
         if taken:
             self._on_taken(taken)
         if not done:
@@ -85,8 +117,8 @@ class Outbox:
         Cancelled before it returns, it took none.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._events:
-            if self._ended:
+        if not self._events and not self._text_tokens:
+            if self.ended:
                 raise trio.EndOfChannel
             self._sink = sink
             try:
@@ -101,7 +133,15 @@ class Outbox:
         self._sink = None
         self._reader.unpark()
 
+    def _seal(self) -> None:
+        """The text that waits becomes an event like others."""
+        if self._text_tokens:
+            self._events.append(Token(id=self.id, index=self._index, text=self._text, tokens=self._text_tokens))
+            self._tokens += self._text_tokens
+            self._text_tokens = 0
+
     def _take(self) -> tuple[StreamEvent, ...]:
+        self._seal()
         events, self._events = tuple(self._events), []
         taken, self._tokens = self._tokens, 0
         if taken:

@@ -35,6 +35,16 @@ class FrontReport(Struct, frozen=True, kw_only=True):
     process: ProcessFigures
 
 
+class FrontsReport(Struct, frozen=True, kw_only=True):
+    """What all fronts together say; `accounts` are also those of fronts that were."""
+
+    live: int
+    accounts: Figures
+    processes: dict[str, ProcessFigures]
+    silent: int  # did not answer in time: their last figures are counted
+    restarts: int
+
+
 class WorkerFigures(Struct, frozen=True, kw_only=True):
     """What the supervisor knows of its worker."""
 
@@ -44,7 +54,7 @@ class WorkerFigures(Struct, frozen=True, kw_only=True):
 
 
 class ServerReport(Struct, frozen=True, kw_only=True):
-    """The whole server's answer; `accounts` are those of all fronts that are or were."""
+    """The whole server's answer: what its fronts say, and the scheduler's process beside them."""
 
     health: Health
     scheduler: SchedulerStatistics
@@ -52,7 +62,7 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     live: int
     accounts: Figures
     processes: dict[str, ProcessFigures]
-    silent: int  # fronts that did not answer in time: their last figures are counted
+    silent: int
     front_restarts: int
 
 

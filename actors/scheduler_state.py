@@ -6,7 +6,6 @@ once. `now` is always seconds of the front's clock.
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
 from typing import assert_never
 
 from msgspec import structs
@@ -29,18 +28,19 @@ from ..protocol.messages import (
     WorkerReady,
 )
 from ..protocol.settings import BLOCK_SIZE
-from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
-from .accept import Accepted, accept_plain, accept_row, choice_tokens
+from ..protocol.steps import Ready, Step, StepDone, StepFailed
+from .accept import Accepted, choice_tokens
 from .blocks import BlockPool, blocks_for
-from .explain import Waits, standing
+from .explain import Waits, obstacle, standing
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Blocked, Limits, Shortage, distrust_kv, plan_step
+from .plan import Blocked, Limits, Shortage, plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
 from .steady_plan import plan_steady
+from .step_results import apply_step
 from .timers import Timers
 
 
@@ -82,9 +82,9 @@ class SchedulerState:
         return self._limits
 
     @property
-    def blocked(self) -> Mapping[int, Blocked]:
-        """By sequence: why the last plan had nothing of it. A waiting one that is not named waits for its turn."""
-        return self._blocked
+    def waits(self) -> Waits:
+        """Why the last plan left out whom."""
+        return Waits(self._blocked, self._shortage, self._limits)
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -131,7 +131,9 @@ class SchedulerState:
         table = self.table
         if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        plan = plan_steady(table.queues, table.pool) or plan_step(table.queues, table.pool, self._limits, self._policy)
+        plan = plan_steady(table.queues, table.pool, self._limits.max_step_tokens) or plan_step(
+            table.queues, table.pool, self._limits, self._policy
+        )
         self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -173,29 +175,24 @@ class SchedulerState:
         table, live = self.table, self.table.requests.get(id)
         if live is None:
             return None
-        waits = Waits(self._blocked, self._shortage, self._limits)
-        return standing(live, table.queues, table.pool, waits, self._start_rate, now)
+        return standing(live, table.queues, table.pool, self.waits, self._start_rate, now)
 
     def statistics(self) -> SchedulerStatistics:
-        queues, pool = self.table.queues, self.table.pool
+        queues, pool, waits = self.table.queues, self.table.pool, self.waits
         return SchedulerStatistics(
             worker_ready=self.worker_ready,
             requests=len(self.table.requests),
             running=len(queues.running),
             parked=len(queues.parked),
             waiting=len(queues.waiting),
-            waiting_by_reason=dict(Counter(map(self._whereabouts, queues.waiting))),
+            waiting_by_reason=dict(Counter(obstacle(sequence, waits) for sequence in queues.waiting)),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
         )
 
     def _whereabouts(self, sequence: Sequence) -> str:
-        if sequence.place != "waiting":
-            return sequence.place
-        if not self.worker_ready:
-            return "worker"
-        return self._blocked.get(sequence.id, "order")
+        return obstacle(sequence, self.waits) if sequence.place == "waiting" else sequence.place
 
     # Requests begin.
 
@@ -219,7 +216,8 @@ class SchedulerState:
             needed = blocks_for(max(sequence.read, sequence.max_total - 1))
             if needed > total or sequence.read > context:
                 text = f"Prompt and answer need {needed} KV blocks of {BLOCK_SIZE} tokens; the engine has {total}."
-                self._say([self._fail(live, "context_length_exceeded", f"{text} Shorten them or lower max_tokens.")])
+                remedy = "Shorten them or lower max_tokens."
+                self._say([self.table.fail(live, "context_length_exceeded", f"{text} {remedy}")])
                 return
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
                 if not sequence.started:
@@ -254,35 +252,7 @@ class SchedulerState:
         self.totals.model_seconds += done.model_duration
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
-        choices: list[ChoiceTokens] = []
-        for chunk, row in zip(step.chunks, done.rows, strict=True):
-            assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
-            sequence = self.table.sequences.get(chunk.sequence)
-            if sequence is None:
-                self.totals.wasted_tokens += len(row.tokens)  # it ended while this step was in flight
-            elif row.error:
-                distrust_kv(sequence, self.table.pool)
-                message = "The model gave no usable numbers for this request."
-                choices.append(self._fail(sequence.live, row.error, message))
-            elif said := self._apply_row(sequence, chunk, row, now):
-                choices.append(said)
-        self._say(choices)
-
-    def _apply_row(self, sequence: Sequence, chunk: Chunk, row: Row, now: float) -> ChoiceTokens | None:
-        live = sequence.live
-        said: ChoiceTokens | None
-        if accept_plain(sequence, chunk, row):
-            self.totals.generated_tokens += 1
-            said = ChoiceTokens(id=live.generate.id, index=sequence.index, tokens=row.tokens)
-        else:
-            accepted = accept_row(sequence, chunk, row)
-            self.totals.generated_tokens += accepted.generated
-            said = choice_tokens(sequence, accepted) if accepted.tokens or accepted.reason else None
-            if accepted.reason:
-                self.table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
-        if live.unread == 0 and live.credit <= 0 and live.choices:
-            self.timers.starve(live.id, now)
-        return said
+        self._say(apply_step(step, done, self.table, self.totals, now))
 
     def _fail_step(self, number: int, text: str) -> None:
         """Its sequences fail, also those that could do without it: one of them may be what broke the worker."""
@@ -290,14 +260,14 @@ class SchedulerState:
         sequences = [self.table.sequences.get(chunk.sequence) for chunk in (step.chunks if step else ())]
         lives = {sequence.live.id: sequence.live for sequence in sequences if sequence}
         message = f"The engine failed while computing this request: {text}"
-        self._say([self._fail(live, "engine_error", message) for live in lives.values()])
+        self._say([self.table.fail(live, "engine_error", message) for live in lives.values()])
         self._forget_worker()  # it exits; the next one says when it is ready
 
     def _fail_suspects(self) -> None:
         """A request that kills every worker must not use up the restarts, and with them the engine."""
         flying = {chunk.sequence for step in self.in_flight.values() for chunk in step.chunks}
         message = f"The engine's worker died {MAX_LOSSES} times while computing this request."
-        self._say([self._fail(live, "engine_error", message) for live in self.table.suspects(flying)])
+        self._say([self.table.fail(live, "engine_error", message) for live in self.table.suspects(flying)])
 
     # Requests end.
 
@@ -306,14 +276,8 @@ class SchedulerState:
         self.table.finish_all(live)
         self._texts.append(DropRequest(id=live.id, reason=reason))
 
-    def _fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
-        """End a request with an error: the last word of one of its choices, opened or not, speaks for all."""
-        index = min(live.choices)
-        self.table.finish_all(live)
-        return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
-
     def _unavailable(self, live: LiveRequest) -> ChoiceTokens:
-        return self._fail(live, "engine_unavailable", self._failure or "")
+        return self.table.fail(live, "engine_unavailable", self._failure or "")
 
     def _say(self, choices: list[ChoiceTokens]) -> None:
         if choices:

@@ -23,22 +23,22 @@ OrderKey = tuple[float, ...]
 class LiveRequest:
     """An accepted request: its choices share one credit, one deadline and one end."""
 
-    __slots__ = ("choices", "eos_token_ids", "generate", "granted", "spent", "stop_token_ids", "unread")
+    __slots__ = (
+        "choices", "eos_token_ids", "generate", "granted", "id", "spent", "stop_set", "stop_token_ids", "unread",
+    )  # fmt: skip
 
     def __init__(
         self, generate: Generate, *, stop_token_ids: tuple[int, ...], eos_token_ids: tuple[int, ...], credit: int
     ) -> None:
         self.generate = generate
+        self.id = generate.id
         self.stop_token_ids = stop_token_ids
+        self.stop_set = frozenset(stop_token_ids)
         self.eos_token_ids = eos_token_ids
         self.choices: dict[int, Sequence] = {}  # unfinished, by index
         self.granted = credit
         self.spent = 0  # tokens planned or delivered
         self.unread = 0  # of which planned and not read yet
-
-    @property
-    def id(self) -> str:
-        return self.generate.id
 
     @property
     def credit(self) -> int:

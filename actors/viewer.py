@@ -1,4 +1,4 @@
-"""Puts one view of the engine together from those who know: scheduler, gateway, worker status.
+"""Puts one view of the engine together from those who know: scheduler, worker status, and what the web has counted.
 
 It has a memory of its own only for what must stay the same between views: the tenants' numbers, and a sample of the
 throughput for each second in which somebody looked.
@@ -9,10 +9,19 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Final
 
-from ..protocol.engine_view import About, Limits, Sample, View, WorkerView
+from ..protocol.engine_view import About, Limits, Sample, View, WebProcesses, WorkerView
 from ..protocol.steps import Ready
 from .accounts import Accounts
-from .engine_view import TenantNumbers, batch_rows, histogram_counts, owned_map, queue_rows, totals
+from .engine_view import (
+    ProcessOf,
+    TenantNumbers,
+    batch_rows,
+    histogram_counts,
+    only_process,
+    owned_map,
+    queue_rows,
+    totals,
+)
 from .ledger import resident_bytes
 from .scheduler_state import SchedulerState
 from .worker_status import Health, WorkerStatus
@@ -28,20 +37,18 @@ class Viewer:
         self,
         model_name: str,
         *,
-        accounts: Accounts,
         state: SchedulerState,
         status: WorkerStatus,
         health: Callable[[], Health],
-        live: Callable[[], int],
         started: float,
+        process: ProcessOf = only_process,
     ) -> None:
         self._model_name = model_name
-        self._accounts = accounts
         self._state = state
         self._status = status
         self._health = health
-        self._live = live
         self._started = started
+        self._process = process
         self._tenant = TenantNumbers()
         self._history: deque[Sample] = deque(maxlen=_SAMPLES)
 
@@ -66,9 +73,9 @@ class Viewer:
             history=list(self._history),
         )
 
-    def view(self, now: float) -> View:
-        """The engine at this moment."""
-        state, accounts, status = self._state, self._accounts, self._status
+    def view(self, now: float, accounts: Accounts, live: int, web: WebProcesses | None = None) -> View:
+        """The engine at this moment; `accounts` and `live` requests of all its web processes together."""
+        state, status = self._state, self._status
         statistics = state.statistics()
         health, pid = self._health(), status.pid
         counters = totals(statistics.totals, accounts, status)
@@ -86,16 +93,17 @@ class Viewer:
                 step_age=round(status.step_age(now), 4),
                 resident_bytes=resident_bytes(pid) if pid is not None else 0,
             ),
-            live=self._live(),
+            live=live,
             running=statistics.running,
             parked=statistics.parked,
             waiting=statistics.waiting,
             waiting_by_reason=statistics.waiting_by_reason,
-            rows=batch_rows(state, now, self._tenant),
-            queue=queue_rows(state, now, self._tenant),
+            rows=batch_rows(state, now, self._tenant, self._process),
+            queue=queue_rows(state, now, self._tenant, self._process),
             blocks=owned_map(state),
             totals=counters,
             first_token=histogram_counts(accounts.first_token),
             between_tokens=histogram_counts(accounts.between_tokens),
             step_time=histogram_counts(status.step_time),
+            web=web,
         )

@@ -19,14 +19,14 @@ from .serve import _serve  # pyright: ignore[reportPrivateUsage]  # all of `serv
 
 @click.command()
 @serve_options
-@click.option("--step-seconds", type=click.FloatRange(min=0), default=0.0, help="Time of a step; 0: none at all.")
+@click.option("--pace", default="at-once", help="When a step is answered: at-once, in-turn, or seconds of a step.")
 @click.option("--tokens-per-row", type=click.IntRange(min=1), default=1, help="Tokens that a step gives a stream.")
 @click.option("--cpu", type=click.IntRange(min=0), default=None, help="The one core for the server.")
 @click.option("--worker-cpu", type=click.IntRange(min=0), default=None, help="The one core for its worker.")
 @click.option("--profile", type=click.Path(path_type=Path), default=None, help="Write where the time went to a file.")
 def main(
     model: Path | None,
-    step_seconds: float,
+    pace: str,
     tokens_per_row: int,
     cpu: int | None,
     worker_cpu: int | None,
@@ -37,7 +37,7 @@ def main(
     settings = build_settings(model, values)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("triolet").setLevel(logging.INFO)  # as `triolet serve`: the lines are part of the cost
-    worker = ScriptedWorker(settings.engine, step_seconds=step_seconds, tokens_per_row=tokens_per_row, cpu=worker_cpu)
+    worker = ScriptedWorker(settings.engine, pace=pace, tokens_per_row=tokens_per_row, cpu=worker_cpu)
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
     with profiling(profile):

@@ -12,6 +12,7 @@ from msgspec import Struct
 from .errors import ErrorDetail
 from .steps import MemoryPlan
 
+VIEW_SECONDS = 0.25  # from view to view
 RowState = Literal["prefill", "recompute", "decode", "parked"]
 MAX_ROWS = 200  # in each of the two tables of a view; the rest is counted
 MAX_CELLS = 1024  # of the map of KV blocks
@@ -32,6 +33,7 @@ class BatchRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: int  # a number for the request: its choices share it, and owners in the map are named by it
     id: str  # the last part of the request's id
     choice: int = 0
+    process: str = ""  # of several web processes the one that holds it
     tenant: int = 0  # 0 where no keys are configured
     priority: int = 0
     state: RowState
@@ -46,7 +48,7 @@ class BatchRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A choice that waits, and what for: `blocked` is the planner's predicate (actors/plan.py).
+    """A choice that waits, and what for: `blocked` is the planner's predicate (an `Obstacle`, explanation.py).
 
     Where it is `blocks`, the request wants `blocks_wanted` and finds `blocks_available`, those of parked rows among
     them, beside one that is kept back for every running row. Where it is `credit`, its reader owes room
@@ -57,6 +59,7 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: int
     id: str
     choice: int = 0
+    process: str = ""
     tenant: int = 0
     priority: int = 0
     prompt: int
@@ -130,6 +133,15 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     resident_bytes: int  # 0 where the system does not tell
 
 
+class WebProcesses(Struct, frozen=True, kw_only=True):
+    """Those of a server that has several."""
+
+    count: int
+    silent: int  # did not answer in time: their last figures are counted
+    restarts: int
+    resident_bytes: int  # of all of them, the scheduler's left out
+
+
 class Sample(Struct, frozen=True, array_like=True):
     """Counters of a moment that somebody watched."""
 
@@ -172,6 +184,7 @@ class View(Struct, frozen=True, kw_only=True, tag_field="type", tag="view"):
     first_token: HistogramCounts
     between_tokens: HistogramCounts
     step_time: HistogramCounts
+    web: WebProcesses | None = None  # None where there is one, which has the scheduler too
 
 
 class DashboardError(Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):

@@ -3,7 +3,7 @@
 Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · one Finished or Failed.
 """
 
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -98,3 +98,13 @@ class Failed(Event, frozen=True, kw_only=True):
 
 StreamEvent = Started | Token | ChoiceFinished | Finished | Failed
 TerminalEvent = Finished | Failed
+
+
+class Sink(Protocol):
+    """What the waiting reader of a stream leaves with its outbox. False: the reader must wake and see to the rest."""
+
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        """Text of one choice and nothing else, as nearly always: the same as a `Token` with these fields alone."""
+        ...
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool: ...

@@ -20,6 +20,8 @@ Question = Literal[
     "report",  # a front's own figures
     "server",  # those of the whole server
     "health",  # of the whole server
+    "about",  # what a dashboard is told first, and again when there is another worker
+    "view",  # what a dashboard shows
     "standing",  # where the request `id` stands in the scheduler
     "explain",  # a front's explanation of the request that `tenant` calls `id`; or that of the front that has it
 ]
@@ -84,7 +86,10 @@ class Ask(Message, frozen=True, kw_only=True):
 
 
 class Answer(Message, frozen=True, kw_only=True):
-    """Either way: the answer, a msgpack Struct that the question implies (actors/reports.py, explanation.py)."""
+    """Either way: the answer, a msgpack Struct that the question implies.
+
+    They are in actors/reports.py, explanation.py and engine_view.py.
+    """
 
     number: int
     body: bytes

@@ -60,14 +60,10 @@ class Chunks:
     def encode(self, event: StreamEvent) -> bytes:
         """The bytes for an event that is not terminal."""
         if isinstance(event, Token):
+            if not event.logprobs:
+                return self.text(event.index, event.text, event.tokens)
             self._completion_tokens += event.tokens
-            if event.logprobs or self._continuous_usage:
-                return self._token(event)
-            if not event.text:  # held back: it may be the start of a stop string or of a character
-                return b""
-            prefix, suffix = self._spliced.get(event.index) or self._prepare(event.index)
-            text = _encode(event.text)
-            return b"%b%b%b" % (prefix, text if text.isascii() else _one_line(text), suffix)
+            return self._token(event)
         if isinstance(event, ChoiceFinished):
             self._completion_tokens += event.stop_tokens
             return self._finish(event.index, event.reason, event.stop_reason)
@@ -77,6 +73,17 @@ class Chunks:
                 role = Delta(role="assistant", content="")
                 return b"".join(self._chat(ChatChunkChoice(index=index, delta=role)) for index in sorted(self._open))
         return b""
+
+    def text(self, index: int, text: str, tokens: int) -> bytes:
+        """The bytes for a `Token` with these fields alone."""
+        self._completion_tokens += tokens
+        if self._continuous_usage:
+            return self._token(Token(id="", index=index, text=text, tokens=tokens))
+        if not text:  # held back: it may be the start of a stop string or of a character
+            return b""
+        prefix, suffix = self._spliced.get(index) or self._prepare(index)
+        spelt = _encode(text)
+        return b"%b%b%b" % (prefix, spelt if spelt.isascii() else _one_line(spelt), suffix)
 
     def finished(self, reason: FinishReason, usage: Usage) -> bytes:
         """The end of a stream that went well."""

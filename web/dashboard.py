@@ -3,6 +3,7 @@
 There is no task for it: each watcher's own takes turns on one clock, and the first that comes in a turn has the view
 taken and encoded for all of them. So without a watcher nothing is done, and a hundred cost one view and a hundred
 writes. A watcher that does not read misses views and makes nobody wait; the server's deadline for sending ends it.
+With several web processes the view is the scheduler's process's, and taking it a question to it.
 
 The key is asked for as `/v1/stream` does: in the handshake's Authorization header, or as a first `auth` frame.
 """
@@ -17,7 +18,7 @@ import trio
 from quart import websocket
 from quart_trio.wrappers import TrioResponse as Response
 
-from ..protocol.engine_view import DashboardError
+from ..protocol.engine_view import VIEW_SECONDS, DashboardError
 from ..protocol.errors import ApiError
 from ..protocol.steps import Ready
 from ..protocol.stream_frames import Auth
@@ -30,10 +31,11 @@ from .websocket import AUTH_SECONDS, GOING_AWAY, POLICY_VIOLATION
 if TYPE_CHECKING:
     from ..actors.engine import Engine
 
-PERIOD: Final = 0.25  # seconds from view to view
-MAX_WATCHERS: Final = 64  # each costs a write of up to 60 kB a period
+MAX_WATCHERS: Final = 64  # of this process; each costs a write of up to 60 kB a turn
 MAX_OWING: Final = 16  # sockets that still owe the key; a page sends it within a round trip
 TRY_AGAIN_LATER: Final = 1013  # IANA's registry of close codes
+
+_PASSING: Final = ("server_overloaded", "engine_unavailable")
 
 _AUTH: Final = msgspec.json.Decoder(Auth)
 _encode: Final = msgspec.json.Encoder().encode
@@ -43,30 +45,37 @@ class Feed:
     """The frames, each made once for all who watch."""
 
     def __init__(self, engine: "Engine") -> None:
-        assert engine.viewer is not None
-        self._viewer = engine.viewer
+        self._engine = engine
+        self._taking = trio.Lock()
         self._turn = -1
-        self._view = ""
+        self._view: str | ApiError = ""  # the error where it could not be had
         self.watchers = 0
         self.owing: deque[trio.CancelScope] = deque()  # of those whose key is waited for, the oldest first
-        self.taken = 0  # views, for the tests: none without a watcher, one for all of them
 
-    def about(self, ready: Ready) -> str:
-        return _encode(self._viewer.about(ready, trio.current_time())).decode()
+    async def about(self) -> str | None:
+        """Raises ApiError where the scheduler's process does not answer."""
+        about = await self._engine.whole_about()
+        return None if about is None else _encode(about).decode()
 
-    def view(self) -> str:
-        """The view of this turn; the first who asks has it taken."""
-        now = trio.current_time()
-        turn = floor(now / PERIOD)
-        if turn != self._turn:
-            self._turn = turn
-            self._view = _encode(self._viewer.view(now)).decode()
-            self.taken += 1
-        return self._view
+    async def view(self) -> str:
+        """The view of this turn; the first who asks has it taken, the others wait for it. Raises ApiError likewise."""
+        turn = floor(trio.current_time() / VIEW_SECONDS)
+        async with self._taking:
+            if turn > self._turn:
+                taken: str | ApiError
+                try:
+                    taken = _encode(await self._engine.whole_view()).decode()
+                except ApiError as error:
+                    taken = error
+                self._turn, self._view = turn, taken
+            view = self._view
+        if isinstance(view, ApiError):
+            raise ApiError(view.code, view.message)  # one for each: an exception keeps the trace of who raised it
+        return view
 
     async def wait_turn(self) -> None:
         """Until the next one."""
-        await trio.sleep_until((floor(trio.current_time() / PERIOD) + 1) * PERIOD)
+        await trio.sleep_until((floor(trio.current_time() / VIEW_SECONDS) + 1) * VIEW_SECONDS)
 
 
 def _refusal(data: str | bytes, keys: Keys) -> ApiError | None:
@@ -103,13 +112,17 @@ async def _watch(engine: "Engine", feed: Feed, keys: Keys) -> ApiError | None:
     refusal: ApiError | None = None
 
     async def show() -> None:
+        nonlocal refusal
         told: Ready | None = None
-        while engine.health().status != "draining":
-            if (ready := engine.ready) is not None and ready is not told:
-                told = ready
-                await websocket.send(feed.about(ready))
-            await websocket.send(feed.view())
-            await feed.wait_turn()
+        try:
+            while engine.health().status != "draining":
+                if (ready := engine.ready) is not told and (about := await feed.about()):
+                    told = ready
+                    await websocket.send(about)
+                await websocket.send(await feed.view())
+                await feed.wait_turn()
+        except ApiError as error:
+            refusal = error
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
@@ -122,9 +135,9 @@ async def _watch(engine: "Engine", feed: Feed, keys: Keys) -> ApiError | None:
 
 def register(app: Application, keys: Keys) -> None:
     engine = app.engine
-    feed = None if engine.viewer is None else Feed(engine)
+    feed = Feed(engine)
 
-    async def show(feed: Feed) -> ApiError | None:
+    async def show() -> ApiError | None:
         if feed.watchers >= MAX_WATCHERS:
             return ApiError("server_overloaded", f"{MAX_WATCHERS} clients watch the dashboard already.")
         feed.watchers += 1
@@ -139,13 +152,9 @@ def register(app: Application, keys: Keys) -> None:
         must_wait_for_key = bool(keys) and "Authorization" not in handshake
         if not must_wait_for_key:
             keys.tenant_of(handshake)
-        if feed is None:
-            several = "The dashboard shows a server of one web process; this one has several (--web-processes)."
-            await _refuse(ApiError("not_found", several))
-            return
         refusal = await _wait_for_key(keys, feed.owing) if must_wait_for_key else None
         if refusal is None:
-            refusal = await show(feed)
+            refusal = await show()
         if refusal is None:
             await websocket.close(GOING_AWAY)
         else:
@@ -160,4 +169,4 @@ def register(app: Application, keys: Keys) -> None:
 
 async def _refuse(error: ApiError) -> None:
     await websocket.send(_encode(DashboardError(error=error.detail())).decode())
-    await websocket.close(TRY_AGAIN_LATER if error.code == "server_overloaded" else POLICY_VIOLATION)
+    await websocket.close(TRY_AGAIN_LATER if error.code in _PASSING else POLICY_VIOLATION)

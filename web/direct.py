@@ -48,11 +48,15 @@ def frame_writer(scope: Mapping[str, Any]) -> DirectWriter | None:  # Any: as ab
 def text_frame(payload: bytes) -> bytes:
     """A whole message from a server (RFC 6455, 5.2): final, text, without a mask."""
     length = len(payload)
+    return (_HEADS[length] if length < len(_HEADS) else _frame_head(length)) + payload
+
+
+def _frame_head(length: int) -> bytes:
     if length < 126:
-        return b"%b%b" % (_SHORT[length], payload)
+        return bytes((0x81, length))
     if length < 1 << 16:
-        return b"\x81\x7e%b%b" % (length.to_bytes(2, "big"), payload)
-    return b"\x81\x7f%b%b" % (length.to_bytes(8, "big"), payload)
+        return b"\x81\x7e" + length.to_bytes(2, "big")
+    return b"\x81\x7f" + length.to_bytes(8, "big")
 
 
-_SHORT: Final = tuple(bytes((0x81, length)) for length in range(126))
+_HEADS: Final = tuple(map(_frame_head, range(512)))  # of nearly all: a token and what goes with it

@@ -45,8 +45,6 @@ class Frames:
 
     def encode(self, events: Sequence[StreamEvent]) -> list[bytes]:
         """Neighbouring texts of one choice become one frame: a client that lags gets larger frames, not more."""
-        if len(events) == 1 and type(event := events[0]) is Token:
-            return [self._token(event)]
         frames: list[bytes] = []
         for event in _joined(events):
             if isinstance(event, Token):
@@ -69,13 +67,17 @@ class Frames:
         retry_after = msgspec.UNSET if error.retry_after is None else error.retry_after
         return _encode(FailedFrame(id=self._id, seq=self._next(), error=error.detail(), retry_after=retry_after))
 
+    def text(self, index: int, text: str, tokens: int) -> bytes:
+        """The frame of a `Token` with these fields alone."""
+        if index >= len(_MIDDLES):
+            return self._encoded(Token(id=self._id, index=index, text=text, tokens=tokens))
+        seq = self._seq
+        self._seq = seq + 1
+        return b'%b%d%b%b,"tokens":%d}' % (self._head, seq, _MIDDLES[index], _encode(text), tokens)
+
     def _token(self, token: Token) -> bytes:
-        index = token.index
-        if index < len(_MIDDLES) and token.kind == "text" and not token.logprobs:
-            seq = self._seq
-            self._seq = seq + 1
-            text = _encode(token.text)
-            return b'%b%d%b%b,"tokens":%d}' % (self._head, seq, _MIDDLES[index], text, token.tokens)
+        if token.kind == "text" and not token.logprobs:
+            return self.text(token.index, token.text, token.tokens)
         return self._encoded(token)
 
     def _encoded(self, token: Token) -> bytes:

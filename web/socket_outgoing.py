@@ -32,27 +32,29 @@ class Outgoing:
         """How many messages."""
         return len(self._waiting)
 
-    def post(self, frames: Sequence[bytes]) -> trio.Event | None:
-        """None: all of them are written. Otherwise the event that they were sent. It never waits itself."""
-        left = frames
-        rest = False  # the beginning of a frame was written
-        if self._sent is None and self._direct is not None:
-            write = self._direct.write
-            for place, frame in enumerate(frames):
-                written = write(frame)
-                if written != "all":
-                    rest = written == "part"
-                    left = frames[place + rest :]
-                    break
-            else:
-                return None
-        self._waiting += left
+    def post(self, frame: bytes) -> trio.Event | None:
+        """None: it is written. Otherwise the event that it was sent. It never waits itself."""
         if self._sent is None:
-            if not left and not rest:
-                return None
+            if self._direct is not None:
+                written = self._direct.write(frame)
+                if written == "all":
+                    return None
+                if written == "nothing":
+                    self._waiting.append(frame)
+            else:
+                self._waiting.append(frame)
             self._sent = trio.Event()
             self._nursery.start_soon(self._send_waiting)
+        else:
+            self._waiting.append(frame)
         return self._sent
+
+    def post_all(self, frames: Sequence[bytes]) -> trio.Event | None:
+        """As `post` of one after the other; the event is that of the last."""
+        sent: trio.Event | None = None
+        for frame in frames:
+            sent = self.post(frame)
+        return sent
 
     async def flush(self) -> None:
         """Until nothing waits."""
@@ -84,6 +86,10 @@ class StreamSink:
         self._outgoing = outgoing
         self.unsent: trio.Event | None = None
 
-    def __call__(self, events: tuple[StreamEvent, ...]) -> bool:
-        self.unsent = self._outgoing.post(self._frames.encode(events))
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        self.unsent = self._outgoing.post(self._frames.text(index, text, tokens))
+        return self.unsent is None
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        self.unsent = self._outgoing.post_all(self._frames.encode(events))
         return self.unsent is None

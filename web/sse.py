@@ -7,17 +7,15 @@ The generator holds no cancel scope across a `yield` and frees nothing: the exch
 Its scope for the keep-alive interval is closed before it yields, and a drain that was cancelled took no events.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import trio
 
-from ..protocol.events import Failed, Finished, StreamEvent
+from ..protocol.events import Failed, Finished, Sink, StreamEvent
 from .chunks import KEEP_ALIVE, Chunks
 from .direct import LastPiece, WriteChunk
 from .errors import error_of, unexpected
-
-Sink = Callable[[tuple[StreamEvent, ...]], bool]
 
 
 class EventSource(Protocol):
@@ -79,16 +77,23 @@ class _Direct:
         self.wrote = False
         self.wants_attention = False
 
-    def __call__(self, events: tuple[StreamEvent, ...]) -> bool:
-        data = self._chunks.encode(events[0]) if len(events) == 1 else encode(events, self._chunks)
-        if not data:
-            return True
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        data = self._chunks.text(index, text, tokens)
+        return not data or self._send(data)
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        data = encode(events, self._chunks)
+        return not data or self._send(data)
+
+    def _send(self, data: bytes) -> bool:
         self.wrote = True
         written = self._write(data)
+        if written == "all":
+            return True
         if written == "nothing":
             self._unwritten = data
-        self.wants_attention = written != "all"
-        return not self.wants_attention
+        self.wants_attention = True
+        return False
 
     def take_unwritten(self) -> bytes:
         data, self._unwritten = self._unwritten, b""

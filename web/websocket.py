@@ -100,7 +100,7 @@ class Socket:
         with trio.move_on_after(AUTH_SECONDS) as self._patience:
             await trio.sleep_forever()
         if self._tenant is None:
-            self._outgoing.post((error_frame(ApiError("invalid_api_key", "The `auth` frame did not come.").detail()),))
+            self._outgoing.post(error_frame(ApiError("invalid_api_key", "The `auth` frame did not come.").detail()))
             await self._close(POLICY_VIOLATION)
 
     async def _close(self, code: int) -> None:
@@ -197,7 +197,7 @@ class Socket:
                     ended = isinstance(events[-1], Finished | Failed)
                     if ended:
                         del self._running[name]  # before the client knows, so that it may use the name again at once
-                    unsent = self._outgoing.post(frames.encode(events))  # what the sink left is sent before
+                    unsent = self._outgoing.post_all(frames.encode(events))  # what the sink left is sent before
                 if unsent is not None:
                     await unsent.wait()
         except Exception as error:  # a bug of ours
@@ -214,10 +214,10 @@ class Socket:
     def _say(self, frame: bytes) -> None:
         if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
             raise CloseSocket(POLICY_VIOLATION)
-        self._outgoing.post((frame,))
+        self._outgoing.post(frame)
 
     def _close_with(self, error: ApiError, code: int) -> NoReturn:
-        self._outgoing.post((error_frame(error.detail()),))
+        self._outgoing.post(error_frame(error.detail()))
         raise CloseSocket(code)
 
 

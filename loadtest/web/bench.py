@@ -45,12 +45,12 @@ class Bench(Struct, kw_only=True):
 
     @contextmanager
     def server(
-        self, *, step_seconds: float = 0.0, tokens_per_row: int = 1, streams: int = 64, more: tuple[str, ...] = ()
+        self, *, pace: str = "at-once", tokens_per_row: int = 1, streams: int = 64, more: tuple[str, ...] = ()
     ) -> Generator[ServerProcess]:
         command = ["triolet.cli.bench_web_server", str(self.model), "--port", "0"]
         command += ["--max-running", str(streams), "--max-requests", str(streams + 64)]
         command += ["--max-step-tokens", str(1 << 16)]
-        command += ["--step-seconds", repr(step_seconds), "--tokens-per-row", str(tokens_per_row)]
+        command += ["--pace", pace, "--tokens-per-row", str(tokens_per_row)]
         if self.cores.server is not None:
             command += ["--cpu", str(self.cores.server), "--worker-cpu", str(self.cores.client)]
         if self.profile is not None:
@@ -66,7 +66,7 @@ class Bench(Struct, kw_only=True):
             return raw_rate(server, self.seconds)
 
     def sse(self) -> Rate:
-        with self.server() as server:
+        with self.server(pace="in-turn") as server:
             return sse_rate(server, self.script, self.seconds)
 
     def sse_coalesced(self) -> Rate:
@@ -74,7 +74,7 @@ class Bench(Struct, kw_only=True):
             return sse_rate(server, self.script, self.seconds, COALESCED)
 
     def websocket(self) -> Rate:
-        with self.server() as server:
+        with self.server(pace="in-turn") as server:
             return websocket_rate(server, self.script, self.seconds)
 
     def steady(self) -> Paced:
@@ -84,7 +84,7 @@ class Bench(Struct, kw_only=True):
         return self._paced(512)
 
     def _paced(self, streams: int) -> Paced:
-        with self.server(step_seconds=INTERVAL, streams=streams) as server:
+        with self.server(pace=repr(INTERVAL), streams=streams) as server:
             return paced(server, self.script, streams, self.seconds + 2)
 
     def idle(self) -> Idle:
@@ -93,12 +93,12 @@ class Bench(Struct, kw_only=True):
 
     def two_fronts(self) -> Rate:
         """The same flood through two web processes: what an event costs the server then."""
-        with self.server(more=("--web-processes", "2")) as server:
+        with self.server(pace="in-turn", more=("--web-processes", "2")) as server:
             return sse_rate(server, self.script, self.seconds)
 
     def memory(self, wire: Wire) -> StreamMemory:
         streams = allow_descriptors(OPEN_STREAMS)
-        with self.server(step_seconds=STEP_SECONDS, streams=streams) as server:
+        with self.server(pace=repr(STEP_SECONDS), streams=streams) as server:
             return stream_memory(server, wire, streams)
 
     def set_up(self) -> SetUp:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..serve.quantiles import quantile
 from .check_sse import LAST_CHUNK, Arrivals, check_stream
 from .process import ServerProcess
 from .reader import Effort, Pipe, read_streams
@@ -64,8 +65,8 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
         streams=streams,
         tokens_s=moved / effort.seconds / streams,
         cpu_ms_per_1000_tokens=cpu * 1e6 / moved,
-        gap_p50_intervals=_quantile(gaps, 0.5) / INTERVAL,
-        gap_p99_intervals=_quantile(gaps, 0.99) / INTERVAL,
+        gap_p50_intervals=quantile(gaps, 0.5) / INTERVAL,
+        gap_p99_intervals=quantile(gaps, 0.99) / INTERVAL,
         gap_worst_intervals=gaps[-1] / INTERVAL,
         late_share=sum(gap > 1.5 * INTERVAL for gap in gaps) / len(gaps),
         effort=effort,
@@ -82,7 +83,3 @@ def gaps_of(reads: Sequence[tuple[float, int]], arrivals: Arrivals, since: float
             times += [time] * (tokens - known)
         known = tokens
     return [later - earlier for earlier, later in pairwise(times)]
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

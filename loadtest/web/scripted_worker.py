@@ -1,8 +1,9 @@
 """A worker process without a model, for measuring what is in front of it: it speaks the link and follows a script.
 
-`python -m triolet.loadtest.web.scripted_worker FD STEP_SECONDS TOKENS_PER_ROW`, started by `ScriptedWorker`. A step is
-answered at once, or, with STEP_SECONDS, at the next beat of a steady clock. A row brings one token, or several, as
-speculation or a loop that lags would hand over at once.
+`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, started by `ScriptedWorker`. PACE says when a
+step is answered: `at-once`; `in-turn`, when the next one has come (or the ping that follows the last one), so that the
+front finds each answer ready and never two; or at the next beat of a steady clock, of so many seconds. A row brings one
+token, or several, as speculation hands them over.
 
 The front cannot tell it from the real one. It has one thread: it computes nothing, and would only wait for itself.
 """
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -36,13 +38,13 @@ class ScriptedWorker(WorkerProcess):
     """The process, as the supervisor holds it. `cpu` is the core it may use; None leaves it where it starts."""
 
     def __init__(
-        self, settings: EngineSettings, *, step_seconds: float, tokens_per_row: int, cpu: int | None = None
+        self, settings: EngineSettings, *, pace: str, tokens_per_row: int, cpu: int | None = None
     ) -> None:
         self._what = "worker"
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-P", "-m", "triolet.loadtest.web.scripted_worker", str(theirs.fileno())]
-            command += [str(step_seconds), str(tokens_per_row)]
+            command += [pace, str(tokens_per_row)]
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=_STDERR
             )
@@ -67,8 +69,6 @@ class _Beat:
         self._due = 0.0
 
     def wait(self) -> None:
-        if not self._seconds:
-            return
         now = time.monotonic()
         self._due += self._seconds
         if self._due < now - self._seconds:  # there was nothing to do, or the front is too slow: no catching up
@@ -121,19 +121,28 @@ def run(step: Step, streams: dict[int, _Stream], script: Script, tokens_per_row:
     return StepDone(step=step.step, rows=tuple(rows), duration=0.0, model_duration=0.0)
 
 
-def serve(link: BlockingLink[ToWorker], step_seconds: float, tokens_per_row: int) -> None:
+def pacing(pace: str, link: BlockingLink[ToWorker]) -> Callable[[], object]:
+    """What waits until an answer is due."""
+    if pace == "at-once":
+        return lambda: None
+    if pace == "in-turn":
+        return link.wait
+    return _Beat(float(pace)).wait
+
+
+def serve(link: BlockingLink[ToWorker], pace: str, tokens_per_row: int) -> None:
     """Until the front is gone."""
+    wait = pacing(pace, link)
     load = link.receive()
     assert isinstance(load, Load), f"the first message is {type(load).__name__}, not Load"
     script = Script(Path(load.settings.model))
     link.send(ready(load.settings, script))
     streams: dict[int, _Stream] = {}
-    beat = _Beat(step_seconds)
     while True:
         message = link.receive()
         if isinstance(message, Step):
             done = run(message, streams, script, tokens_per_row)
-            beat.wait()
+            wait()
             link.send(done)
         elif isinstance(message, Ping):
             link.send(Pong())
@@ -142,9 +151,9 @@ def serve(link: BlockingLink[ToWorker], step_seconds: float, tokens_per_row: int
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the front drains first and then lets it go
-    fd, step_seconds, tokens_per_row = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    fd, pace, tokens_per_row = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     with suppress(EOFError, OSError):  # the front is gone
-        serve(BlockingLink(socket.socket(fileno=fd), _DECODER), step_seconds, tokens_per_row)
+        serve(BlockingLink(socket.socket(fileno=fd), _DECODER), pace, tokens_per_row)
 
 
 if __name__ == "__main__":

@@ -72,10 +72,10 @@ def ready(
     )
 
 
-def done(step: Step, token: int = 5, **tokens: int) -> StepDone:
-    """The answer to a step: every sampled row gives `token`, or what `s<sequence id>` names."""
+def done(step: Step, token: int = 5, count: int = 1, **tokens: int) -> StepDone:
+    """The answer to a step: every sampled row gives `count` times `token`, or what `s<sequence id>` names."""
     rows = (
-        Row(sequence=chunk.sequence, tokens=(tokens.get(f"s{chunk.sequence}", token),) if chunk.sample else ())
+        Row(sequence=chunk.sequence, tokens=(tokens.get(f"s{chunk.sequence}", token),) * count if chunk.sample else ())
         for chunk in step.chunks
     )
     return StepDone(step=step.step, rows=tuple(rows), duration=0.01, model_duration=0.005)

@@ -33,6 +33,20 @@ def test_messages_come_whole_from_any_pieces(pair: tuple[socket.socket, socket.s
     assert [link.receive() for _ in range(3)] == [STEP, Ping(), STEP]
 
 
+def test_whether_something_has_come_can_be_asked(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    link = BlockingLink(theirs, TO_WORKER)
+    assert not link.wait(0)
+    ours.sendall(bytes(FrameWriter().write(Ping())) * 2)
+    assert link.wait(0)
+    link.receive()
+    assert link.wait(0)  # it was read with the first
+    link.receive()
+    assert not link.wait(0)
+    ours.close()
+    assert link.wait(0)  # the end
+
+
 @pytest.mark.parametrize("kept", [0, 2, HEADER + 3])
 def test_a_peer_that_is_gone_is_the_end(pair: tuple[socket.socket, socket.socket], kept: int) -> None:
     ours, theirs = pair

@@ -28,14 +28,14 @@ class House:
 
     def open(self, request: Generate, *indices: int) -> None:
         for index in indices or (0,):
-            self.detokenizer.handle(OpenChoice(request=request, index=index, prompt=self.ids("the fox")))
+            self.detokenizer.handle([OpenChoice(request=request, index=index, prompt=self.ids("the fox"))])
 
     def ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.tokenizer.encode(text).ids)
 
     def text(self, text: str, index: int = 0, **ending: object) -> None:
         tokens = ChoiceTokens(id="r1", index=index, tokens=self.ids(text), **ending)
-        self.detokenizer.handle(StepText(choices=(tokens,)))
+        self.detokenizer.handle([StepText(choices=(tokens,))])
 
 
 @pytest.fixture
@@ -57,6 +57,28 @@ async def test_a_stream_from_start_to_stop_token(house: House, generate: Make) -
     assert text_of(events) == " jumps over"
     counted = sum(event.tokens for event in events if isinstance(event, Token))
     assert events[-1].usage.completion_tokens == counted + 1  # the stop token was generated, too
+
+
+async def test_what_comes_together_is_one_event(house: House, generate: Make) -> None:
+    """A detokenizer that lags behind the scheduler gives the stream one larger piece."""
+    outbox = house.gateway.submit(generate())
+    house.open(generate())
+    steps = [StepText(choices=(ChoiceTokens(id="r1", index=0, tokens=house.ids(word)),)) for word in (" the", " fox")]
+    house.detokenizer.handle(steps)
+    count = len(house.ids(" the")) + len(house.ids(" fox"))
+    _, token = await outbox.drain()
+    assert token == Token(id="r1", index=0, text=" the fox", tokens=count)
+
+
+async def test_text_behind_the_end_is_dropped(house: House, generate: Make) -> None:
+    """A cancelled request's tokens may still come; the detokenizer hears of the end behind them."""
+    outbox = house.gateway.submit(generate())
+    house.open(generate())
+    house.text(" the")
+    house.gateway.cancel("r1")
+    house.text(" fox")
+    house.detokenizer.handle([DropRequest(id="r1", reason="cancelled")])
+    assert text_of(await outbox.drain()) == " the"
 
 
 async def test_a_stop_string_ends_the_choice_and_tells_the_scheduler(house: House, generate: Make) -> None:
@@ -116,7 +138,7 @@ async def test_cached_tokens_are_those_of_each_prompt_once(house: House, generat
     outbox = house.gateway.submit(request)
     for index, cached in enumerate((64, 128, 128, 128)):
         message = OpenChoice(request=request, index=index, prompt=house.ids("the fox"), cached_tokens=cached)
-        house.detokenizer.handle(message)
+        house.detokenizer.handle([message])
         house.text("a", index, reason="length")
     assert (await outbox.drain())[-1].usage.cached_tokens == 64 + 128
 
@@ -155,7 +177,7 @@ async def test_a_stalled_request_keeps_what_it_had(house: House, generate: Make)
     outbox = house.gateway.submit(request)
     house.open(request, 0, 1)
     house.text(" jump")
-    house.detokenizer.handle(DropRequest(id="r1", reason="stalled"))
+    house.detokenizer.handle([DropRequest(id="r1", reason="stalled")])
     events = await outbox.drain()
     assert text_of(events) == " jump"
     assert [event.reason for event in events if isinstance(event, ChoiceFinished)] == ["stalled", "stalled"]
@@ -164,7 +186,7 @@ async def test_a_stalled_request_keeps_what_it_had(house: House, generate: Make)
 
 async def test_a_deadline_before_the_first_token_is_an_error(house: House, generate: Make) -> None:
     outbox = house.gateway.submit(generate())
-    house.detokenizer.handle(DropRequest(id="r1", reason="deadline"))
+    house.detokenizer.handle([DropRequest(id="r1", reason="deadline")])
     (failed,) = await outbox.drain()
     assert failed.code == "deadline_exceeded"
 
@@ -176,7 +198,7 @@ async def test_after_a_cancel_nothing_more_is_said(house: House, generate: Make)
     await outbox.drain()
     house.text("late")
     house.open(generate())
-    house.detokenizer.handle(DropRequest(id="r1", reason="cancelled"))
+    house.detokenizer.handle([DropRequest(id="r1", reason="cancelled")])
     with pytest.raises(trio.EndOfChannel):
         await outbox.drain()
 
@@ -214,7 +236,5 @@ async def test_the_actor_ends_with_its_channel(
     send, inbox = trio.open_memory_channel[ToDetokenizer](2)
     send.send_nowait(OpenChoice(request=generate(), index=0, prompt=(5,)))
     send.close()
-    await run_detokenizer(
-        inbox, tokenizer=text_tokenizer, gateway=other.gateway, scheduler=other.to_scheduler.clone()
-    )
+    await run_detokenizer(inbox, tokenizer=text_tokenizer, gateway=other.gateway, scheduler=other.to_scheduler.clone())
     assert await outbox.drain() == (Started(id="r1", model="tiny", prompt_tokens=0),)

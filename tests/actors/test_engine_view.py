@@ -2,16 +2,19 @@
 changes nothing.
 """
 
+from collections import Counter
+
 import msgspec
 import pytest
 
 from triolet.actors.accounts import Accounts
+from triolet.actors.division import owner
 from triolet.actors.engine_view import TenantNumbers, batch_rows, owned_map, queue_rows, totals
 from triolet.actors.scheduler_state import SchedulerState
 from triolet.actors.viewer import Viewer
 from triolet.actors.worker_status import Health, WorkerStatus
 from triolet.protocol.engine_view import MAX_ROWS, SEVERAL, BatchRow, QueueRow, ToDashboard, View
-from triolet.protocol.messages import Credit, WorkerLost
+from triolet.protocol.messages import Cancel, Credit, WorkerLost
 
 from .scheduling import Bench, admit, done, ready, text
 
@@ -27,13 +30,15 @@ def queue(bench: Bench) -> list[QueueRow]:
 def viewer(state: SchedulerState) -> Viewer:
     return Viewer(
         "m",
-        accounts=Accounts(),
         state=state,
         status=WorkerStatus(),
         health=lambda: Health(ready=True, status="ready", reason=""),
-        live=lambda: len(state.table.requests),
         started=0.0,
     )
+
+
+def look(viewer: Viewer, now: float) -> View:
+    return viewer.view(now, Accounts(), live=0)
 
 
 def test_a_row_grows_from_prefill_to_decode() -> None:
@@ -180,15 +185,57 @@ def test_names_are_cut_and_tenants_numbered() -> None:
     assert [row.id for row in rows] == ["00ff", "x" * 12, "c"]
     assert [row.tenant for row in rows] == [1, 2, 1]
     assert [row.tenant for row in batch_rows(bench.state, 0.0, tenant)] == [1, 2, 1]
-    assert b"digest" not in msgspec.json.encode(viewer(bench.state).view(0.0))
+    assert b"digest" not in msgspec.json.encode(look(viewer(bench.state), 0.0))
     assert TenantNumbers()("") == 0
+
+
+def test_rows_name_the_process_that_holds_them() -> None:
+    bench = Bench(worker=ready(max_running=1))
+    bench.send(admit("w1-7", text(10)), admit("w2-7", text(10, 50)))
+    bench.step()
+    rows = batch_rows(bench.state, 0.0, TenantNumbers(), owner)
+    waiting = queue_rows(bench.state, 0.0, TenantNumbers(), owner)
+    assert [(row.id, row.process) for row in (*rows, *waiting)] == [("7", "w1"), ("7", "w2")]
+
+
+def same_as_explained(bench: Bench) -> list[QueueRow]:
+    """The queue, each of whose rows says what an explanation of its request says at the same moment."""
+    rows = queue(bench)
+    for row in rows:
+        standing = bench.state.standing(row.id, bench.now)
+        assert standing is not None
+        assert standing.blocked_on is not None
+        assert row.blocked == standing.blocked_on.kind
+        if row.blocked == "blocks":
+            assert (row.blocks_wanted, row.blocks_available) == (standing.blocked_on.need, standing.blocked_on.free)
+    assert bench.state.statistics().waiting_by_reason == dict(Counter(row.blocked for row in rows))
+    return rows
+
+
+def test_page_and_explanation_speak_of_the_same_plan_also_when_much_has_changed_since() -> None:
+    bench = Bench(worker=ready(num_blocks=6, max_step_tokens=512))
+    bench.send(*(admit(name, text(150, 1000 * n), max_tokens=20) for n, name in enumerate("abc")))
+    bench.step()
+    before = [
+        QueueRow(
+            sequence=2, request=2, id="b", prompt=150, seconds=0, blocked="blocks", blocks_wanted=3, blocks_available=2
+        ),
+        QueueRow(sequence=3, request=3, id="c", prompt=150, seconds=0, blocked="order"),
+    ]
+    assert same_as_explained(bench) == before
+    bench.send(Cancel(id="a"), admit("late", text(10, 6000)), admit("urgent", text(10, 7000), priority=-1))
+    urgent, *others, late = same_as_explained(bench)
+    assert others == before  # three blocks have come free, and only the next plan will know
+    assert [(row.id, row.blocked) for row in (urgent, late)] == [("urgent", "step"), ("late", "order")]
+    bench.step()
+    assert [(row.id, row.blocked) for row in same_as_explained(bench)] == [("c", "blocks"), ("late", "order")]
 
 
 def test_a_view_is_bounded_and_counts_what_it_leaves_out() -> None:
     bench = Bench(worker=ready(num_blocks=1000, max_running=MAX_ROWS + 10, max_step_tokens=10 * MAX_ROWS))
     bench.send(*(admit(f"r{number}", text(3, number)) for number in range(3 * MAX_ROWS)))
     bench.step()
-    view = viewer(bench.state).view(0.0)
+    view = look(viewer(bench.state), 0.0)
     assert (len(view.rows), view.running) == (MAX_ROWS, MAX_ROWS + 10)
     assert (len(view.queue), view.waiting) == (MAX_ROWS, 2 * MAX_ROWS - 10)
     assert sum(view.waiting_by_reason.values()) == view.waiting
@@ -203,7 +250,7 @@ def test_looking_changes_nothing() -> None:
         bench.send(*(admit(f"r{n}", text(40 + 30 * n, 100 * n), max_tokens=40, priority=n % 2) for n in range(6)))
     for _ in range(300):
         before = watched.state.statistics()
-        looking.view(watched.now)
+        look(looking, watched.now)
         assert watched.state.statistics() == before
         steps = [bench.state.plan() for bench in (plain, watched)]
         assert steps[0] == steps[1]
@@ -219,7 +266,7 @@ def test_frames_decode_as_they_were_encoded() -> None:
     bench.send(admit("a", text(10)), admit("b", text(10)))
     bench.step()
     looking = viewer(bench.state)
-    view = looking.view(3.0)
+    view = look(looking, 3.0)
     about = looking.about(ready().ready, 7.0)
     assert about.uptime == 7.0
     assert [sample.time for sample in about.history] == [3.0]
@@ -233,6 +280,6 @@ def test_frames_decode_as_they_were_encoded() -> None:
 def test_samples_are_a_second_apart(times: tuple[float, ...], kept: list[float]) -> None:
     bench = Bench()
     looking = viewer(bench.state)
-    views: list[View] = [looking.view(time) for time in times]
+    views: list[View] = [look(looking, time) for time in times]
     assert [view.time for view in views] == list(times)
     assert [sample.time for sample in looking.about(ready().ready, 0.0).history] == kept

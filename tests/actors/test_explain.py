@@ -192,10 +192,10 @@ async def test_the_share_is_what_the_gateway_then_allows(others: int) -> None:
     gateway: Gateway = house.gateway
     for number in range(others):
         gateway.submit(generate(f"o{number}", tenant=f"other{number}"))
-    limit = gateway.tenant_share("mine").limit
+    limit = gateway.places.share("mine").limit
     for number in range(limit):
         gateway.submit(generate(f"m{number}", tenant="mine"))
-        assert gateway.tenant_share("mine") == TenantShare(used=number + 1, limit=limit)
+        assert gateway.places.share("mine") == TenantShare(used=number + 1, limit=limit)
     with pytest.raises(ApiError):
         gateway.submit(generate("one more", tenant="mine"))
 

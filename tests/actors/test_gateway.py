@@ -135,9 +135,9 @@ async def test_tenants_are_counted_while_their_requests_live(wired: Wire, genera
     house = wired()
     house.gateway.submit(generate("a", tenant="t"))
     house.gateway.submit(generate("b", tenant="t"))
-    assert (house.gateway.tenant_requests("t"), house.gateway.tenant_requests("")) == (2, 0)
+    assert (house.gateway.places.held_by("t"), house.gateway.places.held_by("")) == (2, 0)
     house.gateway.cancel("a")
-    assert house.gateway.tenant_requests("t") == 1
+    assert house.gateway.places.held_by("t") == 1
 
 
 async def test_with_several_tenants_the_newest_requests_of_a_greedy_one_are_refused(

@@ -20,6 +20,21 @@ def test_byte_level_stream_equals_one_decode(text_tokenizer: TextTokenizer, ids:
     assert text == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
+@given(
+    ids=st.lists(st.integers(0, 399), max_size=60), sizes=st.lists(st.integers(1, 9), min_size=60), skip=st.booleans()
+)
+def test_tokens_fed_together_give_what_they_give_one_by_one(
+    text_tokenizer: TextTokenizer, ids: list[int], sizes: list[int], skip: bool
+) -> None:
+    tokenizer, vocabulary = text_tokenizer.tokenizer, text_tokenizer.vocabulary
+    streams = [incremental_text(tokenizer, vocabulary, (), skip_special=skip) for _ in range(2)]
+    streams += [WindowText(tokenizer, (), skip_special=skip) for _ in range(2)]
+    for size in sizes:
+        fed, ids = ids[:size], ids[size:]
+        for together, single in (streams[:2], streams[2:]):
+            assert together.feed_all(fed) == "".join(map(single.feed, fed))
+
+
 def test_a_character_of_several_tokens_appears_when_it_is_complete(text_tokenizer: TextTokenizer) -> None:
     vocabulary = text_tokenizer.vocabulary
     by_bytes = {vocabulary.piece_bytes(id): id for id in range(vocabulary.size)}

@@ -62,15 +62,32 @@ async def test_nothing_follows_the_terminal_event() -> None:
         outbox.push(token("late"))
 
 
+class Sunk:
+    """A sink that keeps what it takes; text comes as what it stands for, behind the word `text`."""
+
+    def __init__(self, wake_for: tuple[StreamEvent, ...] = (), raises: bool = False) -> None:
+        self.all: list[tuple[object, ...]] = []
+        self._wake_for = wake_for
+        self._raises = raises
+
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        return self._take("text", Token(id="r", index=index, text=text, tokens=tokens))
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        return self._take(*events)
+
+    def _take(self, *taken: object) -> bool:
+        if self._raises:
+            raise ValueError
+        self.all.append(taken)
+        return taken != self._wake_for
+
+
 async def test_a_waiting_readers_sink_takes_a_step_without_waking_it() -> None:
     taken: list[int] = []
-    sunk: list[tuple[StreamEvent, ...]] = []
     drained: list[tuple[StreamEvent, ...]] = []
     outbox = Outbox("r", taken.append)
-
-    def sink(events: tuple[StreamEvent, ...]) -> bool:
-        sunk.append(events)
-        return events != (token("b"),)
+    sink = Sunk(wake_for=(token("b"),))
 
     async def read() -> None:
         drained.append(await outbox.drain(sink))
@@ -82,7 +99,7 @@ async def test_a_waiting_readers_sink_takes_a_step_without_waking_it() -> None:
         assert outbox.push(token("a", 2))
         assert outbox.push(token("c", 1))
         outbox.flush()
-        assert (sunk, taken, drained) == ([(token("a", 2), token("c", 1))], [3], [])
+        assert (sink.all, taken, drained) == ([(token("a", 2), token("c", 1))], [3], [])
         assert outbox.push(token("b"))
         outbox.flush()  # the sink took it and wants its reader
         assert not outbox.push(token("d"))  # which is on its way, and takes this one itself
@@ -92,29 +109,80 @@ async def test_a_waiting_readers_sink_takes_a_step_without_waking_it() -> None:
         assert not outbox.push(FINISHED)  # the end is the reader's
         outbox.flush()
     assert drained[1] == (FINISHED,)
-    assert len(sunk) == 2
+    assert len(sink.all) == 2
+
+
+async def test_text_goes_to_the_sink_as_it_is_and_joined() -> None:
+    taken: list[int] = []
+    outbox = Outbox("r", taken.append)
+    sink = Sunk()
+    drained: list[tuple[StreamEvent, ...]] = []
+
+    async def read() -> None:
+        drained.append(await outbox.drain(sink))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        for text in ("a", "", "b"):
+            assert outbox.push_text(0, text, 1)
+        assert outbox.tokens_waiting == 3
+        outbox.flush()
+        outbox.flush()  # of nothing
+        assert (sink.all, taken) == ([("text", token("ab", 3))], [3])
+        outbox.push_text(0, "c", 1)
+        outbox.push_text(1, "d", 1)  # of another choice: both are events, in their order
+        outbox.push_text(1, "e", 2)
+        outbox.flush()
+        other = Token(id="r", index=1, text="de", tokens=3)
+        assert (sink.all[1:], taken) == ([(token("c"), other)], [3, 4])
+        outbox.push_text(0, "f", 1)
+        assert not outbox.push(FINISHED)
+        with pytest.raises(AssertionError, match="after the terminal event"):
+            outbox.push_text(0, "late", 1)
+    assert drained == [(token("f"), FINISHED)]
+    assert (taken, outbox.tokens_waiting) == ([3, 4, 1], 0)
+
+
+async def test_text_wakes_a_reader_without_a_sink() -> None:
+    outbox = Outbox("r", lambda taken: None)
+    drained: list[tuple[StreamEvent, ...]] = []
+
+    async def read() -> None:
+        drained.append(await outbox.drain())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        assert not outbox.push_text(0, "a", 1)
+        outbox.push(token("b"))
+        outbox.push_text(0, "c", 1)
+        outbox.flush()
+    assert drained == [(token("a"), token("b"), token("c"))]
 
 
 async def test_a_sink_that_raises_leaves_the_events_to_its_reader() -> None:
     outbox = Outbox("r", lambda taken: None)
 
-    def sink(events: tuple[StreamEvent, ...]) -> bool:
-        raise ValueError
-
     async def read() -> None:
-        assert await outbox.drain(sink) == (token("a"),)
+        assert await outbox.drain(Sunk(raises=True)) == (token("a"),)
+        assert await outbox.drain(Sunk(raises=True)) == (token("b"), token("c"))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
-        outbox.push(token("a"))
+        outbox.push_text(0, "a", 1)
+        outbox.flush()
+        await wait_all_tasks_blocked()
+        outbox.push(token("b"))
+        outbox.push(token("c"))
         outbox.flush()
 
 
 async def test_without_a_waiting_reader_nothing_is_sunk() -> None:
     outbox = Outbox("r", lambda taken: None)
     with trio.move_on_after(0):
-        await outbox.drain(lambda events: True)
+        await outbox.drain(Sunk())
     assert not outbox.push(token("a"))
     outbox.flush()
     assert await outbox.drain() == (token("a"),)

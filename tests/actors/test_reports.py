@@ -1,9 +1,12 @@
 """Figures that cross links: the whole is the sum of its parts, whatever they count."""
 
+import os
+
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from triolet.actors.accounts import Accounts, Figures
+from triolet.actors.ledger import open_files
 from triolet.actors.metrics import render_report
 from triolet.actors.reports import FrontReport, ProcessFigures, ServerReport, WorkerFigures, add_up, whole_ledger
 from triolet.actors.scheduler_state import SchedulerState
@@ -32,6 +35,14 @@ def test_the_sum_of_reports_is_that_of_one_process_that_counted_everything() -> 
     assert whole.keys() == alone.keys()
     for name, value in alone.items():
         assert _plain(whole[name]) == _plain(value), name
+
+
+def test_open_files_are_counted() -> None:
+    before = open_files()
+    more = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    assert open_files() == before + 3
+    for file in more:
+        os.close(file)
 
 
 def _over_a_link(figures: Figures) -> Figures:

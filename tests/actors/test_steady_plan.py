@@ -25,7 +25,7 @@ def outcome(plan: Plan, queues: Queues, pool: BlockPool) -> object:
         for place in places
         for s in place
     ]
-    said = (plan.chunks, plan.new, plan.dropped, plan.started, plan.preempted, plan.blocked)
+    said = (plan.chunks, plan.new, plan.dropped, plan.started, plan.preempted, plan.blocked, plan.prefill_tokens)
     return said, sequences, pool.counts(), pool.evictions
 
 
@@ -33,12 +33,12 @@ class Compared:
     """Stands in for plan_steady: compares every plan it gives with the other way's, on copies."""
 
     def __init__(self, fault: str = "") -> None:
-        self.plans = self.refused = self.with_blocks = 0
+        self.plans = self.refused = self.with_blocks = self.longer = 0
         self._fault = fault
 
-    def __call__(self, queues: Queues, pool: BlockPool) -> Plan | None:
+    def __call__(self, queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan | None:
         before = deepcopy((queues, pool))
-        plan = plan_steady(queues, pool)
+        plan = plan_steady(queues, pool, max_step_tokens)
         if plan is None:
             self.refused += 1
             assert outcome(Plan(), queues, pool) == outcome(Plan(), *before)  # nothing has changed
@@ -49,11 +49,13 @@ class Compared:
             plan.chunks.reverse()
         self.plans += 1
         self.with_blocks += any(chunk.blocks for chunk in plan.chunks)
+        self.longer += any(chunk.count > 1 for chunk in plan.chunks)
         assert outcome(plan, queues, pool) == outcome(plan_step(*before, LIMITS), *before)
         return plan
 
 
-def run(monkeypatch: pytest.MonkeyPatch, seed: int, fault: str = "") -> Compared:
+def run(monkeypatch: pytest.MonkeyPatch, seed: int, fault: str = "", several: float = 0.0) -> Compared:
+    """`several`: how often a step brings several tokens a row."""
     compared = Compared(fault)
     monkeypatch.setattr(scheduler_state, "plan_steady", compared)
     rng = random.Random(seed)
@@ -76,7 +78,8 @@ def run(monkeypatch: pytest.MonkeyPatch, seed: int, fault: str = "") -> Compared
             if rng.random() < 0.02:
                 bench.send(Stop(id=live.id, index=min(live.choices), tokens_kept=0))
             if step := bench.state.plan():
-                bench.send(done(step, rng.choice((5, 5, 5, 5, 0)) if rng.random() < 0.05 else 5))
+                count = rng.randrange(1, 20) if rng.random() < several else 1
+                bench.send(done(step, rng.choice((5, 5, 5, 5, 0)) if rng.random() < 0.05 else 5, count))
     return compared
 
 
@@ -86,6 +89,13 @@ def test_it_plans_what_plan_step_plans(monkeypatch: pytest.MonkeyPatch, seed: in
     assert compared.plans > 20
     assert compared.refused > 5
     assert compared.with_blocks > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_plans_the_same_where_rows_bring_several_tokens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    compared = run(monkeypatch, seed, several=0.3)
+    assert compared.plans > 20
+    assert compared.longer > 5
 
 
 @pytest.mark.parametrize("fault", ["published", "order"])

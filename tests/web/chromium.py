@@ -18,6 +18,13 @@ READY = re.compile(r"Triolet is ready at (http://127\.0\.0\.1:(\d+))\n")
 PATIENCE_MS = 60_000  # only a hang takes so long; the deadline turns it into a failure
 
 
+# Whether every icon that has room on the page is drawn: one that the file of icons does not have shows as nothing.
+ICONS_DRAWN = """() => {
+  const shown = [...document.querySelectorAll("svg use")].filter((icon) => icon.ownerSVGElement.checkVisibility());
+  return shown.length > 2 && shown.every((icon) => icon.getBBox().width > 0);
+}"""
+
+
 class Server:
     def __init__(self, process: subprocess.Popen[str], url: str, port: int) -> None:
         self.process = process

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -10,10 +9,10 @@ import httpx
 import msgspec
 import pytest
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+from trio_websocket import ConnectionClosed
 
 from triolet.actors.engine import Engine
-from triolet.protocol.engine_view import About, DashboardError, ToDashboard, View
+from triolet.protocol.engine_view import VIEW_SECONDS, About, DashboardError, View
 from triolet.protocol.requests import TokenPrompt
 from triolet.protocol.settings import LimitSettings, ServeSettings
 from triolet.web import dashboard
@@ -21,9 +20,9 @@ from triolet.web.app import create_app
 from triolet.web.server import serve
 
 from ..actors.engine_house import running, settings_for, submit, until, until_balanced
+from .watcher import watching
 
 SOON = 60.0  # a hang becomes a failure
-FRAMES = msgspec.json.Decoder(ToDashboard)
 HANDSHAKE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -55,40 +54,6 @@ async def house(settings: ServeSettings) -> AsyncGenerator[House, None]:
         nursery.cancel_scope.cancel()
 
 
-class Watcher:
-    def __init__(self, socket: WebSocketConnection) -> None:
-        self.socket = socket
-
-    async def hear(self) -> About | View | DashboardError:
-        return FRAMES.decode(await self.socket.get_message())
-
-    async def view(self) -> View:
-        while not isinstance(frame := await self.hear(), View):
-            assert isinstance(frame, About), frame
-        return frame
-
-    async def end(self) -> tuple[str, int]:
-        """The code of the error that is the last frame, and that of the close after it."""
-        error = await self.hear()
-        assert isinstance(error, DashboardError)
-        with pytest.raises(ConnectionClosed) as closed:
-            await self.hear()
-        return error.error.code, closed.value.reason.code
-
-
-@asynccontextmanager
-async def watching(house: House, **headers: str) -> AsyncGenerator[Watcher, None]:
-    extra = [(name.encode(), value.encode()) for name, value in headers.items()]
-    host = house.url.removeprefix("http://")
-    async with (
-        await trio.open_tcp_stream("127.0.0.1", int(host.split(":")[1])) as stream,
-        trio.open_nursery() as nursery,
-    ):
-        socket = await wrap_client_stream(nursery, stream, host, "/v1/dashboard", extra_headers=extra)
-        yield Watcher(socket)
-        nursery.cancel_scope.cancel()  # leaves without a goodbye, as a browser may
-
-
 def long_request(engine: Engine, first_token: int) -> str:
     prompt = TokenPrompt(token_ids=tuple(range(first_token, first_token + 100)))
     return submit(engine, prompt, max_tokens=1900, ignore_eos=True).id
@@ -96,7 +61,7 @@ def long_request(engine: Engine, first_token: int) -> str:
 
 async def test_rows_grow_own_blocks_and_leave_while_others_wait_with_a_reason(house: House) -> None:
     ids = [long_request(house.engine, 300 + 100 * number) for number in range(4)]
-    async with watching(house) as watcher:
+    async with watching(house.url) as watcher:
         about = await watcher.hear()
         assert isinstance(about, About)
         assert (about.limits.max_running, about.memory.block_size) == (2, 64)
@@ -136,7 +101,7 @@ class TestOfSlowReaders:
 
     async def test_who_does_not_read_is_shown_parked_and_keeps_its_blocks(self, house: House) -> None:
         ids = [long_request(house.engine, 300), long_request(house.engine, 400)]
-        async with watching(house) as watcher:
+        async with watching(house.url) as watcher:
             view = await watcher.view()
             while [row.state for row in view.rows] != ["parked", "parked"]:
                 view = await watcher.view()
@@ -149,26 +114,27 @@ class TestOfSlowReaders:
 
 async def test_views_are_taken_only_for_watchers_and_shared(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[float] = []
-    view = house.engine.viewer.view
+    take = house.engine.whole_view
 
-    def count(now: float) -> View:
-        taken.append(now)
-        return view(now)
+    async def count() -> View:
+        view = await take()
+        taken.append(view.time)
+        return view
 
-    monkeypatch.setattr(house.engine.viewer, "view", count)
+    monkeypatch.setattr(house.engine, "whole_view", count)
     tasks = house.engine.ledger().tasks
-    async with watching(house) as one, watching(house) as other:
+    async with watching(house.url) as one, watching(house.url) as other:
         views = [await watcher.view() for _ in range(4) for watcher in (one, other)]
         times = [view.time for view in views]
         assert len(set(times)) < len(times)  # the same view went to both
         assert set(times) <= set(taken)
-        turns = [int(time / dashboard.PERIOD) for time in taken]
+        turns = [int(time / VIEW_SECONDS) for time in taken]
         assert len(set(turns)) == len(turns)  # one in a turn, however many watch
     await until(lambda: house.engine.ledger().tasks <= tasks, "no task is left that could take a view")
 
 
 async def test_what_a_client_says_ends_its_socket(house: House) -> None:
-    async with watching(house) as watcher:
+    async with watching(house.url) as watcher:
         await watcher.view()
         await watcher.socket.send_message('{"type": "auth", "api_key": "left from another server"}')  # harmless
         await watcher.view()
@@ -180,19 +146,19 @@ async def test_what_a_client_says_ends_its_socket(house: House) -> None:
 
 async def test_only_so_many_watch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard, "MAX_WATCHERS", 1)
-    async with watching(house) as first:
+    async with watching(house.url) as first:
         await first.view()
-        async with watching(house) as second:
+        async with watching(house.url) as second:
             assert await second.end() == ("server_overloaded", 1013)
         await first.view()
     answer: object = None
     while not isinstance(answer, About):  # the place is free again as soon as the server has seen the first one leave
-        async with watching(house) as third:
+        async with watching(house.url) as third:
             answer = await third.hear()
 
 
 async def test_a_draining_server_ends_its_watchers(house: House) -> None:
-    async with watching(house) as watcher:
+    async with watching(house.url) as watcher:
         await watcher.view()
         house.engine.begin_drain()
         code = None
@@ -220,13 +186,13 @@ class TestWithKeys:
         return msgspec.structs.replace(settings_for(inline=True, kv_cache_memory=8 << 20), api_keys=("right", "other"))
 
     async def test_the_key_is_asked_for(self, house: House) -> None:
-        async with watching(house, authorization="Bearer right") as watcher:
+        async with watching(house.url, authorization="Bearer right") as watcher:
             await watcher.view()
-        async with watching(house) as watcher:
+        async with watching(house.url) as watcher:
             await watcher.socket.send_message(json.dumps({"type": "auth", "api_key": "other"}))
             assert isinstance(await watcher.hear(), About)
         for frame in ('{"type": "auth", "api_key": "wrong"}', '{"type": "auth"}', "{", b"\x00"):
-            async with watching(house) as watcher:
+            async with watching(house.url) as watcher:
                 await watcher.socket.send_message(frame)
                 code, close = await watcher.end()
                 assert (code in ("invalid_api_key", "invalid_value", "invalid_json", "invalid_event"), close) == (
@@ -245,15 +211,15 @@ class TestWithKeys:
         monkeypatch.setattr(dashboard, "MAX_WATCHERS", 2)
         monkeypatch.setattr(dashboard, "MAX_OWING", 2)
         async with (
-            watching(house) as first,  # this one and the next never say a key
-            watching(house),
-            watching(house, authorization="Bearer right") as script,
-            watching(house) as page,
+            watching(house.url) as first,  # this one and the next never say a key
+            watching(house.url),
+            watching(house.url, authorization="Bearer right") as script,
+            watching(house.url) as page,
         ):
             await script.view()
             await page.socket.send_message(json.dumps({"type": "auth", "api_key": "other"}))
             await page.view()
             assert await first.end() == ("server_overloaded", 1013)  # the oldest gave way to the page
-            async with watching(house) as late:
+            async with watching(house.url) as late:
                 await late.socket.send_message(json.dumps({"type": "auth", "api_key": "right"}))
                 assert await late.end() == ("server_overloaded", 1013)  # two watch

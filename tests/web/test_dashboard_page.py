@@ -8,15 +8,18 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .chromium import PATIENCE_MS, browsing, fresh_page, serving
+from .chromium import ICONS_DRAWN, PATIENCE_MS, browsing, fresh_page, serving
 
 # Two rows and 42 KV blocks. Two prompts of the traffic take 19 each: the next one waits for a row, and once the answers
 # have grown by two blocks, one of them waits for blocks.
 SMALL = ("--max-running", "2", "--kv-cache-memory", "4MiB")
+
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer right"}  # the key is for those that ask for one
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +47,7 @@ def traffic(url: str, streams: int) -> Iterator[None]:
                 "ignore_eos": True,
                 "stream": True,
             }
-            request = urllib.request.Request(
-                f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-            )
+            request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), HEADERS)
             with urllib.request.urlopen(request, timeout=60) as response:
                 while not over.is_set() and response.readline():
                     pass
@@ -60,6 +61,13 @@ def traffic(url: str, streams: int) -> Iterator[None]:
         over.set()
         for each in clients:
             each.join()
+
+
+def ledger(url: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"{url}/internal/ledger", headers=HEADERS)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
 
 
 def visit(page: Page, url: str) -> None:
@@ -160,6 +168,7 @@ def test_from_the_chat_and_back_with_a_key(page: Page) -> None:
         expect(page.locator("#status")).to_have_text("Ready")  # the tab remembers the key
         page.get_by_role("link", name="Dashboard").click()
         expect(page.locator("#status")).to_have_text("Live")
+        page.wait_for_function(ICONS_DRAWN)
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         theme = page.get_by_role("button", name="Theme")
@@ -170,14 +179,27 @@ def test_from_the_chat_and_back_with_a_key(page: Page) -> None:
         assert all(int(part) < 64 for part in re.findall(r"\d+", background))
 
 
-def test_a_server_of_several_web_processes_says_that_it_has_no_dashboard(page: Page) -> None:
-    sockets: list[str] = []
-    page.on("websocket", lambda socket: sockets.append(socket.url))
-    with serving("--web-processes", "2") as several:
+# How many web processes hold a row in the batch.
+PROCESSES = """() => new Set([...document.querySelectorAll("#batch-rows tr:not([data-state=left]) .plate")]
+  .map((plate) => plate.textContent).filter((text) => text.startsWith("web-"))).size"""
+
+
+def test_with_several_web_processes_the_page_shows_the_rows_of_all(page: Page) -> None:
+    with serving("--web-processes", "2", "--max-running", "6", "--api-key", "right") as several:
+        tasks = ledger(several.url)["tasks"]
         page.goto(f"{several.url}/dashboard")
-        expect(page.get_by_role("alert")).to_contain_text("this one has several (--web-processes)")
-        expect(page.locator("#status")).to_have_text("Not available")
-        expect(page.get_by_role("button", name="Try now")).to_be_hidden()
-        page.evaluate("dispatchEvent(new Event('online'))")  # at which a page that waits connects at once
-        page.evaluate("fetch('/version')")
-        assert len(sockets) == 1
+        page.get_by_label("API key", exact=True).fill("right")
+        page.keyboard.press("Enter")
+        expect(page.locator("#status")).to_have_text("Live")
+        with traffic(several.url, streams=10):
+            page.wait_for_function(f"() => ({PROCESSES})() === 2")
+            page.wait_for_function(GROWN)
+            expect(page.locator("#batch-rows .plate", has_text="key 1").first).to_be_visible()
+            expect(page.locator("#queue-rows .plate", has_text="web-").first).to_be_visible()
+            expect(page.get_by_role("img", name=re.compile(r"[1-9][\d,]* requests: half within"))).to_be_visible()
+            processes = page.locator("#worker-facts div").filter(has_text="Web processes").locator("dd")
+            expect(processes).to_have_text(re.compile(r"2, in memory [\d.]+ MiB"))
+        expect(page.locator("#batch-rows tr")).to_have_count(0)
+        page.context.close()  # and with it its connections; a page's alone may be used again
+        while ledger(several.url)["tasks"] > tasks:
+            pass  # a page that has gone leaves no task behind that could ask for a view

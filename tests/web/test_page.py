@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
-from .chromium import PATIENCE_MS, Server, browsing, fresh_page, serving
+from .chromium import ICONS_DRAWN, PATIENCE_MS, Server, browsing, fresh_page, serving
 
 STORY = "Tell me a short story about a fox and a lantern."
 
@@ -279,10 +279,12 @@ def test_it_fits_a_phone_and_keeps_the_theme(page: Page, server: Server) -> None
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.get_by_role("button", name="Show the list of conversations").click()
     expect(page.get_by_role("button", name="New chat")).to_be_in_viewport()
+    page.wait_for_function(ICONS_DRAWN)
     theme = page.get_by_role("button", name="Theme")
     theme.click()
     theme.click()
     expect(theme).to_have_text("Theme: dark")
+    page.wait_for_function(ICONS_DRAWN)
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="New chat")).to_be_hidden()
     page.reload()

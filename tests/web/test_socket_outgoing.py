@@ -60,7 +60,7 @@ class Streams:
             unsent, sink.unsent = sink.unsent, None
             if events:
                 ended = isinstance(events[-1], Finished)
-                unsent = outgoing.post(frames.encode(events))
+                unsent = outgoing.post_all(frames.encode(events))
             if unsent is not None:
                 self.tasks += 1
                 await unsent.wait()

@@ -1,6 +1,7 @@
 // The chat page: holds the conversations, sends requests over the socket, and puts each frame on the page as it arrives.
 
-import { askForKey, setUpSettings, setUpSidebar, setUpTheme, toast } from "./panels.js";
+import { askForKey, setUpTheme } from "./frame.js";
+import { setUpSettings, setUpSidebar, toast } from "./panels.js";
 import { EngineSocket } from "./socket.js";
 import { deleteChat, loadChats, loadCurrent, loadKey, newChat, onChatsChanged, saveChat, saveCurrent, saveKey } from "./store.js";
 import { $, AnswerView, copyText, historyList, make, userMessage } from "./view.js";
@@ -251,7 +252,7 @@ $("stop").addEventListener("click", () => {
   $("prompt").focus();
 });
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !$("key-dialog").open) running.get(current.id)?.stop();
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) running.get(current.id)?.stop();
 });
 $("new-chat").addEventListener("click", () => {
   show(newChat());

@@ -1,25 +1,7 @@
-// Everything around the conversation: theme, side bar on a narrow screen, settings, the question for a key, the toast.
+// Everything around the conversation: side bar on a narrow screen, settings, the toast.
 
-import { loadSettings, saveSettings, saveTheme } from "./store.js";
+import { loadSettings, saveSettings } from "./store.js";
 import { $ } from "./view.js";
-
-const THEMES = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
-
-export function setUpTheme() {
-  const show = () => {
-    const theme = document.documentElement.dataset.theme;
-    $("theme-label").textContent = THEMES[theme];
-    $("theme-icon").setAttribute("href", { auto: "#icon-auto", light: "#icon-sun", dark: "#icon-moon" }[theme]);
-  };
-  $("theme").addEventListener("click", () => {
-    const order = Object.keys(THEMES);
-    const next = order[(order.indexOf(document.documentElement.dataset.theme) + 1) % order.length];
-    document.documentElement.dataset.theme = next;
-    saveTheme(next);
-    show();
-  });
-  show();
-}
 
 export function setUpSidebar() {
   const set = (open) => {
@@ -63,20 +45,6 @@ export function setUpSettings() {
     const valid = Object.entries(sampling).filter(([name]) => form.elements[name].validity.valid);
     return { system: system.trim(), sampling: Object.fromEntries(valid.map(([name, value]) => [name, Number(value)])) };
   };
-}
-
-// Asks for the key; resolves once one was typed.
-export function askForKey(wrong) {
-  const dialog = $("key-dialog");
-  $("key-note").textContent = wrong
-    ? "The server did not accept that key. Please check it and try again."
-    : "It is kept in this tab until you close it.";
-  $("key").value = "";
-  if (!dialog.open) dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("cancel", (event) => event.preventDefault());
-    $("key-form").addEventListener("submit", () => resolve($("key").value.trim()), { once: true });
-  });
 }
 
 let toastTimer = 0;

@@ -11,12 +11,14 @@ export function make(tag, className = "", text) {
   return node;
 }
 
+export const iconPath = (name) => `/static/icons.svg#${name}`;
+
 export function icon(name, className = "icon") {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("class", className);
   svg.setAttribute("aria-hidden", "true");
   const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `#icon-${name}`);
+  use.setAttribute("href", iconPath(name));
   svg.append(use);
   return svg;
 }

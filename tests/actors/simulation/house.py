@@ -165,7 +165,7 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
         with texts:
             async for message in texts:
                 log.append((round(trio.current_time(), 9), message))
-                detokenizer.handle(message)
+                detokenizer.handle([message])
 
     async with trio.open_nursery() as actors:
         await actors.start(partial(run_scheduler, inbox, to_worker, to_detokenizer, state=state))

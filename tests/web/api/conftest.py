@@ -60,20 +60,17 @@ class ScriptedEngine:
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
         self.model_name = "tiny"
-        self.viewer = None  # as in one web process of several
         self.created = 1_700_000_000
         self.ready: Ready | None = READY
         self.state = Health(True, "ready", "")
         self.requests: list[Generate] = []
         self.standing: Standing | None = None  # of every request
-        self.viewer = None  # no live views: they show the actors, which are not here
         self.delivered = 0  # tokens, where a script counts them
         self._arrivals = trio.lowlevel.ParkingLot()
         self.script: Callable[[ScriptedEngine, Generate], Awaitable[None]] = answer
         to_tokenizer, self._from_web = trio.open_memory_channel[ToTokenizer](16)
         to_scheduler, self._from_gateway = trio.open_memory_channel[ToScheduler](1000)
         self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler)
-        self.viewer = None  # no live views: they show the actors, which are not here
         self._http_errors = self.gateway.accounts.http_errors
 
     async def run(self) -> None:
@@ -116,7 +113,7 @@ class ScriptedEngine:
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         await trio.lowlevel.checkpoint()
         history = self.gateway.history(wanted, tenant)
-        return None if history is None else explain(history, self.standing, self.gateway.tenant_share(tenant))
+        return None if history is None else explain(history, self.standing, self.gateway.places.share(tenant))
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         await trio.lowlevel.checkpoint()

@@ -2,7 +2,8 @@
 // that short answers are seen at all.
 
 import { make } from "../view.js";
-import { colourOf, count, duration } from "./words.js";
+import { colourRow, requestCell } from "./request.js";
+import { count, duration } from "./words.js";
 
 const LINGER_MS = 450; // two views
 const PARTS = ["cached", "computed", "todo", "generated"];
@@ -66,12 +67,7 @@ export class BatchTable {
 class Row {
   constructor(data) {
     this.node = make("tr");
-    this.node.dataset.sequence = data.sequence;
-    this.node.style.setProperty("--own", colourOf(data.request));
-    const name = make("th");
-    name.scope = "row";
-    name.append(make("i", "swatch"), make("code", "", data.choice ? `${data.id}·${data.choice}` : data.id));
-    if (data.tenant) name.append(make("span", "tenant", `key ${data.tenant}`));
+    colourRow(this.node, data);
     this.state = make("td", "state");
     const bar = make("div", "bar");
     this.parts = PARTS.map((part) => make("i", part));
@@ -79,7 +75,7 @@ class Row {
     const wide = make("td", "wide");
     wide.append(bar);
     [this.prompt, this.generated, this.blocks, this.age] = ["", "", "roomy", "roomy"].map((extra) => make("td", `number ${extra}`));
-    this.node.append(name, this.state, wide, this.prompt, this.generated, this.blocks, this.age);
+    this.node.append(requestCell(data), this.state, wide, this.prompt, this.generated, this.blocks, this.age);
   }
 
   update(data, scale) {

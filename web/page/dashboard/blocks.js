@@ -1,6 +1,7 @@
 // The KV blocks as a map: a cell per block, or per so many. The server has put any number of blocks into at most 1,024
 // cells, so that drawing costs the same for a thousand blocks and for a million.
 
+import { nameOf } from "./request.js";
 import { colourOf, count } from "./words.js";
 
 const SEVERAL = -1;
@@ -10,7 +11,7 @@ export class BlockMap {
   #canvas;
   #tip;
   #map = null;
-  #names = new Map(); // request -> id
+  #names = new Map(); // request -> its name
   #columns = 0;
   #colours = null;
 
@@ -28,7 +29,7 @@ export class BlockMap {
 
   update(map, rows) {
     this.#map = map;
-    this.#names = new Map(rows.map((row) => [row.request, row.id]));
+    this.#names = new Map(rows.map((row) => [row.request, nameOf(row)]));
     const words = `${count(map.total)} KV blocks: ${count(map.owned)} owned, ${count(map.cached)} cached, ${count(map.free)} free`;
     if (this.#canvas.getAttribute("aria-label") !== words) this.#canvas.setAttribute("aria-label", words);
     this.#draw();

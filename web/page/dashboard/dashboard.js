@@ -1,6 +1,6 @@
 // The dashboard: takes each view from the feed to the panels, and says so when there is none.
 
-import { askForKey, setUpTheme } from "../panels.js";
+import { askForKey, setUpTheme } from "../frame.js";
 import { loadKey, saveKey } from "../store.js";
 import { $, make } from "../view.js";
 import { BatchTable } from "./batch.js";
@@ -154,7 +154,7 @@ function showMemory({ weights_bytes, workspace_bytes, kv_bytes, sequences_at_ful
   $("worker-note").textContent = `room for ${sequences_at_full_length.toFixed(0)} at full length`;
 }
 
-function showWorker({ worker, totals, time }) {
+function showWorker({ worker, totals, time, web }) {
   const ended = Object.values(totals.finished).reduce((sum, number) => sum + number, 0);
   const refused = Object.values(totals.refused).reduce((sum, number) => sum + number, 0);
   about.since ??= time - about.uptime; // on the server's clock
@@ -165,10 +165,18 @@ function showWorker({ worker, totals, time }) {
     "Steps in flight": worker.steps_in_flight ? `${worker.steps_in_flight}, the oldest for ${duration(worker.step_age)}` : "none",
     Requests: `${count(totals.accepted)} accepted, ${count(ended)} ended, ${count(refused)} errors`,
     "Server up": duration(time - about.since),
+    ...(web && { "Web processes": webProcesses(web) }),
   });
   const { architecture, parameters, device, dtype, quantize } = about;
   const size = parameters >= 1e9 ? `${(parameters / 1e9).toFixed(1)} B` : `${(parameters / 1e6).toFixed(1)} M`;
   $("engine").textContent = [`${architecture}, ${size}`, device, quantize === "none" ? dtype : quantize].join(" · ");
+}
+
+function webProcesses({ count: number, silent, restarts, resident_bytes }) {
+  const parts = [count(number), `in memory ${bytes(resident_bytes)}`];
+  if (silent) parts.push(`${count(silent)} silent`);
+  if (restarts) parts.push(`${count(restarts)} started again`);
+  return parts.join(", ");
 }
 
 function facts(list, values) {
@@ -204,7 +212,6 @@ function showState(state, seconds, message) {
     waiting: `Trying again in ${seconds} s`,
     full: `Trying again in ${seconds} s`,
     refused: "Key needed",
-    unavailable: "Not available",
   }[state];
   $("status").dataset.state = state;
   $("status-text").textContent = stateWords;
@@ -214,7 +221,6 @@ function showState(state, seconds, message) {
     const age = Math.max(1, Math.round((performance.now() - lastSeen) / 1000));
     notice(lastSeen ? `${what} These are the figures of ${age < 60 ? `${age} s` : duration(age)} ago.` : what, true);
   }
-  if (state === "unavailable") notice(message, false);
   if (state === "refused") askAndConnect();
 }
 

@@ -2,8 +2,7 @@
 // watched does no work for the dashboard.
 //
 // States given to `onState`: "connecting", "ready" (with the first frame), "waiting" (with the seconds until the next
-// attempt), "full" (likewise, and the server's message: it refuses for now), "refused" (the server wants a key),
-// "unavailable" (with the message: this server has no dashboard, and no other attempt is made).
+// attempt), "full" (likewise, and the server's message: it refuses for now), "refused" (the server wants a key).
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
@@ -14,7 +13,6 @@ export class Feed {
   #key = null;
   #onFrame;
   #onState;
-  #over = false;
   #wait = FIRST_WAIT_MS;
   #timer = 0;
   #unseen = 0;
@@ -40,7 +38,7 @@ export class Feed {
   }
 
   retryNow() {
-    if (this.#socket === null && !this.#over && !document.hidden) this.connect();
+    if (this.#socket === null && !document.hidden) this.connect();
   }
 
   #received(frame) {
@@ -49,9 +47,6 @@ export class Feed {
       this.#drop();
       if (code === "invalid_api_key") {
         this.#onState("refused");
-      } else if (code === "not_found") {
-        this.#over = true;
-        this.#onState("unavailable", 0, message);
       } else {
         this.#again("full", message);
       }

@@ -1,7 +1,8 @@
 // The queue: who waits, in the planner's order, and for what.
 
 import { make } from "../view.js";
-import { colourOf, count, duration, reason } from "./words.js";
+import { colourRow, requestCell } from "./request.js";
+import { count, duration, reason } from "./words.js";
 
 export class QueueTable {
   #body;
@@ -40,15 +41,10 @@ export class QueueTable {
 class Row {
   constructor(data) {
     this.node = make("tr");
-    this.node.dataset.sequence = data.sequence;
-    this.node.style.setProperty("--own", colourOf(data.request));
+    colourRow(this.node, data);
     this.position = make("td", "number");
-    const name = make("th");
-    name.scope = "row";
-    name.append(make("i", "swatch"), make("code", "", data.choice ? `${data.id}·${data.choice}` : data.id));
-    if (data.tenant) name.append(make("span", "tenant", `key ${data.tenant}`));
-    if (data.priority) name.append(make("span", "tenant", `priority ${data.priority}`));
-    if (data.generated) name.append(make("span", "tenant", `preempted after ${count(data.generated)}`));
+    const urgency = data.priority && `priority ${data.priority}`;
+    const name = requestCell(data, urgency, data.generated && `preempted after ${count(data.generated)}`);
     this.reason = make("td", "wide reason");
     this.prompt = make("td", "number", count(data.prompt));
     this.waited = make("td", "number");

@@ -41,6 +41,8 @@ export function reason(row, view, limits) {
       return `${plural(row.blocks_wanted ?? 0, "KV block")}: ${count(row.blocks_available ?? 0)} available beside ${count(view.running)} kept for running rows`;
     case "budget":
       return `the next step: this one's ${count(limits.max_step_tokens)} tokens are spent`;
+    case "step":
+      return "the next step: it came after this one was planned";
     case "credit":
       return `its reader, ${plural(row.tokens_behind ?? 0, "token")} behind`;
     case "prefix":
@@ -57,7 +59,8 @@ export function reason(row, view, limits) {
 export const REASONS = {
   rows: "a row",
   blocks: "KV blocks",
-  budget: "the next step",
+  budget: "tokens of a step",
+  step: "the next step",
   credit: "their reader",
   prefix: "a shared prefix",
   unread: "a token on its way",

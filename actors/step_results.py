@@ -1,0 +1,45 @@
+"""What a finished step means: tokens for the log, words for the detokenizer, and the end of those that ended. Pure."""
+
+from ..protocol.messages import ChoiceTokens
+from ..protocol.steps import Chunk, Row, Step, StepDone
+from .accept import accept_plain, accept_row, choice_tokens
+from .live_table import LiveTable
+from .plan import distrust_kv
+from .scheduler_statistics import SchedulerTotals
+from .sequence import Sequence
+
+
+def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> list[ChoiceTokens]:
+    """Take in the rows of a step, in its chunks' order; what the detokenizer must hear of them."""
+    said: list[ChoiceTokens] = []
+    sequences, generated = table.sequences, 0
+    for chunk, row in zip(step.chunks, done.rows, strict=True):
+        assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
+        sequence = sequences.get(chunk.sequence)
+        if sequence is None:
+            totals.wasted_tokens += len(row.tokens)  # it ended while this step was in flight
+            continue
+        live = sequence.live
+        if row.error:
+            distrust_kv(sequence, table.pool)
+            said.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
+            continue
+        if accept_plain(sequence, chunk, row):
+            generated += len(row.tokens)
+            said.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=row.tokens))
+        else:
+            generated += _apply_other(sequence, chunk, row, table, said)
+        if not live.unread and live.granted <= live.spent and live.choices:
+            table.timers.starve(live.id, now)
+    totals.generated_tokens += generated
+    return said
+
+
+def _apply_other(sequence: Sequence, chunk: Chunk, row: Row, table: LiveTable, said: list[ChoiceTokens]) -> int:
+    """A row that is not plain; how many tokens it generated."""
+    accepted = accept_row(sequence, chunk, row)
+    if accepted.tokens or accepted.reason:
+        said.append(choice_tokens(sequence, accepted))
+    if accepted.reason:
+        table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
+    return accepted.generated

@@ -1,0 +1,48 @@
+"""A client of /v1/dashboard, for the tests of servers of one web process and of several."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+import pytest
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+
+from triolet.protocol.engine_view import About, DashboardError, ToDashboard, View
+
+_FRAMES: Final = msgspec.json.Decoder[ToDashboard](ToDashboard)
+
+
+class Watcher:
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self.socket = socket
+
+    async def hear(self) -> About | View | DashboardError:
+        return _FRAMES.decode(await self.socket.get_message())
+
+    async def view(self) -> View:
+        while not isinstance(frame := await self.hear(), View):
+            assert isinstance(frame, About), frame
+        return frame
+
+    async def end(self) -> tuple[str, int]:
+        """The code of the error that is the last frame, and that of the close after it."""
+        while not isinstance(error := await self.hear(), DashboardError):
+            assert isinstance(error, About), error
+        with pytest.raises(ConnectionClosed) as closed:
+            await self.hear()
+        return error.error.code, closed.value.reason.code
+
+
+@asynccontextmanager
+async def watching(url: str, **headers: str) -> AsyncGenerator[Watcher, None]:
+    extra = [(name.encode(), value.encode()) for name, value in headers.items()]
+    host = url.removeprefix("http://")
+    async with (
+        await trio.open_tcp_stream("127.0.0.1", int(host.split(":")[1])) as stream,
+        trio.open_nursery() as nursery,
+    ):
+        socket = await wrap_client_stream(nursery, stream, host, "/v1/dashboard", extra_headers=extra)
+        yield Watcher(socket)
+        nursery.cancel_scope.cancel()  # leaves without a goodbye, as a browser may
