@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import trio
-from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
 from ..protocol.events import Failed, Finished, StreamEvent, Token
@@ -15,18 +14,15 @@ from ..protocol.openai_requests import GenerateBody
 from ..protocol.requests import Generate
 from .answer import Answer
 from .chunks import Chunks, Reply
-from .connection import GenerationRequest, current_exchange
 from .dialect import Origin, Served
-from .direct import WriteChunk, chunk_writer
+from .direct import WriteChunk
 from .errors import error_of
-from .explain import EXPLAIN_SECONDS, HEADER, Explainer, asks, explained_stream
+from .exchange import STREAM_FIELDS, Content, Exchange, json_content
+from .explain import EXPLAIN_SECONDS, Explainer, asks, explained_stream
 from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
-
-STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the second: nginx must not collect chunks
-
 
 # Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
@@ -44,7 +40,7 @@ def origin(engine: "Engine", tenant: str) -> Origin:
     return Origin(engine.gateway.new_id(), tenant, trio.current_time())
 
 
-def origin_of(engine: "Engine", exchange: GenerationRequest) -> Origin:
+def origin_of(engine: "Engine", exchange: Exchange) -> Origin:
     """Of a request over HTTP, which has a name and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
     return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")
@@ -63,24 +59,21 @@ def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "co
     )
 
 
-async def respond(engine: "Engine", body: GenerateBody, request: Generate, reply: Reply) -> Response:
+async def respond(engine: "Engine", exchange: Exchange, body: GenerateBody, request: Generate, reply: Reply) -> Content:
     """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
-    exchange = current_exchange()
     explainer = Explainer(engine, request.id, request.tenant) if asks(exchange) else None
     outbox = engine.gateway.submit(request)
     exchange.generation = request.id
     if body.stream:
-        write = chunk_writer(exchange.scope)
-        return await _streamed(outbox, Chunks(reply), engine.settings.keep_alive_interval, write, explainer)
-    response = await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
-    if explainer is not None:
-        response.headers[HEADER] = await explainer.header()
-    return response
+        interval = engine.settings.keep_alive_interval
+        return await _streamed(outbox, Chunks(reply), interval, exchange.write_chunk, explainer)
+    data = await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
+    return json_content(data, extra=() if explainer is None else (await explainer.field(),))
 
 
 async def _streamed(
     outbox: EventSource, chunks: Chunks, keep_alive: float, write: WriteChunk | None, explainer: Explainer | None
-) -> Response:
+) -> Content:
     """Waits for the first events, so that a request which the engine refuses gets the status of its error.
 
     A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes;
@@ -94,13 +87,10 @@ async def _streamed(
         body = stream(first)
     else:
         body = explained_stream(outbox, chunks, first, keep_alive, explainer, stream)
-    response = Response(body, headers=STREAM_HEADERS)
-    response.content_type = "text/event-stream; charset=utf-8"
-    response.timeout = None
-    return response
+    return Content(body, STREAM_FIELDS)
 
 
-async def _whole(outbox: EventSource, answer: Answer) -> Response:
+async def _whole(outbox: EventSource, answer: Answer) -> bytes:
     while True:
         events: tuple[StreamEvent, ...] = await outbox.drain()
         answer.extend(events)
@@ -108,4 +98,4 @@ async def _whole(outbox: EventSource, answer: Answer) -> Response:
         if isinstance(last, Failed):
             raise error_of(last)
         if isinstance(last, Finished):
-            return Response(msgspec.json.encode(answer.body(last)), content_type="application/json")
+            return msgspec.json.encode(answer.body(last))

@@ -6,8 +6,8 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 - What the protocol sends leaves whole, or the connection ends (web/guard_sending.py).
 - Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
   hypercorn itself sends at the end of every response. The keep-alive time is the deadline of the connection's scope.
-- TLS (web/tls_session.py) is a change of bytes between the socket and the protocol: it is spoken from the first byte,
-  and the handshake has HANDSHAKE_SECONDS.
+- TLS (web/tls_session.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
+- Plain requests on HTTP/1.1 go past the protocol classes (web/plain_http1.py); nothing else does.
 - A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
   web/hangups.py looks for the hang-up by other means.
 """
@@ -15,7 +15,6 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 import logging
 import math
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -30,19 +29,20 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
 from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter
+from .exchange import GenerationRoutes
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
+from .guard_receiving import Receiving
 from .guard_refusal import ConnectionRefused
 from .guard_sending import Sending
 from .hangups import Hangups
 from .pings import Ping, Pings
+from .plain_http1 import PlainHTTP1
 from .tls_context import Certificates
 from .tls_session import TlsSession
 
 log = logging.getLogger("triolet.http")
 
-RECEIVE_BYTES = 2**16
-HANDSHAKE_SECONDS = 10.0  # three round trips to the other side of the world, lost packets included
 CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
 
 
@@ -58,6 +58,7 @@ class Connection:
         hangups: Hangups,
         pings: Pings,
         certificates: Certificates | None = None,
+        generation: GenerationRoutes | None = None,
     ) -> None:
         self.stream = stream
         self._hangups = hangups
@@ -69,13 +70,15 @@ class Connection:
         self._state = state
         self._send_timeout = send_timeout
         self._certificates = certificates
-        self._early = b""  # what came in one packet with the end of the handshake
+        self._generation = generation
         self._scope = trio.CancelScope()
         self._idle = True  # between requests; a connection begins so
         self._closing = False
         self._sending = Sending(stream, send_timeout, self._end, self.abort)
+        self._receiving = Receiving(stream, self._sending)
         self._tasks = TaskGroup()
         self._protocol: H11Protocol | H2Protocol
+        self._plain: PlainHTTP1 | None = None  # where HTTP/1.1 is spoken
 
     async def run(self) -> None:
         with suppress(
@@ -120,7 +123,9 @@ class Connection:
         self._scope.cancel()
 
     async def _converse(self) -> None:
-        if self._certificates is not None and not await self._shake_hands(TlsSession(self._certificates.context)):
+        if self._certificates is not None and not await self._receiving.shake_hands(
+            TlsSession(self._certificates.context)
+        ):
             return
         async with self._tasks:
             if self._sending.tls is not None and self._sending.tls.protocol == "h2":
@@ -138,9 +143,12 @@ class Connection:
         self._state[KEEP_PINGING] = self.keep_pinging
         client, server = self._addresses()
         secure = self._sending.tls is not None
-        return GuardedHTTP1(
+        protocol = GuardedHTTP1(
             self._app, self._config, self._context, self._tasks, self._state, secure, client, server, self._handle
         )
+        if self._generation is not None:
+            self._plain = PlainHTTP1(self._generation, self._sending, self._tasks, protocol, self._update, self._close)
+        return protocol
 
     def _http2(self) -> GuardedHTTP2:
         client, server = self._addresses()
@@ -162,67 +170,36 @@ class Connection:
         sock = self.stream.socket
         return parse_socket_addr(sock.family, sock.getpeername()), parse_socket_addr(sock.family, sock.getsockname())
 
-    async def _shake_hands(self, session: TlsSession) -> bool:
-        """Whether TLS is spoken from here on."""
-        with trio.move_on_after(HANDSHAKE_SECONDS):
-            done = False
-            while not done:
-                try:
-                    data = await self.stream.receive_some(RECEIVE_BYTES)
-                    if not data:
-                        return False
-                    done = session.shake_hands(bytes(data))
-                except ssl.SSLError:
-                    await self._sending.send_waiting(session.take_output())  # the alert says why
-                    raise
-                except trio.BrokenResourceError:
-                    return False
-                await self._sending.send_waiting(session.take_output())
-            self._sending.tls = session
-            self._early, _ = session.decrypt(b"")
-            return True
-        log.debug("connection closed: the TLS handshake took longer than %g s", HANDSHAKE_SECONDS)
-        return False
-
     async def _read(self) -> None:
         while True:
             try:
-                data = await self._receive()
+                data = await self._receiving.receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             if not data:
                 break
-            if self._closing:
+            if self._closing or (self._plain is not None and not (data := self._plain.take(data))):
                 continue
             self._hangups.block(self)
             try:
-                await self._feed(RawData(data))
+                await self._feed(data)
             except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
                 log.info("connection refused: %s", refused)
             self._hangups.unblock(self)
         self._hangups.block(self)
         await self._protocol.handle(Closed())
 
-    async def _receive(self) -> bytes:
-        """Some bytes of the client's; none at its end."""
-        early, self._early = self._early, b""
-        while not early:
-            data = bytes(await self.stream.receive_some(RECEIVE_BYTES))
-            if self._sending.tls is None or self._closing or not data:
-                return data
-            plain, ended = self._sending.tls.decrypt(data)
-            if answer := self._sending.tls.take_output():
-                await self._sending.send_all(answer)
-            if plain or ended:
-                return plain
-        return early
-
-    async def _feed(self, event: RawData) -> None:
+    async def _feed(self, data: bytes) -> None:
+        while self._plain is not None and self._plain.busy:
+            await self._plain.wait_answered()
+            if self._closing or not (data := self._plain.take(data)):
+                return
         try:
-            await self._protocol.handle(event)
+            await self._protocol.handle(RawData(data))
         except H2ProtocolAssumedError as assumed:
             for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING):
                 del self._state[http1]
+            self._plain = None
             self._protocol = self._http2()
             await self._protocol.initiate()
             await self._protocol.handle(RawData(assumed.data))
@@ -234,12 +211,9 @@ class Connection:
         elif isinstance(event, Updated):
             self._update(idle=event.idle)
         elif isinstance(event, Closed):
-            with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
-                await self._close()
-            if grace.cancelled_caught:
-                self.abort()
+            await self._close()
 
-    def _update(self, *, idle: bool) -> None:
+    def _update(self, idle: bool) -> None:
         self._idle = idle
         if self._closing:
             return
@@ -251,11 +225,14 @@ class Connection:
         """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
         self._closing = self._sending.ended = True
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_GRACE)
-        try:
-            await self._sending.say_end()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._end()
-        await self._protocol.handle(Closed())
+        with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
+            try:
+                await self._sending.say_end()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._end()
+            await self._protocol.handle(Closed())
+        if grace.cancelled_caught:
+            self.abort()
 
 
 def _one_line(group: BaseExceptionGroup[Exception]) -> str:

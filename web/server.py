@@ -21,6 +21,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
+from .connection import Application
 from .guard_connection import Connection
 from .hangups import Hangups
 from .listening import BACKLOG, url_of
@@ -91,11 +92,21 @@ async def serve(
     lifespan = Lifespan(wrapped, config, state)
     context = WorkerContext(None)
     connections = Connections()
+    generation = app.generation if isinstance(app, Application) else None
     hangups, pings = Hangups(), Pings(WEBSOCKET_PING_SECONDS)
 
     async def accept(stream: trio.SocketStream) -> None:
         connection = Connection(
-            wrapped, config, context, ConnectionState(state.copy()), stream, send_timeout, hangups, pings, certificates
+            wrapped,
+            config,
+            context,
+            ConnectionState(state.copy()),
+            stream,
+            send_timeout,
+            hangups,
+            pings,
+            certificates,
+            generation,
         )
         await connections.run(connection)
 

@@ -19,11 +19,10 @@ from ..protocol.openai_requests import ChatBody, CompletionBody
 from ..protocol.requests import Generate
 from ..protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
 from .auth import Keys
-from .connection import Application
+from .connection import Application, error_response
 from .decode import decode
 from .dialect import generate_from_chat, generate_from_completion
 from .direct import frame_writer
-from .errors import error_response
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame
 from .generation import origin, served
