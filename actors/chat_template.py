@@ -86,6 +86,8 @@ class ChatTemplate:
         names: dict[str, Any] = environment.globals  # Any: its type lists jinja2's own functions and no others
         names |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._template = environment.from_string(source)
+        # Copied for every rendering; as jinja's own chain of mappings that takes as long as all the rest of it.
+        self._template.globals = dict(self._template.globals)
         self._special_tokens = special_tokens
 
     def render(self, prompt: ChatPrompt) -> str:

@@ -15,6 +15,7 @@ from ..protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepText,
 from .choice_text import ChoiceText, Delta
 from .gateway import Gateway
 from .text_tokenizer import TextTokenizer
+from .turns import waiting
 
 
 class _Request:
@@ -162,7 +163,8 @@ async def run_detokenizer(
     """Turn every message into events, until the scheduler closes its end."""
     with inbox, scheduler:
         detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=scheduler)
-        async for message in inbox:
+        async for first in inbox:
             began = perf_counter()
-            detokenizer.handle(message)
+            for message in (first, *waiting(inbox)):  # a turn of the event loop each costs as much as what they say
+                detokenizer.handle(message)
             gateway.accounts.text_seconds += perf_counter() - began

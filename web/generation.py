@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from ..protocol.errors import ApiError
-from ..protocol.events import Failed, Finished, StreamEvent, Token
+from ..protocol.events import Failed, Finished, Started, StreamEvent, Token
 from ..protocol.openai_requests import GenerateBody
 from ..protocol.requests import Generate
 from .answer import Answer
@@ -23,6 +23,8 @@ from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
+
+OPENING_SECONDS: Final = 0.1  # how long a stream that has started may wait for its first text
 
 # Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
@@ -79,7 +81,10 @@ async def _streamed(
     A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes;
     one that wants to be explained does not wait so long.
     """
-    first = await next_events(outbox, keep_alive if explainer is None else min(keep_alive, EXPLAIN_SECONDS))
+    if explainer is None:
+        first = await _first_events(outbox, keep_alive)
+    else:
+        first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
     stream = partial(event_stream, outbox, chunks, keep_alive=keep_alive, write=write)
@@ -88,6 +93,26 @@ async def _streamed(
     else:
         body = explained_stream(outbox, chunks, first, keep_alive, explainer, stream)
     return Content(body, STREAM_FIELDS)
+
+
+async def _first_events(outbox: EventSource, silence: float) -> tuple[StreamEvent, ...]:
+    """Those up to the first text, where that comes soon after the start: then both leave in one write."""
+    opening = _Opening()
+    events = await next_events(outbox, min(OPENING_SECONDS, silence), opening)
+    return (*opening.events, *events) or await next_events(outbox, silence)
+
+
+class _Opening:
+    """The sink of a stream that has said nothing yet: its start alone wakes nobody."""
+
+    __slots__ = ("events",)
+
+    def __init__(self) -> None:
+        self.events: list[StreamEvent] = []
+
+    def __call__(self, events: tuple[StreamEvent, ...]) -> bool:
+        self.events += events
+        return all(isinstance(event, Started) for event in events)
 
 
 async def _whole(outbox: EventSource, answer: Answer) -> bytes:

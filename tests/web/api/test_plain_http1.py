@@ -303,6 +303,21 @@ async def test_pipelined_bytes_do_not_hide_that_a_client_has_left(web, scripts) 
     assert [(cancel.id, cancel.reason) for cancel in cancelled] == [(web.engine.requests[0].id, "cancelled")]
 
 
+async def test_a_stream_that_starts_says_so_though_its_first_text_takes_long(web) -> None:
+    async def think(engine: Any, request: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        engine.gateway.started(request.id)
+        engine.gateway.flush()
+
+    web.engine.script = think
+    received = b""
+    async with connected(web) as stream:
+        await stream.send_all(post(CHAT | STREAM))
+        while b'"role":"assistant"' not in received:
+            received += await stream.receive_some()
+    assert received.startswith(b"HTTP/1.1 200")
+
+
 async def test_a_draining_server_ends_what_is_under_way_and_closes(web, scripts) -> None:
     web.engine.script = scripts.flow
     async with connected(web) as stream, connected(web) as idle:
