@@ -19,4 +19,4 @@ def register(app: Application) -> None:
     async def chat_completions(exchange: Exchange) -> Content:
         body = await read_body(exchange, DECODER)
         request = generate_from_chat(body, served(engine), origin_of(engine, exchange))
-        return await respond(engine, exchange, body, request, reply_to(body, request, "chat"))
+        return await respond(app, exchange, body, request, reply_to(body, request, "chat"))

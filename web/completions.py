@@ -19,4 +19,4 @@ def register(app: Application) -> None:
     async def completions(exchange: Exchange) -> Content:
         body = await read_body(exchange, DECODER)
         request = generate_from_completion(body, served(engine), origin_of(engine, exchange))
-        return await respond(engine, exchange, body, request, reply_to(body, request, "completion"))
+        return await respond(app, exchange, body, request, reply_to(body, request, "completion"))

@@ -31,6 +31,7 @@ from werkzeug.routing import MapAdapter
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 from ..protocol.errors import ApiError
+from .deadlines import Deadlines
 from .direct import LastPiece, WriteChunk, chunk_writer
 from .errors import ErrorContents, error_content
 from .exchange import Check, Content, GenerationRoutes, Handler, fields_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ..actors.engine import Engine
 
 BODY_TIMEOUT: Final = 30.0  # seconds for a whole body to arrive
+OPENING_SECONDS: Final = 0.1  # that a stream may wait for its first text, when it has started, to leave with it
 _PLAIN_TYPE: Final = (b"content-type", b"application/json")
 _ODD_HEADERS: Final = frozenset({b"content-encoding", b"expect", b"origin", b"transfer-encoding"})
 
@@ -177,6 +179,7 @@ class Application(QuartTrio):
         self.config["RESPONSE_TIMEOUT"] = None  # Quart would cut a stream after a minute; sends have their own deadline
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
         self.config["MAX_CONTENT_LENGTH"] = max_body_bytes
+        self.openings = Deadlines(OPENING_SECONDS)  # run by whoever serves the application
         contents = ErrorContents(http_errors)
         self.generation = GenerationRoutes(
             engine.gateway, contents, max_body_bytes=max_body_bytes, body_timeout=BODY_TIMEOUT

@@ -14,6 +14,8 @@ from ..protocol.openai_requests import GenerateBody
 from ..protocol.requests import Generate
 from .answer import Answer
 from .chunks import Chunks, Reply
+from .connection import Application
+from .deadlines import Deadlines
 from .dialect import Origin, Served
 from .direct import WriteChunk
 from .errors import error_of
@@ -23,8 +25,6 @@ from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
-
-OPENING_SECONDS: Final = 0.1  # how long a stream that has started may wait for its first text
 
 # Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
@@ -61,20 +61,26 @@ def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "co
     )
 
 
-async def respond(engine: "Engine", exchange: Exchange, body: GenerateBody, request: Generate, reply: Reply) -> Content:
+async def respond(app: Application, exchange: Exchange, body: GenerateBody, request: Generate, reply: Reply) -> Content:
     """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
+    engine = app.engine
     explainer = Explainer(engine, request.id, request.tenant) if asks(exchange) else None
     outbox = engine.gateway.submit(request)
     exchange.generation = request.id
     if body.stream:
         interval = engine.settings.keep_alive_interval
-        return await _streamed(outbox, Chunks(reply), interval, exchange.write_chunk, explainer)
+        return await _streamed(outbox, Chunks(reply), interval, exchange.write_chunk, explainer, app.openings)
     data = await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
     return json_content(data, extra=() if explainer is None else (await explainer.field(),))
 
 
 async def _streamed(
-    outbox: EventSource, chunks: Chunks, keep_alive: float, write: WriteChunk | None, explainer: Explainer | None
+    outbox: EventSource,
+    chunks: Chunks,
+    keep_alive: float,
+    write: WriteChunk | None,
+    explainer: Explainer | None,
+    openings: Deadlines,
 ) -> Content:
     """Waits for the first events, so that a request which the engine refuses gets the status of its error.
 
@@ -82,7 +88,7 @@ async def _streamed(
     one that wants to be explained does not wait so long.
     """
     if explainer is None:
-        first = await _first_events(outbox, keep_alive)
+        first = await _first_events(outbox, keep_alive, openings)
     else:
         first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
@@ -95,10 +101,14 @@ async def _streamed(
     return Content(body, STREAM_FIELDS)
 
 
-async def _first_events(outbox: EventSource, silence: float) -> tuple[StreamEvent, ...]:
-    """Those up to the first text, where that comes soon after the start: then both leave in one write."""
+async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
+    """Those up to the first text, where that comes soon: then it leaves in one write with the head and the start."""
     opening = _Opening()
-    events = await next_events(outbox, min(OPENING_SECONDS, silence), opening)
+    openings.set(outbox, outbox.nudge)
+    try:
+        events = await outbox.drain(opening)
+    finally:
+        openings.forget(outbox)
     return (*opening.events, *events) or await next_events(outbox, silence)
 
 

@@ -5,7 +5,8 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 - Nothing that goes wrong in a connection leaves `run`, except cancellation from outside.
 - What the protocol sends leaves whole, or the connection ends (web/guard_sending.py).
 - Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
-  hypercorn itself sends at the end of every response. The keep-alive time is the deadline of the connection's scope.
+  hypercorn itself sends at the end of every response. Between requests a connection has its keep-alive time
+  (web/deadlines.py).
 - TLS (web/tls_session.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
 - Plain requests on HTTP/1.1 go past the protocol classes (web/plain_http1.py); nothing else does.
 - A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
@@ -13,7 +14,6 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 """
 
 import logging
-import math
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,6 +28,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
+from .deadlines import Deadlines
 from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter
 from .exchange import GenerationRoutes
 from .guard_http1 import GuardedHTTP1
@@ -55,12 +56,14 @@ class Connection:
         state: ConnectionState,
         stream: trio.SocketStream,
         send_timeout: float,
+        idle_ones: Deadlines,
         hangups: Hangups,
         pings: Pings,
         certificates: Certificates | None = None,
         generation: GenerationRoutes | None = None,
     ) -> None:
         self.stream = stream
+        self._idle_ones = idle_ones
         self._hangups = hangups
         self._pings = pings
         self._ping: Ping | None = None
@@ -94,6 +97,7 @@ class Connection:
             log.error("connection closed after an error: %s", _one_line(failures))
         finally:
             self._sending.forget_file()
+            self._idle_ones.forget(self)
             self._hangups.unblock(self)
             if self._ping is not None:
                 self._pings.leave(self._ping)
@@ -217,14 +221,18 @@ class Connection:
         self._idle = idle
         if self._closing:
             return
-        self._scope.deadline = trio.current_time() + self._config.keep_alive_timeout if idle else math.inf
-        if idle and self._context.terminated.is_set():
+        if not idle:
+            self._idle_ones.forget(self)
+        elif self._context.terminated.is_set():
             self._end()
+        else:
+            self._idle_ones.set(self, self._end)
 
     async def _close(self) -> None:
         """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
         self._closing = self._sending.ended = True
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + CLOSE_GRACE)
+        self._idle_ones.forget(self)
+        self._scope.deadline = trio.current_time() + CLOSE_GRACE
         with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
             try:
                 await self._sending.say_end()

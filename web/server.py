@@ -22,6 +22,7 @@ from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
 from .connection import Application
+from .deadlines import Deadlines
 from .guard_connection import Connection
 from .hangups import Hangups
 from .listening import BACKLOG, url_of
@@ -93,7 +94,7 @@ async def serve(
     context = WorkerContext(None)
     connections = Connections()
     generation = app.generation if isinstance(app, Application) else None
-    hangups, pings = Hangups(), Pings(WEBSOCKET_PING_SECONDS)
+    idle_ones, hangups, pings = Deadlines(keep_alive_timeout), Hangups(), Pings(WEBSOCKET_PING_SECONDS)
 
     async def accept(stream: trio.SocketStream) -> None:
         connection = Connection(
@@ -103,6 +104,7 @@ async def serve(
             ConnectionState(state.copy()),
             stream,
             send_timeout,
+            idle_ones,
             hangups,
             pings,
             certificates,
@@ -122,6 +124,9 @@ async def serve(
             await lifespan_nursery.start(lifespan.handle_lifespan)
             await lifespan.wait_for_startup()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(idle_ones.run)
+                if isinstance(app, Application):
+                    nursery.start_soon(app.openings.run)
                 nursery.start_soon(hangups.watch)
                 nursery.start_soon(pings.run)
                 try:

@@ -25,6 +25,8 @@ class EventSource(Protocol):
 
     async def drain(self, sink: Sink | None = None) -> tuple[StreamEvent, ...]: ...
 
+    def nudge(self) -> None: ...
+
 
 async def next_events(source: EventSource, silence: float, sink: Sink | None = None) -> tuple[StreamEvent, ...]:
     """All events that are there, once there are some; none after so many seconds, or when the sink wants attention."""
