@@ -2,7 +2,7 @@
 
 import h11
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from triolet.web.plain_head import read_head
@@ -17,53 +17,43 @@ LINES = [
 HEAD = b"\r\n".join([*LINES, b"", b""])
 BODY = b'{"prompt":1}'
 
-# Pieces that heads are made of, whole and broken: most examples are a line away from a plain head.
+# A plain head with something wrong in one or two of its lines, or in a line more: whole and broken pieces of fields.
 NAMES = st.sampled_from(
-    [
-        b"Host",
-        b"content-type",
-        b"Content-Length",
-        b"Connection",
-        b"X-Long",
-        b"Transfer-Encoding",
-        b"Expect",
-        b"A b",
-        b"",
-    ]
+    [b"Host", b"Content-Length", b"Transfer-Encoding", b"Connection", b"Expect", b"X-More", b"A b", b""]
 )
 VALUES = st.sampled_from(
     [
         b"x",
-        b"application/json",
         b"12",
         b"+12",
         b"0012",
         b"1_2",
         b"12, 12",
         b"chunked",
-        b"keep-alive",
         b"close",
         b"",
         b" ",
+        b"a\nb",
+        b"a\rb",
+        b"\xff",
+        b"a\0",
     ]
-) | st.binary(max_size=6)
-SEPARATORS = st.sampled_from([b": ", b":", b" : ", b":\t", b":  ", b""])
-ENDS = st.sampled_from([b"\r\n", b"\n", b"\r", b"\r\n ", b"\r\n\r\n", b" \r\n"])
+)
+SEPARATORS = st.sampled_from([b": ", b": ", b": ", b":", b" : ", b":\t", b":  ", b""])
+ENDS = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b"\r\n ", b" \r\n"])
 FIELD = st.tuples(NAMES, SEPARATORS, VALUES, ENDS).map(b"".join)
-START = st.sampled_from(
-    [
-        b"POST /v1/completions HTTP/1.1\r\n",
-        b"POST  /v1 HTTP/1.1\r\n",
-        b"POST /a?b HTTP/1.1\r\n",
-        b"POST /a HTTP/1.0\r\n",
-    ]
-)
-HEADS = st.builds(
-    lambda start, fields, more: start + b"".join(fields) + more + b"\r\n",
-    START,
-    st.permutations([line + b"\r\n" for line in LINES[1:]]),
-    st.lists(FIELD, max_size=2).map(b"".join),
-)
+START = st.sampled_from([LINES[0] + b"\r\n"] * 3 + [b"POST  /v1 HTTP/1.1\r\n", b"POST /a?b HTTP/1.1\r\n"])
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    lines = [line + b"\r\n" for line in LINES[1:]]
+    for _ in range(draw(st.integers(0, 2))):
+        place = draw(st.integers(0, len(lines) - 1))
+        name = lines[place].partition(b":")[0]
+        other = draw(FIELD)
+        lines[place] = draw(st.sampled_from([other, name + b":" + other.partition(b":")[2], lines[place] + other]))
+    return draw(START) + b"".join(lines) + b"\r\n"
 
 
 def by_h11(data: bytes) -> tuple[h11.Request, bytes]:
@@ -77,7 +67,8 @@ def by_h11(data: bytes) -> tuple[h11.Request, bytes]:
     return request, body
 
 
-@given(HEADS)
+@settings(max_examples=1000)
+@given(heads())
 @example(HEAD)
 @example(HEAD.replace(b"Authorization: ", b"Authorization:"))
 def test_what_is_plain_h11_reads_in_the_same_way(head: bytes) -> None:
