@@ -1,6 +1,7 @@
 """What comes in on one connection: the bytes of its protocol, whether TLS is spoken or not."""
 
 import logging
+import os
 import ssl
 from typing import Final
 
@@ -27,7 +28,7 @@ class Receiving:
         """Some bytes of the client's; none at its end. Once our side has ended they are only to be discarded."""
         early, self._early = self._early, b""
         while not early:
-            data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            data = await self._read()
             if self._sending.tls is None or self._sending.ended or not data:
                 return data
             plain, ended = self._sending.tls.decrypt(data)
@@ -36,6 +37,18 @@ class Receiving:
             if plain or ended:
                 return plain
         return early
+
+    async def _read(self) -> bytes:
+        """As `receive_some`, which asks the kernel before it waits: between requests that is asked in vain."""
+        while (file := self._sending.fileno()) >= 0:
+            await trio.lowlevel.wait_readable(file)
+            try:
+                return os.read(file, RECEIVE_BYTES)
+            except BlockingIOError:  # somebody was mistaken
+                continue
+            except OSError:  # the connection is lost
+                break
+        return b""
 
     async def shake_hands(self, session: TlsSession) -> bool:
         """Whether TLS is spoken from here on."""
