@@ -71,7 +71,10 @@ class Exchange(Handshake, Protocol):
 
 
 class Content(NamedTuple):
-    """What a handler answers: a body, whole or as it comes, with the fields that describe it."""
+    """What a handler answers: a body, whole or as it comes, with the fields that describe it.
+
+    Of a stream that has ended before it began, the body is its only piece (`LastPiece`).
+    """
 
     body: bytes | AsyncGenerator[bytes, None]
     fields: tuple[Field, ...]

@@ -17,11 +17,11 @@ from .chunks import Chunks, Reply
 from .connection import Application
 from .deadlines import Deadlines
 from .dialect import Origin, Served
-from .direct import WriteChunk
+from .direct import LastPiece, WriteChunk
 from .errors import error_of
 from .exchange import STREAM_FIELDS, Content, Exchange, json_content
 from .explain import EXPLAIN_SECONDS, Explainer, asks, explained_stream
-from .sse import EventSource, event_stream, next_events
+from .sse import EventSource, encode, event_stream, next_events
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
@@ -93,6 +93,8 @@ async def _streamed(
         first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
+    if first and explainer is None and isinstance(first[-1], Finished):
+        return Content(LastPiece(encode(first, chunks)), STREAM_FIELDS)
     stream = partial(event_stream, outbox, chunks, keep_alive=keep_alive, write=write)
     if explainer is None:
         body = stream(first)

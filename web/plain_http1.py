@@ -127,10 +127,15 @@ class PlainHTTP1:
             b"".join([b"%b: %b\r\n" % field for field in fields_of(content, exchange)]),
             date_line(int(time())),
         )
-        if isinstance(content.body, bytes):
-            await self._write(b"%b\r\n%b" % (head, content.body))
+        body = content.body
+        if isinstance(body, bytes) and not isinstance(body, LastPiece):
+            await self._write(b"%b\r\n%b" % (head, body))
+            return
+        head = b"%bTransfer-Encoding: chunked\r\n\r\n" % head
+        if isinstance(body, bytes):
+            await self._write(b"%b%x\r\n%b\r\n%b" % (head, len(body), body, _LAST_CHUNK))
         else:
-            await self._stream(b"%bTransfer-Encoding: chunked\r\n\r\n" % head, content.body)
+            await self._stream(head, body)
 
     async def _stream(self, head: bytes, body: AsyncGenerator[bytes, None]) -> None:
         """The head leaves with the first piece, and the end with the last one, where that says so."""

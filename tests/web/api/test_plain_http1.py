@@ -147,6 +147,25 @@ async def test_every_way_gives_the_same_bytes(web, by_asgi: list[str], case: str
     assert b"x-request-id: mine\r\n" in plain[0]
 
 
+@pytest.mark.parametrize("other", [BY_ASGI, BY_QUART])
+@pytest.mark.parametrize("more", [{}, STREAM])
+async def test_an_answer_that_is_there_at_once_is_the_same_too(web, other: str, more: dict[str, Any]) -> None:
+    async def at_once(engine: Any, request: Any) -> None:
+        engine.gateway.started(request.id, 4)
+        engine.token(request, "Hello")
+        engine.finish_choice(request)
+        engine.gateway.complete(request.id, "stop")
+
+    web.engine.script = at_once
+    said: list[Any] = []
+    for fields in ("", other):
+        async with connected(web) as stream:
+            await stream.send_all(post(CHAT | more, fields))
+            said.append([CHANGING.sub(b"", part) for part in (await answers(stream))[0]])
+    assert said[0] == said[1]
+    assert b"Hello" in said[0][1]
+
+
 @pytest.mark.parametrize("script", ["refuse", "break_down"])
 @pytest.mark.parametrize("more", [{}, STREAM])
 async def test_an_engine_that_fails_is_told_in_the_same_bytes(web, scripts, script: str, more: dict[str, Any]) -> None:
