@@ -75,17 +75,26 @@ def _turn(message: ChatMessage, place: str) -> dict[str, Any]:
     return turn
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """Knows turns for dictionaries: looking for an attribute first raises an exception at every `message.role`."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:  # Any: as jinja2 declares it
+        if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
+            return cast("dict[str, object]", obj)[attribute]
+        return super().getattr(obj, attribute)
+
+
 class ChatTemplate:
     """A compiled template and the special tokens that it may name."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-        )
+        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
         environment.filters["tojson"] = _tojson
         names: dict[str, Any] = environment.globals  # Any: its type lists jinja2's own functions and no others
         names |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._template = environment.from_string(source)
+        # Copied for every rendering; as jinja's own chain of mappings that takes as long as all the rest of it.
+        self._template.globals = dict(self._template.globals)
         self._special_tokens = special_tokens
 
     def render(self, prompt: ChatPrompt) -> str:

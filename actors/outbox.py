@@ -129,6 +129,10 @@ class Outbox:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return self._take()
 
+    def nudge(self) -> None:
+        """Wake the reader if it waits, with nothing where nothing is there."""
+        self._wake()
+
     def _wake(self) -> None:
         self._sink = None
         self._reader.unpark()

@@ -16,7 +16,6 @@ from . import (
     chat_completions,
     completions,
     dashboard,
-    errors,
     explain,
     health,
     metrics,
@@ -27,26 +26,24 @@ from . import (
     websocket,
 )
 from .connection import Application, current_exchange
+from .exchange import Exchange
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine
 
-BODY_TIMEOUT = 30.0  # seconds for a whole body to arrive
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def create_app(engine: "Engine") -> Application:
     """The application in front of `engine`."""
-    app = Application(__name__, engine)
-    app.config["RESPONSE_TIMEOUT"] = None  # Quart would cut a stream after a minute; sends have their own deadline
-    app.config["BODY_TIMEOUT"] = BODY_TIMEOUT
-    app.config["MAX_CONTENT_LENGTH"] = engine.settings.limits.max_body_bytes
+    app = Application(
+        __name__, engine, engine.gateway.accounts.http_errors, max_body_bytes=engine.settings.limits.max_body_bytes
+    )
     app.url_map.merge_slashes = False  # odd spellings of a path are not redirected to the right one
     app.url_map.redirect_defaults = False
     _name_requests(app)
     keys = auth.Keys(engine.settings.api_keys)
     auth.register(app, keys)
-    errors.register(app, engine.gateway.accounts.http_errors)
     websocket.register(app, keys)
     dashboard.register(app, keys)
     for part in (chat_completions, completions, explain, models, tokenize, health, metrics, openapi, page_files):
@@ -58,9 +55,8 @@ def _name_requests(app: Application) -> None:
     """`X-Request-Id`: the client's, or one of ours, in every response, errors included."""
     process, numbers = process_name(), count(1)
 
-    @app.before_request
-    async def name() -> None:
-        exchange = current_exchange()
+    @app.check
+    def name(exchange: Exchange) -> None:
         given = exchange.headers.get("X-Request-Id", "")
         exchange.request_id = given if REQUEST_ID.fullmatch(given) else f"req-{process}-{next(numbers):x}"
 

@@ -15,12 +15,10 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from quart import websocket
-from quart.wrappers.base import BaseRequestWebsocket
-from quart_trio import QuartTrio
-from werkzeug.datastructures import Headers
 
 from ..protocol.errors import ApiError
-from .connection import current_exchange
+from .connection import Application
+from .exchange import Exchange, Handshake, Headers
 
 # Endpoints; WebSockets authenticate themselves.
 OPEN = frozenset({"page", "page_file", "dashboard_page", "live", "stream"})
@@ -58,16 +56,16 @@ class Keys:
         return self.tenant(key.strip().encode("latin-1"))
 
 
-def refuse_foreign_origin(headers: Headers, own_names_only: bool) -> None:
+def refuse_foreign_origin(handshake: Handshake, own_names_only: bool) -> None:
     """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin.
 
     With `own_names_only` the page must have come from an address or from localhost.
     """
-    origin = headers.get("Origin")
+    origin = handshake.headers.get("Origin")
     if origin is None:
         return
     try:
-        same = urlsplit(origin).netloc.lower() == headers.get("Host", "").lower() != ""
+        same = urlsplit(origin).netloc.lower() == handshake.headers.get("Host", "").lower() != ""
     except ValueError:
         same = False
     if not same:
@@ -80,20 +78,19 @@ def refuse_foreign_origin(headers: Headers, own_names_only: bool) -> None:
         )
 
 
-def refuse_key_in_query(handshake: BaseRequestWebsocket) -> None:
+def refuse_key_in_query(handshake: Handshake) -> None:
     """Raises ApiError (401): query strings end up in logs, so a key in one is refused even when it is right."""
     if not KEY_IN_QUERY.isdisjoint(name.lower() for name in handshake.args):
         raise ApiError("invalid_api_key", "Send the API key in the Authorization header, not in the query string.")
 
 
-def register(app: QuartTrio, keys: Keys) -> None:
+def register(app: Application, keys: Keys) -> None:
     own_names_only = not keys  # without keys the command line binds to this machine alone
 
-    @app.before_request
-    async def check() -> None:
-        exchange = current_exchange()
+    @app.check
+    def check(exchange: Exchange) -> None:
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
-            refuse_foreign_origin(exchange.headers, own_names_only)
+            refuse_foreign_origin(exchange, own_names_only)
         if exchange.endpoint not in OPEN:
             if keys:
                 refuse_key_in_query(exchange)
@@ -101,7 +98,7 @@ def register(app: QuartTrio, keys: Keys) -> None:
 
     @app.before_websocket
     async def check_handshake() -> None:
-        refuse_foreign_origin(websocket.headers, own_names_only)
+        refuse_foreign_origin(websocket, own_names_only)
         if keys:
             refuse_key_in_query(websocket)
 

@@ -1,12 +1,12 @@
 """POST /v1/completions."""
 
 import msgspec
-from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.openai_requests import CompletionBody
 from .body import read_body
-from .connection import Application, current_exchange
+from .connection import Application
 from .dialect import generate_from_completion
+from .exchange import Content, Exchange
 from .generation import origin_of, reply_to, respond, served
 
 DECODER = msgspec.json.Decoder(CompletionBody)
@@ -16,7 +16,7 @@ def register(app: Application) -> None:
     engine = app.engine
 
     @app.generation_route("/v1/completions")
-    async def completions() -> Response:
-        body = await read_body(DECODER)
-        request = generate_from_completion(body, served(engine), origin_of(engine, current_exchange()))
-        return await respond(engine, body, request, reply_to(body, request, "completion"))
+    async def completions(exchange: Exchange) -> Content:
+        body = await read_body(exchange, DECODER)
+        request = generate_from_completion(body, served(engine), origin_of(engine, exchange))
+        return await respond(app, exchange, body, request, reply_to(body, request, "completion"))

@@ -23,9 +23,8 @@ from ..protocol.errors import ApiError
 from ..protocol.steps import Ready
 from ..protocol.stream_frames import Auth
 from .auth import Keys
-from .connection import Application
+from .connection import Application, error_response
 from .decode import decode
-from .errors import error_response
 from .websocket import AUTH_SECONDS, GOING_AWAY, POLICY_VIOLATION
 
 if TYPE_CHECKING:

@@ -5,12 +5,11 @@ from collections import Counter
 
 import msgspec
 from quart import request
-from quart_trio import QuartTrio
-from quart_trio.wrappers import TrioResponse as Response
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from ..protocol.errors import REGISTRY, ApiError, ErrorCode
 from ..protocol.events import Failed
+from .exchange import Content, Field, json_content
 
 log = logging.getLogger("triolet.http")
 
@@ -26,13 +25,33 @@ _CODES: dict[str, ErrorCode] = {code: code for code in REGISTRY}
 RETRY_AFTER = 1  # seconds, where nobody knows better: a step takes far less
 
 
-def error_response(error: ApiError) -> Response:
-    response = Response(msgspec.json.encode(error.body()), error.status, content_type="application/json")
+class ErrorContents:
+    """Whatever went wrong as the answer to its request; counted by code."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+
+    def __call__(self, error: Exception) -> Content:
+        allow: tuple[Field, ...] = ()
+        if isinstance(error, ApiError):
+            said = error
+        elif isinstance(error, HTTPException):
+            said = _framework(error)
+            if isinstance(error, MethodNotAllowed) and error.valid_methods:
+                allow = ((b"allow", ", ".join(sorted(error.valid_methods)).encode()),)
+        else:
+            said = unexpected(error)
+        self._counts[said.code] += 1
+        return error_content(said, allow)
+
+
+def error_content(error: ApiError, extra: tuple[Field, ...] = ()) -> Content:
     if error.status in (429, 503):
-        response.headers["Retry-After"] = str(RETRY_AFTER if error.retry_after is None else error.retry_after)
+        seconds = RETRY_AFTER if error.retry_after is None else error.retry_after
+        extra = ((b"retry-after", b"%d" % seconds), *extra)
     elif error.status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
+        extra = ((b"www-authenticate", b"Bearer"), *extra)
+    return json_content(msgspec.json.encode(error.body()), error.status, extra)
 
 
 def error_of(failed: Failed) -> ApiError:
@@ -47,27 +66,10 @@ def unexpected(error: Exception) -> ApiError:
     return ApiError("internal_error", "The server made a mistake while handling this request; its log has the details.")
 
 
-def register(app: QuartTrio, http_errors: Counter[str]) -> None:
-    def answer(error: ApiError) -> Response:
-        http_errors[error.code] += 1
-        return error_response(error)
-
-    @app.errorhandler(ApiError)
-    async def refused(error: ApiError) -> Response:
-        return answer(error)
-
-    @app.errorhandler(HTTPException)
-    async def framework(error: HTTPException) -> Response:
-        status = error.code or 500
-        code = _CODE_OF_STATUS.get(status, "bad_request" if status < 500 else "internal_error")
-        response = answer(ApiError(code, _message(code, error)))
-        if isinstance(error, MethodNotAllowed) and error.valid_methods:
-            response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
-        return response
-
-    @app.errorhandler(Exception)
-    async def bug(error: Exception) -> Response:
-        return answer(unexpected(error))
+def _framework(error: HTTPException) -> ApiError:
+    status = error.code or 500
+    code = _CODE_OF_STATUS.get(status, "bad_request" if status < 500 else "internal_error")
+    return ApiError(code, _message(code, error))
 
 
 def _message(code: ErrorCode, error: HTTPException) -> str:

@@ -17,7 +17,8 @@ from ..protocol.errors import ApiError
 from ..protocol.events import Failed, Finished, StreamEvent, Token
 from ..protocol.explanation import Explanation
 from .chunks import KEEP_ALIVE, Chunks
-from .connection import Application, GenerationRequest, current_exchange
+from .connection import Application, current_exchange
+from .exchange import Exchange, Field
 from .sse import EventSource, encode, next_events
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _PREFIXES: Final = ("chatcmpl-", "cmpl-")  # of the ids in answers
 Rest = Callable[[tuple[StreamEvent, ...]], AsyncGenerator[bytes, None]]
 
 
-def asks(exchange: GenerationRequest) -> bool:
+def asks(exchange: Exchange) -> bool:
     """Whether the request wants to be explained; raises ApiError (400)."""
     value = exchange.headers.get(HEADER, "0")
     if value not in ("0", "1"):
@@ -69,10 +70,10 @@ class Explainer:
         self._said = found
         return b": explain " + msgspec.json.encode(found) + b"\n\n"
 
-    async def header(self) -> str:
+    async def field(self) -> Field:
         """The whole explanation, in one line of ASCII: no text of the client but its X-Request-Id is in it."""
         found = await self._engine.explain(self._id, self._tenant)
-        return msgspec.json.encode(found).decode()
+        return HEADER.lower().encode(), msgspec.json.encode(found)
 
 
 async def explained_stream(

@@ -5,18 +5,16 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 - Nothing that goes wrong in a connection leaves `run`, except cancellation from outside.
 - What the protocol sends leaves whole, or the connection ends (web/guard_sending.py).
 - Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
-  hypercorn itself sends at the end of every response. The keep-alive time is the deadline of the connection's scope.
-- TLS (web/tls_session.py) is a change of bytes between the socket and the protocol: it is spoken from the first byte,
-  and the handshake has HANDSHAKE_SECONDS.
+  hypercorn itself sends at the end of every response. Between requests a connection has its keep-alive time
+  (web/deadlines.py).
+- TLS (web/tls_session.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
+- Plain requests on HTTP/1.1 go past the protocol classes (web/plain_http1.py); nothing else does.
 - A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
   web/hangups.py looks for the hang-up by other means.
 """
 
 import logging
-import math
-import os
 import socket
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -31,21 +29,23 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
 from .conversation import Conversation, Opener
+from .deadlines import Deadlines
 from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter
+from .exchange import GenerationRoutes
 from .guard_http1 import GuardedHTTP1
 from .guard_http2 import GuardedHTTP2
 from .guard_open_socket import SOCKETS, OpenSocket, Sockets
+from .guard_receiving import Receiving
 from .guard_refusal import ConnectionRefused
 from .guard_sending import Sending
 from .hangups import Hangups
 from .pings import Ping, Pings
+from .plain_http1 import PlainHTTP1
 from .tls_context import Certificates
 from .tls_session import TlsSession
 
 log = logging.getLogger("triolet.http")
 
-RECEIVE_BYTES = 2**16
-HANDSHAKE_SECONDS = 10.0  # three round trips to the other side of the world, lost packets included
 CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
 
 _NO_SOCKETS: Mapping[bytes, Opener] = {}
@@ -53,8 +53,9 @@ _NO_SOCKETS: Mapping[bytes, Opener] = {}
 
 class Connection:
     __slots__ = (
-        "_app", "_certificates", "_closing", "_config", "_context", "_early", "_hangups", "_idle", "_nursery", "_ping",
-        "_pings", "_protocol", "_send_timeout", "_sending", "_sockets", "_state", "stream",
+        "_app", "_certificates", "_closing", "_config", "_context", "_generation", "_hangups", "_idle", "_idle_ones",
+        "_nursery", "_ping", "_pings", "_plain", "_protocol", "_receiving", "_send_timeout", "_sending", "_sockets",
+        "_state", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -65,12 +66,15 @@ class Connection:
         state: ConnectionState,
         stream: trio.SocketStream,
         send_timeout: float,
+        idle_ones: Deadlines,
         hangups: Hangups,
         pings: Pings,
         certificates: Certificates | None = None,
+        generation: GenerationRoutes | None = None,
         sockets: Mapping[bytes, Opener] = _NO_SOCKETS,
     ) -> None:
         self.stream = stream
+        self._idle_ones = idle_ones
         self._hangups = hangups
         self._pings = pings
         self._ping: Ping | None = None
@@ -80,13 +84,15 @@ class Connection:
         self._state = state
         self._send_timeout = send_timeout
         self._certificates = certificates
+        self._generation = generation
         self._sockets = sockets
-        self._early = b""  # what came in one packet with the end of the handshake
         self._idle = True  # between requests; a connection begins so
         self._closing = False
         self._sending = Sending(stream, send_timeout, self._end, self.abort)
+        self._receiving = Receiving(stream, self._sending)
         self._nursery: trio.Nursery  # from `run` on; its scope is the connection's
         self._protocol: H11Protocol | H2Protocol | OpenSocket
+        self._plain: PlainHTTP1 | None = None  # where HTTP/1.1 is spoken
 
     async def run(self) -> None:
         with suppress(
@@ -102,6 +108,7 @@ class Connection:
             log.error("connection closed after an error: %s", _one_line(failures))
         finally:
             self._sending.forget_file()
+            self._idle_ones.forget(self)
             self._hangups.unblock(self)
             await trio.aclose_forcefully(self.stream)
 
@@ -129,7 +136,9 @@ class Connection:
         self._nursery.cancel_scope.cancel()
 
     async def _converse(self) -> None:
-        if self._certificates is not None and not await self._shake_hands(TlsSession(self._certificates.context)):
+        if self._certificates is not None and not await self._receiving.shake_hands(
+            TlsSession(self._certificates.context)
+        ):
             return
         if self._sending.tls is not None and self._sending.tls.protocol == "h2":
             self._protocol = protocol = self._http2()
@@ -153,9 +162,13 @@ class Connection:
         self._state[SOCKETS] = Sockets(self._sockets, self._open_socket)
         client, server = self._addresses()
         secure = self._sending.tls is not None
-        return GuardedHTTP1(
-            self._app, self._config, self._context, self._tasks(), self._state, secure, client, server, self._handle
+        tasks = self._tasks()
+        protocol = GuardedHTTP1(
+            self._app, self._config, self._context, tasks, self._state, secure, client, server, self._handle
         )
+        if self._generation is not None:
+            self._plain = PlainHTTP1(self._generation, self._sending, tasks, protocol, self._update, self._close)
+        return protocol
 
     def _http2(self) -> GuardedHTTP2:
         client, server = self._addresses()
@@ -181,8 +194,8 @@ class Connection:
     def _open_socket(self, conversation: Conversation) -> None:
         """The handshake is answered: HTTP is over, and what spoke it is forgotten."""
         maximum = self._config.websocket_max_message_size
-        socket = OpenSocket(conversation, self._sending, self._nursery, self._hang_up, maximum)
-        self._protocol = socket
+        socket = OpenSocket(conversation, self._sending, self._nursery, self._close, maximum)
+        self._protocol, self._plain = socket, None
         self._state.clear()
         socket.begin()
         self.keep_pinging(socket.ping)
@@ -192,82 +205,36 @@ class Connection:
         sock = self.stream.socket
         return parse_socket_addr(sock.family, sock.getpeername()), parse_socket_addr(sock.family, sock.getsockname())
 
-    async def _shake_hands(self, session: TlsSession) -> bool:
-        """Whether TLS is spoken from here on."""
-        with trio.move_on_after(HANDSHAKE_SECONDS):
-            done = False
-            while not done:
-                try:
-                    data = await self.stream.receive_some(RECEIVE_BYTES)
-                    if not data:
-                        return False
-                    done = session.shake_hands(bytes(data))
-                except ssl.SSLError:
-                    await self._sending.send_waiting(session.take_output())  # the alert says why
-                    raise
-                except trio.BrokenResourceError:
-                    return False
-                await self._sending.send_waiting(session.take_output())
-            self._sending.tls = session
-            self._early, _ = session.decrypt(b"")
-            return True
-        log.debug("connection closed: the TLS handshake took longer than %g s", HANDSHAKE_SECONDS)
-        return False
-
     async def _read(self) -> None:
         while True:
             try:
-                data = await self._receive()
+                data = await self._receiving.receive()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 break
             if not data:
                 break
-            if self._closing:
+            if self._closing or (self._plain is not None and not (data := self._plain.take(data))):
                 continue
             self._hangups.block(self)
             try:
-                await self._feed(RawData(data))
+                await self._feed(data)
             except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
                 log.info("connection refused: %s", refused)
             self._hangups.unblock(self)
         self._hangups.block(self)
         await self._protocol.handle(Closed())
 
-    async def _receive(self) -> bytes:
-        """Some bytes of the client's; none at its end."""
-        early, self._early = self._early, b""
-        while not early:
-            data = self._receive_now()
-            if data is None:
-                # Not `stream.receive_some`: what it keeps while it waits is a kilobyte and a half of every idle socket.
-                await trio.lowlevel.wait_readable(self._sending.fileno())
-                continue
-            await trio.lowlevel.checkpoint()  # a client that sends without end gets a turn, and meets its deadline
-            if self._sending.tls is None or self._closing or not data:
-                return data
-            plain, ended = self._sending.tls.decrypt(data)
-            if answer := self._sending.tls.take_output():
-                await self._sending.send_all(answer)
-            if plain or ended:
-                return plain
-        return early
-
-    def _receive_now(self) -> bytes | None:
-        """What is there; None: nothing yet."""
-        file = self._sending.fileno()
+    async def _feed(self, data: bytes) -> None:
+        while self._plain is not None and self._plain.busy:
+            await self._plain.wait_answered()
+            if self._closing or not (data := self._plain.take(data)):
+                return
         try:
-            return os.read(file, RECEIVE_BYTES) if file >= 0 else b""
-        except BlockingIOError:
-            return None
-        except OSError:  # the client has gone without a word
-            return b""
-
-    async def _feed(self, event: RawData) -> None:
-        try:
-            await self._protocol.handle(event)
+            await self._protocol.handle(RawData(data))
         except H2ProtocolAssumedError as assumed:
             for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING, SOCKETS):
                 del self._state[http1]
+            self._plain = None
             self._protocol = protocol = self._http2()
             await protocol.initiate()
             await protocol.handle(RawData(assumed.data))
@@ -279,33 +246,32 @@ class Connection:
         elif isinstance(event, Updated):
             self._update(idle=event.idle)
         elif isinstance(event, Closed):
-            await self._hang_up()
-
-    async def _hang_up(self) -> None:
-        with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
             await self._close()
-        if grace.cancelled_caught:
-            self.abort()
 
-    def _update(self, *, idle: bool) -> None:
+    def _update(self, idle: bool) -> None:
         self._idle = idle
         if self._closing:
             return
-        seconds = self._config.keep_alive_timeout if idle else math.inf
-        self._nursery.cancel_scope.deadline = trio.current_time() + seconds
-        if idle and self._context.terminated.is_set():
+        if not idle:
+            self._idle_ones.forget(self)
+        elif self._context.terminated.is_set():
             self._end()
+        else:
+            self._idle_ones.set(self, self._end)
 
     async def _close(self) -> None:
         """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
         self._closing = self._sending.ended = True
-        scope = self._nursery.cancel_scope
-        scope.deadline = min(scope.deadline, trio.current_time() + CLOSE_GRACE)
-        try:
-            await self._sending.say_end()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._end()
-        await self._protocol.handle(Closed())
+        self._idle_ones.forget(self)
+        self._nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE
+        with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
+            try:
+                await self._sending.say_end()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._end()
+            await self._protocol.handle(Closed())
+        if grace.cancelled_caught:
+            self.abort()
 
 
 def _one_line(group: BaseExceptionGroup[Exception]) -> str:

@@ -45,6 +45,20 @@ class JoinedHTTPStream(HTTPStream):
 class GuardedHTTP1(H11Protocol):
     _held = b""  # of the response in progress: leaves with what follows
 
+    def begin_plain(self) -> bool:
+        """Whether a request may go past this protocol: it is between two, and none is the connection's last."""
+        connection = self.connection
+        if (
+            self.stream is not None
+            or connection.our_state is not h11.IDLE
+            or connection.their_state is not h11.IDLE
+            or connection.trailing_data[0]
+            or self.keep_alive_requests + 1 >= self.config.keep_alive_max_requests
+        ):
+            return False
+        self.keep_alive_requests += 1
+        return True
+
     async def stream_send(self, event: StreamEvent) -> None:
         if isinstance(event, StreamClosed) and self._held:  # the application gave up
             await self._write(b"")

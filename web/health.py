@@ -6,8 +6,7 @@ import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
-from .connection import Application
-from .errors import error_response
+from .connection import Application, error_response
 
 
 def register(app: Application) -> None:

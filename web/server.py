@@ -22,6 +22,7 @@ from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
 from .connection import Application
+from .deadlines import Deadlines
 from .guard_connection import Connection
 from .hangups import Hangups
 from .listening import BACKLOG, url_of
@@ -92,9 +93,9 @@ async def serve(
     lifespan = Lifespan(wrapped, config, state)
     context = WorkerContext(None)
     connections = Connections()
-    hangups, pings = Hangups(), Pings(WEBSOCKET_PING_SECONDS)
-
+    generation = app.generation if isinstance(app, Application) else None
     sockets_past_quart = app.sockets if isinstance(app, Application) else {}
+    idle_ones, hangups, pings = Deadlines(keep_alive_timeout), Hangups(), Pings(WEBSOCKET_PING_SECONDS)
 
     def accept(stream: trio.SocketStream) -> Awaitable[None]:
         connection = Connection(
@@ -104,9 +105,11 @@ async def serve(
             ConnectionState(state.copy()),
             stream,
             send_timeout,
+            idle_ones,
             hangups,
             pings,
             certificates,
+            generation,
             sockets_past_quart,
         )
         return connections.run(connection)
@@ -123,6 +126,9 @@ async def serve(
             await lifespan_nursery.start(lifespan.handle_lifespan)
             await lifespan.wait_for_startup()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(idle_ones.run)
+                if isinstance(app, Application):
+                    nursery.start_soon(app.openings.run)
                 nursery.start_soon(hangups.watch)
                 nursery.start_soon(pings.run)
                 try:

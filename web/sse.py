@@ -21,7 +21,11 @@ from .errors import error_of, unexpected
 class EventSource(Protocol):
     """The reading end of an outbox (actors/outbox.py)."""
 
+    id: str
+
     async def drain(self, sink: Sink | None = None) -> tuple[StreamEvent, ...]: ...
+
+    def nudge(self) -> None: ...
 
 
 async def next_events(source: EventSource, silence: float, sink: Sink | None = None) -> tuple[StreamEvent, ...]:

@@ -8,7 +8,7 @@ from ..protocol.openai_requests import DetokenizeBody, TokenizeBody
 from ..protocol.openai_responses import Detokenization, Tokenization
 from ..protocol.requests import Prompt, TextPrompt
 from .body import read_body
-from .connection import Application
+from .connection import Application, current_exchange
 from .dialect import chat_prompt, check_model
 from .generation import served
 from .sampling_parameters import check_token_ids
@@ -22,7 +22,7 @@ def register(app: Application) -> None:
 
     @app.post("/tokenize")
     async def tokenize() -> Response:
-        body = await read_body(TOKENIZE)
+        body = await read_body(current_exchange(), TOKENIZE)
         check_model(body.model, engine.model_name)
         token_ids = await engine.tokenize(_prompt(body))
         result = Tokenization(
@@ -32,7 +32,7 @@ def register(app: Application) -> None:
 
     @app.post("/detokenize")
     async def detokenize() -> Response:
-        body = await read_body(DETOKENIZE)
+        body = await read_body(current_exchange(), DETOKENIZE)
         check_model(body.model, engine.model_name)
         check_token_ids(body.tokens, served(engine).ready.vocab_size, "tokens")
         text = await engine.detokenize(tuple(body.tokens))

@@ -11,7 +11,7 @@ drain per request. While the client keeps up that task sleeps: a step's tokens g
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 import trio
@@ -25,12 +25,12 @@ from ..protocol.openai_requests import ChatBody, CompletionBody
 from ..protocol.requests import Generate
 from ..protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
 from .auth import Keys, refuse_foreign_origin
-from .connection import Application
+from .connection import Application, error_response
 from .conversation import Wire
 from .decode import decode
 from .dialect import generate_from_chat, generate_from_completion
 from .direct import frame_writer
-from .errors import error_response, unexpected
+from .errors import unexpected
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame
 from .generation import origin, served
@@ -234,6 +234,13 @@ def _streaming(body: _Body) -> _Body:
     return msgspec.structs.replace(body, stream=True)
 
 
+class _PlainHandshake(NamedTuple):
+    """Its path is that of the route and nothing else."""
+
+    headers: Headers
+    args: tuple[str, ...] = ()
+
+
 def register(app: Application, keys: Keys) -> None:
     engine = app.engine
 
@@ -243,7 +250,7 @@ def register(app: Application, keys: Keys) -> None:
     def open_plain(handshake: Sequence[tuple[bytes, bytes]]) -> Socket | None:
         headers = Headers([(name.decode("latin1"), value.decode("latin1")) for name, value in handshake])
         try:
-            refuse_foreign_origin(headers, own_names_only=not keys)
+            refuse_foreign_origin(_PlainHandshake(headers), own_names_only=not keys)
             return Socket(engine, keys, tenant_of(headers))
         except ApiError:
             return None  # Quart says so, as of all that it refuses

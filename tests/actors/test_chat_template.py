@@ -46,6 +46,15 @@ def test_tool_calls_have_arguments_as_objects_and_missing_fields_are_undefined()
     assert caught.value.param == "messages[0].tool_calls[0].function.arguments"
 
 
+def test_a_key_hides_no_method_of_its_object() -> None:
+    """As in jinja itself: attributes come first, though keys are what turns are made of."""
+    call = ToolCall(id="c1", function=ToolFunction(name="add", arguments='{"items": 1, "b": 2}'))
+    message = ChatMessage(role="assistant", content=None, tool_calls=(call,))
+    source = "{% set a = messages[0].tool_calls[0].function.arguments %}"
+    source += "{{ a.b }}{% for item in a.items() %}{{ item[0] }}{% endfor %}"
+    assert render(source, message) == "2itemsb"
+
+
 def test_a_templates_refusal_is_told_in_its_own_words() -> None:
     with pytest.raises(ApiError, match="roles must alternate") as caught:
         render("{{ raise_exception('roles must alternate') }}")

@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.gateway import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
-from triolet.web import guard_connection
+from triolet.web import guard_receiving
 from triolet.web.chunks import Chunks, Reply
 from triolet.web.direct import chunk_writer
 from triolet.web.guard_http2 import HIGH_WATER
@@ -159,7 +159,7 @@ async def _ask(client: SecureHTTP2Client, path: bytes) -> int:
 
 
 async def test_silent_handshakes_hold_nobody_up_and_end(start_server, certificate, monkeypatch):
-    monkeypatch.setattr(guard_connection, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(guard_receiving, "HANDSHAKE_SECONDS", 0.3)
     served = await start_server(certificates=Certificates(*certificate))
     with trio.fail_after(SOON):
         silent = [await served.connect() for _ in range(50)]

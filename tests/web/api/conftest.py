@@ -197,6 +197,10 @@ class Web(NamedTuple):
     engine: ScriptedEngine
     client: httpx.AsyncClient
     url: str
+    stop: trio.Event
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", int(self.url.rpartition(":")[2]))
 
 
 @pytest.fixture
@@ -224,5 +228,5 @@ async def web(settings: ServeSettings) -> AsyncGenerator[Web, None]:
             )
         )
         async with httpx.AsyncClient(base_url=urls[0], verify=False) as client:
-            yield Web(engine, client, urls[0])
+            yield Web(engine, client, urls[0], stop)
         nursery.cancel_scope.cancel()

@@ -12,9 +12,9 @@ from triolet.web.app import create_app
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
-def post(body: dict[str, Any]) -> bytes:
+def post(body: dict[str, Any], field: str = "") -> bytes:
     data = json.dumps(body).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{field}Content-Type: application/json\r\nContent-Length: "
     return head.encode() + str(len(data)).encode() + b"\r\n\r\n" + data
 
 
@@ -30,10 +30,11 @@ def cancelled(web) -> list[str]:
 
 @pytest.mark.parametrize("script", ["wait", "flow"])
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_leaving_while_queued_or_in_the_middle(web, scripts, script: str, streaming: bool) -> None:
+@pytest.mark.parametrize("field", ["", "TE: trailers\r\n"])  # straight on the connection, by way of ASGI
+async def test_leaving_while_queued_or_in_the_middle(web, scripts, script: str, streaming: bool, field: str) -> None:
     web.engine.script = getattr(scripts, script)
-    stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rsplit(":")[-1]))
-    await stream.send_all(post(CHAT | {"stream": streaming}))
+    stream = await web.connect()
+    await stream.send_all(post(CHAT | {"stream": streaming}, field))
     await web.engine.wait_for_requests(1)
     if streaming and script == "flow":
         await read_until(stream, b'"content":"Hel"')
