@@ -31,10 +31,15 @@ class Sending:
         self._timeout = timeout
         self._lost = lost
         self._abort = abort
-        self._lock = trio.Lock()
+        self._lock: trio.Lock | None = None  # of the first that must wait, on: most connections never do
         self._file = stream.socket.fileno()
         self._waiting = 0  # tasks that wait for the kernel, or for another such task
         self._rest = b""  # of a write_now that the kernel took in part
+
+    def _turn(self) -> trio.Lock:
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
 
     def fileno(self) -> int:
         """Of the socket; -1 once it is closed, for its number may then be another's."""
@@ -107,7 +112,7 @@ class Sending:
         self._waiting += 1
         with trio.move_on_after(self._timeout, shield=True) as deadline:
             try:
-                async with self._lock:
+                async with self._turn():
                     await self._stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._lost()
@@ -121,5 +126,5 @@ class Sending:
         """Tells the client that nothing more comes. Raises trio's errors where it is gone."""
         if self.tls is not None:
             await self.send_all(self.tls.close())
-        async with self._lock:
+        async with self._turn():
             await self._stream.send_eof()

@@ -39,7 +39,7 @@ class PlainExchange:
         self.missing = head.content_length - len(body)  # bytes of the body
         self._pieces = [body]
         self._body_timeout = body_timeout
-        self._arrived = trio.lowlevel.ParkingLot()
+        self._arrived: trio.Event | None = None  # the rest of the body; None: nobody waits for it
 
     def take(self, data: bytes) -> bytes:
         """More from the connection; returns what does not belong to this request."""
@@ -47,14 +47,15 @@ class PlainExchange:
         if piece:
             self._pieces.append(piece)
             self.missing -= len(piece)
-            if not self.missing:
-                self._arrived.unpark_all()
+            if not self.missing and self._arrived is not None:
+                self._arrived.set()
         return data[len(piece) :]
 
     async def json_body(self) -> bytes:
         if self.missing:
+            self._arrived = trio.Event()
             with trio.move_on_after(self._body_timeout):
-                await self._arrived.park()
+                await self._arrived.wait()
             if self.missing:
                 raise ApiError("request_timeout", "The body did not arrive in time.")
         return b"".join(self._pieces)
@@ -82,7 +83,7 @@ class PlainHTTP1:
         self._update = update
         self._close = close
         self._exchange: PlainExchange | None = None
-        self._answered = trio.lowlevel.ParkingLot()
+        self._answered: trio.Event | None = None  # what the client has sent since waits for it
 
     @property
     def busy(self) -> bool:
@@ -107,7 +108,8 @@ class PlainHTTP1:
 
     async def wait_answered(self) -> None:
         while self._exchange is not None:
-            await self._answered.park()
+            self._answered = trio.Event()
+            await self._answered.wait()
 
     async def _run(self, exchange: PlainExchange, handler: Handler) -> None:
         try:
@@ -115,7 +117,8 @@ class PlainHTTP1:
         finally:
             self._routes.end(exchange)
         self._exchange = None
-        self._answered.unpark_all()
+        if self._answered is not None:
+            self._answered.set()
         if exchange.missing or self._ordinary.context.terminated.is_set():
             await self._close()
         else:
