@@ -11,10 +11,10 @@ from ..protocol.engine_view import MAX_ROWS, BatchRow, BlockMap, HistogramCounts
 from .accounts import Accounts
 from .block_map import block_map
 from .histogram import Histogram
-from .plan import blocks_short, cached_blocks
 from .scheduler_state import SchedulerState
 from .scheduler_statistics import SchedulerTotals
 from .sequence import Sequence
+from .sequence_kv import blocks_short, cached_blocks
 from .worker_status import WorkerStatus
 
 TenantNumber = Callable[[str], int]

@@ -22,10 +22,10 @@ from ..protocol.explanation import (
 )
 from .blocks import BlockPool
 from .history import History
-from .plan import Blocked, Limits, Shortage
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
+from .step_plan import Blocked, Limits, Shortage
 
 _FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
 # What ends by itself as others start and finish. A reader, a prefix or a worker comes when it comes.

@@ -34,13 +34,15 @@ from .accept import Accepted, accept_plain, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
 from .explain import Waits, standing
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Blocked, Limits, Shortage, distrust_kv, plan_step
+from .plan import plan_step
 from .policies import DEFAULT_POLICY, Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
+from .sequence_kv import distrust_kv
 from .start_rate import StartRate
 from .steady_plan import plan_steady
+from .step_plan import Blocked, Limits, Shortage
 from .timers import Timers
 
 

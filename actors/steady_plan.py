@@ -7,9 +7,10 @@ everybody has credit and a block, so nobody gives up a row. A test holds the two
 from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk
 from .blocks import BlockPool
-from .plan import Plan, publish_blocks
 from .queues import Queues
 from .sequence import Sequence
+from .sequence_kv import publish_blocks
+from .step_plan import Plan
 
 
 def plan_steady(queues: Queues, pool: BlockPool) -> Plan | None:

@@ -46,7 +46,7 @@ class BatchRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A choice that waits, and what for: `blocked` is the planner's predicate (actors/plan.py).
+    """A choice that waits, and what for: `blocked` is the planner's predicate (actors/step_plan.py).
 
     Where it is `blocks`, the request wants `blocks_wanted` and finds `blocks_available`, those of parked rows among
     them, beside one that is kept back for every running row. Where it is `credit`, its reader owes room
