@@ -4,10 +4,10 @@
 before somebody asks.
 """
 
-from bisect import bisect_left
 from collections import Counter
-from operator import attrgetter
 from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from ..protocol.explanation import (
     BlockedOn,
@@ -15,6 +15,7 @@ from ..protocol.explanation import (
     Holders,
     Obstacle,
     PrefillProgress,
+    Share,
     Standing,
     State,
     TenantShare,
@@ -22,6 +23,7 @@ from ..protocol.explanation import (
 )
 from .blocks import BlockPool
 from .history import History
+from .policies import Policy
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
@@ -29,9 +31,7 @@ from .step_plan import Blocked, Limits, Shortage
 
 _FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
 # What ends by itself as others start and finish. A reader, a prefix or a worker comes when it comes.
-_TURN: Final[frozenset[Obstacle]] = frozenset({"order", "step", "rows", "blocks", "budget"})
-
-_order = attrgetter("order")
+_TURN: Final[frozenset[Obstacle]] = frozenset({"order", "share", "step", "rows", "blocks", "budget"})
 
 
 class Waits(NamedTuple):
@@ -40,6 +40,7 @@ class Waits(NamedTuple):
     blocked: dict[int, Blocked]
     shortage: Shortage | None
     limits: Limits | None
+    policy: Policy
 
 
 def standing(live: LiveRequest, queues: Queues, pool: BlockPool, waits: Waits, rate: StartRate, now: float) -> Standing:
@@ -50,7 +51,7 @@ def standing(live: LiveRequest, queues: Queues, pool: BlockPool, waits: Waits, r
     blocked_on = _blocked_on(sequence, state, queues, pool, waits)
     position, eta = None, None
     if state == "waiting":
-        position = bisect_left(queues.waiting, sequence.order, key=_order) + 1
+        position = waits.policy.position(queues, sequence)
         if blocked_on is not None and blocked_on.kind in _TURN:
             eta = rate.seconds_until(position, now)
     return Standing(
@@ -76,17 +77,38 @@ def _blocked_on(sequence: Sequence, state: State, queues: Queues, pool: BlockPoo
     if limits is None:
         return BlockedOn(kind="worker")
     reason = waits.blocked.get(sequence.id)
-    if state == "parked" or reason == "credit":
+    if reason == "credit" or (state == "parked" and sequence.live.credit <= 0):
         return BlockedOn(kind="credit", unit="tokens", need=1, free=max(sequence.live.credit, 0))
     tenant, shortage = sequence.live.generate.tenant, waits.shortage
+    if state == "parked":
+        return _share(sequence, None, _short("rows", "rows", 1, 0, tenant, queues, pool, limits), queues)
     if state != "waiting":
         # One that runs may still have got no chunk of the last step.
         need = 1 if reason == "blocks" else sequence.remaining
         return _short(reason, reason, need, 0, tenant, queues, pool, limits) if reason and need > 0 else None
-    if shortage is not None and sequence.order >= shortage.order:
-        kind: Obstacle = shortage.kind if sequence.order == shortage.order else "order"
-        return _short(kind, shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
-    return BlockedOn(kind=reason or "step")
+    if shortage is None or (sequence is not shortage.sequence and reason):
+        return BlockedOn(kind=reason or "step")
+    kind: Obstacle = shortage.kind if sequence is shortage.sequence else "order"
+    short = _short(kind, shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
+    if sequence is shortage.sequence:
+        return short
+    first = shortage.sequence
+    if first.place == "waiting" and waits.policy.position(queues, sequence) < waits.policy.position(queues, first):
+        return BlockedOn(kind="step")  # it came after that plan
+    overtaken = queues.tenants.of(first) is not queues.tenants.of(sequence) and sequence.order < first.order
+    return _share(sequence, first, short, queues) if overtaken else short
+
+
+def _share(sequence: Sequence, first: Sequence | None, short: BlockedOn, queues: Queues) -> BlockedOn:
+    """It is `short` for its tenant's share alone. `first`: whose turn it is; None: the least served tenant's."""
+    tenants = queues.tenants
+    if not tenants.several:
+        return short
+    mine = tenants.of(sequence)
+    others = [tenants.of(first)] if first else [tenant for tenant in tenants.active.values() if tenant is not mine]
+    ahead = max(mine.served - min(other.served for other in others), 0)
+    share = Share(ahead=ahead, rows=mine.rows, keys=len(tenants.active))
+    return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 
 
 def _short(

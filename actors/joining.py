@@ -1,6 +1,7 @@
-"""How waiting sequences get a row: in their order, ahead of running ones that make way, never twice for one prefix."""
+"""How waiting sequences get a row: in their turn, ahead of running ones that make way, never twice for one prefix."""
 
 from .moves import Moves
+from .policies import Short
 from .prefix_keys import Key
 from .sequence import Sequence
 from .sequence_kv import blocks_short, cached_blocks, missing_blocks, parked_blocks
@@ -21,25 +22,32 @@ class Joining:
                 self._note_prefix(sequence)
 
     def make_way(self) -> None:
-        """Waiting sequences that are more urgent than the last running one join first, in its place if need be."""
-        running = self._queues.running
-        while running and (urgent := next((s for s in self._queues.waiting if not self._not_ready(s)), None)):
-            if not self._moves.policy.makes_way(running[-1], urgent):
+        """Waiting sequences that go before running ones join first, in the place of those that make room if need be."""
+        moves, policy, queues = self._moves, self._moves.policy, self._queues
+        while queues.running and (first := next((s for s in policy.turns(queues) if not self._not_ready(s)), None)):
+            if not policy.goes_first(queues, first):
                 return
-            cached = cached_blocks(urgent, self._pool)
-            if len(running) < self._moves.rows and self._missing(urgent, cached) <= parked_blocks(self._queues):
-                self._join(urgent, cached)
-            else:
-                self._moves.preempt(running[-1])
+            cached = cached_blocks(first, self._pool)
+            full = len(queues.running) >= moves.rows
+            short = Short(full, self._missing(first, cached) - parked_blocks(queues))
+            if not short.row and short.blocks <= 0:
+                self._join(first, cached)
+                continue
+            given = policy.makes_room(queues, first, short)
+            if not given:
+                return
+            for sequence, place in given:
+                if place == "parked":
+                    moves.displace(sequence)
+                else:
+                    moves.preempt(sequence)
 
     def admit(self) -> None:
-        """In order, those that may join. The first that finds no place ends it: nobody overtakes a large one."""
-        moves, position = self._moves, 0
-        while position < len(self._queues.waiting):
-            sequence = self._queues.waiting[position]
+        """In turn, those that may join. The first that finds no place ends it: nobody overtakes a large one."""
+        moves = self._moves
+        for sequence in moves.policy.turns(self._queues):
             if reason := self._not_ready(sequence):
                 self._plan.blocked[sequence.id] = reason
-                position += 1
                 continue
             cached = cached_blocks(sequence, self._pool)
             if reason := self._no_place(sequence, cached):
@@ -92,7 +100,9 @@ class Joining:
         while self._missing(sequence, cached) > 0:
             if not self._queues.parked:
                 return "blocks"  # what they held was shared
-            self._moves.preempt(self._queues.parked[-1])
+            victim = self._moves.policy.choose_victim(self._queues, self._plan.planned.keys())
+            assert victim is not None, "parked ones are the first victims"
+            self._moves.preempt(victim)
         return None
 
     def _missing(self, sequence: Sequence, cached: list[int]) -> int:
@@ -101,5 +111,5 @@ class Joining:
     def _shortage(self, sequence: Sequence, cached: list[int], kind: Blocked) -> Shortage:
         """In the numbers of `_no_place`, for those who ask why."""
         if kind == "blocks":
-            return Shortage(sequence.order, kind, *blocks_short(sequence, cached, self._queues, self._pool))
-        return Shortage(sequence.order, kind, 1 if kind == "rows" else sequence.remaining, 0)
+            return Shortage(sequence, kind, *blocks_short(sequence, cached, self._queues, self._pool))
+        return Shortage(sequence, kind, 1 if kind == "rows" else sequence.remaining, 0)

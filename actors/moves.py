@@ -37,6 +37,11 @@ class Moves:
             sequence.cached_tokens = sequence.computed
             self.plan.started.append(sequence)
 
+    def displace(self, sequence: Sequence) -> None:
+        """Its row is needed by one that has a better right to it; it keeps its KV and comes back with the next row."""
+        self.queues.move(sequence, "parked")
+        self.plan.displaced += 1
+
     def preempt(self, sequence: Sequence) -> None:
         """Back to waiting without KV; its published blocks stay cached, so little is computed twice."""
         self.queues.move(sequence, "waiting")

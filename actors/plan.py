@@ -6,25 +6,31 @@ batching, chunked prefill, prefix reuse and preemption by recompute all follow. 
 sequences and blocks give the same plan.
 """
 
+from collections.abc import Iterable
+
 from .blocks import BlockPool
+from .fair_share import FAIR_SHARE
 from .joining import Joining
 from .moves import Moves
-from .policies import DEFAULT_POLICY, Policy
+from .policies import Policy
 from .queues import Queues
+from .sequence import Sequence
 from .sequence_kv import publish_blocks
 from .step_plan import Limits, Plan
 
 
-def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = DEFAULT_POLICY) -> Plan:
+def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = FAIR_SHARE) -> Plan:
     """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
     moves = Moves(queues, pool, limits, policy)
     park(moves)
     resume_parked(moves)
     joining = Joining(moves)
     joining.make_way()
-    decoding = sum(1 for sequence in queues.running if sequence.remaining == 1)
-    moves.budget = prefill_budget = limits.max_step_tokens - decoding
-    serve_running(moves)
+    remaining = [sequence.remaining for sequence in queues.running]
+    moves.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)
+    # Where everybody gets what it needs, the policy's order would only give the worker's rows other places.
+    scarce = sum(1 for count in remaining if count > 1) > 1 or pool.available < len(remaining)
+    serve(moves, policy.serving(queues) if scarce else queues.running)
     joining.admit()
     for sequence in moves.plan.planned.values():
         publish_blocks(sequence, pool)  # later steps may read these blocks: steps run in order
@@ -46,9 +52,9 @@ def resume_parked(moves: Moves) -> None:
             moves.queues.move(sequence, "running")
 
 
-def serve_running(moves: Moves) -> None:
+def serve(moves: Moves, running: Iterable[Sequence]) -> None:
     """A chunk for every running sequence, as far as budget and blocks reach."""
-    for sequence in tuple(moves.queues.running):
+    for sequence in tuple(running):
         remaining = sequence.remaining
         if remaining <= 0 or sequence.place != "running":
             continue  # waits for its last token to be read, or was preempted by an earlier turn of this loop

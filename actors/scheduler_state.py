@@ -33,9 +33,10 @@ from ..protocol.steps import Chunk, Ready, Row, Step, StepDone, StepFailed
 from .accept import Accepted, accept_plain, accept_row, choice_tokens
 from .blocks import BlockPool, blocks_for
 from .explain import Waits, standing
+from .fair_share import FAIR_SHARE
 from .live_table import MAX_LOSSES, LiveTable
 from .plan import plan_step
-from .policies import DEFAULT_POLICY, Policy
+from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
@@ -56,7 +57,7 @@ class SchedulerState:
         stall_timeout: float = 60.0,
         max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
         secret: bytes | None = None,
-        policy: Policy = DEFAULT_POLICY,
+        policy: Policy = FAIR_SHARE,
     ) -> None:
         self.timers = Timers(stall_timeout)
         self.table = LiveTable(PrefixKeys(secret or secrets.token_bytes(32)), policy, self.timers)
@@ -136,6 +137,7 @@ class SchedulerState:
         plan = plan_steady(table.queues, table.pool) or plan_step(table.queues, table.pool, self._limits, self._policy)
         self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
+        self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
@@ -175,7 +177,7 @@ class SchedulerState:
         table, live = self.table, self.table.requests.get(id)
         if live is None:
             return None
-        waits = Waits(self._blocked, self._shortage, self._limits)
+        waits = Waits(self._blocked, self._shortage, self._limits, self._policy)
         return standing(live, table.queues, table.pool, waits, self._start_rate, now)
 
     def statistics(self) -> SchedulerStatistics:

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from ..protocol.steps import Chunk, SequenceRecord
-from .sequence import OrderKey, Sequence
+from .sequence import Sequence
 
 Blocked = Literal[
     "order",  # somebody before it is waiting for blocks, rows or budget
@@ -35,7 +35,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Shortage(NamedTuple):
     """The first waiting sequence that found no place, and the predicate: `need` was more than `free`."""
 
-    order: OrderKey
+    sequence: Sequence
     kind: Blocked
     need: int
     free: int
@@ -44,7 +44,10 @@ class Shortage(NamedTuple):
 class Plan:
     """One step's work, and what happened to whom on the way."""
 
-    __slots__ = ("blocked", "chunks", "dropped", "new", "planned", "preempted", "prefill_tokens", "shortage", "started")
+    __slots__ = (
+        "blocked", "chunks", "displaced", "dropped", "new", "planned", "preempted", "prefill_tokens", "shortage",
+        "started",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
@@ -53,6 +56,7 @@ class Plan:
         self.planned: dict[int, Sequence] = {}
         self.started: list[Sequence] = []  # admitted for the first time
         self.preempted = 0
+        self.displaced = 0  # gave their row to another tenant's
         self.prefill_tokens = 0  # of prompts, and of what is computed again
         self.blocked: dict[int, Blocked] = {}  # why a sequence has no chunk; not named: "order"
         self.shortage: Shortage | None = None
