@@ -4,17 +4,20 @@ Within a priority the turn is the least served tenant's (`tenants.py`), among th
 blocks, among the running; each tenant's own sequences keep their order. Nothing is held back for anybody: with one
 tenant here all of this is `FIRST_COME`, and a share that nobody asks for is everybody's.
 
-That alone would let a newcomer wait for the end of somebody's answer. So a sequence that has not started takes what it
-lacks from the tenant that holds most of it, under these rules:
+That alone would let a newcomer wait for the end of somebody's answer. So a sequence that has not started, or that was
+preempted and is all its tenant has, takes what it lacks from the tenant that holds most of it, under these rules:
 
-- it is the first in turn, and its tenant has no other one on its way in (at its prompt, or waiting for its row back);
+- it is the first in turn, and its tenant has no other one at its prompt: a step computes one after the other anyway;
 - its tenant was served no more than the other, or has no row at all;
 - the other keeps at least as much as its tenant then has: with two rows more, never with one, so nobody's first
   sequence gives way, and two tenants cannot take the same row from each other in turns;
 - for a row, the last sequence of the other is parked: it keeps its blocks, nothing is computed twice, and it gets the
   next row that is free. For blocks, the last ones are preempted, if that is enough.
 
-A sequence starts once. So of n sequences at most n - 1 rows are ever taken, whatever comes and goes.
+So a sequence takes a row at most once when it starts and once after each time that it was preempted: there are never more
+rows taken than sequences and preemptions. Two tenants that both always have somebody waiting are served alike but for what
+the sequences that they have begun may still cost: in R rows, where no sequence costs more than C, 2 R C (R that run and R
+that were parked for others).
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,9 +35,9 @@ Rank = tuple[float, int, int, OrderKey]
 
 
 def _rank(queues: Queues, sequence: Sequence) -> Rank:
-    """Priority, then whose tenant was served least, then whose has fewer rows, then its own order."""
+    """Priority, then whose tenant was served least, then whose has fewer seats, then its own order."""
     tenant = queues.tenants.of(sequence)
-    return (sequence.live.generate.priority, tenant.served, tenant.rows, sequence.order)
+    return (sequence.live.generate.priority, tenant.served, tenant.seats, sequence.order)
 
 
 def least_served_first(queues: Queues) -> Iterator[Sequence]:
@@ -78,14 +81,11 @@ def goes_first(queues: Queues, waiting: Sequence) -> bool:
     """A newcomer also before those of a tenant that may have to give way for it."""
     if FIRST_COME.goes_first(queues, waiting):
         return True
-    if not queues.tenants.several or waiting.started:
-        return False
     mine = queues.tenants.of(waiting)
+    if not queues.tenants.several or (waiting.started and mine.seats):
+        return False
     for sequence in queues.running:
         if sequence.remaining > 1 and queues.tenants.of(sequence) is mine:
-            return False
-    for sequence in queues.parked:
-        if sequence.live.credit > 0 and queues.tenants.of(sequence) is mine:
             return False
     return any(_owes(other, mine) for other in queues.tenants.active.values())
 

@@ -30,6 +30,11 @@ class Tenant:
         self.rows = 0  # running sequences
         self.members = 0  # sequences in the queues
 
+    @property
+    def seats(self) -> int:
+        """Sequences that have begun and hold a row, or wait to get theirs back."""
+        return self.members - len(self.waiting)
+
 
 class Tenants:
     """Every tenant that was ever here, as many as there are API keys. The queues tell it of every move."""
