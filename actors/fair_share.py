@@ -84,10 +84,10 @@ def goes_first(queues: Queues, waiting: Sequence) -> bool:
     mine = queues.tenants.of(waiting)
     if not queues.tenants.several or (waiting.started and mine.seats):
         return False
-    for sequence in queues.running:
-        if sequence.remaining > 1 and queues.tenants.of(sequence) is mine:
-            return False
-    return any(_owes(other, mine) for other in queues.tenants.active.values())
+    if not any(_owes(other, mine) for other in queues.tenants.active.values()):
+        return False
+    name = waiting.live.generate.tenant
+    return not any(one.live.generate.tenant == name and one.remaining > 1 for one in queues.running)
 
 
 def _owes(other: Tenant, mine: Tenant) -> bool:

@@ -65,6 +65,8 @@ class Tenants:
         elif sequence.place == "running":
             tenant.rows += 1
             self._seated = tenant
+            if sequence.computed > sequence.charged:
+                sequence.charged = sequence.computed  # a prefix that the cache has
 
     def leave(self, sequence: Sequence) -> None:
         """It gives up its place, with what it has computed still there."""
@@ -81,12 +83,15 @@ class Tenants:
 
     def charge(self, running: Iterable[Sequence]) -> None:
         """Count what was computed since they were last charged."""
+        known = self._known
         for sequence in running:
-            start, end = max(sequence.charged, sequence.cached_tokens), sequence.computed
+            start, end, prompt = sequence.charged, sequence.computed, sequence.prompt_tokens
             if end > start:
-                output = max(end - max(start, sequence.prompt_tokens), 0)
-                self.of(sequence).served += end - start + (OUTPUT_WEIGHT - 1) * output
                 sequence.charged = end
+                served = end - start if end <= prompt else OUTPUT_WEIGHT * (end - max(start, prompt))
+                if start < prompt < end:
+                    served += prompt - start
+                known[sequence.live.generate.tenant].served += served
 
     def _lift(self, tenant: Tenant, running: Iterable[Sequence]) -> None:
         """It begins to wait: on a level with the least served of those that wait, else with the last that got a row."""
