@@ -71,7 +71,7 @@ def _batch_row(sequence: Sequence, state: SchedulerState, now: float, tenant: Te
 
 def queue_rows(state: SchedulerState, now: float, tenant: TenantNumber, limit: int = MAX_ROWS) -> list[QueueRow]:
     """Waiting sequences in the planner's order."""
-    return [_queue_row(sequence, state, now, tenant) for sequence in islice(state.table.queues.waiting, limit)]
+    return [_queue_row(sequence, state, now, tenant) for sequence in state.queue()[:limit]]
 
 
 def _queue_row(sequence: Sequence, state: SchedulerState, now: float, tenant: TenantNumber) -> QueueRow:

@@ -14,10 +14,10 @@ preempted and is all its tenant has, takes what it lacks from the tenant that ho
 - for a row, the last sequence of the other is parked: it keeps its blocks, nothing is computed twice, and it gets the
   next row that is free. For blocks, the last ones are preempted, if that is enough.
 
-So a sequence takes a row at most once when it starts and once after each time that it was preempted: there are never more
-rows taken than sequences and preemptions. Two tenants that both always have somebody waiting are served alike but for what
-the sequences that they have begun may still cost: in R rows, where no sequence costs more than C, 2 R C (R that run and R
-that were parked for others).
+So a sequence takes a row at most once when it starts and once after each time that it was preempted: there are never
+more rows taken than sequences and preemptions. Two tenants that both always have somebody waiting are served alike but
+for what the sequences that they have begun may still cost: in R rows, where no sequence costs more than C, 2 R C (R
+that run and R that were parked for others).
 """
 
 from bisect import bisect_left, bisect_right

@@ -180,6 +180,13 @@ class SchedulerState:
         waits = Waits(self._blocked, self._shortage, self._limits, self._policy)
         return standing(live, table.queues, table.pool, waits, self._start_rate, now)
 
+    def queue(self) -> list[Sequence]:
+        """The waiting sequences as their turns now stand."""
+        queues, position = self.table.queues, self._policy.position
+        if not queues.tenants.several:
+            return queues.waiting
+        return sorted(queues.waiting, key=lambda sequence: position(queues, sequence))
+
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
         return SchedulerStatistics(

@@ -1,9 +1,9 @@
 """Tenants beside each other: whose turn it is, who gives up a row for whom, and how far apart they may be served."""
 
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +134,7 @@ def test_two_long_prompts_of_two_tenants_are_computed_side_by_side() -> None:
     bench.send(newcomer(300))
     got = [computed(bench.step()).get(5, 0) for _ in range(8)]
     assert sum(got) == 4 * 64
-    assert all(first + second == 64 for first, second in zip(got, got[1:], strict=False))
+    assert all(first + second == 64 for first, second in pairwise(got))
 
 
 # KV blocks.
@@ -147,7 +147,7 @@ def test_a_newcomer_gets_blocks_of_the_one_who_holds_most_if_that_is_enough() ->
     bench.send(newcomer(100))
     assert computed(bench.step()) == {1: 1, 2: 1, 3: 1, 5: 100}
     assert bench.state.totals.preemptions == 1
-    bench.send(*flood(1, length=500, max_tokens=3, tenant="c"))  # with its eight blocks it would hold more than `a` keeps
+    bench.send(*flood(1, length=500, max_tokens=3, tenant="c"))  # of its eight blocks `a` would not keep as many
     bench.step()
     assert places(bench, "c0") == ["blocks"]
     assert bench.state.totals.preemptions == 1
@@ -244,6 +244,7 @@ def test_positions_take_turns_between_tenants() -> None:
     bench.send(*flood(4), *(newcomer(id=f"new{number}") for number in range(2)), newcomer(id="urgent", priority=-1))
     ids = ["urgent", "a0", "new0", "a1", "new1", "a2", "a3"]
     assert [of(bench, id).position for id in ids] == [1, 2, 3, 4, 5, 6, 7]
+    assert [sequence.live.id for sequence in bench.state.queue()] == ids  # as the dashboard shows them
 
 
 def of(bench: Bench, id: str) -> Any:  # Any: a Standing, with its obstacle
