@@ -90,13 +90,15 @@ def queue_rows(
     state: SchedulerState, now: float, tenant: TenantNumber, process: ProcessOf = only_process
 ) -> list[QueueRow]:
     """Waiting sequences in the planner's order; MAX_ROWS of them."""
+    return [_queue_row(one, state, now, tenant, process) for one in state.queue()[:MAX_ROWS]]
+
+
+def _queue_row(
+    sequence: Sequence, state: SchedulerState, now: float, tenant: TenantNumber, process: ProcessOf
+) -> QueueRow:
     waits = state.waits
-    return [_queue_row(one, waits, now, tenant, process) for one in islice(state.table.queues.waiting, MAX_ROWS)]
-
-
-def _queue_row(sequence: Sequence, waits: Waits, now: float, tenant: TenantNumber, process: ProcessOf) -> QueueRow:
     generate, shortage = sequence.live.generate, waits.shortage
-    blocked = obstacle(sequence, waits)
+    blocked = obstacle(sequence, state.table.queues, waits)
     wanted = available = 0
     if blocked == "blocks" and shortage is not None:  # one sequence of a plan at most: the planner stops there
         wanted, available = shortage.need, shortage.free

@@ -4,10 +4,10 @@
 before somebody asks.
 """
 
-from bisect import bisect_left
 from collections import Counter
-from operator import attrgetter
 from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from ..protocol.explanation import (
     BlockedOn,
@@ -15,6 +15,7 @@ from ..protocol.explanation import (
     Holders,
     Obstacle,
     PrefillProgress,
+    Share,
     Standing,
     State,
     TenantShare,
@@ -22,16 +23,15 @@ from ..protocol.explanation import (
 )
 from .blocks import BlockPool
 from .history import History
-from .plan import Blocked, Limits, Shortage
+from .policies import Policy
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
+from .step_plan import Blocked, Limits, Shortage
 
 _FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
 # What ends by itself as others start and finish. A reader, a prefix or a worker comes when it comes.
-_TURN: Final[frozenset[Obstacle]] = frozenset({"order", "step", "rows", "blocks", "budget"})
-
-_order = attrgetter("order")
+_TURN: Final[frozenset[Obstacle]] = frozenset({"order", "share", "step", "rows", "blocks", "budget"})
 
 
 class Waits(NamedTuple):
@@ -40,6 +40,7 @@ class Waits(NamedTuple):
     blocked: dict[int, Blocked]
     shortage: Shortage | None
     limits: Limits | None
+    policy: Policy
 
 
 def standing(live: LiveRequest, queues: Queues, pool: BlockPool, waits: Waits, rate: StartRate, now: float) -> Standing:
@@ -50,7 +51,7 @@ def standing(live: LiveRequest, queues: Queues, pool: BlockPool, waits: Waits, r
     blocked_on = _blocked_on(sequence, state, queues, pool, waits)
     position, eta = None, None
     if state == "waiting":
-        position = bisect_left(queues.waiting, sequence.order, key=_order) + 1
+        position = waits.policy.position(queues, sequence)
         if blocked_on is not None and blocked_on.kind in _TURN:
             eta = rate.seconds_until(position, now)
     return Standing(
@@ -71,14 +72,23 @@ def state_of(sequence: Sequence) -> State:
     return "parked" if sequence.place == "parked" else "waiting"
 
 
-def obstacle(sequence: Sequence, waits: Waits) -> Obstacle:
+def obstacle(sequence: Sequence, queues: Queues, waits: Waits) -> Obstacle:
     """What kept a waiting sequence out of the last step: one answer for explanations, the dashboard and the metrics."""
     if waits.limits is None:
         return "worker"
     reason, shortage = waits.blocked.get(sequence.id), waits.shortage
-    if reason != "credit" and shortage is not None and sequence.order >= shortage.order:
-        return shortage.kind if sequence.order == shortage.order else "order"
-    return reason or "step"
+    if shortage is None:
+        return reason or "step"
+    first = shortage.sequence
+    if sequence is first:
+        return shortage.kind
+    if reason:
+        return reason
+    position = waits.policy.position
+    if first.place == "waiting" and position(queues, sequence) < position(queues, first):
+        return "step"  # it came after that plan
+    overtaken = queues.tenants.of(first) is not queues.tenants.of(sequence) and sequence.order < first.order
+    return "share" if overtaken and queues.tenants.several else "order"
 
 
 def _blocked_on(sequence: Sequence, state: State, queues: Queues, pool: BlockPool, waits: Waits) -> BlockedOn | None:
@@ -86,17 +96,34 @@ def _blocked_on(sequence: Sequence, state: State, queues: Queues, pool: BlockPoo
     if limits is None:
         return BlockedOn(kind="worker")
     reason = waits.blocked.get(sequence.id)
-    if state == "parked" or reason == "credit":
+    if reason == "credit" or (state == "parked" and sequence.live.credit <= 0):
         return BlockedOn(kind="credit", unit="tokens", need=1, free=max(sequence.live.credit, 0))
     tenant, shortage = sequence.live.generate.tenant, waits.shortage
+    if state == "parked":
+        return _share(sequence, None, _short("rows", "rows", 1, 0, tenant, queues, pool, limits), queues)
     if state != "waiting":
         # One that runs may still have got no chunk of the last step.
         need = 1 if reason == "blocks" else sequence.remaining
         return _short(reason, reason, need, 0, tenant, queues, pool, limits) if reason and need > 0 else None
-    kind = obstacle(sequence, waits)
-    if shortage is None or sequence.order < shortage.order:
+    kind = obstacle(sequence, queues, waits)
+    if shortage is None or (sequence is not shortage.sequence and kind in ("step", reason)):
         return BlockedOn(kind=kind)
-    return _short(kind, shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
+    if kind != "share":
+        return _short(kind, shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
+    short = _short("order", shortage.kind, shortage.need, shortage.free, tenant, queues, pool, limits)
+    return _share(sequence, shortage.sequence, short, queues)
+
+
+def _share(sequence: Sequence, first: Sequence | None, short: BlockedOn, queues: Queues) -> BlockedOn:
+    """It is `short` for its tenant's share alone. `first`: whose turn it is; None: the least served tenant's."""
+    tenants = queues.tenants
+    if not tenants.several:
+        return short
+    mine = tenants.of(sequence)
+    others = [tenants.of(first)] if first else [tenant for tenant in tenants.active.values() if tenant is not mine]
+    ahead = max(mine.served - min(other.served for other in others), 0)
+    share = Share(ahead=ahead, rows=mine.rows, keys=len(tenants.active))
+    return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 
 
 def _short(

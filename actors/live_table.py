@@ -9,12 +9,12 @@ from itertools import chain
 
 from ..protocol.messages import Admit, ChoiceTokens
 from .blocks import BlockPool
-from .plan import forget_kv, publish_blocks
 from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .queues import Queues
 from .restart_budget import RESTARTS
 from .sequence import LiveRequest, Prompt, Sequence
+from .sequence_kv import forget_kv, publish_blocks
 from .timers import Timers
 
 MAX_LOSSES = RESTARTS  # with the next loss the engine would end

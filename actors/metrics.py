@@ -141,6 +141,7 @@ class _Walk(Collector):
         yield counter("prefix_query_tokens", "Prompt tokens looked up in the prefix cache", totals.prefix_query_tokens)
         yield counter("prefix_hit_tokens", "Prompt tokens found there", totals.prefix_hit_tokens)
         yield counter("preemptions", "Sequences sent back to be computed again", totals.preemptions)
+        yield counter("displaced", "Sequences that gave their row to another tenant's", totals.displaced)
         yield counter("steps", "Steps answered by the worker", totals.steps)
         yield counter("model_seconds", "Seconds in the forward pass", totals.model_seconds)
         for name, value in (("allocations", totals.device_allocations), ("compilations", totals.device_compilations)):

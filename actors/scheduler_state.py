@@ -32,14 +32,16 @@ from ..protocol.steps import Ready, Step, StepDone, StepFailed
 from .accept import Accepted, choice_tokens
 from .blocks import BlockPool, blocks_for
 from .explain import Waits, obstacle, standing
+from .fair_share import FAIR_SHARE
 from .live_table import MAX_LOSSES, LiveTable
-from .plan import Blocked, Limits, Shortage, plan_step
-from .policies import DEFAULT_POLICY, Policy
+from .plan import plan_step
+from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .scheduler_statistics import SchedulerStatistics, SchedulerTotals
 from .sequence import LiveRequest, Sequence
 from .start_rate import StartRate
 from .steady_plan import plan_steady
+from .step_plan import Blocked, Limits, Shortage
 from .step_results import apply_step
 from .timers import Timers
 
@@ -54,7 +56,7 @@ class SchedulerState:
         stall_timeout: float = 60.0,
         max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
         secret: bytes | None = None,
-        policy: Policy = DEFAULT_POLICY,
+        policy: Policy = FAIR_SHARE,
     ) -> None:
         self.timers = Timers(stall_timeout)
         self.table = LiveTable(PrefixKeys(secret or secrets.token_bytes(32)), policy, self.timers)
@@ -84,7 +86,7 @@ class SchedulerState:
     @property
     def waits(self) -> Waits:
         """Why the last plan left out whom."""
-        return Waits(self._blocked, self._shortage, self._limits)
+        return Waits(self._blocked, self._shortage, self._limits, self._policy)
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -136,6 +138,7 @@ class SchedulerState:
         )
         self._blocked, self._shortage = plan.blocked, plan.shortage
         self.totals.preemptions += plan.preempted
+        self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
@@ -177,6 +180,13 @@ class SchedulerState:
             return None
         return standing(live, table.queues, table.pool, self.waits, self._start_rate, now)
 
+    def queue(self) -> list[Sequence]:
+        """The waiting sequences as their turns now stand."""
+        queues, position = self.table.queues, self._policy.position
+        if not queues.tenants.several:
+            return queues.waiting
+        return sorted(queues.waiting, key=lambda sequence: position(queues, sequence))
+
     def statistics(self) -> SchedulerStatistics:
         queues, pool, waits = self.table.queues, self.table.pool, self.waits
         return SchedulerStatistics(
@@ -185,14 +195,14 @@ class SchedulerState:
             running=len(queues.running),
             parked=len(queues.parked),
             waiting=len(queues.waiting),
-            waiting_by_reason=dict(Counter(obstacle(sequence, waits) for sequence in queues.waiting)),
+            waiting_by_reason=dict(Counter(obstacle(sequence, queues, waits) for sequence in queues.waiting)),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
         )
 
     def _whereabouts(self, sequence: Sequence) -> str:
-        return obstacle(sequence, self.waits) if sequence.place == "waiting" else sequence.place
+        return obstacle(sequence, self.table.queues, self.waits) if sequence.place == "waiting" else sequence.place
 
     # Requests begin.
 

@@ -18,6 +18,7 @@ class SchedulerTotals(Struct, kw_only=True):
     prefix_query_tokens: int = 0  # prompt tokens looked up in the prefix cache
     prefix_hit_tokens: int = 0
     preemptions: int = 0  # sequences that lost their KV, lost workers included
+    displaced: int = 0  # sequences that gave their row to another tenant's and kept their KV
     evictions: int = 0  # blocks whose cached content made room
     worker_losses: int = 0
     device_allocations: int = 0  # by the present worker since it was ready; promised to stay 0

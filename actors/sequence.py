@@ -69,9 +69,9 @@ class Sequence:
     """One choice: prompt and generated tokens, the blocks that hold their KV, and where it stands."""
 
     __slots__ = (
-        "_own_keys", "blocks", "cached_tokens", "computed", "generated", "id", "index", "known", "live", "losses",
-        "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published", "scored", "started",
-        "unread",
+        "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
+        "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published", "scored",
+        "started", "unread",
     )  # fmt: skip
 
     def __init__(self, id: int, live: LiveRequest, index: int, prompt: Prompt, max_total: int) -> None:
@@ -90,6 +90,7 @@ class Sequence:
         self.published = 0  # leading blocks whose content has been offered to the prefix cache, or came from it
         self.known = False  # the worker holds its record
         self.cached_tokens = 0  # served by the prefix cache when it first ran
+        self.charged = 0  # computed tokens that are in its tenant's account, however often they were computed
         self.losses = 0  # workers that died while they computed it, since its last token
         self.started = False  # ran once; the detokenizer was told
         self.scored = 1  # prompt tokens whose log probabilities have come; the first has none

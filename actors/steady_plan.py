@@ -7,9 +7,10 @@ everybody has credit, and the step room and blocks for all, so nobody gives up a
 from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk
 from .blocks import BlockPool, blocks_for
-from .plan import Plan, publish_blocks
 from .queues import Queues
 from .sequence import Sequence
+from .sequence_kv import publish_blocks
+from .step_plan import Plan
 
 
 def plan_steady(queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan | None:

@@ -4,9 +4,9 @@ from ..protocol.messages import ChoiceTokens
 from ..protocol.steps import Chunk, Row, Step, StepDone
 from .accept import accept_plain, accept_row, choice_tokens
 from .live_table import LiveTable
-from .plan import distrust_kv
 from .scheduler_statistics import SchedulerTotals
 from .sequence import Sequence
+from .sequence_kv import distrust_kv
 
 
 def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> list[ChoiceTokens]:

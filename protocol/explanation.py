@@ -13,6 +13,7 @@ State = Literal["tokenizing", "waiting", "prefill", "decode", "parked", "finishe
 Obstacle = Literal[
     "order",  # somebody before it waits for a place: `first` says for what, and the numbers are that one's
     "step",  # nothing: it came after the last step was planned
+    "share",  # its API key was served more than another, whose turn it is, or whose request has its row
     "rows",  # all places of the batch are taken (--max-running)
     "blocks",  # not enough KV blocks (--kv-cache-memory)
     "budget",  # the step's tokens are spent (--max-step-tokens)
@@ -31,6 +32,14 @@ class Holders(Struct, frozen=True, kw_only=True):
     yours: int
 
 
+class Share(Struct, frozen=True, kw_only=True):
+    """Its API key beside the others: the one that was served least goes first, and an equal share of rows is safe."""
+
+    ahead: int  # tokens that it was served more than the one whose turn it is; an output token counts as two
+    rows: int  # of the batch that it has
+    keys: int  # with requests in the scheduler, its own among them
+
+
 class BlockedOn(Struct, frozen=True, kw_only=True):
     """What kept it out of the last step: `need` of `unit`, where `free` of `total` could be had."""
 
@@ -41,6 +50,7 @@ class BlockedOn(Struct, frozen=True, kw_only=True):
     free: int | None = None
     total: int | None = None
     holders: Holders | None = None
+    share: Share | None = None
 
 
 class PrefillProgress(Struct, frozen=True, kw_only=True):

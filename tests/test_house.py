@@ -33,7 +33,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 DEVICE_LIBRARIES = frozenset({"torch", "triton", "numba", "llvmlite", "transformers"})
 MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "actors.worker", "loadtest.device")
 # No trio, no clock, no randomness: what these decide depends on their arguments alone.
-PURE = ("protocol", "kernels", "models", "actors.plan", "actors.blocks", "actors.sequence")
+PURE = (
+    "protocol", "kernels", "models", "actors.plan", "actors.step_plan", "actors.moves", "actors.joining",
+    "actors.policies", "actors.queues", "actors.blocks", "actors.sequence", "actors.sequence_kv",
+)  # fmt: skip
 # The modules that the front process starts from. What they import when imported must leave the device libraries alone.
 FRONT = ("cli.main", "cli.serve", "cli.several", "cli.front", "actors.engine", "web.app", "web.server")
 

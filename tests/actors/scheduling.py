@@ -40,6 +40,18 @@ def text(length: int, first: int = 1) -> tuple[int, ...]:
     return tuple(range(first, first + length))
 
 
+def flood(count: int, length: int = 3, max_tokens: int = 1000, tenant: str = "a", **fields: Any) -> list[Admit]:
+    """Requests of one tenant with nothing in common."""
+    return [
+        admit(f"{tenant}{number}", text(length, 1000 * number), max_tokens=max_tokens, tenant=tenant, **fields)
+        for number in range(count)
+    ]
+
+
+def newcomer(length: int = 3, id: str = "new", **fields: Any) -> Admit:
+    return admit(id, text(length, 500_000), tenant="b", **{"arrival_time": 9.0, "max_tokens": 3, **fields})
+
+
 def ready(
     *, num_blocks: int = 64, max_step_tokens: int = 256, max_running: int = 8, context_length: int = 2048
 ) -> WorkerReady:
@@ -70,6 +82,10 @@ def ready(
             pid=1,
         )
     )
+
+
+def computed(step: Step) -> dict[int, int]:
+    return {chunk.sequence: chunk.count for chunk in step.chunks}
 
 
 def done(step: Step, token: int = 5, count: int = 1, **tokens: int) -> StepDone:

@@ -7,9 +7,10 @@ import pytest
 
 from triolet.actors import scheduler_state
 from triolet.actors.blocks import BlockPool
-from triolet.actors.plan import Limits, Plan, plan_step
+from triolet.actors.plan import plan_step
 from triolet.actors.queues import Queues
 from triolet.actors.steady_plan import plan_steady
+from triolet.actors.step_plan import Limits, Plan
 from triolet.protocol.messages import Credit, Stop
 
 from .scheduling import Bench, admit, done, ready, text

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from triolet.actors import live_table, plan
+from triolet.actors import live_table, moves, plan
 from triolet.actors.blocks import BlockPool
 from triolet.actors.prefix_keys import Key, PrefixKeys
 from triolet.actors.scheduler_state import SchedulerState
@@ -87,7 +87,7 @@ def _unread_tokens_survive_a_lost_worker(right: object, rng: random.Random) -> o
 
 
 def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Random) -> object:
-    return lambda planner: None
+    return lambda moves: None
 
 
 PLANTS: dict[str, Plant] = {
@@ -98,8 +98,8 @@ PLANTS: dict[str, Plant] = {
     "prefix shared between tenants": (PrefixKeys, "root", _prefix_shared_between_tenants),
     "strict reads what default computed": (PrefixKeys, "root", _strict_reads_what_default_computed),
     "strict publishes what it generated": (Sequence, "cacheable_blocks", _strict_publishes_what_it_generated),
-    "preempted sequence not dropped": (plan, "forget_kv", _preempted_sequence_not_dropped),
-    "row freed a plan late": (plan._Planner, "park", _rows_of_parked_sequences_freed_a_plan_late),
+    "preempted sequence not dropped": (moves, "forget_kv", _preempted_sequence_not_dropped),
+    "row freed a plan late": (plan, "park", _rows_of_parked_sequences_freed_a_plan_late),
     "unread tokens survive": (live_table.LiveTable, "_forget_unread", _unread_tokens_survive_a_lost_worker),
 }
 
