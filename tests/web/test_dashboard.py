@@ -84,7 +84,8 @@ async def test_rows_grow_own_blocks_and_leave_while_others_wait_with_a_reason(ho
         assert later.totals.worker_seconds >= later.totals.model_seconds
         assert later.totals.plan_seconds > 0
         assert later.totals.text_seconds > 0
-        assert sum(later.step_time.counts) == later.totals.steps
+        # A step's time is noted when its answer comes, its tokens when the scheduler's turn comes; two are in flight.
+        assert later.totals.steps <= sum(later.step_time.counts) <= later.totals.steps + 2
         for id in ids:
             house.engine.gateway.cancel(id)
         while later.live:
@@ -103,10 +104,10 @@ class TestOfSlowReaders:
         ids = [long_request(house.engine, 300), long_request(house.engine, 400)]
         async with watching(house.url) as watcher:
             view = await watcher.view()
-            while [row.state for row in view.rows] != ["parked", "parked"]:
+            # A row is parked when its credit is planned away: its last tokens may still be on their way.
+            while [(row.state, row.generated) for row in view.rows] != [("parked", 20), ("parked", 20)]:
                 view = await watcher.view()
             assert (view.running, view.parked) == (0, 2)
-            assert [row.generated for row in view.rows] == [20, 20]
             assert view.blocks.owned == sum(row.blocks for row in view.rows) == 4
         for id in ids:
             house.engine.gateway.cancel(id)
