@@ -34,8 +34,11 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
 
 def _by_owner(choices: tuple[ChoiceTokens, ...]) -> dict[str, list[ChoiceTokens]]:
     parts: dict[str, list[ChoiceTokens]] = {}
-    for choice in choices:
-        parts.setdefault(owner(choice.id), []).append(choice)
+    for choice in choices:  # every token of the house passes here
+        name = choice.id.rpartition("-")[0]
+        if (part := parts.get(name)) is None:
+            part = parts[name] = []
+        part.append(choice)
     return parts
 
 

@@ -16,7 +16,6 @@ import trio
 from msgspec import structs
 
 from ..protocol.fronts import Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
-from ..protocol.messages import ToDetokenizer
 from ..protocol.settings import ServeSettings, model_name
 from .accounts import Accounts, Figures
 from .answers import Answers
@@ -28,6 +27,7 @@ from .fronts_lost import FrontsLost
 from .load_error import EngineLoadError
 from .reports import FrontsReport, ServerReport, WorkerFigures, add_up, own_figures
 from .restart_budget import PERIOD, RESTARTS, RestartBudget
+from .turns import waiting
 from .worker_status import Health
 
 _LOG: Final = logging.getLogger("triolet.fronts")
@@ -139,9 +139,7 @@ class Fronts:
         """What the scheduler says goes to its owners: everything that waits in one frame for each."""
         async with self._core.texts as inbox:
             async for first in inbox:
-                waiting = [first]
-                _take_waiting(inbox, waiting)
-                for name, share in divide(waiting).items():
+                for name, share in divide((first, *waiting(inbox))).items():
                     if line := self._lines.get(name):  # otherwise it died, and its requests are being cancelled
                         line.send_texts(share)
 
@@ -227,11 +225,3 @@ class Fronts:
     def _broadcast(self, message: ToFront) -> None:
         for line in self._lines.values():
             line.send(message)
-
-
-def _take_waiting(inbox: trio.MemoryReceiveChannel[ToDetokenizer], waiting: list[ToDetokenizer]) -> None:
-    try:
-        while True:
-            waiting.append(inbox.receive_nowait())
-    except (trio.WouldBlock, trio.EndOfChannel):
-        pass

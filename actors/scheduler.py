@@ -5,15 +5,13 @@ nobody but its own inbox: the executor takes at most the steps in flight, the de
 """
 
 from math import inf
-from typing import TypeVar
 
 import trio
 
 from ..protocol.messages import ToDetokenizer, ToScheduler
 from ..protocol.steps import Step
 from .scheduler_state import SchedulerState
-
-_Item = TypeVar("_Item")
+from .turns import pass_on, waiting
 
 
 async def run_scheduler(
@@ -46,28 +44,11 @@ async def run_scheduler(
             now = trio.current_time()
             if message is not None:
                 state.handle(message, now)
-            _handle_waiting(inbox, state, now)
+            for message in waiting(inbox):  # what has come meanwhile goes into the next plan
+                state.handle(message, now)
             state.expire(now)
             while step := state.plan():
-                await _send(steps, step)
+                await pass_on(steps, step)
             state.totals.plan_seconds += trio.current_time() - now
             for text in state.take_texts():
-                await _send(texts, text)
-
-
-async def _send(channel: trio.MemorySendChannel[_Item], item: _Item) -> None:
-    """Without a turn of the event loop where there is room: the inbox gives it its turns."""
-    try:
-        channel.send_nowait(item)
-    except trio.WouldBlock:
-        await channel.send(item)
-
-
-def _handle_waiting(inbox: trio.MemoryReceiveChannel[ToScheduler], state: SchedulerState, now: float) -> None:
-    """Everything that has come meanwhile goes into the next plan."""
-    while True:
-        try:
-            message = inbox.receive_nowait()
-        except (trio.WouldBlock, trio.EndOfChannel):
-            return
-        state.handle(message, now)
+                await pass_on(texts, text)
