@@ -21,7 +21,7 @@ class Accepted(Struct, frozen=True, kw_only=True):
 def accept_plain(sequence: Sequence, chunk: Chunk, row: Row) -> bool:
     """The usual row: tokens that end nothing, without scores. False: it is another, and nothing has changed."""
     tokens, generated, live = row.tokens, sequence.generated, sequence.live
-    if not chunk.sample or row.logprobs or row.prompt_logprobs or sequence.prompt_logprobs:
+    if not chunk.sample or not tokens or row.logprobs or row.prompt_logprobs or sequence.prompt_logprobs:
         return False
     if sequence.prompt_tokens + len(generated) + len(tokens) >= sequence.max_total:
         return False
@@ -30,6 +30,7 @@ def accept_plain(sequence: Sequence, chunk: Chunk, row: Row) -> bool:
     sequence.losses = 0
     sequence.unread -= 1
     live.unread -= 1
+    live.spent += len(tokens) - 1  # one was counted when the row was planned
     generated += tokens
     return True
 
@@ -59,10 +60,12 @@ def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
         if sequence.read >= sequence.max_total:
             reason = "length"
             break
+    generated = len(sequence.generated) - before
+    live.spent += generated - 1
     return Accepted(
         tokens=row.tokens[:sent],
         logprobs=row.logprobs[:sent],
-        generated=len(sequence.generated) - before,
+        generated=generated,
         reason=reason,
         stop_reason=stop_reason,
     )

@@ -2,7 +2,8 @@
 
 Why somebody waits is said as of the last plan, in the words and numbers of an explanation of the same request.
 
-Costs what MAX_ROWS and MAX_CELLS allow, not what is live: measured with 64 running sequences of 21 blocks each, 0.8 ms.
+Costs what MAX_ROWS and MAX_CELLS allow: measured with 64 running sequences of 21 blocks each, 0.8 ms. What waits is
+put in order and counted by reason: another 1 ms for 1,000 sequences of 20 tenants.
 Names of requests are cut and tenants numbered here: what a view holds may be shown to whoever may see the metrics.
 """
 

@@ -35,12 +35,16 @@ _TURN: Final[frozenset[Obstacle]] = frozenset({"order", "share", "step", "rows",
 
 
 class Waits(NamedTuple):
-    """What the last plan said of those that it left out. `limits` is None while no worker is ready."""
+    """What the last plan said of those that it left out. `limits` is None while no worker is ready.
+
+    Sequences with numbers above `newest` came after it.
+    """
 
     blocked: dict[int, Blocked]
     shortage: Shortage | None
     limits: Limits | None
     policy: Policy
+    newest: int
 
 
 def standing(live: LiveRequest, queues: Queues, pool: BlockPool, waits: Waits, rate: StartRate, now: float) -> Standing:
@@ -84,9 +88,8 @@ def obstacle(sequence: Sequence, queues: Queues, waits: Waits) -> Obstacle:
         return shortage.kind
     if reason:
         return reason
-    position = waits.policy.position
-    if first.place == "waiting" and position(queues, sequence) < position(queues, first):
-        return "step"  # it came after that plan
+    if sequence.id > waits.newest:
+        return "step"
     overtaken = queues.tenants.of(first) is not queues.tenants.of(sequence) and sequence.order < first.order
     return "share" if overtaken and queues.tenants.several else "order"
 
@@ -122,6 +125,8 @@ def _share(sequence: Sequence, first: Sequence | None, short: BlockedOn, queues:
     mine = tenants.of(sequence)
     others = [tenants.of(first)] if first else [tenant for tenant in tenants.active.values() if tenant is not mine]
     ahead = max(mine.served - min(other.served for other in others), 0)
+    if first is None and not ahead:
+        return short  # parked for its own reader, and not served more than others
     share = Share(ahead=ahead, rows=mine.rows, keys=len(tenants.active))
     return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 

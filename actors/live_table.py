@@ -32,7 +32,7 @@ class LiveTable:
         self.dropped: list[int] = []  # the worker shall forget these with the next step
         self._keys = keys
         self._policy = policy
-        self._next_sequence = 1
+        self.newest = 0  # the last sequence's number
 
     def add(self, admit: Admit, credit: int) -> LiveRequest:
         """A new request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
@@ -46,8 +46,8 @@ class LiveTable:
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
             prompt = Prompt(tokens, root, self._keys)
             for index in range(number * generate.n, (number + 1) * generate.n):
-                sequence = Sequence(self._next_sequence, live, index, prompt, len(tokens) + max_tokens)
-                self._next_sequence += 1
+                self.newest += 1
+                sequence = Sequence(self.newest, live, index, prompt, len(tokens) + max_tokens)
                 sequence.order = self._policy.order(sequence)
                 live.choices[index] = self.sequences[sequence.id] = sequence
                 self.queues.add(sequence)

@@ -37,6 +37,7 @@ class Policy(NamedTuple):
     goes_first: Callable[[Queues, Sequence], bool]  # whether a waiting one joins before the running ones are served
     makes_room: Callable[[Queues, Sequence, Short], list[GivesWay]]  # for one that goes first; empty: nobody does
     position: Callable[[Queues, Sequence], int]  # of a waiting one in the turns as they now look; 1 is next
+    lined_up: Callable[[Queues], list[Sequence]]  # all the waiting, by that position
 
 
 def by_priority_and_arrival(sequence: Sequence) -> OrderKey:
@@ -82,6 +83,10 @@ def place_in_order(queues: Queues, waiting: Sequence) -> int:
     return bisect_left(queues.waiting, waiting.order, key=attrgetter("order")) + 1
 
 
+def all_waiting(queues: Queues) -> list[Sequence]:
+    return queues.waiting
+
+
 FIRST_COME: Final = Policy(
     order=by_priority_and_arrival,
     choose_victim=parked_then_latest,
@@ -90,4 +95,5 @@ FIRST_COME: Final = Policy(
     goes_first=before_lower_priority,
     makes_room=the_last,
     position=place_in_order,
+    lined_up=all_waiting,
 )

@@ -17,6 +17,7 @@ class _Asked:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.waiting = 0  # who wait for it
         self.answered = trio.Event()
         self.body: bytes | None = None
 
@@ -37,10 +38,14 @@ class Questions:
         if asked is None:
             asked = self._asked[key] = _Asked(next(self._numbers))
             self._send(Ask(number=asked.number, question=question, id=id, tenant=tenant))
-        with trio.move_on_after(ASK_SECONDS):
-            await asked.answered.wait()
-        if self._asked.get(key) is asked:
-            del self._asked[key]
+        asked.waiting += 1
+        try:
+            with trio.move_on_after(ASK_SECONDS):
+                await asked.answered.wait()
+        finally:
+            asked.waiting -= 1
+            if not asked.waiting and self._asked.get(key) is asked:
+                del self._asked[key]
         if asked.body is None:
             text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
             raise ApiError("engine_unavailable", text, retry_after=2)

@@ -70,6 +70,7 @@ class SchedulerState:
         self._next_step = 1
         self._blocked: dict[int, Blocked] = {}  # of the last plan
         self._shortage: Shortage | None = None  # likewise
+        self._newest = 0  # the last sequence that it knew of
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
@@ -86,7 +87,7 @@ class SchedulerState:
     @property
     def waits(self) -> Waits:
         """Why the last plan left out whom."""
-        return Waits(self._blocked, self._shortage, self._limits, self._policy)
+        return Waits(self._blocked, self._shortage, self._limits, self._policy, self._newest)
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -136,7 +137,7 @@ class SchedulerState:
         plan = plan_steady(table.queues, table.pool, self._limits.max_step_tokens) or plan_step(
             table.queues, table.pool, self._limits, self._policy
         )
-        self._blocked, self._shortage = plan.blocked, plan.shortage
+        self._blocked, self._shortage, self._newest = plan.blocked, plan.shortage, table.newest
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -182,10 +183,7 @@ class SchedulerState:
 
     def queue(self) -> list[Sequence]:
         """The waiting sequences as their turns now stand."""
-        queues, position = self.table.queues, self._policy.position
-        if not queues.tenants.several:
-            return queues.waiting
-        return sorted(queues.waiting, key=lambda sequence: position(queues, sequence))
+        return self._policy.lined_up(self.table.queues)
 
     def statistics(self) -> SchedulerStatistics:
         queues, pool, waits = self.table.queues, self.table.pool, self.waits

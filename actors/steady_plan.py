@@ -28,7 +28,7 @@ def plan_steady(queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan |
         # The choices of a request share its credit.
         if not sequence.known or live.granted - live.spent < len(live.choices):
             return None
-        if end - start > 1 and not sequence.reads_prefix_cache:
+        if not sequence.reads_prefix_cache and (end - start > 1 or end < total):
             return None  # its prompt may have to be scored
         tokens += end - start
         if end > len(sequence.blocks) * BLOCK_SIZE:

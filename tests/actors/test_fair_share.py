@@ -1,11 +1,15 @@
 """Tenants beside each other: whose turn it is, who gives up a row for whom, and what is said to those who ask."""
 
+import random
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
+from triolet.actors.fair_share import FAIR_SHARE
 from triolet.actors.tenants import OUTPUT_WEIGHT, Tenants
 from triolet.protocol.explanation import Holders, Share
-from triolet.protocol.messages import Cancel
+from triolet.protocol.messages import Cancel, Credit
 
 from .scheduling import Bench, admit, computed, flood, newcomer, ready, text
 
@@ -228,3 +232,33 @@ def of(bench: Bench, id: str) -> Any:  # Any: a Standing, with its obstacle
     found = bench.state.standing(id, bench.now)
     assert found is not None
     return found
+
+
+def test_a_parked_one_that_gave_its_row_up_for_its_own_reader_waits_for_a_row() -> None:
+    bench = Bench(worker=ready(max_running=2), outbox_tokens=4)
+    for request in (admit("a1", text(3), tenant="a"), admit("b1", text(3, 500), tenant="b", max_tokens=1000)):
+        bench.send(request)
+    bench.send(Credit(id="b1", tokens=10**6))
+    for _ in range(6):
+        bench.step()
+    bench.send(admit("b2", text(3, 900), tenant="b", max_tokens=1000), Credit(id="b2", tokens=10**6))
+    bench.step()
+    bench.send(Credit(id="a1", tokens=50))
+    bench.step()
+    assert of(bench, "a1").state == "parked"
+    assert of(bench, "a1").blocked_on.kind == "rows"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_queue_is_lined_up_by_position(seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(worker=ready(max_running=2))
+    for number in range(60):
+        tenant, priority = rng.choice("abcd"), rng.choice((0, 0, 0, -1, 2))
+        bench.send(admit(f"r{number}", text(3, 1000 * number), tenant=tenant, priority=priority, arrival_time=number))
+        if rng.random() < 0.4:
+            bench.step()
+    position, queues = FAIR_SHARE.position, bench.state.table.queues
+    lined_up = bench.state.queue()
+    assert len(lined_up) > 20
+    assert [position(queues, sequence) for sequence in lined_up] == list(range(1, len(lined_up) + 1))

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from triolet.actors.questions import Questions
+from triolet.actors.questions import ASK_SECONDS, Questions
 from triolet.protocol.errors import ApiError
 from triolet.protocol.fronts import Answer, Ask
 
@@ -55,3 +55,24 @@ async def test_no_answer_in_time_is_an_error_and_a_late_one_nothing(autojump_clo
     questions.take(Answer(number=sent[0].number, body=b"late"))
     with pytest.raises(ApiError):
         await questions.ask("view")
+
+
+async def test_who_joined_a_question_gets_its_answer_though_the_first_has_given_up(autojump_clock: MockClock) -> None:
+    sent: list[Ask] = []
+    questions = Questions(sent.append)
+    heard: list[bytes] = []
+
+    async def join() -> None:
+        await trio.sleep(ASK_SECONDS - 0.1)
+        heard.append(await questions.ask("view"))
+
+    async def answer() -> None:
+        await trio.sleep(ASK_SECONDS + 0.1)
+        questions.take(Answer(number=sent[0].number, body=b"seen"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(join)
+        nursery.start_soon(answer)
+        with pytest.raises(ApiError):
+            await questions.ask("view")
+    assert (heard, len(sent)) == ([b"seen"], 1)

@@ -12,6 +12,7 @@ from triolet.actors.queues import Queues
 from triolet.actors.steady_plan import plan_steady
 from triolet.actors.step_plan import Limits, Plan
 from triolet.protocol.messages import Credit, Stop
+from triolet.protocol.sampling import Sampling
 
 from .scheduling import Bench, admit, done, ready, text
 
@@ -103,3 +104,14 @@ def test_it_plans_the_same_where_rows_bring_several_tokens(monkeypatch: pytest.M
 def test_a_plan_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     with pytest.raises(AssertionError):
         run(monkeypatch, 0, fault)
+
+
+def test_a_scored_prompt_whose_last_chunk_is_one_token_is_left_to_plan_step() -> None:
+    bench = Bench(worker=ready(max_step_tokens=8))
+    bench.send(admit("r", text(10), max_tokens=0, sampling=Sampling(prompt_logprobs=1), echo=True))
+    chunks = []
+    for _ in range(2):
+        step = bench.plan()
+        chunks += [(chunk.start, chunk.count, chunk.prompt_logprobs) for chunk in step.chunks]
+        bench.send(done(step))
+    assert chunks == [(0, 8, True), (8, 1, True)]
