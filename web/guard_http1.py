@@ -1,8 +1,9 @@
 """HTTP/1.1 as hypercorn speaks it, less what lets one request be read in two ways or end the process.
 
 Refused and closed: Content-Length together with Transfer-Encoding (request smuggling), a target that is not a path (a
-proxy request could pass for a local one), an expectation that nobody will meet. `Upgrade: h2c` is ignored, as RFC 9113
-allows; HTTP/2 with prior knowledge still works. Every refusal has the JSON error body of the API.
+proxy request could pass for a local one), an expectation that nobody will meet, a head above the limit though it came
+whole. `Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior knowledge still works. Every refusal has the
+JSON error body of the API.
 
 The head of a response leaves with the first piece of its body, and the last piece with the body's end: a short answer
 is one write, where hypercorn makes three or four, each with a turn of the event loop.
@@ -25,7 +26,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import ASGISendEvent, H11SendableEvent
 
 from .guard_open_socket import SOCKETS, Sockets, handshake_answer
-from .guard_refusal import ConnectionRefused, error_answer
+from .guard_refusal import MESSAGES, ConnectionRefused, error_answer
 from .guard_websocket import GuardedWebSocketStream
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
@@ -86,6 +87,8 @@ class GuardedHTTP1(H11Protocol):
         assert isinstance(connection, h11.Connection)  # a WebSocket has no second request
         if event.method == b"PRI" and event.target == b"*" and event.http_version == b"2.0":
             raise H2ProtocolAssumedError(HTTP2_PREFACE + connection.trailing_data[0])
+        if _size(event) > self.config.h11_max_incomplete_size:  # h11 limits only what is not all there
+            await self._refuse(MESSAGES[431], 431)
         names = {name for name, _ in event.headers}  # h11 has made them lower case
         if b"content-length" in names and b"transfer-encoding" in names:
             await self._refuse("Send either Content-Length or Transfer-Encoding, not both.")
@@ -154,6 +157,12 @@ class GuardedHTTP1(H11Protocol):
         await self._send_error_response(status, reason)
         await self.send(Closed())
         raise ConnectionRefused(reason)
+
+
+def _size(request: h11.Request) -> int:
+    """Bytes of its head, less the spaces that h11 leaves out."""
+    line = len(b"%b %b HTTP/1.1\r\n" % (request.method, request.target))
+    return line + sum(len(name) + len(value) + len(b":\r\n") for name, value in request.headers) + len(b"\r\n")
 
 
 def _asks_for_websocket(request: h11.Request) -> bool:

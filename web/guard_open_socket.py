@@ -32,10 +32,14 @@ class Sockets(NamedTuple):
     open: Callable[[Conversation], None]
 
 
+def is_decoded(name: bytes) -> bool:
+    """Whether hypercorn decodes this header of a handshake, as ASCII."""
+    return name == b"connection" or name.startswith(b"sec-websocket-")
+
+
 def handshake_answer(version: bytes, headers: Headers) -> list[tuple[bytes, bytes]] | None:
     """The headers of the 101; None for a handshake that is not valid."""
-    named = [(name, value) for name, value in headers if name.startswith(b"sec-websocket-")]
-    if not all(value.isascii() for _, value in named):
+    if not all(value.isascii() for name, value in headers if is_decoded(name)):
         return None
     wanted = [(name, value) for name, value in headers if name != b"sec-websocket-extensions"]
     handshake = Handshake(wanted, version.decode())
@@ -88,7 +92,13 @@ class OpenSocket:
             if written == "part":
                 self._nursery.start_soon(self._sending.finish)
             elif written == "nothing":  # a client that does not read: this send finds out for how long
-                self._nursery.start_soon(self._sending.send, PING)
+                self._nursery.start_soon(self._send_ping)
+
+    async def _send_ping(self) -> None:
+        if self._open:  # still: a closing frame may have come before this task
+            await self._sending.send(PING)
+        else:
+            await trio.lowlevel.checkpoint()
 
     def _write(self, text: bytes) -> Written:
         return self._sending.write_now(text_frame(text)) if self._open else "nothing"
@@ -123,9 +133,9 @@ class OpenSocket:
             elif isinstance(event, CloseConnection):  # the client's, or what its malformed frame is answered with
                 self.leave()
                 await self._say_close(event)
-            if not self._open:
-                return
             await trio.lowlevel.checkpoint()  # a packet may hold thousands of messages
+            if not self._open:  # asked last: the conversation may have ended meanwhile, and hears nothing after that
+                return
         self._partial = parser if _has_begun(parser) else None
 
     def _whole(self, event: TextMessage | BytesMessage) -> str | bytes | None:

@@ -42,6 +42,8 @@ class Receiving:
         """As `receive_some`, which asks the kernel before it waits: between requests that is asked in vain."""
         while (file := self._sending.fileno()) >= 0:
             await trio.lowlevel.wait_readable(file)
+            if self._sending.fileno() != file:  # closed in this very tick: the number may be another client's by now
+                return b""
             try:
                 return os.read(file, RECEIVE_BYTES)
             except BlockingIOError:  # somebody was mistaken

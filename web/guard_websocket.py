@@ -25,6 +25,7 @@ from wsproto.events import CloseConnection, Message, Ping
 from wsproto.frame_protocol import CloseReason
 
 from .direct import FRAME_WRITER, KEEP_PINGING, WRITER, DirectWriter, Written, text_frame
+from .guard_open_socket import is_decoded
 from .guard_refusal import error_answer
 
 PING: Final = b"\x89\x00"  # without a payload, as hypercorn's
@@ -45,7 +46,7 @@ class GuardedWebSocketStream(WSStream):
 
     async def _open(self, request: Request) -> None:
         for name, value in request.headers:
-            if name.startswith(b"sec-websocket-") and not value.isascii():
+            if is_decoded(name) and not value.isascii():
                 await self._refuse(f"The header {name.decode('ascii')} must be ASCII.")
                 return
         headers = [header for header in request.headers if header[0] != b"sec-websocket-extensions"]

@@ -8,6 +8,8 @@ that: two readings of one request are how requests are smuggled.
 import re
 from typing import Final, NamedTuple, overload
 
+HEADER_BYTES: Final = 16 * 1024  # of a head, whoever reads it
+
 _HEAD: Final = re.compile(
     rb"POST (/[A-Za-z0-9/_]+) HTTP/1\.1\r\n"
     rb"((?:[A-Za-z0-9_-]+: ?[!-~](?:[ -~]*[!-~])?\r\n)+)\r\n"
@@ -49,7 +51,7 @@ class PlainHead(NamedTuple):
 def read_head(data: bytes) -> PlainHead | None:
     """The head that `data` begins with; None where it is not plain, or not all there."""
     found = _HEAD.match(data)
-    if found is None:
+    if found is None or found.end() > HEADER_BYTES:
         return None
     fields = _FIELD.findall(found[2].decode("ascii"))
     values = {name.lower(): value for name, value in fields}

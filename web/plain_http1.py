@@ -37,7 +37,7 @@ class PlainExchange:
         self.endpoint: str | None = head.path
         self.write_chunk: WriteChunk | None = write_chunk
         self.missing = head.content_length - len(body)  # bytes of the body
-        self._pieces = [body]
+        self._body = bytearray(body)  # in one: pieces of two bytes would cost twenty times their size
         self._body_timeout = body_timeout
         self._arrived: trio.Event | None = None  # the rest of the body; None: nobody waits for it
 
@@ -45,7 +45,7 @@ class PlainExchange:
         """More from the connection; returns what does not belong to this request."""
         piece = data[: self.missing]
         if piece:
-            self._pieces.append(piece)
+            self._body += piece
             self.missing -= len(piece)
             if not self.missing and self._arrived is not None:
                 self._arrived.set()
@@ -58,7 +58,7 @@ class PlainExchange:
                 await self._arrived.wait()
             if self.missing:
                 raise ApiError("request_timeout", "The body did not arrive in time.")
-        return b"".join(self._pieces)
+        return bytes(self._body)
 
 
 class PlainHTTP1:
@@ -113,22 +113,30 @@ class PlainHTTP1:
 
     async def _run(self, exchange: PlainExchange, handler: Handler) -> None:
         try:
-            await self._send(await self._routes.answer(exchange, handler), exchange)
+            content = await self._routes.answer(exchange, handler)
+            last = exchange.missing > 0 or self._draining
+            await self._send(content, exchange, last)
         finally:
             self._routes.end(exchange)
         self._exchange = None
         if self._answered is not None:
             self._answered.set()
-        if exchange.missing or self._ordinary.context.terminated.is_set():
+        if last or self._draining:  # a stream may have begun before the draining
             await self._close()
         else:
             self._update(True)
 
-    async def _send(self, content: Content, exchange: PlainExchange) -> None:
-        head = b"HTTP/1.1 %d \r\n%b%b" % (
+    @property
+    def _draining(self) -> bool:
+        return self._ordinary.context.terminated.is_set()
+
+    async def _send(self, content: Content, exchange: PlainExchange, last: bool) -> None:
+        """`last`: the connection will be closed, and says so."""
+        head = b"HTTP/1.1 %d \r\n%b%b%b" % (
             content.status,
             b"".join([b"%b: %b\r\n" % field for field in fields_of(content, exchange)]),
             date_line(int(time())),
+            b"Connection: close\r\n" if last else b"",
         )
         body = content.body
         if isinstance(body, bytes) and not isinstance(body, LastPiece):

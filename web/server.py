@@ -27,11 +27,11 @@ from .guard_connection import Connection
 from .hangups import Hangups
 from .listening import BACKLOG, url_of
 from .pings import Pings
+from .plain_head import HEADER_BYTES
 from .tls_context import Certificates
 
 log = logging.getLogger("triolet.http")
 
-HEADER_BYTES = 16 * 1024
 WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
 LAST_WORDS_SECONDS = 1.0  # a write, the closing of a WebSocket

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from triolet.web.plain_head import read_head
+from triolet.web.plain_head import HEADER_BYTES, read_head
 
 LINES = [
     b"POST /v1/completions HTTP/1.1",
@@ -119,6 +119,7 @@ ODD = {
     "a space before the colon": HEAD.replace(b"Host:", b"Host :"),
     "a name that is not ASCII": HEAD.replace(b"Host", b"H\xc3\xb6st"),
     "a value that is not ASCII": HEAD.replace(b"Bearer a b", b"Bearer \xc3\xb6"),
+    "a head above the limit": HEAD.replace(b"Bearer a b", b"a" * (HEADER_BYTES - len(HEAD) + len(b"Bearer a b") + 1)),
     "an empty value": HEAD.replace(b"Bearer a b", b""),
 }
 

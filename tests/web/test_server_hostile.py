@@ -106,6 +106,10 @@ async def h1_header_too_large(stream):
     await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000)
 
 
+async def h1_whole_header_too_large(stream):
+    await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000 + b"\r\n\r\n")
+
+
 async def h1_other_expectation(stream):
     await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 200-ok\r\n\r\n")
 
@@ -142,6 +146,7 @@ ATTACKS = [
     h1_both_lengths,
     h1_proxy_target,
     h1_header_too_large,
+    h1_whole_header_too_large,
     h1_other_expectation,
     h1_bad_chunk,
     h2_ping_flood,

@@ -16,6 +16,7 @@ from triolet.protocol.messages import Cancel
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 from triolet.web import connection
 from triolet.web.connection import GenerationConnection
+from triolet.web.plain_head import HEADER_BYTES
 
 SOON = 20.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -27,6 +28,7 @@ CHANGING = re.compile(
     rb'(?<=cmpl-)[0-9a-f-]+|(?<="created":)\d+|(?<=date: )[^\r]+|"timeline":{[^}]*}|(?<="id":")[0-9a-f-]+'
 )
 
+CLOSE = b"\r\nConnection: close"
 BY_ASGI = "TE: trailers\r\n"
 BY_QUART = "Content-Type: application/json; charset=utf-8\r\n"
 
@@ -274,7 +276,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(impatient, web) -> No
             await stream.send_all(post(CHAT, fields)[:-1])
             said.append([CHANGING.sub(b"", part) for part in (await answers(stream))[0]])
             assert await at_end(stream)
-    assert said[0] == said[1]
+    assert CLOSE in said[0][0]
+    assert [part.replace(CLOSE, b"") for part in said[0]] == said[1]
     assert said[0][0].startswith(b"HTTP/1.1 408")
 
 
@@ -294,8 +297,22 @@ async def test_a_refusal_does_not_wait_for_the_body(web) -> None:
             await stream.send_all(head(bytes(1000), fields + "Authorization: Bearer wrong\r\n"))
             said.append([CHANGING.sub(b"", part) for part in (await answers(stream))[0]])
             assert await at_end(stream)
-    assert said[0] == said[1]
+    assert CLOSE in said[0][0]
+    assert [part.replace(CLOSE, b"") for part in said[0]] == said[1]
     assert said[0][0].startswith(b"HTTP/1.1 401")
+
+
+async def test_a_head_above_the_limit_is_refused_whether_it_is_all_there_or_not(web) -> None:
+    large = f"X-Large: {'x' * HEADER_BYTES}\r\n"
+    said: list[Any] = []
+    for data in (post(CHAT, large), post(CHAT, large + BY_ASGI), post(CHAT, large).partition(b"\r\n\r\n")[0]):
+        async with connected(web) as stream:
+            await stream.send_all(data)
+            said.append([CHANGING.sub(b"", part) for part in (await answers(stream))[0]])
+            assert await at_end(stream)
+    assert said[0] == said[1] == said[2]
+    assert said[0][0].startswith(b"HTTP/1.1 431")
+    assert web.engine.requests == []
 
 
 async def test_leaving_in_the_middle_of_a_body_starts_nothing(web, caplog) -> None:
@@ -350,6 +367,19 @@ async def test_a_draining_server_ends_what_is_under_way_and_closes(web, scripts)
         async for data in stream:
             received += data
     assert received.endswith(END)
+
+
+async def test_an_answer_of_a_draining_server_says_that_it_closes(web, scripts) -> None:
+    web.engine.script = scripts.flow
+    async with connected(web) as stream, connected(web) as idle:
+        await stream.send_all(post(CHAT))
+        await web.engine.wait_for_requests(1)
+        web.stop.set()
+        assert await at_end(idle)
+        web.engine.gateway.complete(web.engine.requests[0].id, "stop")
+        [(said, _)] = await answers(stream)
+        assert await at_end(stream)
+    assert CLOSE in said
 
 
 async def test_a_handler_that_breaks_is_an_error_of_one_request(web, monkeypatch: pytest.MonkeyPatch) -> None:

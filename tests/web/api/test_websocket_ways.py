@@ -100,9 +100,10 @@ def opened_past_quart(monkeypatch: pytest.MonkeyPatch) -> list[OpenSocket]:
         (UPGRADE.replace("13", "12"), b""),
         (UPGRADE.replace(KEY, "Sec-WebSocket-Version: 13\r\n"), b""),
         (UPGRADE + "Sec-WebSocket-Protocol: ch\xe4t\r\n", b""),
+        (UPGRADE.replace("Upgrade", "Upgrade, \xff", 1), b""),
         (UPGRADE, client_bytes(create("early"))),
     ],
-    ids=["plain", "extensions", "foreign", "rebound", "version", "no key", "not ascii", "too early"],
+    ids=["plain", "extensions", "foreign", "rebound", "version", "no key", "not ascii", "token not ascii", "too early"],
 )
 async def test_handshakes_get_the_same_answer(web, headers: str, more: bytes) -> None:
     heads: list[bytes] = []
