@@ -83,8 +83,12 @@ class OpenChoice(Message, frozen=True, kw_only=True):
     cached_tokens: int = 0
 
 
-class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True):
-    """New tokens of one choice. `reason` set: these are its last (a stop token itself is not among them)."""
+class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """New tokens of one choice. `reason` set: these are its last (a stop token itself is not among them).
+
+    Like `Chunk` and `Row` it is made for every token, and holds nothing that could hold it: the garbage collector need
+    not know of it (making one takes 40 ns instead of 60).
+    """
 
     id: str
     index: int

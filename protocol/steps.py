@@ -26,7 +26,7 @@ class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
     strict: bool = False  # batch-invariant launches for every step that holds it
 
 
-class Chunk(Struct, frozen=True, kw_only=True, array_like=True):
+class Chunk(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Run tokens [start, start + count) of a sequence; `sample` when the last of them is the sequence's last token.
 
     With steps in flight the token at `start` may be one the front has not read yet: the worker knows it.
@@ -57,7 +57,7 @@ class Step(Message, frozen=True, kw_only=True):
     dropped: tuple[int, ...] = ()
 
 
-class Row(Struct, frozen=True, kw_only=True, array_like=True):
+class Row(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """What one chunk gave: no token while the prompt is unfinished, one when sampled, several with speculation."""
 
     sequence: int
