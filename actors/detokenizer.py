@@ -4,10 +4,11 @@ It owns the text of every live choice, finds stop strings and tells the schedule
 all complete. After a stop string the scheduler may still send tokens of steps in flight; they are dropped here.
 
 Nearly all that comes are tokens that end nothing, of a request with one choice whose text cannot be cut. They take the
-short way, `_plain`: two look-ups and no object between an id and its stream.
+short way: what is found for the requests of one step is kept for the next, and between an id and its stream is no
+object and no look-up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from time import perf_counter
 from typing import assert_never
 
@@ -15,9 +16,18 @@ import trio
 
 from ..protocol.errors import REGISTRY, ApiError, ErrorCode
 from ..protocol.events import ChoiceFinished, FinishReason, Token
-from ..protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepText, Stop, ToDetokenizer, ToScheduler
+from ..protocol.messages import (
+    ChoiceTokens,
+    DropRequest,
+    OpenChoice,
+    StepText,
+    StepTokens,
+    Stop,
+    ToDetokenizer,
+    ToScheduler,
+)
 from .choice_text import ChoiceText, Delta
-from .gateway import Gateway
+from .gateway import DeliverText, Gateway
 from .stream_record import StreamRecord
 from .text_tokenizer import TextTokenizer
 from .turns import waiting
@@ -32,6 +42,9 @@ class _Request:
         self.echo_due: set[int] = set()  # choices whose prompt text waits for its log probabilities
 
 
+_Plain = tuple[ChoiceText, StreamRecord]
+
+
 class Detokenizer:
     """The state and its transitions; synchronous throughout."""
 
@@ -42,15 +55,21 @@ class Detokenizer:
         self._gateway = gateway
         self._scheduler = scheduler
         self._requests: dict[str, _Request] = {}
-        self._plain: dict[str, tuple[ChoiceText, StreamRecord]] = {}  # of those requests that the module speaks of
+        self._plain: dict[str, _Plain] = {}  # of those requests that the module speaks of
+        self._ids: tuple[str, ...] = ()  # of the last step; none when something else must be looked up
+        self._found: list[_Plain | None] = []  # for each of them
 
-    def handle(self, messages: Iterable[ToDetokenizer]) -> None:
+    def handle(self, messages: Sequence[ToDetokenizer]) -> None:
         """Whatever has come: a stream gets all of it in one write."""
         began = perf_counter()
+        deliver = self._gateway.deliver_last if len(messages) == 1 else self._gateway.deliver_text
         for message in messages:
             match message:
+                case StepTokens():
+                    self._add_rows(message, deliver)
                 case StepText(choices=choices):
-                    self._add_step(choices)
+                    for tokens in choices:
+                        self._add(tokens)
                 case OpenChoice():
                     self._open(message)
                 case DropRequest(id=id, reason=reason):
@@ -60,16 +79,16 @@ class Detokenizer:
         self._gateway.flush()
         self._gateway.accounts.text_seconds += perf_counter() - began
 
-    def _add_step(self, choices: tuple[ChoiceTokens, ...]) -> None:
-        now, plain, deliver_text = trio.current_time(), self._plain, self._gateway.deliver_text
-        for tokens in choices:
-            ids = tokens.tokens
-            found = plain.get(tokens.id)
-            if found is None or not ids or tokens.reason is not None or tokens.logprobs or tokens.prompt_logprobs:
-                self._add(tokens)
+    def _add_rows(self, step: StepTokens, deliver: DeliverText) -> None:
+        now, ids = trio.current_time(), step.ids
+        if ids is not self._ids:
+            self._ids, self._found = ids, [self._plain.get(id) for id in ids]
+        for place, (found, tokens) in enumerate(zip(self._found, step.rows, strict=True)):
+            if found is None:
+                self._add(ChoiceTokens(id=ids[place], index=0, tokens=tokens))
             else:
                 choice, stream = found
-                deliver_text(stream, tokens.index, choice.feed_plain(ids), len(ids), now)
+                deliver(stream, choice.feed_plain(tokens), len(tokens), now)
 
     def _open(self, message: OpenChoice) -> None:
         request, id, index = message.request, message.request.id, message.index
@@ -87,9 +106,14 @@ class Detokenizer:
             self._deliver(id, index, choice.echo())
         if choice.plain and state.unfinished == 1 and (stream := self._gateway.stream(id)) is not None:
             self._plain[id] = choice, stream
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._ids, self._found = (), []
 
     def _forget(self, id: str) -> _Request | None:
-        self._plain.pop(id, None)
+        if self._plain.pop(id, None) is not None:
+            self._look_again()
         return self._requests.pop(id, None)
 
     def _add(self, tokens: ChoiceTokens) -> None:

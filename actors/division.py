@@ -4,11 +4,12 @@ A request's id begins with the name of the process that took it (`name-number`),
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from msgspec import structs
 
 from ..protocol.fronts import ChoiceOpened, ForFront
-from ..protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepText, ToDetokenizer
+from ..protocol.messages import DropRequest, OpenChoice, StepText, StepTokens, ToDetokenizer
 from ..protocol.settings import LimitSettings
 
 
@@ -21,10 +22,15 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
     """Every message to the front it belongs to, each front's in the order in which they were said."""
     shares: dict[str, list[ForFront]] = {}
     for text in texts:
-        if isinstance(text, StepText):
-            for name, choices in _by_owner(text.choices).items():
-                whole = len(choices) == len(text.choices)
-                shares.setdefault(name, []).append(text if whole else StepText(choices=tuple(choices)))
+        if isinstance(text, StepTokens):  # nearly every token of the house passes here
+            for name, (ids, places) in _owners(text.ids).items():
+                rows = text.rows
+                share = text if ids is text.ids else StepTokens(ids=ids, rows=tuple([rows[place] for place in places]))
+                shares.setdefault(name, []).append(share)
+        elif isinstance(text, StepText):
+            for name, (_, places) in _owners(tuple([choice.id for choice in text.choices])).items():
+                choices = tuple([text.choices[place] for place in places])
+                shares.setdefault(name, []).append(StepText(choices=choices))
         elif isinstance(text, DropRequest):
             shares.setdefault(owner(text.id), []).append(text)
         else:
@@ -32,14 +38,15 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
     return shares
 
 
-def _by_owner(choices: tuple[ChoiceTokens, ...]) -> dict[str, list[ChoiceTokens]]:
-    parts: dict[str, list[ChoiceTokens]] = {}
-    for choice in choices:  # every token of the house passes here
-        name = choice.id.rpartition("-")[0]
-        if (part := parts.get(name)) is None:
-            part = parts[name] = []
-        part.append(choice)
-    return parts
+@lru_cache(maxsize=2)
+def _owners(ids: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], list[int]]]:
+    """Of each owner the ids, and their places. Kept, since the same requests go on together for many steps."""
+    places: dict[str, list[int]] = {}
+    for place, id in enumerate(ids):
+        places.setdefault(owner(id), []).append(place)
+    if len(places) == 1:
+        return {name: (ids, own) for name, own in places.items()}
+    return {name: (tuple([ids[place] for place in own]), own) for name, own in places.items()}
 
 
 def _opened(choice: OpenChoice) -> ChoiceOpened:

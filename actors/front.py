@@ -6,7 +6,7 @@ told, and the process leaves.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, assert_never
@@ -29,11 +29,12 @@ from ..protocol.fronts import (
     Mail,
     OpenFront,
     ReloadCertificate,
+    StepAgain,
     Texts,
     ToFront,
     WorkerNews,
 )
-from ..protocol.messages import Admit, Cancel, OpenChoice, ToDetokenizer, ToScheduler
+from ..protocol.messages import Admit, Cancel, OpenChoice, StepTokens, ToDetokenizer, ToScheduler
 from ..protocol.steps import Ping, Pong, Ready
 from .engine import Engine
 from .front_actors import FrontActors
@@ -84,14 +85,15 @@ class FrontLink:
         self._on_reload = on_reload
         self._shift = opening.clock - (trio.current_time() - time.perf_counter())
         self._admitted: dict[str, Admit] = {}  # what `ChoiceOpened` leaves out, while the request lives
+        self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._ready = trio.Event()
         self.questions = Questions(self._post.send_nowait)
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
-        self._handle: Callable[[Iterable[ToDetokenizer]], None] | None = None
+        self._handle: Callable[[Sequence[ToDetokenizer]], None] | None = None
 
     def serve(
-        self, handle: Callable[[Iterable[ToDetokenizer]], None], report: Callable[[], FrontReport], explain: Explain
+        self, handle: Callable[[Sequence[ToDetokenizer]], None], report: Callable[[], FrontReport], explain: Explain
     ) -> None:
         """Who takes the texts, who knows this process's figures, and its requests. Before the first request."""
         self._handle, self._report, self._explain = handle, report, explain
@@ -176,6 +178,10 @@ class FrontLink:
         self._post.send_nowait(Answer(number=question.number, body=msgspec.msgpack.encode(found)))
 
     def _inbound(self, text: ForFront) -> ToDetokenizer | None:
+        if isinstance(text, StepAgain):
+            return StepTokens(ids=self._ids, rows=text.rows)
+        if isinstance(text, StepTokens):
+            self._ids = text.ids
         if not isinstance(text, ChoiceOpened):
             return text
         admit = self._admitted.get(text.id)

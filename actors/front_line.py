@@ -6,15 +6,26 @@ its part, when it does not read (`Post`), and when it has been silent for too lo
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import count
 from typing import Final, assert_never
 
 import msgspec
 import trio
 
-from ..protocol.fronts import Answer, Ask, ForFront, FromFront, FromFrontActors, FrontReady, Mail, Texts, ToFront
-from ..protocol.messages import Admit, Cancel, Credit, StepText, Stop, ToScheduler
+from ..protocol.fronts import (
+    Answer,
+    Ask,
+    ForFront,
+    FromFront,
+    FromFrontActors,
+    FrontReady,
+    Mail,
+    StepAgain,
+    Texts,
+    ToFront,
+)
+from ..protocol.messages import Admit, Cancel, Credit, StepText, StepTokens, Stop, ToScheduler
 from ..protocol.steps import Ping, Pong
 from .division import owner
 from .front_process import FrontProcess
@@ -58,6 +69,7 @@ class FrontLine:
         self._link = Link(process.stream, _DECODER)
         self._post = Post(process.stream)
         self._live: set[str] = set()  # brought in, and not told to be over
+        self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._heard = trio.current_time()
         self._numbers = count(1)
         self._asked: dict[int, trio.Event] = {}
@@ -75,11 +87,19 @@ class FrontLine:
 
     def send_texts(self, texts: list[ForFront]) -> None:
         """One frame for all of it. Log probabilities of whole prompts can make it too large: then one for each."""
+        said = tuple([self._shortened(text) if isinstance(text, StepTokens) else text for text in texts])
         try:
-            self.send(Texts(texts=tuple(texts)))
+            self.send(Texts(texts=said))
         except LinkError:
-            for text in _singly(texts):
+            for text in _singly(said):
                 self.send(Texts(texts=(text,)))
+
+    def _shortened(self, step: StepTokens) -> StepTokens | StepAgain:
+        """Without the ids where the front knows them."""
+        if step.ids == self._ids:
+            return StepAgain(rows=step.rows)
+        self._ids = step.ids
+        return step
 
     async def converse(self, on_ready: Callable[[], None]) -> str:
         """Until it ends; why it was given up, nothing where it ended by itself."""
@@ -191,7 +211,7 @@ class FrontLine:
         self.send(Answer(number=question.number, body=await self._answer(question)))
 
 
-def _singly(texts: list[ForFront]) -> Iterator[ForFront]:
+def _singly(texts: Iterable[ForFront]) -> Iterator[ForFront]:
     """The same, one choice at a time."""
     for text in texts:
         if isinstance(text, StepText):

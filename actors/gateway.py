@@ -32,6 +32,8 @@ from .worker_status import WorkerStatus
 
 _LOG: Final = logging.getLogger("triolet.requests")
 
+DeliverText = Callable[[StreamRecord, str, int, float], None]  # text, how many tokens it is of, and the time
+
 
 def process_name() -> str:
     """A name that no other process and no other start has."""
@@ -185,14 +187,20 @@ class Gateway:
             self._note_tokens(live, event.index, event.tokens, trio.current_time())
         self._push(live, event)
 
-    def deliver_text(self, live: StreamRecord, index: int, text: str, tokens: int, now: float) -> None:
-        """As `deliver` of a `Token` with these fields alone, without looking for its stream; harmless after its end."""
+    def deliver_text(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
+        """As `deliver` of such a `Token` of the first choice, but its stream is known; harmless after its end."""
         outbox = live.outbox
-        if outbox.ended:
-            return
-        self._note_tokens(live, index, tokens, now)
-        if outbox.push_text(index, text, tokens):
-            self._unflushed.append(outbox)
+        if not outbox.ended:
+            self._note_tokens(live, 0, tokens, now)
+            if outbox.push_text(0, text, tokens):
+                self._unflushed.append(outbox)
+
+    def deliver_last(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
+        """As `deliver_text`, when nothing more is to be said of this step to this stream: it need not be flushed."""
+        outbox = live.outbox
+        if not outbox.ended:
+            self._note_tokens(live, 0, tokens, now)
+            outbox.give_text(0, text, tokens)
 
     def _note_tokens(self, live: StreamRecord, index: int, tokens: int, now: float) -> None:
         times = live.last_token_at

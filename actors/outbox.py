@@ -86,6 +86,23 @@ class Outbox:
         self._wake()
         return False
 
+    def give_text(self, index: int, text: str, tokens: int) -> None:
+        """`push_text` and `flush` in one."""
+        sink = self._sink
+        if sink is None or self._text_tokens or self._events:
+            if self.push_text(index, text, tokens):
+                self.flush()
+            return
+        try:
+            done = sink.take_text(index, text, tokens)
+        except Exception:  # as in `flush`
+            self.push_text(index, text, tokens)
+            self._wake()
+            return
+        self._on_taken(tokens)
+        if not done:
+            self._wake()
+
     def flush(self) -> None:
         """Give what is there to the waiting reader's sink; wake the reader where that does not do."""
         sink = self._sink

@@ -21,6 +21,7 @@ from ..protocol.messages import (
     EngineFailed,
     OpenChoice,
     StepText,
+    StepTokens,
     Stop,
     ToDetokenizer,
     ToScheduler,
@@ -74,6 +75,7 @@ class SchedulerState:
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
+        self._together: tuple[str, ...] = ()  # the ids of the last StepTokens
 
     @property
     def worker_ready(self) -> bool:
@@ -260,7 +262,12 @@ class SchedulerState:
         self.totals.model_seconds += done.model_duration
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
-        self._say(apply_step(step, done, self.table, self.totals, now))
+        ids, rows, others = apply_step(step, done, self.table, self.totals, now)
+        if ids:
+            if self._together != (together := tuple(ids)):
+                self._together = together
+            self._texts.append(StepTokens(ids=self._together, rows=tuple(rows)))
+        self._say(others)
 
     def _fail_step(self, number: int, text: str) -> None:
         """Its sequences fail, also those that could do without it: one of them may be what broke the worker."""

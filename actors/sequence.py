@@ -70,8 +70,8 @@ class Sequence:
 
     __slots__ = (
         "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
-        "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published", "scored",
-        "started", "unread",
+        "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
+        "reads_prefix_cache", "scored", "started", "unread",
     )  # fmt: skip
 
     def __init__(self, id: int, live: LiveRequest, index: int, prompt: Prompt, max_total: int) -> None:
@@ -80,6 +80,8 @@ class Sequence:
         self.index = index
         self.prompt = prompt
         self.prompt_tokens = len(prompt.tokens)
+        # Log probabilities of the prompt need every row of it, so then nothing may be skipped.
+        self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
         self.max_total = max_total  # prompt and generated tokens at which it ends
         self.order: OrderKey = ()  # set by the policy when it is admitted to the queues
         self.place: Place = "waiting"
@@ -116,11 +118,6 @@ class Sequence:
         The last token of a finished sequence is never computed: nothing follows it.
         """
         return min(self.total, self.max_total - 1) - self.computed
-
-    @property
-    def reads_prefix_cache(self) -> bool:
-        """Log probabilities of the prompt need every row of it, so then nothing may be skipped."""
-        return self.live.generate.sampling.prompt_logprobs is None
 
     @property
     def strict(self) -> bool:

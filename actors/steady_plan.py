@@ -4,11 +4,13 @@ What `plan_step` would plan, without its questions: nobody waits or is parked, s
 everybody has credit, and the step room and blocks for all, so nobody gives up a row. A test holds the two equal.
 """
 
+from msgspec.structs import replace
+
 from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk
 from .blocks import BlockPool, blocks_for
 from .queues import Queues
-from .sequence import Sequence
+from .sequence import LiveRequest, Sequence
 from .sequence_kv import publish_blocks
 from .step_plan import Plan
 
@@ -17,43 +19,47 @@ def plan_steady(queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan |
     """The plan, or None where it takes `plan_step`; then nothing has changed."""
     if queues.waiting or queues.parked:
         return None
-    goes_on: list[tuple[Sequence, int, int, bool]] = []  # its first token, the one after its last, whether it samples
-    tokens = blocks = 0
+    chunks: list[Chunk] = []
+    goes_on: list[tuple[Sequence, LiveRequest, int, bool]] = []  # the token after its last, and whether it samples
+    growing: list[int] = []  # places of those that need blocks
+    longer = blocks = 0
     for sequence in queues.running:
-        total, last = sequence.prompt_tokens + len(sequence.generated) + sequence.unread, sequence.max_total - 1
-        start, end = sequence.computed, total if total < last else last
+        total, start = sequence.prompt_tokens + len(sequence.generated) + sequence.unread, sequence.computed
+        end = total if total < sequence.max_total else sequence.max_total - 1
         if start >= end:
             continue  # waits for its last token to be read
-        live = sequence.live
+        live, count = sequence.live, end - start
         # The choices of a request share its credit.
         if not sequence.known or live.granted - live.spent < len(live.choices):
             return None
-        if not sequence.reads_prefix_cache and (end - start > 1 or end < total):
-            return None  # its prompt may have to be scored
-        tokens += end - start
-        if end > len(sequence.blocks) * BLOCK_SIZE:
+        if count > 1 or end < total:
+            if not sequence.reads_prefix_cache:
+                return None  # its prompt may have to be scored
+            longer += count - 1
+        if (count > 1 or not start % BLOCK_SIZE) and end > len(sequence.blocks) * BLOCK_SIZE:
+            growing.append(len(chunks))
             blocks += blocks_for(end) - len(sequence.blocks)
-        goes_on.append((sequence, start, end, end == total))
-    if blocks > pool.available or tokens > max_step_tokens:
+        chunks.append(Chunk(sequence=sequence.id, start=start, count=count, blocks=(), sample=end == total))
+        goes_on.append((sequence, live, end, end == total))
+    if blocks > pool.available or len(chunks) + longer > max_step_tokens:
         return None
-    plan = Plan()
-    chunks, publishing = plan.chunks, list[Sequence]()
-    for sequence, start, end, sample in goes_on:
-        taken: tuple[int, ...] = ()
-        if end > len(sequence.blocks) * BLOCK_SIZE:
-            taken = tuple(pool.take(blocks_for(end) - len(sequence.blocks)))
-            sequence.blocks.extend(taken)
-        chunks.append(Chunk(sequence=sequence.id, start=start, count=end - start, blocks=taken, sample=sample))
+    for place in growing:
+        sequence, _, end, _ = goes_on[place]
+        taken = tuple(pool.take(blocks_for(end) - len(sequence.blocks)))
+        sequence.blocks.extend(taken)
+        chunks[place] = replace(chunks[place], blocks=taken)
+    publishing: list[Sequence] = []
+    for sequence, live, end, sample in goes_on:
         sequence.computed = end
         if sample:
-            live = sequence.live
             sequence.unread += 1
             live.unread += 1
             live.spent += 1
-        if end - start > 1:
-            plan.prefill_tokens += end - start
         if end // BLOCK_SIZE > sequence.published:
             publishing.append(sequence)
     for sequence in publishing:
         publish_blocks(sequence, pool)
+    plan = Plan()
+    plan.chunks = chunks
+    plan.prefill_tokens = sum(chunk.count for chunk in chunks if chunk.count > 1) if longer else 0
     return plan

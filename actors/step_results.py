@@ -1,5 +1,7 @@
 """What a finished step means: tokens for the log, words for the detokenizer, and the end of those that ended. Pure."""
 
+from typing import NamedTuple
+
 from ..protocol.messages import ChoiceTokens
 from ..protocol.steps import Chunk, Row, Step, StepDone
 from .accept import accept_plain, accept_row, choice_tokens
@@ -9,9 +11,17 @@ from .sequence import Sequence
 from .sequence_kv import distrust_kv
 
 
-def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> list[ChoiceTokens]:
-    """Take in the rows of a step, in its chunks' order; what the detokenizer must hear of them."""
-    said: list[ChoiceTokens] = []
+class StepResults(NamedTuple):
+    """What the detokenizer must hear: of `StepTokens` the two halves, and everything else."""
+
+    ids: list[str]
+    rows: list[tuple[int, ...]]
+    others: list[ChoiceTokens]
+
+
+def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> StepResults:
+    """Take in the rows of a step, in its chunks' order."""
+    ids, rows, others = results = StepResults([], [], [])
     sequences, generated = table.sequences, 0
     for chunk, row in zip(step.chunks, done.rows, strict=True):
         assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
@@ -22,17 +32,22 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
         live = sequence.live
         if row.error:
             distrust_kv(sequence, table.pool)
-            said.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
+            others.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
             continue
         if accept_plain(sequence, chunk, row):
-            generated += len(row.tokens)
-            said.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=row.tokens))
+            tokens = row.tokens
+            generated += len(tokens)
+            if sequence.index:
+                others.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=tokens))
+            else:
+                ids.append(live.id)
+                rows.append(tokens)
         else:
-            generated += _apply_other(sequence, chunk, row, table, said)
+            generated += _apply_other(sequence, chunk, row, table, others)
         if not live.unread and live.granted <= live.spent and live.choices:
             table.timers.starve(live.id, now)
     totals.generated_tokens += generated
-    return said
+    return results
 
 
 def _apply_other(sequence: Sequence, chunk: Chunk, row: Row, table: LiveTable, said: list[ChoiceTokens]) -> int:

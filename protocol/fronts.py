@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from .message import Message
-from .messages import Admit, Cancel, Credit, DropRequest, StepText, Stop
+from .messages import Admit, Cancel, Credit, DropRequest, StepText, StepTokens, Stop
 from .settings import ServeSettings
 from .steps import Ping, Pong, Ready
 
@@ -55,7 +55,13 @@ class ChoiceOpened(Message, frozen=True, kw_only=True):
     cached_tokens: int
 
 
-ForFront = ChoiceOpened | StepText | DropRequest
+class StepAgain(Message, frozen=True, kw_only=True):
+    """scheduler -> front: `StepTokens` of the same requests as the last one on this link."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+
+ForFront = ChoiceOpened | StepTokens | StepAgain | StepText | DropRequest
 
 
 class Texts(Message, frozen=True, kw_only=True):

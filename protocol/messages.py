@@ -4,6 +4,8 @@
                                                 scheduler -> detokenizer -> gateway (outbox) -> web
 """
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from .events import FinishReason, TokenLogprob
@@ -101,8 +103,24 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False)
     message: str = ""
 
 
+class StepTokens(Message, frozen=True, kw_only=True):
+    """scheduler -> detokenizer: of one step, the tokens of first choices that end nothing and have no scores.
+
+    Nearly all tokens travel so. `ids` is the same object as long as the same requests go on together: whoever hears
+    may keep what it has found for them.
+    """
+
+    ids: tuple[str, ...]  # of requests, each once
+    rows: tuple[tuple[int, ...], ...]  # the new tokens of each, at least one
+
+    def choices(self) -> Iterator[ChoiceTokens]:
+        """The same, one by one."""
+        for id, tokens in zip(self.ids, self.rows, strict=True):
+            yield ChoiceTokens(id=id, index=0, tokens=tokens)
+
+
 class StepText(Message, frozen=True, kw_only=True):
-    """scheduler -> detokenizer: everything one step produced, in one message."""
+    """scheduler -> detokenizer: everything else that one step produced."""
 
     choices: tuple[ChoiceTokens, ...]
 
@@ -114,4 +132,4 @@ class DropRequest(Message, frozen=True, kw_only=True):
     reason: FinishReason
 
 
-ToDetokenizer = OpenChoice | StepText | DropRequest
+ToDetokenizer = OpenChoice | StepTokens | StepText | DropRequest

@@ -8,7 +8,16 @@ import trio
 from triolet.actors.detokenizer import Detokenizer, run_detokenizer
 from triolet.actors.text_tokenizer import TextTokenizer
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token, TokenLogprob
-from triolet.protocol.messages import Cancel, ChoiceTokens, DropRequest, OpenChoice, StepText, Stop, ToDetokenizer
+from triolet.protocol.messages import (
+    Cancel,
+    ChoiceTokens,
+    DropRequest,
+    OpenChoice,
+    StepText,
+    StepTokens,
+    Stop,
+    ToDetokenizer,
+)
 from triolet.protocol.requests import Generate, TextPrompt
 from triolet.protocol.sampling import Sampling
 
@@ -34,8 +43,13 @@ class House:
         return tuple(self.tokenizer.tokenizer.encode(text).ids)
 
     def text(self, text: str, index: int = 0, **ending: object) -> None:
-        tokens = ChoiceTokens(id="r1", index=index, tokens=self.ids(text), **ending)
-        self.detokenizer.handle([StepText(choices=(tokens,))])
+        """As the scheduler says it."""
+        ids = self.ids(text)
+        if index or ending or not ids:
+            tokens = ChoiceTokens(id="r1", index=index, tokens=ids, **ending)
+            self.detokenizer.handle([StepText(choices=(tokens,))])
+        else:
+            self.detokenizer.handle([StepTokens(ids=("r1",), rows=(ids,))])
 
 
 @pytest.fixture
@@ -63,7 +77,7 @@ async def test_what_comes_together_is_one_event(house: House, generate: Make) ->
     """A detokenizer that lags behind the scheduler gives the stream one larger piece."""
     outbox = house.gateway.submit(generate())
     house.open(generate())
-    steps = [StepText(choices=(ChoiceTokens(id="r1", index=0, tokens=house.ids(word)),)) for word in (" the", " fox")]
+    steps = [StepTokens(ids=("r1",), rows=(house.ids(word),)) for word in (" the", " fox")]
     house.detokenizer.handle(steps)
     count = len(house.ids(" the")) + len(house.ids(" fox"))
     _, token = await outbox.drain()

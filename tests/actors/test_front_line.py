@@ -2,25 +2,44 @@
 
 import socket
 from collections.abc import AsyncGenerator
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.accounts import Accounts
+from triolet.actors.front import FrontLink
 from triolet.actors.front_line import FrontLine
 from triolet.actors.front_process import FrontProcess
 from triolet.actors.link import Link
 from triolet.actors.reports import FrontReport, ProcessFigures
-from triolet.protocol.fronts import Answer, Ask, ForFront, FrontReady, Mail, Texts, ToFront
+from triolet.protocol.fronts import Answer, Ask, ForFront, FrontReady, Mail, OpenFront, StepAgain, Texts, ToFront
 from triolet.protocol.message import Message
-from triolet.protocol.messages import Admit, Cancel, ChoiceTokens, Credit, StepText, ToScheduler
+from triolet.protocol.messages import (
+    Admit,
+    Cancel,
+    ChoiceTokens,
+    Credit,
+    StepText,
+    StepTokens,
+    ToDetokenizer,
+    ToScheduler,
+)
+from triolet.protocol.settings import EngineSettings, ServeSettings
 from triolet.protocol.steps import Ping
 
 from .wiring import generate
 
 DECODER = msgspec.msgpack.Decoder[ToFront](ToFront)
+
+
+SETTINGS = ServeSettings(engine=EngineSettings(model="tiny"))
+
+
+def never(*_: object) -> Any:
+    raise AssertionError("nobody asks for this here")
 
 
 class InThisProcess:
@@ -141,6 +160,38 @@ async def test_text_too_large_for_one_frame_goes_choice_by_choice(
             assert isinstance(message, Texts)
             received.append(message.texts)
     assert [len(cast("StepText", texts[0]).choices) for texts in received] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize("too_large", [False, True])
+async def test_a_front_hears_whole_steps_though_their_ids_travel_once(
+    house: House, monkeypatch: pytest.MonkeyPatch, too_large: bool
+) -> None:
+    if too_large:
+        monkeypatch.setattr("triolet.actors.frame.MAX_FRAME", 100)  # each message in a frame of its own
+    ids = ("aw1-1", "aw1-2"), ("aw1-2",), ("aw1-1", "aw1-2")
+    steps = [StepTokens(ids=ids[n // 3], rows=((n,),) * len(ids[n // 3])) for n in range(9)]
+    on_the_wire: list[ForFront] = []
+    heard: list[ToDetokenizer] = []
+    link = FrontLink(
+        house.front, house.link, OpenFront(process="aw1", settings=SETTINGS, clock=0.0), on_drain=never, on_reload=never
+    )
+    restore = link._inbound
+
+    def spy(text: ForFront) -> ToDetokenizer | None:
+        on_the_wire.append(text)
+        return restore(text)
+
+    monkeypatch.setattr(link, "_inbound", spy)
+    link.serve(heard.extend, never, never)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        house.line.send_texts([*steps[:4]])
+        for step in steps[4:]:
+            house.line.send_texts([step])
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert heard == steps
+    assert [type(text) for text in on_the_wire] == [StepTokens, StepAgain, StepAgain] * 3
 
 
 async def test_a_report_that_does_not_come_is_not_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 """The outbox: order, one wake-up per step, the end, and cancellation that loses nothing."""
 
+import random
+from collections.abc import Callable
+
 import pytest
 import trio
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
@@ -186,3 +189,63 @@ async def test_without_a_waiting_reader_nothing_is_sunk() -> None:
     assert not outbox.push(token("a"))
     outbox.flush()
     assert await outbox.drain() == (token("a"),)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_given_text_is_pushed_and_flushed_whatever_waits(seed: int) -> None:
+    """Two outboxes hear the same; one is given its text, the other is pushed it and flushed."""
+    rng = random.Random(seed)
+    heard: list[list[tuple[str, object]]] = [[], []]
+
+    class Rough:
+        """Takes, wants its reader or raises, as the text says."""
+
+        def __init__(self, log: list[tuple[str, object]]) -> None:
+            self._log = log
+
+        def take_text(self, index: int, text: str, tokens: int) -> bool:
+            return self._take(Token(id="r", index=index, text=text, tokens=tokens))
+
+        def take(self, events: tuple[StreamEvent, ...]) -> bool:
+            return self._take(*events)
+
+        def _take(self, *events: StreamEvent) -> bool:
+            text = "".join(event.text for event in events if isinstance(event, Token))
+            if "x" in text:
+                raise ValueError
+            self._log.append(("sunk", events))
+            return "w" not in text
+
+    def keep(log: list[tuple[str, object]]) -> Callable[[int], None]:
+        return lambda tokens: log.append(("taken", tokens))
+
+    async def read(outbox: Outbox, log: list[tuple[str, object]]) -> None:
+        while not (events := await outbox.drain(Rough(log))) or events[-1] != FINISHED:
+            log.append(("read", events))
+
+    given, pushed = outboxes = [Outbox("r", keep(log)) for log in heard]
+    async with trio.open_nursery() as nursery:
+        for outbox, log in zip(outboxes, heard, strict=True):
+            nursery.start_soon(read, outbox, log)
+        for _ in range(300):
+            match rng.randrange(8):
+                case 0:
+                    await wait_all_tasks_blocked()
+                case 1:
+                    for outbox in outboxes:
+                        outbox.push(token("e"))
+                case 2:
+                    for outbox in outboxes:
+                        outbox.push_text(0, "p", 1)
+                case 3:
+                    for outbox in outboxes:
+                        outbox.flush()
+                case _:
+                    text = rng.choice("abcdwx")
+                    given.give_text(0, text, 2)
+                    if pushed.push_text(0, text, 2):
+                        pushed.flush()
+        for outbox in outboxes:
+            outbox.push(FINISHED)
+    assert heard[0] == heard[1]
+    assert {kind for kind, _ in heard[0]} == {"sunk", "taken", "read"}

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from triolet.actors.blocks import blocks_for
 from triolet.actors.fair_share import FAIR_SHARE
 from triolet.actors.policies import FIRST_COME, Policy
-from triolet.protocol.messages import Admit, Cancel, ChoiceTokens, Credit, StepText, WorkerLost
+from triolet.protocol.messages import Admit, Cancel, Credit, WorkerLost
 from triolet.protocol.steps import Step
 
-from .scheduling import Bench, admit, done, ready
+from .scheduling import Bench, admit, choices_of, done, ready
 
 
 class Life(NamedTuple):
@@ -91,12 +91,10 @@ def live(
         if flying:  # else the worker has just been replaced
             bench.send(done(flying.pop(0)))
         for message in bench.texts():
-            if isinstance(message, StepText):
-                for choice in message.choices:
-                    assert isinstance(choice, ChoiceTokens)
-                    key = choice.id, choice.index
-                    got[key] = got.get(key, 0) + len(choice.tokens)
-                    bench.send(Credit(id=choice.id, tokens=len(choice.tokens)))
+            for choice in choices_of(message):
+                key = choice.id, choice.index
+                got[key] = got.get(key, 0) + len(choice.tokens)
+                bench.send(Credit(id=choice.id, tokens=len(choice.tokens)))
     return steps, got
 
 

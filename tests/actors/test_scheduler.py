@@ -19,6 +19,7 @@ from triolet.protocol.messages import (
     EngineFailed,
     OpenChoice,
     StepText,
+    StepTokens,
     Stop,
     ToDetokenizer,
     ToScheduler,
@@ -27,12 +28,12 @@ from triolet.protocol.messages import (
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Row, Step, StepDone, StepFailed
 
-from .scheduling import Bench, admit, done, ready, text
+from .scheduling import Bench, admit, choices_of, done, ready, text
 
 
 def said(bench: Bench) -> list[ChoiceTokens]:
     """What the choices said, in order."""
-    return [choice for message in bench.texts() if isinstance(message, StepText) for choice in message.choices]
+    return [choice for message in bench.texts() for choice in choices_of(message)]
 
 
 def test_a_choice_is_opened_once_then_its_tokens_come_and_the_last_ones_say_why() -> None:
@@ -42,7 +43,7 @@ def test_a_choice_is_opened_once_then_its_tokens_come_and_the_last_ones_say_why(
     opened, first = bench.texts()
     assert isinstance(opened, OpenChoice)
     assert (opened.request.id, opened.index, opened.prompt) == ("a", 0, text(3))
-    assert first == StepText(choices=(ChoiceTokens(id="a", index=0, tokens=(7,)),))
+    assert first == StepTokens(ids=("a",), rows=((7,),))
     bench.step(token=8)
     assert said(bench) == [ChoiceTokens(id="a", index=0, tokens=(8,), reason="length")]
     assert bench.state.statistics().requests == 0
@@ -187,7 +188,7 @@ def test_a_row_without_numbers_fails_its_request_alone_and_its_blocks_are_not_re
     bench.texts()
     bad = Row(sequence=1, error="nonfinite_logits")
     bench.send(msgspec.structs.replace(done(step), rows=(bad, done(step).rows[1])))
-    first, second = said(bench)
+    first, second = sorted(said(bench), key=lambda choice: choice.id)
     assert (first.id, first.reason, first.error) == ("a", "error", "nonfinite_logits")
     assert (second.id, second.tokens) == ("b", (5,))
     assert bench.state.statistics().blocks.cached == 0

@@ -18,6 +18,7 @@ from triolet.protocol.messages import (
     DropRequest,
     OpenChoice,
     StepText,
+    StepTokens,
     Stop,
     ToDetokenizer,
     ToScheduler,
@@ -134,6 +135,9 @@ class FrontDesk:
                             require(not choice.opened, f"{request.id}[{index}] was opened twice")
                             require(choice.prompt == prompt, f"{request.id}[{index}] has another's prompt")
                             choice.opened = True
+                    case StepTokens():
+                        for tokens in message.choices():
+                            self._take(tokens)
                     case StepText(choices=choices):
                         for tokens in choices:
                             self._take(tokens)
