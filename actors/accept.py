@@ -18,23 +18,6 @@ class Accepted(Struct, frozen=True, kw_only=True):
     stop_reason: int | None = None
 
 
-def accept_plain(sequence: Sequence, chunk: Chunk, row: Row) -> bool:
-    """The usual row: tokens that end nothing, without scores. False: it is another, and nothing has changed."""
-    tokens, generated, live = row.tokens, sequence.generated, sequence.live
-    if not chunk.sample or not tokens or row.logprobs or row.prompt_logprobs or sequence.prompt_logprobs:
-        return False
-    if sequence.prompt_tokens + len(generated) + len(tokens) >= sequence.max_total:
-        return False
-    if not live.stop_set.isdisjoint(tokens):
-        return False
-    sequence.losses = 0
-    sequence.unread -= 1
-    live.unread -= 1
-    live.spent += len(tokens) - 1  # one was counted when the row was planned
-    generated += tokens
-    return True
-
-
 def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
     """Append the row's tokens to the log, up to the one that ends the sequence."""
     _take_prompt_logprobs(sequence, chunk, row)

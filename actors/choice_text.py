@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ..protocol.events import TokenLogprob, TopLogprob
 from ..protocol.requests import Generate, TextPrompt
-from .incremental_text import incremental_text
+from .incremental_text import IncrementalText, incremental_text
 from .stop_strings import StopScanner
 from .text_tokenizer import TextTokenizer
 
@@ -35,7 +35,7 @@ class ChoiceText:
 
     __slots__ = (
         "_characters", "_held", "_prompt", "_prompt_index", "_prompt_logprobs", "_request", "_scanner", "_text",
-        "_vocabulary", "plain", "tokens",
+        "_vocabulary", "tokens",
     )  # fmt: skip
 
     def __init__(self, request: Generate, prompt: tuple[int, ...], prompt_index: int, tokenizer: TextTokenizer) -> None:
@@ -50,13 +50,21 @@ class ChoiceText:
             skip_special=request.skip_special_tokens,
         )
         self._scanner = StopScanner(request.stop) if request.stop else None
-        # Nothing can be cut from its text, and nobody asks where a token stands in it: `feed_plain` will do.
-        sampling = request.sampling
-        self.plain = self._scanner is None and sampling.logprobs is None and sampling.prompt_logprobs is None
         self._prompt_logprobs: list[TokenLogprob] = []
         self._held = ""
         self._characters = 0  # decoded so far: the text offset of the next token
         self.tokens = 0  # generated and kept
+
+    @property
+    def plain(self) -> IncrementalText | None:
+        """What gives the text of its tokens, but for the last ones, as `feed` would.
+
+        None where it may be cut, or somebody asks where in it a token stands. Tokens given to it count for nobody here:
+        only the search for stop strings asks for their number.
+        """
+        sampling = self._request.sampling
+        simple = self._scanner is None and sampling.logprobs is None and sampling.prompt_logprobs is None
+        return self._text if simple else None
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -110,12 +118,6 @@ class ChoiceText:
             return _NOTHING
         keep = self._scanner.held if self._scanner is not None else 0
         return Delta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
-
-    def feed_plain(self, ids: Sequence[int]) -> str:
-        """The text that `feed` would give for these tokens, where the choice is `plain`: nearly always."""
-        count = len(ids)
-        self.tokens += count
-        return self._text.feed(ids[0]) if count == 1 else self._text.feed_all(ids)
 
     def _add(self, text: str) -> str | None:
         """Append to the held text; a stop string that it completes is returned, with the text cut there."""

@@ -6,13 +6,17 @@ dry. A client may grant credit itself (WebSocket `credit` frames); the outbox's 
 """
 
 
+from collections.abc import Callable
+
+
 class CreditLine:
-    """The accounts of one stream. Each method returns the credit to pass on to the engine now."""
+    """The accounts of one stream. `pass_on` gives the engine credit, more than none, when it is due."""
 
-    __slots__ = ("_granted", "_passed_on", "_quiet_below", "_size", "_taken")
+    __slots__ = ("_granted", "_pass_on", "_passed_on", "_quiet_below", "_size", "_taken")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, pass_on: Callable[[int], None]) -> None:
         self._size = size
+        self._pass_on = pass_on
         self._taken = 0
         self._passed_on = size
         self._quiet_below = max(1, size // 2)  # tokens taken at which credit is due again, if the client grants none
@@ -23,27 +27,28 @@ class CreditLine:
         """The credit a stream starts with."""
         return self._passed_on
 
-    def take(self, tokens: int) -> int:
+    def take(self, tokens: int) -> None:
         """The reader took tokens out of the outbox."""
         self._taken += tokens
-        return self._pass_on() if self._taken >= self._quiet_below else 0
+        if self._taken >= self._quiet_below:
+            self._settle()
 
-    def grant(self, tokens: int) -> int:
+    def grant(self, tokens: int) -> None:
         """The client granted tokens. From its first grant on, only what it grants is generated."""
         if self._granted is None:
             self._granted = self._passed_on  # credit once given is not taken back
             self._quiet_below = 0
         self._granted += tokens
-        return self._pass_on()
+        self._settle()
 
-    def _pass_on(self) -> int:
+    def _settle(self) -> None:
         room = self._size + self._taken
         allowed = room if self._granted is None else min(room, self._granted)
         due = allowed - self._passed_on
         # The client's own grants may be as small as one token, and it waits for what they bring.
         if due <= 0 or (self._granted is None and due < max(1, self._size // 2)):
-            return 0
+            return
         self._passed_on = allowed
         if self._granted is None:
             self._quiet_below = allowed - self._size + max(1, self._size // 2)
-        return due
+        self._pass_on(due)

@@ -28,6 +28,7 @@ from ..protocol.messages import (
 )
 from .choice_text import ChoiceText, Delta
 from .gateway import DeliverText, Gateway
+from .incremental_text import IncrementalText
 from .stream_record import StreamRecord
 from .text_tokenizer import TextTokenizer
 from .turns import waiting
@@ -42,7 +43,7 @@ class _Request:
         self.echo_due: set[int] = set()  # choices whose prompt text waits for its log probabilities
 
 
-_Plain = tuple[ChoiceText, StreamRecord]
+_Plain = tuple[IncrementalText, StreamRecord]
 
 
 class Detokenizer:
@@ -87,8 +88,9 @@ class Detokenizer:
             if found is None:
                 self._add(ChoiceTokens(id=ids[place], index=0, tokens=tokens))
             else:
-                choice, stream = found
-                deliver(stream, choice.feed_plain(tokens), len(tokens), now)
+                text, stream = found
+                count = len(tokens)
+                deliver(stream, text.feed(tokens[0]) if count == 1 else text.feed_all(tokens), count, now)
 
     def _open(self, message: OpenChoice) -> None:
         request, id, index = message.request, message.request.id, message.index
@@ -104,8 +106,8 @@ class Detokenizer:
             state.echo_due.add(index)
         elif request.echo:
             self._deliver(id, index, choice.echo())
-        if choice.plain and state.unfinished == 1 and (stream := self._gateway.stream(id)) is not None:
-            self._plain[id] = choice, stream
+        if state.unfinished == 1 and (text := choice.plain) and (stream := self._gateway.stream(id)):
+            self._plain[id] = text, stream
             self._look_again()
 
     def _look_again(self) -> None:

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -69,7 +70,8 @@ class Gateway:
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
         self._unflushed: list[Outbox] = []
-        self._gaps: dict[float, int] = {}  # between the tokens of this step and their last ones
+        self._gap = 0.0  # between tokens of this step and their last ones: the same for nearly all its streams
+        self._gap_times = 0
         self._recent = RecentRequests()
         self._on_end = on_end  # hears of every request once, when it has ended
 
@@ -94,13 +96,8 @@ class Gateway:
             self.accounts.refused[error.code] += 1
             raise
         id = request.id
-        credit = CreditLine(self._outbox_tokens)
-
-        def pass_on(taken: int) -> None:
-            if due := credit.take(taken):
-                self._pass_on(id, due)
-
-        outbox = Outbox(id, pass_on)
+        credit = CreditLine(self._outbox_tokens, partial(self._pass_on, id))
+        outbox = Outbox(id, credit.take)
         self._live[id] = StreamRecord(request, outbox, credit, time.time() - trio.current_time())
         self.places.take(request.tenant)
         self.accounts.accepted += 1
@@ -114,7 +111,7 @@ class Gateway:
     def grant(self, request_id: str, tokens: int) -> None:
         """The client itself grants credit: it will take `tokens` more tokens."""
         if live := self._live.get(request_id):
-            self._pass_on(request_id, live.credit.grant(tokens))
+            live.credit.grant(tokens)
 
     def refuse_new(self, code: ErrorCode, message: str) -> None:
         """From now on every new request is answered with this error; those accepted go on."""
@@ -204,9 +201,12 @@ class Gateway:
 
     def _note_tokens(self, live: StreamRecord, index: int, tokens: int, now: float) -> None:
         times = live.last_token_at
-        if (last := times.get(index)) is not None:
-            gap = (now - last) / tokens  # the same for nearly all streams of a step
-            self._gaps[gap] = self._gaps.get(gap, 0) + 1
+        if last := times[index]:
+            gap = (now - last) / tokens
+            if gap != self._gap:
+                self._observe_gap()
+                self._gap = gap
+            self._gap_times += 1
         elif live.first_token_at is None:
             live.first_token_at = now
             self.accounts.first_token.observe(now - live.request.arrival_time)
@@ -217,18 +217,21 @@ class Gateway:
         """A choice is complete."""
         if live := self._live.get(event.id):
             live.completion_tokens += event.stop_tokens
-            live.last_token_at.pop(event.index, None)
+            live.last_token_at[event.index] = 0.0
             live.reasons.append(event.reason)
             self._push(live, event)
 
     def flush(self) -> None:
         """Whoever reports must call this when it has said all of one step: readers that left a sink are served now."""
-        for gap, times in self._gaps.items():
-            self.accounts.between_tokens.observe(gap, times)
-        self._gaps.clear()
+        self._observe_gap()
         outboxes, self._unflushed = self._unflushed, []
         for outbox in outboxes:
             outbox.flush()
+
+    def _observe_gap(self) -> None:
+        if self._gap_times:
+            self.accounts.between_tokens.observe(self._gap, self._gap_times)
+            self._gap_times = 0
 
     def complete(self, request_id: str, reason: FinishReason) -> None:
         """End a request with its usage and times."""
@@ -287,7 +290,7 @@ class Gateway:
         _LOG.info("%s", live.terminal_record(event, now))
 
     def _pass_on(self, request_id: str, credit: int) -> None:
-        if credit and request_id in self._live:
+        if request_id in self._live:
             self._to_scheduler(Credit(id=request_id, tokens=credit))
 
     def _to_scheduler(self, message: Cancel | Credit) -> None:

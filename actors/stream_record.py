@@ -26,7 +26,7 @@ class StreamRecord:
         self.tokenized_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None
-        self.last_token_at: dict[int, float] = {}  # by choice
+        self.last_token_at = [0.0] * (len(request.prompts) * request.n)  # by choice; 0: it has none yet, or has ended
         self.reasons: list[FinishReason] = []  # of choices that ended
 
     def usage(self) -> Usage:

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from ..loadtest.web.bench import PARTS, Bench, Cores
+from ..loadtest.web.bench import PARTS, RATES, Bench, Cores
 from ..loadtest.web.script import Script
 from ..loadtest.web.summary import Figure, figures, warnings
 from .options import BUNDLED_MODEL
@@ -19,18 +19,20 @@ from .options import BUNDLED_MODEL
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Measure this part alone. May be repeated.")
 @click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Of each steady run.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of the parts with rates.")
 @click.option("--profile", type=click.Path(path_type=Path), default=None, help="Sample the server; write to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, every part with its details.")
-def web(only: tuple[str, ...], seconds: float, profile: Path | None, as_json: bool) -> None:
+def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None, as_json: bool) -> None:
     """Measure the web tier: events per second, CPU per token and request, gaps, memory of idle streams.
 
     The server is `triolet serve` on a core of its own, with a worker that answers every step with token ids from a
     script: they pass through scheduler, detokenizer, outbox and web as a model's do. The client has another core,
     reads every byte and checks every stream: text, order, one end. Beside it, in the same run, the same client reads
-    from a bare trio server: absolute rates belong to the machine, ratios to the software.
+    from a bare trio server: absolute rates belong to the machine, ratios to the software. Rates are measured round
+    after round; each ratio is one round's own, and the median of the rounds is shown.
 
     \b
-    triolet bench web                                   all of it, in about a minute and a half
+    triolet bench web                                   all of it, in about four minutes
     triolet bench web --only raw --only sse --json      two parts, as JSON
     triolet bench web --only sse --profile sse.txt      … and where the server's time went
     """
@@ -38,11 +40,15 @@ def web(only: tuple[str, ...], seconds: float, profile: Path | None, as_json: bo
     bench = Bench(model=BUNDLED_MODEL, cores=cores, script=Script(BUNDLED_MODEL), seconds=seconds, profile=profile)
     if cores.client is not None:
         os.sched_setaffinity(0, {cores.client})
-    results: dict[str, msgspec.Struct] = {}
     console = Console(stderr=True)
-    for name in only or PARTS:
-        with console.status(f"measuring {name}"):
-            results[name] = PARTS[name](bench)
+    results: list[dict[str, msgspec.Struct]] = []
+    for number in range(rounds):
+        names = [name for name in only or PARTS if not number or name in RATES]
+        if names:
+            results.append({})
+        for name in names:
+            with console.status(f"measuring {name}, round {number + 1}" if name in RATES else f"measuring {name}"):
+                results[-1][name] = PARTS[name](bench)
     found = figures(results)
     if as_json:
         click.echo(msgspec.json.encode(_json(bench, found, results)))
@@ -50,12 +56,12 @@ def web(only: tuple[str, ...], seconds: float, profile: Path | None, as_json: bo
         _show(cores, found, warnings(results))
 
 
-def _json(bench: Bench, found: list[Figure], results: dict[str, msgspec.Struct]) -> dict[str, object]:
+def _json(bench: Bench, found: list[Figure], results: list[dict[str, msgspec.Struct]]) -> dict[str, object]:
     return {
         **{figure.key: figure.value for figure in found},
         "warnings": warnings(results),
         "figures": found,
-        "parts": results,
+        "rounds": results,
         "cores": bench.cores,
         "seconds": bench.seconds,
         "versions": {name: version(name) for name in ("triolet", "trio", "hypercorn", "quart-trio")}
@@ -67,17 +73,21 @@ def _show(cores: Cores, found: list[Figure], said: list[str]) -> None:
     console = Console()
     place = "anywhere" if cores.server is None else f"on core {cores.server}, client and worker on {cores.client}"
     table = Table(title=f"the web tier; server {place}", title_justify="left")
-    for column in ("", "measured", "floor", "target", ""):
+    for column in ("", "measured", "rounds", "floor", "target", ""):
         table.add_column(column, justify="left" if not column else "right")
     for figure in found:
         verdict = ""
         if figure.target is not None:
             verdict = "[yellow]floor" if figure.meets(figure.floor) else "[red]misses the floor"
             verdict = "[green]target" if figure.meets(figure.target) else verdict
-        table.add_row(figure.label, _number(figure.value, figure.unit), *_bounds(figure), verdict)
+        table.add_row(figure.label, _number(figure.value, figure.unit), _range(figure), *_bounds(figure), verdict)
     console.print(table)
     for line in said:
         console.print(f"[yellow]{line}")
+
+
+def _range(figure: Figure) -> str:
+    return f"{_rounded(min(figure.rounds))} to {_rounded(max(figure.rounds))}" if len(figure.rounds) > 1 else ""
 
 
 def _bounds(figure: Figure) -> list[str]:
@@ -86,4 +96,8 @@ def _bounds(figure: Figure) -> list[str]:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+    return f"{_rounded(value)} {unit}"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

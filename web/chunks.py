@@ -76,8 +76,8 @@ class Chunks:
 
     def text(self, index: int, text: str, tokens: int) -> bytes:
         """The bytes for a `Token` with these fields alone."""
-        self._completion_tokens += tokens
-        if self._continuous_usage:
+        if self._continuous_usage:  # nobody else asks before the end, which knows
+            self._completion_tokens += tokens
             return self._token(Token(id="", index=index, text=text, tokens=tokens))
         if not text:  # held back: it may be the start of a stop string or of a character
             return b""

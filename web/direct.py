@@ -19,7 +19,7 @@ class LastPiece(bytes):
     """A piece of a body that nothing follows: it leaves with the body's end, in one write."""
 
 
-WriteChunk = Callable[[bytes], Written]
+WriteChunk = Callable[[bytes], Written]  # of a chunk with its size and its end
 
 
 class DirectWriter(NamedTuple):
@@ -48,7 +48,7 @@ def frame_writer(scope: Mapping[str, Any]) -> DirectWriter | None:  # Any: as ab
 def text_frame(payload: bytes) -> bytes:
     """A whole message from a server (RFC 6455, 5.2): final, text, without a mask."""
     length = len(payload)
-    return (_HEADS[length] if length < len(_HEADS) else _frame_head(length)) + payload
+    return (FRAME_HEADS[length] if length < len(FRAME_HEADS) else _frame_head(length)) + payload
 
 
 def _frame_head(length: int) -> bytes:
@@ -59,4 +59,4 @@ def _frame_head(length: int) -> bytes:
     return b"\x81\x7f" + length.to_bytes(8, "big")
 
 
-_HEADS: Final = tuple(map(_frame_head, range(512)))  # of nearly all: a token and what goes with it
+FRAME_HEADS: Final = tuple(map(_frame_head, range(512)))  # of nearly all: a token and what goes with it

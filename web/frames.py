@@ -5,6 +5,7 @@ from the Structs of protocol/stream_frames.py, and a test holds the two ways equ
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,8 +28,10 @@ from .logprobs import chat_logprobs
 
 _encode = msgspec.json.Encoder().encode
 
-# Between number and text, of the choices that requests have; those beyond are encoded.
-_MIDDLES = tuple(b',"index":%d,"kind":"text","text":' % index for index in range(64))
+# Between number and text, and behind it, of the choices and tokens that frames have; those beyond are encoded.
+_PREPARED: Final = 64
+_MIDDLES: Final = tuple(b',"index":%d,"kind":"text","text":' % index for index in range(_PREPARED))
+_ENDS: Final = tuple(b',"tokens":%d}' % tokens for tokens in range(_PREPARED))
 
 
 class Frames:
@@ -69,11 +72,11 @@ class Frames:
 
     def text(self, index: int, text: str, tokens: int) -> bytes:
         """The frame of a `Token` with these fields alone."""
-        if index >= len(_MIDDLES):
+        if index >= _PREPARED or tokens >= _PREPARED:
             return self._encoded(Token(id=self._id, index=index, text=text, tokens=tokens))
         seq = self._seq
         self._seq = seq + 1
-        return b'%b%d%b%b,"tokens":%d}' % (self._head, seq, _MIDDLES[index], _encode(text), tokens)
+        return b"%b%d%b%b%b" % (self._head, seq, _MIDDLES[index], _encode(text), _ENDS[tokens])
 
     def _token(self, token: Token) -> bytes:
         if token.kind == "text" and not token.logprobs:

@@ -156,7 +156,7 @@ class Connection:
         self._end()  # handlers that have not noticed the end
 
     def _http1(self) -> GuardedHTTP1:
-        self._state[WRITE_CHUNK] = self._sending.write_chunk
+        self._state[WRITE_CHUNK] = self._sending.write_now
         self._state[WRITER] = DirectWriter(self._sending.write_now, self._sending.finish)
         self._state[KEEP_PINGING] = self.keep_pinging
         self._state[SOCKETS] = Sockets(self._sockets, self._open_socket)

@@ -49,10 +49,6 @@ class Sending:
         """The socket is being closed."""
         self._file = -1
 
-    def write_chunk(self, data: bytes) -> Written:
-        """A chunk of the response body in progress. HTTP/1.1 only."""
-        return self.write_now(b"%x\r\n%b\r\n" % (len(data), data))
-
     def write_now(self, framed: bytes) -> Written:
         """Whole frames of the answer in progress, outside any task: written if the client keeps up.
 

@@ -102,7 +102,7 @@ class PlainHTTP1:
             return data
         self._update(False)
         end = head.size + head.content_length
-        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_chunk, routes.body_timeout)
+        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_now, routes.body_timeout)
         self._tasks.spawn(self._run, self._exchange, handler)  # pyright: ignore  untyped in hypercorn
         return data[end:]
 

@@ -18,12 +18,13 @@ Send = Callable[[str], Awaitable[None]]
 class Outgoing:
     """One socket's messages. `send` is the ordinary way, `direct` the short one, where the server offers it."""
 
-    __slots__ = ("_direct", "_nursery", "_send", "_sent", "_waiting")
+    __slots__ = ("_direct", "_nursery", "_send", "_sent", "_waiting", "_write")
 
     def __init__(self, nursery: trio.Nursery, send: Send, direct: DirectWriter | None) -> None:
         self._nursery = nursery
         self._send = send
         self._direct = direct
+        self._write = None if direct is None else direct.write
         self._waiting: list[bytes] = []
         self._sent: trio.Event | None = None  # of what waits now; None: the task does not run
 
@@ -35,8 +36,8 @@ class Outgoing:
     def post(self, frame: bytes) -> trio.Event | None:
         """None: it is written. Otherwise the event that it was sent. It never waits itself."""
         if self._sent is None:
-            if self._direct is not None:
-                written = self._direct.write(frame)
+            if self._write is not None:
+                written = self._write(frame)
                 if written == "all":
                     return None
                 if written == "nothing":

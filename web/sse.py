@@ -14,7 +14,7 @@ import trio
 
 from ..protocol.events import Failed, Finished, Sink, StreamEvent
 from .chunks import KEEP_ALIVE, Chunks
-from .direct import LastPiece, WriteChunk
+from .direct import LastPiece, WriteChunk, Written
 from .errors import error_of, unexpected
 
 
@@ -83,7 +83,11 @@ class _Direct:
 
     def take_text(self, index: int, text: str, tokens: int) -> bool:
         data = self._chunks.text(index, text, tokens)
-        return not data or self._send(data)
+        if not data:
+            return True
+        self.wrote = True  # as in `_send`, without the call: this is nearly every token's way
+        written = self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        return written == "all" or self._leave(data, written)
 
     def take(self, events: tuple[StreamEvent, ...]) -> bool:
         data = encode(events, self._chunks)
@@ -91,9 +95,11 @@ class _Direct:
 
     def _send(self, data: bytes) -> bool:
         self.wrote = True
-        written = self._write(data)
-        if written == "all":
-            return True
+        written = self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        return written == "all" or self._leave(data, written)
+
+    def _leave(self, data: bytes, written: Written) -> bool:
+        """Not all went out: the reader must see to it."""
         if written == "nothing":
             self._unwritten = data
         self.wants_attention = True

@@ -111,12 +111,15 @@ PARTS: Final[dict[str, Callable[[Bench], Struct]]] = {
     "sse": Bench.sse,
     "coalesced": Bench.sse_coalesced,
     "websocket": Bench.websocket,
+    "two-fronts": Bench.two_fronts,
     "steady": Bench.steady,
     "late": Bench.late,
     "setup": Bench.set_up,
     "idle": Bench.idle,
-    "two-fronts": Bench.two_fronts,
     "memory-http1": lambda bench: bench.memory("http1"),
     "memory-http2": lambda bench: bench.memory("http2"),
     "memory-websocket": lambda bench: bench.memory("websocket"),
 }
+
+RATES: Final = frozenset({"raw", "sse", "coalesced", "websocket", "two-fronts"})
+"""Parts whose ratios are asked for: measured round after round, for a machine is not the same from minute to minute."""

@@ -3,18 +3,22 @@
 Absolute rates belong to a machine; the ratios to the bare trio server of the same run belong to the software.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Final, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .idle import Idle
 from .memory import StreamMemory
 from .paced import Paced
 from .rates import Rate
+from .reader import Effort
 from .setup_cost import SetUp
 
 KIB: Final = 1024
+Results = Mapping[str, Struct]  # of one round, by part
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -27,6 +31,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     floor: float | None = None
     target: float | None = None
     larger_is_better: bool = False
+    rounds: tuple[float, ...] = ()  # in order; `value` is their median
 
     def meets(self, bound: float | None) -> bool | None:
         if bound is None:
@@ -42,8 +47,17 @@ def _rate(key: str, label: str, value: float, unit: str) -> Figure:
     return Figure(key=key, label=label, value=value, unit=unit, larger_is_better=True)
 
 
-def figures(results: Mapping[str, Struct]) -> list[Figure]:
-    """Of the parts that were run."""
+def figures(rounds: Sequence[Results]) -> list[Figure]:
+    """Of the parts that were run: medians over the rounds. A ratio compares what one round measured side by side."""
+    found: dict[str, list[Figure]] = {}
+    for results in rounds:
+        for figure in _of_a_round(results):
+            found.setdefault(figure.key, []).append(figure)
+    values = {key: tuple(figure.value for figure in same) for key, same in found.items()}
+    return [replace(found[key][0], value=median(several), rounds=several) for key, several in values.items()]
+
+
+def _of_a_round(results: Results) -> list[Figure]:
     found: list[Figure] = []
     raw, sse = _rate_of(results, "raw"), _rate_of(results, "sse")
     coalesced, socket, fronts = (_rate_of(results, part) for part in ("coalesced", "websocket", "two-fronts"))
@@ -77,7 +91,7 @@ def figures(results: Mapping[str, Struct]) -> list[Figure]:
     return found + _costs(results)
 
 
-def _costs(results: Mapping[str, Struct]) -> list[Figure]:
+def _costs(results: Results) -> list[Figure]:
     found: list[Figure] = []
     for part, result in results.items():
         match result:
@@ -112,20 +126,22 @@ def _cost(key: str, label: str, value: float, unit: str, floor: float, target: f
     return Figure(key=key, label=label, value=value, unit=unit, floor=floor, target=target)
 
 
-def _rate_of(results: Mapping[str, Struct], part: str) -> Rate | None:
+def _rate_of(results: Results, part: str) -> Rate | None:
     return cast("Rate | None", results.get(part))
 
 
-def warnings(results: Mapping[str, Struct]) -> list[str]:
+def warnings(rounds: Sequence[Results]) -> list[str]:
     """What makes a figure less than it says: another process on the server's core, or a client at its end."""
     said: list[str] = []
-    for part, result in results.items():
-        effort = getattr(result, "effort", None)
-        if effort is None:
-            continue
-        if effort.server_waited_share > 0.05:
-            share = effort.server_waited_share
-            said.append(f"{part}: the server waited {share:.0%} of the time for its core; rates and gaps are too bad")
-        if effort.limit in ("client", "scripted worker"):
-            said.append(f"{part}: the {effort.limit} was the limit, not the server")
+    for number, results in enumerate(rounds, 1):
+        for part, result in results.items():
+            effort: Effort | None = getattr(result, "effort", None)
+            if effort is None:
+                continue
+            where = f"{part}, round {number}" if len(rounds) > 1 else part
+            if effort.server_waited_share > 0.05:
+                share = f"{effort.server_waited_share:.0%}"
+                said.append(f"{where}: the server waited {share} of the time for its core; rates and gaps are too bad")
+            if effort.limit in ("client", "scripted worker"):
+                said.append(f"{where}: the {effort.limit} was the limit, not the server")
     return said

@@ -8,15 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from triolet.cli.options import BUNDLED_MODEL
 from triolet.loadtest.web.check_sse import Arrivals, StreamError, check_stream
 from triolet.loadtest.web.check_websocket import check_socket
+from triolet.loadtest.web.idle import Idle
 from triolet.loadtest.web.paced import gaps_of
 from triolet.loadtest.web.process import Usage
-from triolet.loadtest.web.reader import Moment, effort_between
+from triolet.loadtest.web.rates import Rate
+from triolet.loadtest.web.reader import Effort, Moment, effort_between
 from triolet.loadtest.web.script import Script
-from triolet.loadtest.web.summary import Figure
+from triolet.loadtest.web.summary import Figure, figures
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
 KEY, TOKENS = 3200, 40
@@ -163,16 +166,51 @@ def test_bounds_hold_in_their_direction() -> None:
     assert [rate.meets(rate.floor), rate.meets(rate.target)] == [True, False]
 
 
+def test_a_ratio_is_each_round_s_own_and_their_median_is_told() -> None:
+    """A machine that turns fast or slow between two rounds says nothing of the software."""
+
+    def rate(events_s: float) -> Rate:
+        effort = Effort(
+            seconds=1, server_share=1, server_waited_share=0, client_share=0, worker_share=0, limit="server"
+        )
+        return Rate(
+            events_s=events_s,
+            tokens_s=events_s,
+            events=1,
+            server_us_per_event=1e6 / events_s,
+            tokens_per_event=1,
+            events_per_read=1,
+            events_per_write=1,
+            effort=effort,
+        )
+
+    speeds = [(100.0, 110.0), (200.0, 210.0), (50.0, 60.0)]
+    rounds: list[dict[str, Struct]] = [{"raw": rate(raw), "sse": rate(sse)} for raw, sse in speeds]
+    rounds[0]["idle"] = Idle(cpu_percent=0.1, wakeups_s=6, seconds=1)
+    found = {figure.key: figure for figure in figures(rounds)}
+    assert found["raw_trio_events_s"].value == 100
+    assert found["sse_over_raw"].rounds == pytest.approx((1.1, 1.05, 1.2))
+    assert found["sse_over_raw"].value == pytest.approx(1.1)
+    assert found["idle_cpu_percent"].rounds == (0.1,)
+
+
 def test_the_benchmark_runs_and_every_stream_is_right() -> None:
     parts = ["raw", "sse", "coalesced", "websocket", "setup", "idle", "two-fronts"]
-    command = [TRIOLET, "bench", "web", "--json", "--seconds", "0.2"]
+    command = [TRIOLET, "bench", "web", "--json", "--seconds", "0.2", "--rounds", "2"]
     done = subprocess.run(
         [*command, *(word for part in parts for word in ("--only", part))], stdout=subprocess.PIPE, check=True
     )
     result = json.loads(done.stdout)
-    assert set(result["parts"]) == set(parts)
+    first, second = result["rounds"]
+    assert set(first) == set(parts)
+    assert set(second) == set(parts) - {"setup", "idle"}
+    assert [figure["key"] for figure in result["figures"] if len(figure["rounds"]) == 1] == [
+        "request_setup_ms",
+        "idle_cpu_percent",
+        "idle_wakeups_s",
+    ]
     for key in ("raw_trio_events_s", "sse_events_s", "sse_tokens_s_coalesced", "ws_messages_s", "request_setup_ms",
                 "two_fronts_over_one"):  # fmt: skip
         assert result[key] > 0
-    assert result["parts"]["sse"]["tokens_per_event"] < 1.01  # a ping to a front that was starved lets two answers go
-    assert result["parts"]["coalesced"]["tokens_per_event"] > 15
+    assert first["sse"]["tokens_per_event"] < 1.01  # a ping to a front that was starved lets two answers go
+    assert first["coalesced"]["tokens_per_event"] > 15
