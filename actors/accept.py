@@ -26,8 +26,6 @@ def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
         return Accepted(reason="length" if whole else None)  # no token is wanted, only the prompt's probabilities
     assert row.tokens, "a sampled row without a token"
     sequence.losses = 0
-    sequence.unread -= 1
-    sequence.live.unread -= 1
     live, before = sequence.live, len(sequence.generated)
     reason: FinishReason | None = None
     stop_reason: int | None = None
@@ -44,6 +42,7 @@ def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
             reason = "length"
             break
     generated = len(sequence.generated) - before
+    sequence.total += generated - 1  # one was counted when the row was planned
     live.spent += generated - 1
     return Accepted(
         tokens=row.tokens[:sent],

@@ -119,5 +119,4 @@ class LiveTable:
     def _forget_unread(self, sequence: Sequence) -> None:
         """Tokens that are still on their way will not be read: they cost the reader nothing."""
         sequence.live.spent -= sequence.unread
-        sequence.live.unread -= sequence.unread
-        sequence.unread = 0
+        sequence.total = sequence.read

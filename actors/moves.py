@@ -90,6 +90,5 @@ class Moves:
         sequence.known = True
         sequence.computed = end
         if sample:
-            sequence.unread += 1
-            sequence.live.unread += 1
+            sequence.total += 1
             sequence.live.spent += 1

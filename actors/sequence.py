@@ -24,7 +24,7 @@ class LiveRequest:
     """An accepted request: its choices share one credit, one deadline and one end."""
 
     __slots__ = (
-        "choices", "eos_token_ids", "generate", "granted", "id", "spent", "stop_set", "stop_token_ids", "unread",
+        "choices", "eos_token_ids", "generate", "granted", "id", "spent", "stop_set", "stop_token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -38,12 +38,16 @@ class LiveRequest:
         self.choices: dict[int, Sequence] = {}  # unfinished, by index
         self.granted = credit
         self.spent = 0  # tokens planned or delivered
-        self.unread = 0  # of which planned and not read yet
 
     @property
     def credit(self) -> int:
         """How many more tokens the stream may be ahead of its reader."""
         return self.granted - self.spent
+
+    @property
+    def unread(self) -> int:
+        """Tokens that are planned and not read yet."""
+        return sum(sequence.unread for sequence in self.choices.values())
 
 
 class Prompt:
@@ -71,7 +75,7 @@ class Sequence:
     __slots__ = (
         "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
         "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
-        "reads_prefix_cache", "scored", "started", "unread",
+        "reads_prefix_cache", "scored", "started", "total",
     )  # fmt: skip
 
     def __init__(self, id: int, live: LiveRequest, index: int, prompt: Prompt, max_total: int) -> None:
@@ -86,7 +90,7 @@ class Sequence:
         self.order: OrderKey = ()  # set by the policy when it is admitted to the queues
         self.place: Place = "waiting"
         self.generated: list[int] = []
-        self.unread = 0
+        self.total = self.prompt_tokens  # its tokens, read or planned
         self.computed = 0
         self.blocks: list[int] = []
         self.published = 0  # leading blocks whose content has been offered to the prefix cache, or came from it
@@ -108,8 +112,8 @@ class Sequence:
         return self.prompt_tokens + len(self.generated)
 
     @property
-    def total(self) -> int:
-        return self.prompt_tokens + len(self.generated) + self.unread
+    def unread(self) -> int:
+        return self.total - self.prompt_tokens - len(self.generated)
 
     @property
     def remaining(self) -> int:

@@ -10,7 +10,7 @@ from ..protocol.settings import BLOCK_SIZE
 from ..protocol.steps import Chunk
 from .blocks import BlockPool, blocks_for
 from .queues import Queues
-from .sequence import LiveRequest, Sequence
+from .sequence import Sequence
 from .sequence_kv import publish_blocks
 from .step_plan import Plan
 
@@ -19,47 +19,53 @@ def plan_steady(queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan |
     """The plan, or None where it takes `plan_step`; then nothing has changed."""
     if queues.waiting or queues.parked:
         return None
-    chunks: list[Chunk] = []
-    goes_on: list[tuple[Sequence, LiveRequest, int, bool]] = []  # the token after its last, and whether it samples
-    growing: list[int] = []  # places of those that need blocks
+    plan = Plan()
+    chunks, goes_on = plan.chunks, list[Sequence]()
+    growing, publishing = list[int](), list[Sequence]()  # places of those that need blocks
     longer = blocks = 0
     for sequence in queues.running:
-        total, start = sequence.prompt_tokens + len(sequence.generated) + sequence.unread, sequence.computed
+        total, start = sequence.total, sequence.computed
         end = total if total < sequence.max_total else sequence.max_total - 1
         if start >= end:
             continue  # waits for its last token to be read
-        live, count = sequence.live, end - start
-        # The choices of a request share its credit.
-        if not sequence.known or live.granted - live.spent < len(live.choices):
+        live, count, sample = sequence.live, end - start, end == total
+        if not sequence.known or live.granted <= live.spent:
+            _undo(goes_on, chunks)
             return None
-        if count > 1 or end < total:
+        if count > 1 or not sample:
             if not sequence.reads_prefix_cache:
-                return None  # its prompt may have to be scored
+                _undo(goes_on, chunks)  # its prompt may have to be scored
+                return None
             longer += count - 1
         if (count > 1 or not start % BLOCK_SIZE) and end > len(sequence.blocks) * BLOCK_SIZE:
             growing.append(len(chunks))
             blocks += blocks_for(end) - len(sequence.blocks)
-        chunks.append(Chunk(sequence=sequence.id, start=start, count=count, blocks=(), sample=end == total))
-        goes_on.append((sequence, live, end, end == total))
-    if blocks > pool.available or len(chunks) + longer > max_step_tokens:
-        return None
-    for place in growing:
-        sequence, _, end, _ = goes_on[place]
-        taken = tuple(pool.take(blocks_for(end) - len(sequence.blocks)))
-        sequence.blocks.extend(taken)
-        chunks[place] = replace(chunks[place], blocks=taken)
-    publishing: list[Sequence] = []
-    for sequence, live, end, sample in goes_on:
+        chunks.append(Chunk(sequence=sequence.id, start=start, count=count, blocks=(), sample=sample))
+        goes_on.append(sequence)
         sequence.computed = end
         if sample:
-            sequence.unread += 1
-            live.unread += 1
+            sequence.total = total + 1
             live.spent += 1
         if end // BLOCK_SIZE > sequence.published:
             publishing.append(sequence)
+    if blocks > pool.available or len(chunks) + longer > max_step_tokens:
+        _undo(goes_on, chunks)
+        return None
+    for place in growing:
+        sequence = goes_on[place]
+        taken = tuple(pool.take(blocks_for(sequence.computed) - len(sequence.blocks)))
+        sequence.blocks.extend(taken)
+        chunks[place] = replace(chunks[place], blocks=taken)
     for sequence in publishing:
         publish_blocks(sequence, pool)
-    plan = Plan()
-    plan.chunks = chunks
-    plan.prefill_tokens = sum(chunk.count for chunk in chunks if chunk.count > 1) if longer else 0
+    if longer:
+        plan.prefill_tokens = sum(chunk.count for chunk in chunks if chunk.count > 1)
     return plan
+
+
+def _undo(planned: list[Sequence], chunks: list[Chunk]) -> None:
+    for sequence, chunk in zip(planned, chunks, strict=True):
+        sequence.computed = chunk.start
+        if chunk.sample:
+            sequence.total -= 1
+            sequence.live.spent -= 1

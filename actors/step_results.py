@@ -34,20 +34,20 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
             distrust_kv(sequence, table.pool)
             others.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
             continue
-        tokens, log = row.tokens, sequence.generated
+        tokens, log, count = row.tokens, sequence.generated, len(row.tokens)
         # The usual row: tokens that end nothing, without scores. It stands here because a call would cost a tenth.
-        usual = tokens and chunk.sample and not row.logprobs and sequence.reads_prefix_cache
+        usual = count and chunk.sample and not row.logprobs and sequence.reads_prefix_cache
         if (
             usual
-            and sequence.prompt_tokens + len(log) + len(tokens) < sequence.max_total
+            and sequence.prompt_tokens + len(log) + count < sequence.max_total
             and live.stop_set.isdisjoint(tokens)
         ):
             sequence.losses = 0
-            sequence.unread -= 1
-            live.unread -= 1
-            live.spent += len(tokens) - 1  # one was counted when the row was planned
             log += tokens
-            generated += len(tokens)
+            generated += count
+            if count > 1:  # one was counted when the row was planned
+                sequence.total += count - 1
+                live.spent += count - 1
             if sequence.index:
                 others.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=tokens))
             else:
@@ -55,7 +55,7 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
                 rows.append(tokens)
         else:
             generated += _apply_other(sequence, chunk, row, table, others)
-        if not live.unread and live.granted <= live.spent and live.choices:
+        if live.granted <= live.spent and live.choices and not live.unread:
             table.timers.starve(live.id, now)
     totals.generated_tokens += generated
     return results

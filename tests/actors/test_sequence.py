@@ -14,18 +14,24 @@ def sequence(prompt: tuple[int, ...], *, max_tokens: int = 10, index: int = 0, *
     return Sequence(1, live, index, Prompt(prompt, keys.root("", "", "", "default"), keys), len(prompt) + max_tokens)
 
 
+def read(it: Sequence, *tokens: int) -> None:
+    """They were generated."""
+    it.generated += tokens
+    it.total += len(tokens)
+
+
 def test_unread_tokens_count_as_tokens_but_have_no_ids() -> None:
     it = sequence(text(5))
-    it.computed, it.unread = 5, 1
+    it.computed, it.total = 5, it.total + 1
     assert (it.read, it.total, it.remaining) == (5, 6, 1)
-    it.generated, it.unread = [9], 0
+    it.generated = [9]
     assert (it.read, it.total, it.remaining) == (6, 6, 1)
 
 
 def test_the_last_token_is_not_computed() -> None:
     it = sequence(text(5), max_tokens=1)
     assert it.remaining == 5
-    it.computed, it.unread = 5, 1
+    it.computed, it.total = 5, it.total + 1
     assert it.remaining == 0
 
 
@@ -35,7 +41,7 @@ def test_a_prompt_without_an_answer_is_computed_as_far_as_its_logprobs_need() ->
 
 def test_keys_of_prompt_and_generated_blocks_are_those_of_the_whole_text_as_a_prompt() -> None:
     it = sequence(text(100), max_tokens=200)
-    it.generated = list(range(500, 600))
+    read(it, *range(500, 600))
     whole = sequence((*text(100), *range(500, 600)))
     assert [it.key(block) for block in (2, 0, 1)] == [whole.key(block) for block in (2, 0, 1)]
     assert it.tokens_between(64, 128) == whole.prompt.tokens[64:128]
@@ -49,7 +55,7 @@ def test_choices_of_one_prompt_draw_from_different_seeds() -> None:
 
 def test_a_record_carries_what_was_generated() -> None:
     it = sequence(text(3), n=1)
-    it.generated = [7, 8]
+    read(it, 7, 8)
     record = it.record()
     assert (record.tokens, record.prompt_tokens) == ((1, 2, 3, 7, 8), 3)
 
@@ -62,7 +68,7 @@ def test_a_record_says_whether_its_request_is_strict() -> None:
 def test_of_a_strict_sequence_only_blocks_of_its_prompt_may_be_cached() -> None:
     it, strict = sequence(text(130), max_tokens=200), sequence(text(130), max_tokens=200, determinism="strict")
     for each in (it, strict):
-        each.generated = list(range(500, 600))
+        read(each, *range(500, 600))
     assert (it.cacheable_blocks, it.shareable_blocks) == (3, 3)
     assert (strict.cacheable_blocks, strict.shareable_blocks) == (2, 2)
     assert sequence(text(128), determinism="strict").shareable_blocks == 1  # its last token is computed anyway
