@@ -29,6 +29,7 @@ from .history import History, RecentRequests
 from .outbox import Outbox
 from .places import RETRY_SECONDS, Places
 from .stream_record import StreamRecord
+from .token_times import TokenTimes
 from .worker_status import WorkerStatus
 
 _LOG: Final = logging.getLogger("triolet.requests")
@@ -70,8 +71,7 @@ class Gateway:
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
         self._unflushed: list[Outbox] = []
-        self._gap = 0.0  # between tokens of this step and their last ones: the same for nearly all its streams
-        self._gap_times = 0
+        self._times = TokenTimes(self.accounts)
         self._recent = RecentRequests()
         self._on_end = on_end  # hears of every request once, when it has ended
 
@@ -181,14 +181,14 @@ class Gateway:
         if live is None:
             return
         if event.tokens:
-            self._note_tokens(live, event.index, event.tokens, trio.current_time())
+            self._times.note(live, event.index, event.tokens, trio.current_time())
         self._push(live, event)
 
     def deliver_text(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
         """As `deliver` of such a `Token` of the first choice, but its stream is known; harmless after its end."""
         outbox = live.outbox
         if not outbox.ended:
-            self._note_tokens(live, 0, tokens, now)
+            self._times.note(live, 0, tokens, now)
             if outbox.push_text(0, text, tokens):
                 self._unflushed.append(outbox)
 
@@ -196,22 +196,8 @@ class Gateway:
         """As `deliver_text`, when nothing more is to be said of this step to this stream: it need not be flushed."""
         outbox = live.outbox
         if not outbox.ended:
-            self._note_tokens(live, 0, tokens, now)
+            self._times.note(live, 0, tokens, now)
             outbox.give_text(0, text, tokens)
-
-    def _note_tokens(self, live: StreamRecord, index: int, tokens: int, now: float) -> None:
-        times = live.last_token_at
-        if last := times[index]:
-            gap = (now - last) / tokens
-            if gap != self._gap:
-                self._observe_gap()
-                self._gap = gap
-            self._gap_times += 1
-        elif live.first_token_at is None:
-            live.first_token_at = now
-            self.accounts.first_token.observe(now - live.request.arrival_time)
-        times[index] = now
-        live.completion_tokens += tokens
 
     def choice_finished(self, event: ChoiceFinished) -> None:
         """A choice is complete."""
@@ -223,15 +209,10 @@ class Gateway:
 
     def flush(self) -> None:
         """Whoever reports must call this when it has said all of one step: readers that left a sink are served now."""
-        self._observe_gap()
+        self._times.settle()
         outboxes, self._unflushed = self._unflushed, []
         for outbox in outboxes:
             outbox.flush()
-
-    def _observe_gap(self) -> None:
-        if self._gap_times:
-            self.accounts.between_tokens.observe(self._gap, self._gap_times)
-            self._gap_times = 0
 
     def complete(self, request_id: str, reason: FinishReason) -> None:
         """End a request with its usage and times."""
