@@ -106,7 +106,7 @@ class Detokenizer:
             state.echo_due.add(index)
         elif request.echo:
             self._deliver(id, index, choice.echo())
-        if state.unfinished == 1 and (text := choice.plain) and (stream := self._gateway.stream(id)):
+        if not index and state.unfinished == 1 and (text := choice.plain) and (stream := self._gateway.stream(id)):
             self._plain[id] = text, stream
             self._look_again()
 

@@ -24,8 +24,9 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
     for text in texts:
         if isinstance(text, StepTokens):  # nearly every token of the house passes here
             for name, (ids, places) in _owners(text.ids).items():
-                rows = text.rows
-                share = text if ids is text.ids else StepTokens(ids=ids, rows=tuple([rows[place] for place in places]))
+                share = text
+                if len(ids) < len(text.ids):
+                    share = StepTokens(ids=ids, rows=tuple([text.rows[place] for place in places]))
                 shares.setdefault(name, []).append(share)
         elif isinstance(text, StepText):
             for name, (_, places) in _owners(tuple([choice.id for choice in text.choices])).items():

@@ -7,7 +7,7 @@ from ..protocol.steps import Chunk, Row, Step, StepDone
 from .accept import accept_row, choice_tokens
 from .live_table import LiveTable
 from .scheduler_statistics import SchedulerTotals
-from .sequence import Sequence
+from .sequence import LiveRequest, Sequence
 from .sequence_kv import distrust_kv
 
 
@@ -23,6 +23,7 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
     """Take in the rows of a step, in its chunks' order."""
     ids, rows, others = results = StepResults([], [], [])
     sequences, generated = table.sequences, 0
+    spent: dict[str, LiveRequest] = {}  # requests without credit
     for chunk, row in zip(step.chunks, done.rows, strict=True):
         assert chunk.sequence == row.sequence, "rows come in the order of the chunks"
         sequence = sequences.get(chunk.sequence)
@@ -35,7 +36,7 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
             others.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
             continue
         tokens, log, count = row.tokens, sequence.generated, len(row.tokens)
-        # The usual row: tokens that end nothing, without scores. It stands here because a call would cost a tenth.
+        # The usual row: tokens that end nothing, without scores. A call for it would cost 0.08 of a row's 0.45 µs.
         usual = count and chunk.sample and not row.logprobs and sequence.reads_prefix_cache
         if (
             usual
@@ -55,7 +56,10 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
                 rows.append(tokens)
         else:
             generated += _apply_other(sequence, chunk, row, table, others)
-        if live.granted <= live.spent and live.choices and not live.unread:
+        if live.granted <= live.spent:
+            spent[live.id] = live
+    for live in spent.values():
+        if live.choices and not live.unread:
             table.timers.starve(live.id, now)
     totals.generated_tokens += generated
     return results

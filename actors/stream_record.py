@@ -8,7 +8,7 @@ from .outbox import Outbox
 
 
 class StreamRecord:
-    """Written by the gateway alone; times are seconds of the front's clock."""
+    """Written by the gateway and its TokenTimes alone; times are seconds of the front's clock."""
 
     __slots__ = (
         "cached_tokens", "completion_tokens", "credit", "first_token_at", "last_token_at", "outbox", "prompt_tokens",

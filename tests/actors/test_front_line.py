@@ -38,7 +38,7 @@ DECODER = msgspec.msgpack.Decoder[ToFront](ToFront)
 SETTINGS = ServeSettings(engine=EngineSettings(model="tiny"))
 
 
-def never(*_: object) -> Any:
+def never(*_: object) -> Any:  # stands for callbacks of several kinds
     raise AssertionError("nobody asks for this here")
 
 

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import AsyncGenerator
+from typing import cast
 
 import msgspec
 import pytest
@@ -48,6 +49,30 @@ async def test_a_small_message_is_there_without_a_turn_of_the_loop(pair: Pair) -
     ours, theirs = pair
     Post(ours).send_nowait(Pong())
     assert await Link(theirs, DECODER).receive() == Pong()
+
+
+async def test_nothing_follows_a_message_that_was_not_kept(pair: Pair) -> None:
+    """Whoever reads again after that would take what follows for something else."""
+    ours, theirs = pair
+    post, link = Post(ours, max_backlog=1 << 20), Link(theirs, DECODER)
+    number = 0
+    while not post.overdue:
+        post.send_nowait(Answer(number=number, body=bytes(100_000)))
+        number += 1
+    post.send_nowait(Answer(number=number, body=b"not kept"))
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(post.run)
+            received = [await link.receive() for _ in range(number)]
+            await post.wait_sent()
+            post.send_nowait(Pong())
+            await post.wait_sent()
+            nursery.cancel_scope.cancel()
+    assert [cast("Answer", message).number for message in received] == list(range(number))
+    assert post.overdue
+    assert not link._incoming
+    with pytest.raises(BlockingIOError):
+        theirs.socket._sock.recv(1)
 
 
 async def test_a_peer_that_does_not_read_is_overdue_and_costs_no_more_than_the_bound(pair: Pair) -> None:

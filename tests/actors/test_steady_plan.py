@@ -5,18 +5,18 @@ from copy import deepcopy
 
 import pytest
 
-from triolet.actors import scheduler_state
+from triolet.actors import scheduler_state, steady_plan
 from triolet.actors.blocks import BlockPool
 from triolet.actors.plan import plan_step
 from triolet.actors.queues import Queues
-from triolet.actors.steady_plan import plan_steady
+from triolet.actors.sequence import Sequence
+from triolet.actors.steady_plan import _undo, plan_steady
 from triolet.actors.step_plan import Limits, Plan
 from triolet.protocol.messages import Credit, Stop
 from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import Chunk
 
 from .scheduling import Bench, admit, done, ready, text
-
-LIMITS = Limits(max_step_tokens=256, max_running=8, context_length=2048)
 
 
 def outcome(plan: Plan, queues: Queues, pool: BlockPool) -> object:
@@ -34,9 +34,15 @@ def outcome(plan: Plan, queues: Queues, pool: BlockPool) -> object:
 class Compared:
     """Stands in for plan_steady: compares every plan it gives with the other way's, on copies."""
 
-    def __init__(self, fault: str = "") -> None:
-        self.plans = self.refused = self.with_blocks = self.longer = 0
+    def __init__(self, limits: Limits, fault: str = "") -> None:
+        self.plans = self.refused = self.undone = self.with_blocks = self.longer = 0
+        self._limits = limits
         self._fault = fault
+
+    def undo(self, planned: list[Sequence], chunks: list[Chunk]) -> None:
+        self.undone += bool(planned)
+        if self._fault != "left as it is":
+            _undo(planned, chunks)
 
     def __call__(self, queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan | None:
         before = deepcopy((queues, pool))
@@ -52,24 +58,35 @@ class Compared:
         self.plans += 1
         self.with_blocks += any(chunk.blocks for chunk in plan.chunks)
         self.longer += any(chunk.count > 1 for chunk in plan.chunks)
-        assert outcome(plan, queues, pool) == outcome(plan_step(*before, LIMITS), *before)
+        assert outcome(plan, queues, pool) == outcome(plan_step(*before, self._limits), *before)
         return plan
 
 
-def run(monkeypatch: pytest.MonkeyPatch, seed: int, fault: str = "", several: float = 0.0) -> Compared:
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    fault: str = "",
+    *,
+    several: float = 0.0,
+    blocks: int = 24,
+    max_step_tokens: int = 256,
+) -> Compared:
     """`several`: how often a step brings several tokens a row."""
-    compared = Compared(fault)
+    limits = Limits(max_step_tokens=max_step_tokens, max_running=8, context_length=2048)
+    compared = Compared(limits, fault)
     monkeypatch.setattr(scheduler_state, "plan_steady", compared)
+    monkeypatch.setattr(steady_plan, "_undo", compared.undo)
     rng = random.Random(seed)
-    worker = ready(num_blocks=24, max_step_tokens=LIMITS.max_step_tokens, max_running=LIMITS.max_running)
+    worker = ready(num_blocks=blocks, max_step_tokens=max_step_tokens, max_running=limits.max_running)
     bench = Bench(worker=worker, outbox_tokens=40)
     for number in range(12):
         choices, length, tokens = rng.choice((1, 1, 2)), rng.randrange(1, 150), rng.randrange(1, 140)
-        strict = rng.random() < 0.3
+        strict, scored = rng.random() < 0.3, rng.random() < 0.2
         bench.send(
             admit(
                 f"r{number}", text(length, rng.choice((1, 200))), max_tokens=tokens, n=choices,
                 determinism="strict" if strict else "default",
+                sampling=Sampling(prompt_logprobs=1 if scored else None),
             )
         )  # fmt: skip
         for _ in range(rng.randrange(40)):
@@ -100,7 +117,17 @@ def test_it_plans_the_same_where_rows_bring_several_tokens(monkeypatch: pytest.M
     assert compared.longer > 5
 
 
-@pytest.mark.parametrize("fault", ["published", "order"])
+@pytest.mark.parametrize(("blocks", "max_step_tokens"), [(8, 256), (24, 8), (12, 24)])
+def test_what_it_refuses_it_leaves_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, max_step_tokens: int
+) -> None:
+    undone = 0
+    for seed in range(4):
+        undone += run(monkeypatch, seed, several=0.2, blocks=blocks, max_step_tokens=max_step_tokens).undone
+    assert undone > 5
+
+
+@pytest.mark.parametrize("fault", ["published", "order", "left as it is"])
 def test_a_plan_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     with pytest.raises(AssertionError):
         run(monkeypatch, 0, fault)
