@@ -53,7 +53,7 @@ class ChoiceText:
         self._prompt_logprobs: list[TokenLogprob] = []
         self._held = ""
         self._characters = 0  # decoded so far: the text offset of the next token
-        self.tokens = 0  # generated and kept
+        self.tokens = 0  # generated and kept, but for those that `plain` was given
 
     @property
     def plain(self) -> IncrementalText | None:

@@ -5,7 +5,6 @@ half an outbox at a time, so that a reader who keeps up costs one message per ha
 dry. A client may grant credit itself (WebSocket `credit` frames); the outbox's size stays a bound on top of that.
 """
 
-
 from collections.abc import Callable
 
 
