@@ -1,9 +1,9 @@
 """The one place where a stream's events wait for their reader.
 
-Contract: `push` and `push_text` never wait and are called by the engine's side only; `drain` waits until something is
-there and takes all of it, so a step that fills 64 outboxes wakes each reader once, however many events it brought. Text
-that waits is joined to text of the same choice behind it: a reader that lags gets larger pieces, not more of them.
-After the terminal event was drained, `drain` raises `trio.EndOfChannel`. One reader per outbox.
+Contract: `push`, `push_text` and `give_text` never wait and are called by the engine's side only; `drain` waits until
+something is there and takes all of it, so a step that fills 64 outboxes wakes each reader once, however many events it
+brought. Text that waits is joined to text of the same choice behind it: a reader that lags gets larger pieces, not more
+of them. After the terminal event was drained, `drain` raises `trio.EndOfChannel`. One reader per outbox.
 
 Bound: text is only generated on credit, and the gateway grants no more than the outbox's size, so at most that many
 tokens, and a fixed number of other events per choice, ever wait here. The outbox knows nothing of that accounting: it
