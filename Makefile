@@ -25,6 +25,7 @@ test: check
 
 check: .venv/.test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 	$(BIN)/pytest -q tests/test_house.py

@@ -55,8 +55,14 @@ class Limits(NamedTuple):
 
 
 def memory_plan(
-    spec: ModelSpec, weight_format: WeightFormat, block_size: int, max_step_tokens: int, max_logit_rows: int,
-    max_model_len: int, threads: int = 1, cache_format: CacheFormat | None = None,
+    spec: ModelSpec,
+    weight_format: WeightFormat,
+    block_size: int,
+    max_step_tokens: int,
+    max_logit_rows: int,
+    max_model_len: int,
+    threads: int = 1,
+    cache_format: CacheFormat | None = None,
 ) -> MemoryPlan:
     """Sizes before loading. cache_format None is the weight format's default. The embedding table counts although it
     stays mapped from the checkpoint.
@@ -80,7 +86,11 @@ def check_block_size(block_size: int) -> None:
 
 
 def make_shape(
-    spec: ModelSpec, weight_format: WeightFormat, cache_format: CacheFormat, limits: Limits, *,
+    spec: ModelSpec,
+    weight_format: WeightFormat,
+    cache_format: CacheFormat,
+    limits: Limits,
+    *,
     embedding_is_bfloat16: bool,
 ) -> Shape:
     head = padded_head(spec.head_dim)
@@ -201,6 +211,4 @@ class Workspace:
     def memory(self, embedding_address: int) -> Memory:
         """The addresses; valid as long as this object lives."""
         named = {name: self.arrays[name].ctypes.data for name in Memory._fields if name in self.arrays}
-        return Memory(
-            weights=self.weight_table, embedding=embedding_address, cache=self.cache.ctypes.data, **named
-        )
+        return Memory(weights=self.weight_table, embedding=embedding_address, cache=self.cache.ctypes.data, **named)

@@ -135,8 +135,11 @@ class CpuRunner:
         zero = np.zeros(1, np.int32)
         self.forward(
             Batch(
-                tokens=zero, positions=zero, starts=np.array([0, 1], np.int32),
-                block_tables=np.zeros((1, self._shape.table_width), np.int32), logit_rows=zero,
+                tokens=zero,
+                positions=zero,
+                starts=np.array([0, 1], np.int32),
+                block_tables=np.zeros((1, self._shape.table_width), np.int32),
+                logit_rows=zero,
             )
         )
 
@@ -151,8 +154,7 @@ def _checked(batch: Batch, name: str) -> IntArray:
 
 
 def _run_stopped(body: Callable[[int, int, int], None]) -> None:
-    """Call a worker's body on a pool that is closing already: it returns at once, compiled; so is what closes a pool.
-    """
+    """Call a worker's body on a pool that is closing already: it returns at once, compiled; so is what closes a pool."""
     state = np.zeros(STATE_BYTES // 8, np.int64)
     stop_workers(state.ctypes.data)
     body(0, 1, state.ctypes.data)

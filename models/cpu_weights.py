@@ -55,7 +55,11 @@ class PackedWeights:
         hidden = np.arange(shape.hidden)
         head = weights.embedding if weights.lm_head is None else weights.lm_head
         self._matrix(
-            table[shape.layers], HEAD, [Part(head, np.arange(shape.vocab_size))], hidden, shape.vocab_padded,
+            table[shape.layers],
+            HEAD,
+            [Part(head, np.arange(shape.vocab_size))],
+            hidden,
+            shape.vocab_padded,
             shape.hidden_padded,
         )
         table[shape.layers, FINAL_NORM] = self._vector(weights.final_norm, hidden, shape.hidden_padded)

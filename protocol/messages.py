@@ -1,7 +1,7 @@
 """The conversation of the program: who sends what to whom. Reading this file is reading the architecture.
 
-    web -> gateway -> tokenizer -> admission -> scheduler <=> (link) executor
-                                                scheduler -> detokenizer -> gateway (outbox) -> web
+web -> gateway -> tokenizer -> admission -> scheduler <=> (link) executor
+                                            scheduler -> detokenizer -> gateway (outbox) -> web
 """
 
 from collections.abc import Iterator

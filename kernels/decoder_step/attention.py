@@ -54,14 +54,26 @@ def rotation_stage(
         queries = memory.queries + (kv_head * shape.max_tokens + token) * group * shape.query_bytes
         for member in range(group):
             offset = (kv_head * group + member) * head_bytes
-            rope_head(cache_tag, row + offset, bias + offset, query_norm, shape.qk_norm, rotation, half, scratch, size,
-                      eps, query_factor)
+            rope_head(
+                cache_tag,
+                row + offset,
+                bias + offset,
+                query_norm,
+                shape.qk_norm,
+                rotation,
+                half,
+                scratch,
+                size,
+                eps,
+                query_factor,
+            )
             store_query(cache_tag, scratch, queries + member * shape.query_bytes, shape.head_padded)
         slot = staged.slots[token]
         region = cache + (slot // BLOCK_TOKENS * shape.kv_heads + kv_head) * shape.region_bytes
         offset = (shape.heads + kv_head) * head_bytes
-        rope_head(cache_tag, row + offset, bias + offset, key_norm, shape.qk_norm, rotation, half, scratch, size, eps,
-                  one)
+        rope_head(
+            cache_tag, row + offset, bias + offset, key_norm, shape.qk_norm, rotation, half, scratch, size, eps, one
+        )
         store_key(cache_tag, scratch, region, slot % BLOCK_TOKENS, shape.head_padded)
         offset += shape.kv_heads * head_bytes
         store_value(cache_tag, row + offset, bias + offset, region, slot % BLOCK_TOKENS, shape.head_padded)
@@ -107,10 +119,23 @@ def attention_stage(
         ahead_newest = staged.positions[staged.starts[ahead_chunk] + ahead_row // group]
         ahead_seen = ahead_newest + 1 - ahead_oldest * BLOCK_TOKENS
         queries = memory.queries + ((kv_head * shape.max_tokens + start) * group + first_row) * shape.query_bytes
-        attend(cache_tag, rows, queries, shape.query_bytes, scratch, staged.tables[chunk].ctypes.data, oldest,
-               newest // BLOCK_TOKENS + 1 - oldest, newest + 1, cache + kv_head * shape.region_bytes, block_stride,
-               cache + ahead_block * block_stride + ahead_head * shape.region_bytes, ahead_seen,
-               scratch + DESCRIPTORS, shape.head_padded)
+        attend(
+            cache_tag,
+            rows,
+            queries,
+            shape.query_bytes,
+            scratch,
+            staged.tables[chunk].ctypes.data,
+            oldest,
+            newest // BLOCK_TOKENS + 1 - oldest,
+            newest + 1,
+            cache + kv_head * shape.region_bytes,
+            block_stride,
+            cache + ahead_block * block_stride + ahead_head * shape.region_bytes,
+            ahead_seen,
+            scratch + DESCRIPTORS,
+            shape.head_padded,
+        )
         task = following if taken else atomic_add(counter, 1)
 
 

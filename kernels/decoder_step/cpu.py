@@ -47,15 +47,36 @@ from .shape import (
 
 @inlined
 def _project(
-    tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, channels: int,
-    weights: int, scales: int, out: int, add: int,
+    tag: Tag,
+    thread: int,
+    threads: int,
+    shape: Shape,
+    memory: Memory,
+    rows: int,
+    k: int,
+    channels: int,
+    weights: int,
+    scales: int,
+    out: int,
+    add: int,
 ) -> None:
     """The activations times one weight matrix; a single row has a copy for each thread."""
     copy = thread if rows == 1 else 0
     gemm(
-        tag, thread, threads, add, rows, k,
-        memory.activations + copy * shape.activation_stride, shape.activation_stride,
-        weights, scales, shape.group_shift, channels, out, channels * 4,
+        tag,
+        thread,
+        threads,
+        add,
+        rows,
+        k,
+        memory.activations + copy * shape.activation_stride,
+        shape.activation_stride,
+        weights,
+        scales,
+        shape.group_shift,
+        channels,
+        out,
+        channels * 4,
     )
 
 
@@ -63,15 +84,28 @@ def _project(
 def _normalise(tag: Tag, row: int, to: int, weight: int, scratch: int, shape: Shape, memory: Memory) -> None:
     """One row of the residual stream, normalised, as row `to` of the activations."""
     rms_norm_row(
-        tag, memory.hidden + row * shape.hidden_padded * 4, weight, shape.hidden_padded,
-        memory.activations + to * shape.activation_stride, scratch, np.float32(shape.hidden), np.float32(shape.eps),
+        tag,
+        memory.hidden + row * shape.hidden_padded * 4,
+        weight,
+        shape.hidden_padded,
+        memory.activations + to * shape.activation_stride,
+        scratch,
+        np.float32(shape.hidden),
+        np.float32(shape.eps),
     )
 
 
 @inlined
 def _step(
-    tag: Tag, cache_tag: CacheTag, thread: int, threads: int, state: int, generation: int, shape: Shape,
-    memory: Memory, staged: Staged,
+    tag: Tag,
+    cache_tag: CacheTag,
+    thread: int,
+    threads: int,
+    state: int,
+    generation: int,
+    shape: Shape,
+    memory: Memory,
+    staged: Staged,
 ) -> int:
     tokens = staged.job[TOKENS]
     weights = memory.weights
@@ -80,8 +114,14 @@ def _step(
     hidden_bytes, mlp_bytes = shape.hidden_padded * 4, shape.mlp_padded * 8
     scratch = memory.scratch + thread * shape.scratch_stride
     for row in range(first, last):
-        embedding_row(tag, memory.embedding, staged.tokens[row], shape.hidden, shape.embedding_is_bfloat16,
-                      memory.hidden + row * hidden_bytes)
+        embedding_row(
+            tag,
+            memory.embedding,
+            staged.tokens[row],
+            shape.hidden,
+            shape.embedding_is_bfloat16,
+            memory.hidden + row * hidden_bytes,
+        )
     if thread == 0:
         for layer in range(shape.layers):
             atomic_set(memory.counters + layer * 64, 0)
@@ -94,8 +134,20 @@ def _step(
             _normalise(tag, row, row + copy, weights[layer, INPUT_NORM], scratch, shape, memory)
         if not single:
             generation = barrier(state, threads, generation)
-        _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, shape.qkv_padded,
-                 weights[layer, QKV], weights[layer, QKV_SCALE], memory.qkv, 0)
+        _project(
+            tag,
+            thread,
+            threads,
+            shape,
+            memory,
+            tokens,
+            shape.hidden_padded,
+            shape.qkv_padded,
+            weights[layer, QKV],
+            weights[layer, QKV_SCALE],
+            memory.qkv,
+            0,
+        )
         generation = barrier(state, threads, generation)
         rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
@@ -103,35 +155,88 @@ def _step(
         generation = barrier(state, threads, generation)
         for row in range(first, last):
             to = row + copy
-            plain_row(tag, memory.attention + row * shape.attention_padded * 4, shape.attention_padded,
-                      memory.activations + to * shape.activation_stride, scratch)
+            plain_row(
+                tag,
+                memory.attention + row * shape.attention_padded * 4,
+                shape.attention_padded,
+                memory.activations + to * shape.activation_stride,
+                scratch,
+            )
         if not single:
             generation = barrier(state, threads, generation)
-        _project(tag, thread, threads, shape, memory, tokens, shape.attention_padded, shape.hidden_padded,
-                 weights[layer, OUT], weights[layer, OUT_SCALE], memory.hidden, 1)
+        _project(
+            tag,
+            thread,
+            threads,
+            shape,
+            memory,
+            tokens,
+            shape.attention_padded,
+            shape.hidden_padded,
+            weights[layer, OUT],
+            weights[layer, OUT_SCALE],
+            memory.hidden,
+            1,
+        )
         generation = barrier(state, threads, generation)
         for row in range(first, last):
             _normalise(tag, row, row + copy, weights[layer, POST_NORM], scratch, shape, memory)
         if not single:
             generation = barrier(state, threads, generation)
-        _project(tag, thread, threads, shape, memory, tokens, shape.hidden_padded, 2 * shape.mlp_padded,
-                 weights[layer, GATE_UP], weights[layer, GATE_UP_SCALE], memory.gate_up, 0)
+        _project(
+            tag,
+            thread,
+            threads,
+            shape,
+            memory,
+            tokens,
+            shape.hidden_padded,
+            2 * shape.mlp_padded,
+            weights[layer, GATE_UP],
+            weights[layer, GATE_UP_SCALE],
+            memory.gate_up,
+            0,
+        )
         generation = barrier(state, threads, generation)
         for row in range(first, last):
             to = row + copy
-            silu_mul_row(tag, memory.gate_up + row * mlp_bytes, shape.mlp_padded,
-                         memory.activations + to * shape.activation_stride, scratch)
+            silu_mul_row(
+                tag,
+                memory.gate_up + row * mlp_bytes,
+                shape.mlp_padded,
+                memory.activations + to * shape.activation_stride,
+                scratch,
+            )
         if not single:
             generation = barrier(state, threads, generation)
-        _project(tag, thread, threads, shape, memory, tokens, shape.mlp_padded, shape.hidden_padded,
-                 weights[layer, DOWN], weights[layer, DOWN_SCALE], memory.hidden, 1)
+        _project(
+            tag,
+            thread,
+            threads,
+            shape,
+            memory,
+            tokens,
+            shape.mlp_padded,
+            shape.hidden_padded,
+            weights[layer, DOWN],
+            weights[layer, DOWN_SCALE],
+            memory.hidden,
+            1,
+        )
         generation = barrier(state, threads, generation)
     return _logits(tag, thread, threads, state, generation, scratch, shape, memory, staged)
 
 
 @inlined
 def _logits(
-    tag: Tag, thread: int, threads: int, state: int, generation: int, scratch: int, shape: Shape, memory: Memory,
+    tag: Tag,
+    thread: int,
+    threads: int,
+    state: int,
+    generation: int,
+    scratch: int,
+    shape: Shape,
+    memory: Memory,
     staged: Staged,
 ) -> int:
     rows = staged.job[LOGIT_ROWS]
@@ -145,14 +250,32 @@ def _logits(
         norm = memory.weights[shape.layers, FINAL_NORM]
         _normalise(tag, staged.logit_rows[row], row + copy, norm, scratch, shape, memory)
     generation = barrier(state, threads, generation)
-    _project(tag, thread, threads, shape, memory, rows, shape.hidden_padded, shape.vocab_padded,
-             memory.weights[shape.layers, HEAD], memory.weights[shape.layers, HEAD_SCALE], memory.logits, 0)
+    _project(
+        tag,
+        thread,
+        threads,
+        shape,
+        memory,
+        rows,
+        shape.hidden_padded,
+        shape.vocab_padded,
+        memory.weights[shape.layers, HEAD],
+        memory.weights[shape.layers, HEAD_SCALE],
+        memory.logits,
+        0,
+    )
     return generation
 
 
 @compiled
 def work(
-    tag: Tag, cache_tag: CacheTag, thread: int, threads: int, state: int, shape: Shape, memory: Memory,
+    tag: Tag,
+    cache_tag: CacheTag,
+    thread: int,
+    threads: int,
+    state: int,
+    shape: Shape,
+    memory: Memory,
     staged: Staged,
 ) -> None:
     """The life of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""

@@ -1,10 +1,10 @@
 """y[m, n] = sum_k x[m, k] * w[n, k]: the definition, in float64, with the roundings that each weight format prescribes.
 
-    float32    none
-    bfloat16   x and w rounded to bfloat16
-    int8       w: symmetric integers of one scale per channel n; x: integers per row m (quantise/reference.py)
-    int4       w: integers from -8 to 7 per channel and group of 32 (int4-128: of 128) inputs, times a bfloat16 scale;
-               x: integers per row and group of 32
+float32    none
+bfloat16   x and w rounded to bfloat16
+int8       w: symmetric integers of one scale per channel n; x: integers per row m (quantise/reference.py)
+int4       w: integers from -8 to 7 per channel and group of 32 (int4-128: of 128) inputs, times a bfloat16 scale;
+           x: integers per row and group of 32
 """
 
 from __future__ import annotations

@@ -55,7 +55,13 @@ class Int8Tile(Tile):
         self._prefetch_rest(following, quads, needed)
 
     def _quads(
-        self, count: ir.Value, totals: Values, column: ir.Value, ahead: ir.Value, needed: ir.Value, half: int,
+        self,
+        count: ir.Value,
+        totals: Values,
+        column: ir.Value,
+        ahead: ir.Value,
+        needed: ir.Value,
+        half: int,
         share: int,
     ) -> Values:
         b = self.b

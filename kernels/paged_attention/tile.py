@@ -242,7 +242,12 @@ class Tile:
         return places, scaled_output
 
     def _products(
-        self, count: ir.Value, totals: Values, column: ir.Value, ahead: ir.Value, needed: ir.Value,
+        self,
+        count: ir.Value,
+        totals: Values,
+        column: ir.Value,
+        ahead: ir.Value,
+        needed: ir.Value,
         odd: ir.Value | None = None,
     ) -> Values:
         """totals plus probabilities . values of `count` words, or of the first token of the word `odd` alone.

@@ -163,9 +163,7 @@ def _write_int8(b: ir.IRBuilder, values: ValueAt, k: ir.Value, out: ir.Value, sc
     b.position_at_end(end)
 
 
-def _trimmed_bound(
-    b: ir.IRBuilder, vectors: ir.Value, scratch: ir.Value, bound: ir.Value, means: ir.Value
-) -> ir.Value:
+def _trimmed_bound(b: ir.IRBuilder, vectors: ir.Value, scratch: ir.Value, bound: ir.Value, means: ir.Value) -> ir.Value:
     """The bound from the values within `bound` alone."""
     bounds = splat(b, bound)
 
@@ -177,7 +175,12 @@ def _trimmed_bound(
 
 
 def _quantise_wide(
-    b: ir.IRBuilder, vectors: ir.Value, row: ir.Value, scratch: ir.Value, inverse: ir.Value, entries: ir.Value,
+    b: ir.IRBuilder,
+    vectors: ir.Value,
+    row: ir.Value,
+    scratch: ir.Value,
+    inverse: ir.Value,
+    entries: ir.Value,
     most: ir.Value,
 ) -> tuple[ir.Value, ir.Value]:
     """Low bytes to the row, at most `most` entries and a spare one. How many quads are wide, the integers' sum."""

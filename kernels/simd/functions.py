@@ -32,9 +32,7 @@ def new_function(
     return function, ir.IRBuilder(function.append_basic_block("entry"))
 
 
-def loop(
-    b: ir.IRBuilder, count: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]
-) -> Values:
+def loop(b: ir.IRBuilder, count: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:
     """`for index in range(count)`, any count: body(index, values) gives the next values. Returns the last ones."""
     before = b.block
     head, end = b.append_basic_block("loop"), b.append_basic_block("end")
@@ -111,8 +109,7 @@ def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Cal
 
 
 def by_format(value: Callable[[WeightFormat], int]) -> Callable[..., int]:
-    """A nopython callable f(tag): value(weight format) as a constant, so that what it decides is decided in compiling.
-    """
+    """A nopython callable f(tag): value(weight format) as a constant, so that what it decides is decided in compiling."""
 
     def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
         constant = int64(value(FORMAT_OF_TAG[str(given[0])]))

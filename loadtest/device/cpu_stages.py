@@ -42,8 +42,18 @@ ROUND_SECONDS = 0.04  # of either job: short against the minutes over which a sh
 
 @inlined
 def _project(
-    tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, layer: int, column: int,
-    channels: int, out: int, add: int,
+    tag: Tag,
+    thread: int,
+    threads: int,
+    shape: Shape,
+    memory: Memory,
+    rows: int,
+    k: int,
+    layer: int,
+    column: int,
+    channels: int,
+    out: int,
+    add: int,
 ) -> None:
     """As decoder_step's own: a single row has a copy for each thread. The scales' column follows the weights'."""
     a = memory.activations + (thread if rows == 1 else 0) * shape.activation_stride
@@ -62,12 +72,14 @@ def _gemms(tag: Tag, thread: int, threads: int, state: int, shape: Shape, memory
         done += 1
         for layer in range(shape.layers):
             _project(tag, thread, threads, shape, memory, rows, hidden, layer, QKV, shape.qkv_padded, memory.qkv, 0)
-            _project(tag, thread, threads, shape, memory, rows, shape.attention_padded, layer, OUT, hidden,
-                     memory.hidden, 1)
+            _project(
+                tag, thread, threads, shape, memory, rows, shape.attention_padded, layer, OUT, hidden, memory.hidden, 1
+            )
             _project(tag, thread, threads, shape, memory, rows, hidden, layer, GATE_UP, 2 * mlp, memory.gate_up, 0)
             _project(tag, thread, threads, shape, memory, rows, mlp, layer, DOWN, hidden, memory.hidden, 1)
-        _project(tag, thread, threads, shape, memory, rows, hidden, shape.layers, HEAD, shape.vocab_padded,
-                 memory.logits, 0)
+        _project(
+            tag, thread, threads, shape, memory, rows, hidden, shape.layers, HEAD, shape.vocab_padded, memory.logits, 0
+        )
         finish_job(state, threads, done)
 
 

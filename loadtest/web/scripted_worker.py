@@ -37,9 +37,7 @@ _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 class ScriptedWorker(WorkerProcess):
     """The process, as the supervisor holds it. `cpu` is the core it may use; None leaves it where it starts."""
 
-    def __init__(
-        self, settings: EngineSettings, *, pace: str, tokens_per_row: int, cpu: int | None = None
-    ) -> None:
+    def __init__(self, settings: EngineSettings, *, pace: str, tokens_per_row: int, cpu: int | None = None) -> None:
         self._what = "worker"
         self._socket, theirs = socket.socketpair()
         with theirs:

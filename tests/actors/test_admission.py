@@ -45,9 +45,7 @@ def test_max_tokens_is_resolved_against_the_context(generate: Make, make_ready: 
 
 
 @pytest.mark.parametrize(("length", "code"), [(0, "invalid_value"), (100, "context_length_exceeded")])
-def test_a_prompt_needs_a_token_and_room_for_one(
-    generate: Make, make_ready: MakeReady, length: int, code: str
-) -> None:
+def test_a_prompt_needs_a_token_and_room_for_one(generate: Make, make_ready: MakeReady, length: int, code: str) -> None:
     error = refusal(generate(max_tokens=None), (5,) * length, make_ready(context_length=100))
     assert (error.code, error.param) == (code, "prompt")
 
@@ -160,9 +158,7 @@ async def test_every_refusal_is_an_answer_and_the_cancelled_are_let_go(
     for id, prompt in (("good", (5, 6)), ("empty", ()), ("gone", (5,))):
         send.send_nowait(Tokenized(request=generate(id), prompts=(prompt,)))
     send.close()
-    await run_admission(
-        inbox, ready=make_ready(), gateway=house.gateway, scheduler=house.to_scheduler.clone()
-    )
+    await run_admission(inbox, ready=make_ready(), gateway=house.gateway, scheduler=house.to_scheduler.clone())
     messages = house.scheduler_messages()
     assert [message.request.id for message in messages if isinstance(message, Admit)] == ["good"]
     assert Cancel(id="gone") in messages

@@ -147,8 +147,7 @@ async def a_stop_string_ends_the_text_before_it(engine: Engine) -> None:
 
 async def two_hundred_streams_at_once_all_finish(engine: Engine) -> None:
     outboxes = [
-        submit(engine, chat(f"Count from {place} to {place + 9}."), seed=place, max_tokens=24)
-        for place in range(200)
+        submit(engine, chat(f"Count from {place} to {place + 9}."), seed=place, max_tokens=24) for place in range(200)
     ]
     answers = await read_all(outboxes)
     assert all(isinstance(answer.end, Finished) for answer in answers)
@@ -276,5 +275,3 @@ async def test_a_folder_that_is_not_there_and_too_little_memory(tmp_path: Path) 
     with pytest.raises(EngineLoadError, match="kv-cache-memory") as caught:
         await run_engine(settings_for(kv_cache_memory=1000))
     assert caught.value.code == "out_of_memory"
-
-

@@ -84,9 +84,7 @@ class Cache:
             call_query(CACHE_TAGS[self.format], queries[row].ctypes.data, stored.ctypes.data + row * stride, size)
         out = np.full((rows, size), np.nan, np.float32)
         lows = [max(0, p - window + 1) if window else 0 for p in positions]
-        descriptors = np.array(
-            [[out[row].ctypes.data, lows[row], positions[row]] for row in range(rows)], np.int64
-        )
+        descriptors = np.array([[out[row].ctypes.data, lows[row], positions[row]] for row in range(rows)], np.int64)
         scratch = aligned(scratch_bytes(size), 0xFF)
         first = min(lows) // BLOCK_TOKENS
         call_attend(

@@ -1,5 +1,4 @@
-"""RMS norm, SiLU gate and plain rows, each written as float32, bfloat16 and int8 GEMM input, against the definitions.
-"""
+"""RMS norm, SiLU gate and plain rows, each written as float32, bfloat16 and int8 GEMM input, against the definitions."""
 
 from __future__ import annotations
 
@@ -59,9 +58,7 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
     written = [out.ctypes.data, scratch.ctypes.data]
     tag = TAGS[weight_format]
     if name == "rms_norm":
-        call_rms_norm(
-            tag, x.ctypes.data, weight.ctypes.data, K, *written, np.float32(REAL), np.float32(EPS)
-        )
+        call_rms_norm(tag, x.ctypes.data, weight.ctypes.data, K, *written, np.float32(REAL), np.float32(EPS))
     elif name == "silu_mul":
         call_silu_mul(tag, x.ctypes.data, K, *written)
     else:

@@ -119,8 +119,13 @@ def clear_prompt(length: int, seed: int, new_tokens: int) -> tuple[int, ...]:
 
 
 def record(
-    number: int, tokens: Sequence[int], prompt_tokens: int | None = None, stop: tuple[int, ...] = (),
-    *, strict: bool = False, **sampling: object,
+    number: int,
+    tokens: Sequence[int],
+    prompt_tokens: int | None = None,
+    stop: tuple[int, ...] = (),
+    *,
+    strict: bool = False,
+    **sampling: object,
 ) -> SequenceRecord:
     options = msgspec.convert({"temperature": 0.0, **sampling}, Sampling)
     return SequenceRecord(

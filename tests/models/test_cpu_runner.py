@@ -64,9 +64,15 @@ def weights_of(name: str) -> DecoderWeights:
     query, kv = spec.num_heads * head, spec.num_kv_heads * head
     layers = tuple(
         LayerWeights(
-            q=matrix(query, hidden), k=matrix(kv, hidden), v=matrix(kv, hidden), o=matrix(hidden, query),
-            gate=matrix(spec.mlp_size, hidden), up=matrix(spec.mlp_size, hidden), down=matrix(hidden, spec.mlp_size),
-            input_norm=1 + normal(hidden, deviation=0.1), post_norm=1 + normal(hidden, deviation=0.1),
+            q=matrix(query, hidden),
+            k=matrix(kv, hidden),
+            v=matrix(kv, hidden),
+            o=matrix(hidden, query),
+            gate=matrix(spec.mlp_size, hidden),
+            up=matrix(spec.mlp_size, hidden),
+            down=matrix(hidden, spec.mlp_size),
+            input_norm=1 + normal(hidden, deviation=0.1),
+            post_norm=1 + normal(hidden, deviation=0.1),
             q_bias=normal(query, deviation=0.3) if spec.qkv_bias else None,
             k_bias=normal(kv, deviation=0.3) if spec.qkv_bias else None,
             v_bias=normal(kv, deviation=0.3) if spec.qkv_bias else None,
@@ -82,7 +88,10 @@ def weights_of(name: str) -> DecoderWeights:
 
 
 def decoder_reference(
-    spec: ModelSpec, weights: DecoderWeights, tokens: npt.NDArray[np.int32], weight_format: str = "exact",
+    spec: ModelSpec,
+    weights: DecoderWeights,
+    tokens: npt.NDArray[np.int32],
+    weight_format: str = "exact",
     int8_cache: bool = False,
 ) -> Float64Array:
     """Logits of every row; in float64 but for the roundings that the formats prescribe ("exact": none at all)."""

@@ -103,7 +103,7 @@ COUNT_TO = Wordings(
         "[I would like|I'd like] you to count [up |]to {b}[.|]",
         "[Start counting|Go on counting|Count for me][, up| up|] to {b}[.|]",
     ),
-    ("I want you to count to {b}.",)
+    ("I want you to count to {b}.",),
 )
 
 
