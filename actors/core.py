@@ -16,10 +16,10 @@ import trio
 from ..protocol.messages import ToDetokenizer, ToScheduler
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, Step
-from .scheduler import run_scheduler
-from .scheduler_state import SchedulerState
-from .supervisor import Progress
-from .worker_status import WorkerStatus
+from .scheduler.scheduler import run_scheduler
+from .scheduler.state import SchedulerState
+from .supervisor.supervisor import Progress
+from .supervisor.worker_status import WorkerStatus
 
 _STEPS: Final = 4  # more than the steps in flight: the scheduler bounds them itself
 _TEXTS: Final = 64  # a step's text and the choices it opened; whoever reads them empties it in one turn

@@ -19,24 +19,24 @@ from ..protocol.explanation import Explanation, Standing
 from ..protocol.requests import Prompt
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import LoadProgress, Ready
-from .accounts import Accounts
 from .core import Core
-from .explain import explain
+from .errors import EngineLoadError
+from .executor.inline import run_inline
 from .front_actors import FrontActors
-from .gateway import Gateway
-from .inline import run_inline
-from .ledger import Ledger, take_ledger
-from .load_error import EngineLoadError
-from .metrics import Metrics
-from .scheduler_state import SchedulerState
-from .scheduler_statistics import SchedulerStatistics
-from .supervisor import run_supervisor
-from .text_tokenizer import TextTokenizer
-from .tokenizer import TokenizerLane, read_text_tokenizer
-from .traces import open_traces
-from .viewer import Viewer
-from .worker_process import WorkerProcess
-from .worker_status import Health, WorkerStatus
+from .gateway.accounts import Accounts
+from .gateway.gateway import Gateway
+from .observe.explain import explain
+from .observe.ledger import Ledger, take_ledger
+from .observe.metrics import Metrics
+from .observe.traces import open_traces
+from .observe.viewer import Viewer
+from .scheduler.state import SchedulerState
+from .scheduler.statistics import SchedulerStatistics
+from .supervisor.supervisor import run_supervisor
+from .supervisor.worker_process import WorkerProcess
+from .supervisor.worker_status import Health, WorkerStatus
+from .tokenizer.text_tokenizer import TextTokenizer
+from .tokenizer.tokenizer import TokenizerLane, read_text_tokenizer
 
 __all__ = ["Engine", "EngineLoadError", "Health", "Ledger", "run_engine"]
 

@@ -13,14 +13,14 @@ from ..protocol.errors import ApiError
 from ..protocol.messages import ToAdmission, ToDetokenizer, ToScheduler, ToTokenizer
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready
-from .accounts import Accounts
-from .admission import run_admission
-from .detokenizer import Detokenizer, run_detokenizer
-from .gateway import Gateway
-from .text_tokenizer import TextTokenizer
-from .tokenizer import TokenizerLane, run_tokenizer
-from .traces import Traces
-from .worker_status import WorkerStatus
+from .admission.admission import run_admission
+from .detokenizer.detokenizer import Detokenizer, run_detokenizer
+from .gateway.accounts import Accounts
+from .gateway.gateway import Gateway
+from .observe.traces import Traces
+from .supervisor.worker_status import WorkerStatus
+from .tokenizer.text_tokenizer import TextTokenizer
+from .tokenizer.tokenizer import TokenizerLane, run_tokenizer
 
 _TOKENIZED: Final = 16  # one batch of the tokenizer
 

@@ -13,12 +13,12 @@ import click
 import msgspec
 
 from ..actors.engine import Engine
+from ..loadtest.compare.figures import Figures, figures_of, medians
+from ..loadtest.compare.round import Load, refuse_load, run_round
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
 from .bench_behaviour import behaviour
 from .bench_compare import compare
-from .bench_figures import Figures, figures_of, medians
-from .bench_round import Load, refuse_load, run_round
 from .bench_serve import serve
 from .bench_web import web
 from .options import build_settings, engine_options

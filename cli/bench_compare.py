@@ -1,7 +1,7 @@
 """`triolet bench compare`: Triolet and other engines in turn, one process at a time, on one model.
 
-A turn runs every variant of ours and every peer once; ratios are taken within a turn (bench_ratios.py). What is
-measured is the served path: scheduler, sampling and the worker's link are in our figures.
+A turn runs every variant of ours and every peer once; ratios are taken within a turn (loadtest/compare/ratios.py).
+What is measured is the served path: scheduler, sampling and the worker's link are in our figures.
 """
 
 import os
@@ -18,18 +18,18 @@ import click
 import msgspec
 from rich.console import Console
 
+from ..loadtest.compare.accuracy import check_tokens, measure_quality
+from ..loadtest.compare.cases import CASES, Case
+from ..loadtest.compare.exact import measure_exact_match
+from ..loadtest.compare.machine import machine
+from ..loadtest.compare.page import Comparison, page, plot, show
+from ..loadtest.compare.peer import Peer, read_peer
+from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
+from ..loadtest.compare.results import compare_results
+from ..loadtest.compare.turns import Turns, silent
+from ..loadtest.compare.variant import DEFAULTS, Variant, plain, read_variant
 from ..loadtest.heldout import HELD_OUT, read_instances
 from ..models.host import usable_cores
-from .bench_accuracy import check_tokens, measure_quality
-from .bench_cases import CASES, Case
-from .bench_exact import measure_exact_match
-from .bench_machine import machine
-from .bench_page import Comparison, page, plot, show
-from .bench_peer import Peer, read_peer
-from .bench_ratios import against_best, against_each, best_against_best, medians
-from .bench_results import compare_results
-from .bench_turns import Turns, silent
-from .bench_variant import DEFAULTS, Variant, plain, read_variant
 from .options import BUNDLED_MODEL
 from .refusals import Refusal, refuse_missing_model
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from ..actors.outbox import Outbox
+from ..actors.gateway.outbox import Outbox
 from ..protocol.events import StreamEvent
 
 

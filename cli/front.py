@@ -12,8 +12,8 @@ from functools import partial
 
 import trio
 
-from ..actors.front import DECODER, FrontLink, SchedulerLost, run_front
-from ..actors.link import Link
+from ..actors.fronts.front import DECODER, FrontLink, SchedulerLost, run_front
+from ..actors.supervisor.link import Link
 from ..protocol.fronts import OpenFront
 from .process import EXIT_MARGIN, exit_after, keep_what_is_there, log_to_stderr
 from .serving import Serving, certificates_of, serve_engine

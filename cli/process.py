@@ -17,8 +17,8 @@ from typing import Final, TypeVar, cast
 import click
 import trio
 
-from ..actors.fronts_lost import FrontsLost
-from ..actors.load_error import EngineLoadError
+from ..actors.errors import EngineLoadError
+from ..actors.fronts.fronts_lost import FrontsLost
 from ..protocol.settings import ServeSettings
 from .refusals import Refusal
 

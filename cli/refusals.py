@@ -8,9 +8,9 @@ from typing import Final
 
 import click
 
-from ..actors.traces import INSTALL, installed
+from ..actors.observe.traces import INSTALL, installed
 from ..protocol.settings import EngineSettings, ServeSettings
-from ..web.listening import unix_socket
+from ..web.transport.listening import unix_socket
 
 MAX_UNIX_PATH: Final = 107  # sockaddr_un has 108 bytes, one of them for the end
 _DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
@@ -95,7 +95,7 @@ def refuse_certificate(settings: ServeSettings) -> None:
         if settings.ssl_keyfile is not None:
             raise Refusal("--ssl-keyfile needs the certificate it belongs to: add --ssl-certfile FILE")
         return
-    from ..web.tls_context import CertificateError, load_context  # the ssl module, which few servers need
+    from ..web.transport.tls_context import CertificateError, load_context  # the ssl module, which few servers need
 
     try:
         load_context(settings.ssl_certfile, settings.ssl_keyfile)

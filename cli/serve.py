@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ..actors.worker_process import WorkerProcess
+from ..actors.supervisor.worker_process import WorkerProcess
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready
 from .options import build_settings, serve_options

@@ -9,15 +9,15 @@ from typing import NamedTuple
 import trio
 
 from ..actors.engine import Engine, run_engine
-from ..actors.worker_process import WorkerProcess
+from ..actors.supervisor.worker_process import WorkerProcess
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress, Ready
 from ..web.app import create_app
-from ..web.listening import unix_socket
-from ..web.server import LAST_WORDS_SECONDS
-from ..web.server import serve as serve_web
-from ..web.tls_context import Certificates
+from ..web.transport.listening import unix_socket
+from ..web.transport.tls_context import Certificates
+from ..web.transport.transport import LAST_WORDS_SECONDS
+from ..web.transport.transport import serve as serve_web
 from .process import run_or_refuse, run_until_signalled
 
 __all__ = ["Serving", "run_or_refuse", "run_server", "serve_engine", "serve_until_signalled", "use_engine"]

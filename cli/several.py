@@ -13,14 +13,14 @@ from typing import Final
 import trio
 
 from ..actors.core import Core
-from ..actors.fronts import Fronts
-from ..actors.gateway import process_name
-from ..actors.inline import run_inline
-from ..actors.supervisor import run_supervisor
-from ..actors.worker_process import WorkerProcess
+from ..actors.executor.inline import run_inline
+from ..actors.fronts.fronts import Fronts
+from ..actors.gateway.gateway import process_name
+from ..actors.supervisor.supervisor import run_supervisor
+from ..actors.supervisor.worker_process import WorkerProcess
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress, Ready
-from ..web.listening import BACKLOG, bind_tcp, unix_socket
+from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket
 from .process import run_until_signalled
 
 FRONT_MODULE: Final = "triolet.cli.front"

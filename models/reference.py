@@ -5,10 +5,10 @@ Every runner is compared with this; this is compared with transformers. Reading 
 
 import numpy as np
 
+from .checkpoint.safetensors import WeightArray
+from .checkpoint.spec import ModelSpec
+from .checkpoint.weights import DecoderWeights, LayerWeights
 from .rope import Float32Array, rope_tables
-from .safetensors import WeightArray
-from .spec import ModelSpec
-from .weights import DecoderWeights, LayerWeights
 
 
 def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]) -> Float32Array:

@@ -9,8 +9,8 @@ from math import ceil, floor, log, pi
 import numpy as np
 import numpy.typing as npt
 
-from .rope_spec import RopeSpec
-from .spec import ModelSpec
+from .checkpoint.rope_spec import RopeSpec
+from .checkpoint.spec import ModelSpec
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]

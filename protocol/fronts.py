@@ -94,7 +94,7 @@ class Ask(Message, frozen=True, kw_only=True):
 class Answer(Message, frozen=True, kw_only=True):
     """Either way: the answer, a msgpack Struct that the question implies.
 
-    They are in actors/reports.py, explanation.py and engine_view.py.
+    They are in actors/observe/reports.py, explanation.py and engine_view.py.
     """
 
     number: int

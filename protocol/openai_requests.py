@@ -2,8 +2,8 @@
 
 Unknown fields are refused. A null means "not given". A parameter of OpenAI's or of another server's that Triolet does
 not implement is declared `neutral(…)`: the values listed there ask for nothing and are accepted, every other value is
-refused by name (web/neutral.py), so nothing is ever ignored silently. What depends on the model or on two fields
-together is checked in web/dialect.py.
+refused by name (web/openai/neutral.py), so nothing is ever ignored silently. What depends on the model or on two fields
+together is checked in web/openai/dialect.py.
 """
 
 from typing import Annotated

@@ -1,7 +1,7 @@
 """The web application: routes, limits and the order in which a request is checked. Knows the engine's gateway only.
 
 A request is named, checked for its origin and its key, matched to a route, read and validated, and only then handed to
-the engine. Serve the application with web/server.py, which guards what Quart and hypercorn do not.
+the engine. Serve the application with web/transport/transport.py, which guards what Quart and hypercorn do not.
 """
 
 import re
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from quart_trio.wrappers import TrioResponse as Response
 
-from ..actors.gateway import process_name
-from . import (
-    auth,
+from ..actors.gateway.gateway import process_name
+from . import auth
+from .asgi import Application, current_exchange
+from .exchange import Exchange
+from .routes import (
     chat_completions,
     completions,
     dashboard,
@@ -23,10 +25,10 @@ from . import (
     openapi,
     page_files,
     tokenize,
-    websocket,
 )
-from .connection import Application, current_exchange
-from .exchange import Exchange
+from .routes import (
+    stream as websocket,
+)
 
 if TYPE_CHECKING:
     from ..actors.engine import Engine

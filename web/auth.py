@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from quart import websocket
 
 from ..protocol.errors import ApiError
-from .connection import Application
+from .asgi import Application
 from .exchange import Exchange, Handshake, Headers
 
 # Endpoints; WebSockets authenticate themselves.

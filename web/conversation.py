@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from .direct import DirectWriter
+from .transport.direct import DirectWriter
 
 
 class Wire(NamedTuple):

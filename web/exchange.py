@@ -1,17 +1,17 @@
 """One request and its answer as checks and handlers see them, whatever way the two take.
 
 There are three ways: a plain request on HTTP/1.1 goes straight between its connection and its handler
-(web/plain_http1.py), a plain one on HTTP/2 past Quart, an odd one through it (both web/connection.py). All call the
+(web/transport/plain_http1.py), a plain one on HTTP/2 past Quart, an odd one through it (both web/asgi.py). All call the
 same checks and handlers and send the same fields.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, overload
 
-from .direct import WriteChunk
+from .transport.direct import WriteChunk
 
 if TYPE_CHECKING:
-    from ..actors.gateway import Gateway
+    from ..actors.gateway.gateway import Gateway
 
 Field = tuple[bytes, bytes]  # of a response's head: a name in lower case, a value
 
@@ -62,7 +62,7 @@ class Exchange(Handshake, Protocol):
 
     @property
     def write_chunk(self) -> WriteChunk | None:
-        """Writes a piece of the streamed answer, where its connection can do that (web/direct.py)."""
+        """Writes a piece of the streamed answer, where its connection can do that (web/transport/direct.py)."""
         ...
 
     async def json_body(self) -> bytes:

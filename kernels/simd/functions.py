@@ -109,7 +109,7 @@ def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Cal
 
 
 def by_format(value: Callable[[WeightFormat], int]) -> Callable[..., int]:
-    """A nopython callable f(tag): value(weight format) as a constant, so that what it decides is decided in compiling."""
+    """A nopython callable f(tag): value(weight format) as a constant: what it decides is decided in compiling."""
 
     def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
         constant = int64(value(FORMAT_OF_TAG[str(given[0])]))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triolet.models.batch import Batch
-from triolet.models.runner import LoadedModel, OverlappedRunner, load_runner
+from triolet.models.load import LoadedModel, OverlappedRunner, load_runner
+from triolet.models.steps.batch import Batch
 
 
 def load_on_cpu(model: Path, settings: dict[str, Any], longest: int | None = None) -> LoadedModel:

@@ -33,9 +33,9 @@ from triolet.kernels.simd.formats import TAGS, Tag, WeightFormat
 from triolet.kernels.threads.pool import WorkerPool
 from triolet.kernels.threads.waiting import finish_job, wait_for_job
 from triolet.loadtest.device.cpu_step import BLOCK, MODEL_LEN, REFERENCE, make_batch, random_weights
-from triolet.models.cpu_runner import CpuRunner
-from triolet.models.spec import ModelSpec
-from triolet.models.weights import DecoderWeights
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights
+from triolet.models.cpu.cpu import CpuRunner
 
 ROUND_SECONDS = 0.04  # of either job: short against the minutes over which a shared machine's memory changes
 

@@ -19,12 +19,12 @@ from typing import get_args
 import numpy as np
 
 from triolet.kernels.simd.formats import CacheFormat, WeightFormat, default_cache_format
-from triolet.models.batch import Batch
-from triolet.models.cpu_runner import CpuRunner, memory_plan
-from triolet.models.rope_spec import RopeSpec
-from triolet.models.safetensors import WeightArray
-from triolet.models.spec import ModelSpec
-from triolet.models.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.cpu.cpu import CpuRunner, memory_plan
+from triolet.models.steps.batch import Batch
 
 REFERENCE = ModelSpec(
     family="llama", vocab_size=32000, hidden_size=768, num_layers=16, num_heads=12, num_kv_heads=4, head_dim=64,

@@ -26,10 +26,10 @@ import numpy.typing as npt
 from triolet.kernels.gemm.reference import rounded_weights
 from triolet.kernels.simd.formats import WeightFormat
 from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
-from triolet.models.checkpoint import Checkpoint
+from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.weights import DecoderWeights, load_weights
 from triolet.models.reference import reference_logits, to_float32
-from triolet.models.safetensors import WeightArray
-from triolet.models.weights import DecoderWeights, load_weights
 
 Float32Array = npt.NDArray[np.float32]
 Logits = Callable[[list[int]], Float32Array]

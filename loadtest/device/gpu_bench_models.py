@@ -19,10 +19,10 @@ from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
 from triolet.loadtest.device.gpu_requests import Request, answers
 from triolet.loadtest.device.gpu_strict_bits import check_strict
 from triolet.loadtest.device.gpu_timing import timer
-from triolet.models.gpu_cache import cache_layout
-from triolet.models.gpu_cuda import CudaDevice
-from triolet.models.gpu_weights import weights_layout
-from triolet.models.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.gpu.cache import cache_layout
+from triolet.models.gpu.cuda import CudaDevice
+from triolet.models.gpu.weights import weights_layout
 from triolet.protocol.steps import BlockCopy
 
 SPECS = {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}

@@ -26,7 +26,7 @@ from triolet.loadtest.device.gpu_parts import HERE
 from triolet.loadtest.device.gpu_random_checkpoint import random_checkpoint
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.loadtest.device.gpu_sse_client import Load
-from triolet.models.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec
 
 NEEDED = ("trio", "msgspec", "hypercorn", "quart", "quart_trio", "h2", "wsproto", "tokenizers", "click", "rich")
 SERVE = "from triolet.cli.main import main; main()"

@@ -24,9 +24,9 @@ from triolet.loadtest.device.gpu_model_values import (
     check_definition,
 )
 from triolet.loadtest.device.gpu_strict_bits import check_strict
-from triolet.models.device import Device
-from triolet.models.gpu_cuda import CudaDevice
-from triolet.models.gpu_rehearsal import RehearsalDevice
+from triolet.models.gpu.cuda import CudaDevice
+from triolet.models.gpu.device import Device
+from triolet.models.gpu.rehearsal import RehearsalDevice
 
 CACHE_BYTES = 1 << 30  # of one layer's keys and values: room for 64 sequences of 2k
 TOKENS = 5

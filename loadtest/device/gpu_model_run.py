@@ -13,15 +13,15 @@ import numpy as np
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_random_model import packed_once, random_weights
-from triolet.models.device import Device
-from triolet.models.gpu_buckets import Buckets
-from triolet.models.gpu_memory import plan_gpu_memory
-from triolet.models.gpu_model import GpuModel
-from triolet.models.gpu_stepper import GpuStepper, PendingStep
-from triolet.models.plan import Plan
-from triolet.models.spec import ModelSpec
-from triolet.models.step import ChunkResult, StepResult
-from triolet.models.weights import DecoderWeights
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights
+from triolet.models.gpu.buckets import Buckets
+from triolet.models.gpu.device import Device
+from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.memory import plan_gpu_memory
+from triolet.models.gpu.stepper import GpuStepper, PendingStep
+from triolet.models.memory_plan import Plan
+from triolet.models.steps.step import ChunkResult, StepResult
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
 

@@ -21,12 +21,12 @@ from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_random_model import DEVIATION, TINY
 from triolet.loadtest.device.gpu_requests import SCORED, Request, answers
-from triolet.models.device import Device
-from triolet.models.gpu_weights import host_tensor
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.gpu.device import Device
+from triolet.models.gpu.weights import host_tensor
 from triolet.models.reference import reference_logits
-from triolet.models.safetensors import WeightArray
-from triolet.models.spec import ModelSpec
-from triolet.models.weights import DecoderWeights, LayerWeights
 from triolet.protocol.sampling import Sampling
 
 Float64Array = npt.NDArray[np.float64]

@@ -17,9 +17,9 @@ import numpy as np
 
 from triolet.loadtest.device.gpu_random_model import random_weights
 from triolet.loadtest.device.gpu_scratch import given_folders
-from triolet.models.safetensors import WeightArray
-from triolet.models.spec import ModelSpec
-from triolet.models.weights import DecoderWeights
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights
 
 SPARE = 1.25  # of the weights' size: a folder that would be filled to the brim is not taken
 WORD = "word"  # token 7 is written "word7": whoever counts these counts tokens

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from triolet.kernels.gemm.gpu_weights import PackedLinear
-from triolet.models import gpu_linear
-from triolet.models.rope_spec import RopeSpec
-from triolet.models.safetensors import WeightArray
-from triolet.models.spec import ModelSpec
-from triolet.models.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.gpu import linear as gpu_linear
 
 LLAMA_8B = ModelSpec(
     family="llama", vocab_size=128256, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,

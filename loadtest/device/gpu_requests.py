@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import BLOCK_SIZE, LoadedGpuModel
-from triolet.models.step import ChunkResult, TokenScore
+from triolet.models.steps.step import ChunkResult, TokenScore
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord
 

@@ -16,7 +16,7 @@ from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
 from triolet.loadtest.device.gpu_requests import SCORED, Answer, Request, answers
-from triolet.models.step import TokenScore
+from triolet.models.steps.step import TokenScore
 
 
 class Company(NamedTuple):

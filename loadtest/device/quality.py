@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triolet.actors.text_tokenizer import TextTokenizer, load_text_tokenizer
+from triolet.actors.tokenizer.text_tokenizer import TextTokenizer, load_text_tokenizer
 from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
 from triolet.loadtest.heldout import HELD_OUT
-from triolet.models.runner import LoadedModel
-from triolet.models.stepper import Stepper
+from triolet.models.load import LoadedModel
+from triolet.models.steps.steps import Stepper
 from triolet.protocol.requests import ChatMessage, ChatPrompt, TextPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord, Step

@@ -1,6 +1,6 @@
 """Makes a folder with the engines that Triolet is compared with and the reference model in each one's format.
 
-    python loadtest/peers/setup.py FOLDER [--engines llama.cpp openvino ctranslate2] [--model CHECKPOINT]
+    python setup.py FOLDER [--engines llama.cpp openvino ctranslate2] [--model CHECKPOINT]
 
 FOLDER gets `venv` with the engines, `hf` with a checkpoint as Hugging Face writes it (a Llama of 125 million random
 parameters unless --model names one), and what each engine reads: `q8.gguf`, `q4.gguf`, `bf16.gguf`; `ov-int8`,

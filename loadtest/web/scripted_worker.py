@@ -21,9 +21,9 @@ from typing import Final
 
 import msgspec
 
-from ...actors.blocking_link import BlockingLink
-from ...actors.frame import FrameWriter
-from ...actors.worker_process import WorkerProcess
+from ...actors.executor.blocking_link import BlockingLink
+from ...actors.supervisor.frame import FrameWriter
+from ...actors.supervisor.worker_process import WorkerProcess
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import Load, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
 from .script import Script, key_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from triolet.actors.text_tokenizer import TextTokenizer, load_text_tokenizer
+from triolet.actors.tokenizer.text_tokenizer import TextTokenizer, load_text_tokenizer
 from triolet.protocol.requests import Generate
 from triolet.protocol.steps import Ready
 

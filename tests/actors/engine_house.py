@@ -9,7 +9,7 @@ import trio
 
 import triolet.actors.engine as engine_module
 from triolet.actors.engine import Engine, run_engine
-from triolet.actors.outbox import Outbox
+from triolet.actors.gateway.outbox import Outbox
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt
 from triolet.protocol.sampling import Sampling

@@ -7,10 +7,10 @@ import pytest
 import trio
 
 import triolet.actors.engine as engine_module
-from triolet.actors.detokenizer import Detokenizer
+from triolet.actors.detokenizer.detokenizer import Detokenizer
 from triolet.actors.engine import Engine, run_engine
-from triolet.actors.executor import Progress
-from triolet.actors.inline import run_inline
+from triolet.actors.executor.executor import Progress
+from triolet.actors.executor.inline import run_inline
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed, Finished
 from triolet.protocol.messages import ToDetokenizer

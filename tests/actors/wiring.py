@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import trio
 
-from triolet.actors.gateway import Gateway
+from triolet.actors.gateway.gateway import Gateway
 from triolet.protocol.messages import ToScheduler, ToTokenizer
 from triolet.protocol.requests import Generate, TextPrompt
 from triolet.protocol.sampling import Sampling

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from triolet.cli.bench_cases import CASES
-from triolet.cli.bench_variant import plain, read_variant
+from triolet.loadtest.compare.cases import CASES
+from triolet.loadtest.compare.variant import plain, read_variant
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
 SLOW_PEER = """

@@ -18,11 +18,11 @@ from click import ClickException
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from triolet.actors import front_line
-from triolet.actors.division import owner
-from triolet.actors.front_line import FrontLine
-from triolet.actors.fronts import Fronts
-from triolet.actors.restart_budget import RestartBudget
+from triolet.actors.fronts import front_line
+from triolet.actors.fronts.division import owner
+from triolet.actors.fronts.front_line import FrontLine
+from triolet.actors.fronts.fronts import Fronts
+from triolet.actors.supervisor.restart_budget import RestartBudget
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
 from triolet.cli.process import run_or_refuse
 from triolet.cli.several import run_fronts

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from triolet.actors.front_line import FrontLine
-from triolet.actors.shared_view import SharedView
+from triolet.actors.fronts.front_line import FrontLine
+from triolet.actors.observe.shared_view import SharedView
 from triolet.protocol.engine_view import About, View
 from triolet.protocol.fronts import Ask
 

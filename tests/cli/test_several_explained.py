@@ -8,7 +8,7 @@ import pytest
 import trio
 from msgspec import structs
 
-from triolet.actors.division import owner
+from triolet.actors.fronts.division import owner
 
 from .test_several import LONG, SETTINGS, SOON, get, metrics, open_streams, running
 

@@ -46,7 +46,9 @@ class Server:
 
     def worker(self) -> psutil.Process:
         """The worker process."""
-        workers = [child for child in self.front.children() if "triolet.actors.worker" in " ".join(child.cmdline())]
+        workers = [
+            child for child in self.front.children() if "triolet.actors.executor.worker" in " ".join(child.cmdline())
+        ]
         assert len(workers) == 1, workers
         return workers[0]
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-from ..web.test_server_hostile import (
+from ..web.transport.test_hostile import (
     HTTP2Client,
     h2_many_priority_frames,
     h2_non_ascii_method,

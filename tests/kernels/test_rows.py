@@ -1,4 +1,4 @@
-"""RMS norm, SiLU gate and plain rows, each written as float32, bfloat16 and int8 GEMM input, against the definitions."""
+"""RMS norm, SiLU gate and plain rows, each as float32, bfloat16 and int8 GEMM input, against the definitions."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from triolet.kernels.simd.formats import WeightFormat
 from triolet.loadtest.device.cpu_stages import GemmsAlone, measure
 from triolet.loadtest.device.cpu_step import BLOCK, MODEL_LEN, REFERENCE, make_batch, random_weights
-from triolet.models.cpu_runner import CpuRunner
+from triolet.models.cpu.cpu import CpuRunner
 
 SPEC = msgspec.structs.replace(
     REFERENCE, vocab_size=300, hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, mlp_size=192

@@ -27,8 +27,8 @@ from triolet.loadtest.device.gpu_parts import PARTS, cases_of
 from triolet.loadtest.device.gpu_ragged import Form
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.loadtest.device.gpu_rivals import liger_rms_norm
-from triolet.models.device import Growth
-from triolet.models.gpu_rehearsal import RehearsalDevice
+from triolet.models.gpu.device import Growth
+from triolet.models.gpu.rehearsal import RehearsalDevice
 
 MACHINE = Machine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
 SMALL = Form(heads=2, kv_heads=1, size=64)

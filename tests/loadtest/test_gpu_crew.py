@@ -220,6 +220,6 @@ def test_wheels_are_there_for_the_workers_alone(tmp_path: Path) -> None:
     assert said.startswith("1 of 2 wheels installed")
     assert "broken-1-py3-none-any.whl: " in said
     environment = path_with(site, processes=2)
-    command = [sys.executable, "-c", f"import triolet_rival, triolet.models.spec\n{STAND_IN}"]
+    command = [sys.executable, "-c", f"import triolet_rival, triolet.models.checkpoint.spec\n{STAND_IN}"]
     with Worker(tmp_path / "log.txt", dry=True, environment=environment, command=command) as worker:
         assert worker.machine() == Machine("cpu", 90, "a machine", {})

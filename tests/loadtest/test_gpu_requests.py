@@ -15,8 +15,8 @@ from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, TINY
 from triolet.loadtest.device.gpu_requests import Answer, Request, answers
 from triolet.loadtest.device.gpu_strict_bits import Company
-from triolet.models.gpu_rehearsal import RehearsalDevice
-from triolet.models.step import TokenScore
+from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.steps.step import TokenScore
 from triolet.protocol.steps import Chunk, Step
 
 COMPANIES = (Company(1, 4), Company(1, 8))

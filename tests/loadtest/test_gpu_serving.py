@@ -12,9 +12,9 @@ from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_random_checkpoint import config_of, named, random_checkpoint
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY, random_weights
 from triolet.loadtest.device.gpu_sse_client import count
-from triolet.models.checkpoint import Checkpoint
-from triolet.models.spec import load_spec
-from triolet.models.weights import load_weights
+from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.spec import load_spec
+from triolet.models.checkpoint.weights import load_weights
 
 PIECES = b'data: {"text": "word7 word12 wo"}\n\ndata: {"text": "word3"}\n\nwwordword'
 

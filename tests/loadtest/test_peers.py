@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from triolet.cli.bench_cases import Case, round_of, value_of
-from triolet.cli.bench_peer import read_peer
+from triolet.loadtest.compare.cases import Case, round_of, value_of
+from triolet.loadtest.compare.peer import read_peer
 
 PEERS = Path(__file__).resolve().parents[2] / "loadtest" / "peers"
 LIBRARY = """

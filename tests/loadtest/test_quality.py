@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triolet.actors.text_tokenizer import load_text_tokenizer
+from triolet.actors.tokenizer.text_tokenizer import load_text_tokenizer
 from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
 from triolet.loadtest.device.quality import (
     HELD_OUT,

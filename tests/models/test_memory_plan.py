@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from triolet.models.checkpoint import Checkpoint
-from triolet.models.cpu_load import plan_memory
+from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.cpu.load import plan_memory
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.host import available_memory, usable_cores
-from triolet.models.plan import GIB, MIB, choose_num_blocks, size
-from triolet.models.runner import load_runner
+from triolet.models.load import load_runner
+from triolet.models.memory_plan import GIB, MIB, choose_num_blocks, size
 
 NEEDS: dict[str, Any] = {
     "available": 8 * GIB,

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
-from triolet.models.batch import Batch
-from triolet.models.checkpoint import Checkpoint
-from triolet.models.cpu_runner import CpuRunner
+from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, load_weights
+from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.reference import reference_logits
-from triolet.models.spec import ModelSpec
-from triolet.models.stepper import Stepper
-from triolet.models.weights import DecoderWeights, load_weights
+from triolet.models.steps.batch import Batch
+from triolet.models.steps.steps import Stepper
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord, Step
 

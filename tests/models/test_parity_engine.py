@@ -12,9 +12,9 @@ import trio
 from tokenizers import Tokenizer, models
 
 from triolet.actors.engine import Engine, run_engine
-from triolet.actors.outbox import Outbox
-from triolet.models.cpu_memory import memory_plan
-from triolet.models.spec import ModelSpec, load_spec
+from triolet.actors.gateway.outbox import Outbox
+from triolet.models.checkpoint.spec import ModelSpec, load_spec
+from triolet.models.cpu.memory import memory_plan
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling

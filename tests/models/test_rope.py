@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from triolet.models.checkpoint.spec import spec_from_config
 from triolet.models.rope import inverse_frequencies, rope_tables
-from triolet.models.spec import spec_from_config
 
 SCALINGS: dict[str, dict[str, Any]] = {  # as in config.json
     "default": {"rope_type": "default", "rope_theta": 1e4},

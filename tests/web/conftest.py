@@ -9,7 +9,7 @@ import trio
 from quart import Response, request, websocket
 from quart_trio import QuartTrio
 
-from triolet.web.server import serve
+from triolet.web.transport.transport import serve
 
 CANARY_LINES = 20
 CANARY_TEXT = "".join(f"data: line {number}\n\n" for number in range(CANARY_LINES))

@@ -12,12 +12,12 @@ import msgspec
 import trio
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from triolet.actors.detokenizer import Detokenizer
-from triolet.actors.gateway import Gateway
-from triolet.actors.outbox import Outbox
-from triolet.actors.scheduler import run_scheduler
-from triolet.actors.scheduler_state import SchedulerState
-from triolet.actors.text_tokenizer import TextTokenizer
+from triolet.actors.detokenizer.detokenizer import Detokenizer
+from triolet.actors.gateway.gateway import Gateway
+from triolet.actors.gateway.outbox import Outbox
+from triolet.actors.scheduler.scheduler import run_scheduler
+from triolet.actors.scheduler.state import SchedulerState
+from triolet.actors.tokenizer.text_tokenizer import TextTokenizer
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token
 from triolet.protocol.messages import Admit, ToDetokenizer, ToScheduler, ToTokenizer
 from triolet.protocol.sampling import Sampling

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec import structs
 
-from triolet.actors import live_table, moves, plan
-from triolet.actors.blocks import BlockPool
-from triolet.actors.prefix_keys import Key, PrefixKeys
-from triolet.actors.scheduler_state import SchedulerState
-from triolet.actors.sequence import LiveRequest, Sequence
+from triolet.actors.scheduler import live_table, moves, plan
+from triolet.actors.scheduler.blocks import BlockPool
+from triolet.actors.scheduler.prefix_keys import Key, PrefixKeys
+from triolet.actors.scheduler.sequence import LiveRequest, Sequence
+from triolet.actors.scheduler.state import SchedulerState
 from triolet.protocol.events import FinishReason
 from triolet.protocol.messages import ChoiceTokens
 from triolet.protocol.settings import BLOCK_SIZE

@@ -16,10 +16,10 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-from triolet.actors.blocks import blocks_for
-from triolet.actors.scheduler import run_scheduler
-from triolet.actors.scheduler_state import SchedulerState
-from triolet.actors.sequence import Sequence
+from triolet.actors.scheduler.blocks import blocks_for
+from triolet.actors.scheduler.scheduler import run_scheduler
+from triolet.actors.scheduler.sequence import Sequence
+from triolet.actors.scheduler.state import SchedulerState
 from triolet.protocol.messages import ToDetokenizer, ToScheduler
 from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import Step

@@ -14,8 +14,8 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.actors.explain import explain
-from triolet.actors.gateway import Gateway
+from triolet.actors.gateway.gateway import Gateway
+from triolet.actors.observe.explain import explain
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
 from triolet.protocol.explanation import Explanation, Standing
@@ -24,7 +24,7 @@ from triolet.protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 from triolet.protocol.steps import MemoryPlan, Ready
 from triolet.web.app import create_app
-from triolet.web.server import serve
+from triolet.web.transport.transport import serve
 
 READY = Ready(
     model="tiny",

@@ -14,9 +14,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.protocol.messages import Cancel
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
-from triolet.web import connection
-from triolet.web.connection import GenerationConnection
-from triolet.web.plain_head import HEADER_BYTES
+from triolet.web import asgi as connection
+from triolet.web.asgi import GenerationConnection
+from triolet.web.transport.plain_head import HEADER_BYTES
 
 SOON = 20.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

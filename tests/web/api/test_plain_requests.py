@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
-from triolet.web.connection import Application
-from triolet.web.direct import Written
-from triolet.web.guard_sending import Sending
+from triolet.web.asgi import Application
+from triolet.web.transport.direct import Written
+from triolet.web.transport.sending import Sending
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT = {"model": "tiny", "prompt": "Hi"}

@@ -13,10 +13,10 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
 from triolet.protocol.settings import ServeSettings
-from triolet.web import websocket
 from triolet.web.app import create_app
-from triolet.web.guard_open_socket import OpenSocket
-from triolet.web.server import serve
+from triolet.web.routes import stream as websocket
+from triolet.web.transport.transport import serve
+from triolet.web.transport.websocket import OpenSocket
 
 SOON = 20.0
 PAST_QUART, QUART = "/v1/stream", "/v1/stream?spelt=oddly"

@@ -1,0 +1,146 @@
+"""Admission: what may be computed. Every limit on a tokenised request is checked here, once; a refusal is an answer.
+
+`decide` is the whole rule, pure: a tokenised request and the time in, an `Admit` or an `ApiError` out. Whether there
+is a place at all, the gateway has said before.
+"""
+
+from typing import Final
+
+import trio
+
+from ...protocol.errors import ApiError
+from ...protocol.messages import Admit, ToAdmission, Tokenized, ToScheduler
+from ...protocol.requests import ChatPrompt, Generate
+from ...protocol.steps import Ready
+from ..gateway.gateway import Gateway
+from ..turns import waiting
+
+# Of an echo, alternatives included. Each takes 2 µs of the front's loop to spell and some 120 bytes until it was sent:
+# 0.3 s and 16 MB, for a request of a few kilobytes.
+MAX_PROMPT_LOGPROBS: Final = 2**17
+# Of an answer, in all choices, alternatives included: one choice with 20 of them over a whole context of 32,768. An
+# answer that is not streamed is held whole: 80 MB, and encoded in one go.
+MAX_LOGPROBS: Final = 21 * 2**15
+
+
+def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
+    """Admit the request with every number resolved, or say what is wrong with it."""
+    request = tokenized.request
+    try:
+        _check_deadline(request, now)
+        _check_ids(request, ready)
+        _check_prompt_logprobs(request, sum(map(len, tokenized.prompts)))
+        max_tokens = tuple(
+            _resolve_max_tokens(request, len(prompt), ready, _param(request, place))
+            for place, prompt in enumerate(tokenized.prompts)
+        )
+        _check_logprobs(request, sum(max_tokens))
+    except ApiError as error:
+        return error
+    eos = () if request.ignore_eos else ready.eos_token_ids
+    return Admit(
+        request=request,
+        prompts=tokenized.prompts,
+        max_tokens=max_tokens,
+        stop_token_ids=tuple(dict.fromkeys((*eos, *request.stop_token_ids))),
+        eos_token_ids=eos,
+    )
+
+
+def _param(request: Generate, place: int) -> str:
+    if isinstance(request.prompts[place], ChatPrompt):
+        return "messages"
+    return "prompt" if len(request.prompts) == 1 else f"prompt[{place}]"
+
+
+def _check_deadline(request: Generate, now: float) -> None:
+    if request.deadline is not None and now >= request.deadline:
+        raise ApiError("deadline_exceeded", "the request's deadline passed before it was admitted")
+
+
+def _check_ids(request: Generate, ready: Ready) -> None:
+    named = (("stop_token_ids", request.stop_token_ids), ("logit_bias", [id for id, _ in request.sampling.logit_bias]))
+    for param, ids in named:
+        for id in ids:
+            if not 0 <= id < ready.vocab_size:
+                message = f"token id {id} is outside the model's vocabulary, 0 to {ready.vocab_size - 1}"
+                raise ApiError("invalid_token_id", message, param=param)
+
+
+def _check_prompt_logprobs(request: Generate, prompt_tokens: int) -> None:
+    alternatives = request.sampling.prompt_logprobs
+    if alternatives is None:
+        return
+    wanted = request.n * prompt_tokens * (1 + alternatives)
+    if wanted > MAX_PROMPT_LOGPROBS:
+        message = (
+            f"echo with logprobs {alternatives} asks for {wanted} log probabilities of the prompt in all choices; "
+            f"at most {MAX_PROMPT_LOGPROBS} are given: lower logprobs or n, or shorten the prompt"
+        )
+        raise ApiError("invalid_value", message, param="logprobs")
+
+
+def _check_logprobs(request: Generate, max_tokens: int) -> None:
+    """`max_tokens` is that of one choice of each prompt, together."""
+    alternatives = request.sampling.logprobs
+    if alternatives is None:
+        return
+    wanted = request.n * max_tokens * (1 + alternatives)
+    if wanted > MAX_LOGPROBS:
+        choices = len(request.prompts) * request.n
+        message = (
+            f"{choices} choices with {request.n * max_tokens} tokens in all (n, max_tokens) and {alternatives} "
+            f"alternatives each (logprobs, top_logprobs) may bring {wanted} log probabilities; at most {MAX_LOGPROBS} "
+            f"are given: set max_tokens to {MAX_LOGPROBS // (choices * (1 + alternatives))} or less, or ask for fewer "
+            "choices or alternatives"
+        )
+        raise ApiError("integer_out_of_range", message, param="logprobs")
+
+
+def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str) -> int:
+    """The number of tokens to generate for a prompt of `length` tokens."""
+    if length == 0:
+        raise ApiError("invalid_value", "the prompt is empty: it has no token to continue from", param=param)
+    context = ready.context_length
+    if length + 1 > context:
+        message = f"the prompt has {length} tokens; with one for the answer, this model's context holds {context}"
+        raise ApiError("context_length_exceeded", message, param=param)
+    # At least one full-length sequence fits into the KV cache or the model is not loaded, so this seldom bites.
+    capacity = min(context, ready.memory.num_blocks * ready.memory.block_size)
+    if length + 1 > capacity:
+        message = f"the prompt has {length} tokens; the KV cache holds {capacity} (--kv-cache-memory)"
+        raise ApiError("context_length_exceeded", message, param=param)
+    wanted = capacity - length if request.max_tokens is None else request.max_tokens
+    if length + wanted > capacity:
+        message = (
+            f"the prompt's {length} tokens and max_tokens {wanted} are {length + wanted} together; "
+            f"this model's context length is {capacity}"
+        )
+        raise ApiError("context_length_exceeded", message, param="max_tokens")
+    if request.sampling.min_tokens > wanted:
+        message = f"min_tokens {request.sampling.min_tokens} is more than the {wanted} tokens the answer may have"
+        raise ApiError("invalid_value", message, param="min_tokens")
+    return wanted
+
+
+async def run_admission(
+    inbox: trio.MemoryReceiveChannel[ToAdmission],
+    *,
+    ready: Ready,
+    gateway: Gateway,
+    scheduler: trio.MemorySendChannel[ToScheduler],
+) -> None:
+    """Decide about every tokenised request; those cancelled on the way are let go."""
+    with inbox, scheduler:
+        async for first in inbox:
+            for tokenized in (first, *waiting(inbox)):
+                id = tokenized.request.id
+                if not gateway.is_live(id):
+                    continue
+                decision = decide(tokenized, ready, trio.current_time())
+                if isinstance(decision, ApiError):
+                    gateway.fail(id, decision)
+                    continue
+                gateway.admitted(id, sum(map(len, tokenized.prompts)))
+                # No await since `is_live`: a Cancel can only come behind this message.
+                scheduler.send_nowait(decision)

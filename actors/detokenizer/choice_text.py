@@ -1,0 +1,150 @@
+"""The text of one choice: ids in, text out, cut at the first stop string. Pure.
+
+Contract: the texts of all deltas together are what decoding every token at once and cutting there would give, however
+the tokens came. Only what may still become a character or a stop string is held back, and it is released at the end.
+Every kept token is counted by exactly one delta, also where its text is still held: flow control counts tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ...protocol.events import TokenLogprob, TopLogprob
+from ...protocol.requests import Generate, TextPrompt
+from ..tokenizer.text_tokenizer import TextTokenizer
+from .incremental_text import IncrementalText, incremental_text
+from .stop_strings import StopScanner
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    """What some tokens added. `stop` is the stop string that ended the choice, after `kept` of these tokens."""
+
+    text: str
+    kept: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str | None = None
+
+
+_NOTHING: Final = Delta(text="", kept=0)
+
+
+class ChoiceText:
+    """Decoder, stop search and counters of one choice."""
+
+    __slots__ = (
+        "_characters", "_held", "_prompt", "_prompt_index", "_prompt_logprobs", "_request", "_scanner", "_text",
+        "_vocabulary", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, request: Generate, prompt: tuple[int, ...], prompt_index: int, tokenizer: TextTokenizer) -> None:
+        self._request = request
+        self._prompt = prompt
+        self._prompt_index = prompt_index
+        self._vocabulary = tokenizer.vocabulary
+        self._text = incremental_text(
+            tokenizer.tokenizer,
+            tokenizer.vocabulary,
+            () if request.echo else prompt,
+            skip_special=request.skip_special_tokens,
+        )
+        self._scanner = StopScanner(request.stop) if request.stop else None
+        self._prompt_logprobs: list[TokenLogprob] = []
+        self._held = ""
+        self._characters = 0  # decoded so far: the text offset of the next token
+        self.tokens = 0  # generated and kept, but for those that `plain` was given
+
+    @property
+    def plain(self) -> IncrementalText | None:
+        """What gives the text of its tokens, but for the last ones, as `feed` would.
+
+        None where it may be cut, or somebody asks where in it a token stands. Tokens given to it count for nobody here:
+        only the search for stop strings asks for their number.
+        """
+        sampling = self._request.sampling
+        simple = self._scanner is None and sampling.logprobs is None and sampling.prompt_logprobs is None
+        return self._text if simple else None
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self._request.echo and self._request.sampling.prompt_logprobs is not None
+
+    def add_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Remember them until the echo: they come chunk by chunk of the prompt."""
+        self._prompt_logprobs.extend(logprobs)
+
+    def echo(self) -> Delta:
+        """The prompt's own text, and its log probabilities where asked for. Counts no token: none was generated."""
+        source = self._request.prompts[self._prompt_index]
+        sent = source.text if isinstance(source, TextPrompt) else None
+        pieces: list[str] = []
+        offsets: list[int] = []
+        for id in self._prompt:
+            offsets.append(self._characters)
+            piece = self._text.feed(id)
+            if sent is not None and id in self._vocabulary.special:
+                # The text goes back as it came: with the special tokens that it spells, without one put in front of it.
+                spelt = self._vocabulary.added[id]
+                piece = spelt if sent.startswith(spelt, self._characters) else ""
+            pieces.append(piece)
+            self._characters += len(piece)
+        text = "".join(pieces) if sent is None else sent
+        self._characters = len(text)  # a tokenizer that normalises gives other pieces than it got
+        if not self.wants_prompt_logprobs:
+            return Delta(text=text, kept=0)
+        # The runner scores what follows a token; nothing precedes the prompt's first.
+        first = TokenLogprob(token_id=self._prompt[0], logprob=None)
+        missing_first = len(self._prompt_logprobs) < len(self._prompt)
+        scored = [first, *self._prompt_logprobs] if missing_first else self._prompt_logprobs
+        logprobs = tuple(self._spell(scores, offset) for scores, offset in zip(scored, offsets, strict=False))
+        return Delta(text=text, kept=0, logprobs=logprobs)
+
+    def feed(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = (), *, last: bool = False) -> Delta:
+        """Add generated tokens. With `last`, everything held back is released: the choice ends with them."""
+        spelt: list[TokenLogprob] = []
+        for place, id in enumerate(ids):
+            if place < len(logprobs):
+                spelt.append(self._spell(logprobs[place], self._characters))
+            self.tokens += 1
+            stop = self._add(self._text.feed(id))
+            if stop is not None:
+                return Delta(text=self._take(), kept=place + 1, logprobs=tuple(spelt), stop=stop)
+        stop = None
+        if last:
+            stop = self._add(self._text.finish())
+            return Delta(text=self._take(), kept=len(ids), logprobs=tuple(spelt), stop=stop)
+        if not ids:
+            return _NOTHING
+        keep = self._scanner.held if self._scanner is not None else 0
+        return Delta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
+
+    def _add(self, text: str) -> str | None:
+        """Append to the held text; a stop string that it completes is returned, with the text cut there."""
+        before = len(self._held)
+        self._held += text
+        self._characters += len(text)
+        # Stop strings, like stop tokens, count only once `min_tokens` tokens are there.
+        if self._scanner is None or not text or self.tokens <= self._request.sampling.min_tokens:
+            return None
+        match = self._scanner.feed(text)
+        if match is None:
+            return None
+        end = before + match.end
+        self._held = self._held[: end if self._request.include_stop else end - len(match.stop)]
+        return match.stop
+
+    def _take(self, keep: int = 0) -> str:
+        cut = len(self._held) - keep
+        text, self._held = self._held[:cut], self._held[cut:]
+        return text
+
+    def _spell(self, scores: TokenLogprob, offset: int) -> TokenLogprob:
+        """Add the tokens' own bytes and the place in the text."""
+        spell = self._vocabulary.piece_bytes
+        return msgspec.structs.replace(
+            scores,
+            text=spell(scores.token_id),
+            text_offset=offset,
+            top=tuple(TopLogprob(top.token_id, top.logprob, spell(top.token_id)) for top in scores.top),
+        )

@@ -1,0 +1,203 @@
+"""The detokenizer: token ids from the scheduler become text in the outboxes. It never waits for a reader.
+
+It owns the text of every live choice, finds stop strings and tells the scheduler, and ends requests whose choices are
+all complete. After a stop string the scheduler may still send tokens of steps in flight; they are dropped here.
+
+Nearly all that comes are tokens that end nothing, of a request with one choice whose text cannot be cut. They take the
+short way: what is found for the requests of one step is kept for the next, and between an id and its stream is no
+object and no look-up.
+"""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import assert_never
+
+import trio
+
+from ...protocol.errors import REGISTRY, ApiError, ErrorCode
+from ...protocol.events import ChoiceFinished, FinishReason, Token
+from ...protocol.messages import (
+    ChoiceTokens,
+    DropRequest,
+    OpenChoice,
+    StepText,
+    StepTokens,
+    Stop,
+    ToDetokenizer,
+    ToScheduler,
+)
+from ..gateway.gateway import DeliverText, Gateway
+from ..gateway.stream_record import StreamRecord
+from ..tokenizer.text_tokenizer import TextTokenizer
+from ..turns import waiting
+from .choice_text import ChoiceText, Delta
+from .incremental_text import IncrementalText
+
+
+class _Request:
+    """The unfinished choices of one request. A choice that is not opened yet is only counted."""
+
+    def __init__(self, choices: int) -> None:
+        self.unfinished = choices
+        self.open: dict[int, ChoiceText] = {}
+        self.echo_due: set[int] = set()  # choices whose prompt text waits for its log probabilities
+
+
+_Plain = tuple[IncrementalText, StreamRecord]
+
+
+class Detokenizer:
+    """The state and its transitions; synchronous throughout."""
+
+    def __init__(
+        self, *, tokenizer: TextTokenizer, gateway: Gateway, scheduler: trio.MemorySendChannel[ToScheduler]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._gateway = gateway
+        self._scheduler = scheduler
+        self._requests: dict[str, _Request] = {}
+        self._plain: dict[str, _Plain] = {}  # of those requests that the module speaks of
+        self._ids: tuple[str, ...] = ()  # of the last step; none when something else must be looked up
+        self._found: list[_Plain | None] = []  # for each of them
+
+    def handle(self, messages: Sequence[ToDetokenizer]) -> None:
+        """Whatever has come: a stream gets all of it in one write."""
+        began = perf_counter()
+        deliver = self._gateway.deliver_last if len(messages) == 1 else self._gateway.deliver_text
+        for message in messages:
+            match message:
+                case StepTokens():
+                    self._add_rows(message, deliver)
+                case StepText(choices=choices):
+                    for tokens in choices:
+                        self._add(tokens)
+                case OpenChoice():
+                    self._open(message)
+                case DropRequest(id=id, reason=reason):
+                    self._drop(id, reason)
+                case _:
+                    assert_never(message)
+        self._gateway.flush()
+        self._gateway.accounts.text_seconds += perf_counter() - began
+
+    def _add_rows(self, step: StepTokens, deliver: DeliverText) -> None:
+        now, ids = trio.current_time(), step.ids
+        if ids is not self._ids:
+            self._ids, self._found = ids, [self._plain.get(id) for id in ids]
+        for place, (found, tokens) in enumerate(zip(self._found, step.rows, strict=True)):
+            if found is None:
+                self._add(ChoiceTokens(id=ids[place], index=0, tokens=tokens))
+            else:
+                text, stream = found
+                count = len(tokens)
+                deliver(stream, text.feed(tokens[0]) if count == 1 else text.feed_all(tokens), count, now)
+
+    def _open(self, message: OpenChoice) -> None:
+        request, id, index = message.request, message.request.id, message.index
+        if not self._gateway.is_live(id):
+            return
+        state = self._requests.get(id)
+        if state is None:
+            state = self._requests[id] = _Request(len(request.prompts) * request.n)
+        choice = state.open[index] = ChoiceText(request, message.prompt, index // request.n, self._tokenizer)
+        # The choices of one prompt share it: usage counts it once, and its cached part as the first of them found it.
+        self._gateway.started(id, 0 if index % request.n else message.cached_tokens)
+        if choice.wants_prompt_logprobs:
+            state.echo_due.add(index)
+        elif request.echo:
+            self._deliver(id, index, choice.echo())
+        if not index and state.unfinished == 1 and (text := choice.plain) and (stream := self._gateway.stream(id)):
+            self._plain[id] = text, stream
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._ids, self._found = (), []
+
+    def _forget(self, id: str) -> _Request | None:
+        if self._plain.pop(id, None) is not None:
+            self._look_again()
+        return self._requests.pop(id, None)
+
+    def _add(self, tokens: ChoiceTokens) -> None:
+        id, index = tokens.id, tokens.index
+        if tokens.reason == "error":  # of the whole request; this choice may not be open yet, or not any more
+            self._forget(id)
+            self._gateway.fail(id, _error(tokens))
+            return
+        state = self._requests.get(id)
+        if state is None or not self._gateway.is_live(id):
+            self._forget(id)
+            return
+        choice = state.open.get(index)
+        if choice is None:
+            return
+        choice.add_prompt_logprobs(tokens.prompt_logprobs)
+        if index in state.echo_due and (tokens.tokens or tokens.reason):
+            state.echo_due.discard(index)
+            self._deliver(id, index, choice.echo())
+        delta = choice.feed(tokens.tokens, tokens.logprobs, last=tokens.reason is not None)
+        self._deliver(id, index, delta)
+        if delta.stop is not None:
+            if tokens.reason is None:
+                self._scheduler.send_nowait(Stop(id=id, index=index, tokens_kept=choice.tokens))
+            self._close(state, ChoiceFinished(id=id, index=index, reason="stop", stop_reason=delta.stop))
+        elif tokens.reason is not None:
+            # The scheduler ends a choice with `stop` for a stop token alone; the token was generated and counts.
+            finished = ChoiceFinished(
+                id=id,
+                index=index,
+                reason=tokens.reason,
+                stop_reason=tokens.stop_reason,
+                stop_tokens=1 if tokens.reason == "stop" else 0,
+            )
+            self._close(state, finished)
+
+    def _drop(self, id: str, reason: FinishReason) -> None:
+        """The request ended by other means. What its choices still held back belongs to its answer."""
+        state = self._forget(id)
+        if not self._gateway.is_live(id):
+            return
+        if state is None and reason == "deadline":
+            error = ApiError("deadline_exceeded", "the request's deadline passed before its first token was computed")
+            self._gateway.fail(id, error)
+            return
+        if state is not None:
+            for index, choice in sorted(state.open.items()):
+                self._deliver(id, index, choice.feed((), last=True))
+                self._gateway.choice_finished(ChoiceFinished(id=id, index=index, reason=reason))
+        self._gateway.complete(id, reason)
+
+    def _deliver(self, id: str, index: int, delta: Delta) -> None:
+        if delta.text or delta.kept:
+            token = Token(id=id, index=index, text=delta.text, tokens=delta.kept, logprobs=delta.logprobs)
+            self._gateway.deliver(token)
+
+    def _close(self, state: _Request, finished: ChoiceFinished) -> None:
+        del state.open[finished.index]
+        state.unfinished -= 1
+        self._gateway.choice_finished(finished)
+        if not state.unfinished:
+            self._forget(finished.id)
+            self._gateway.complete(finished.id, finished.reason)
+
+
+def _error(tokens: ChoiceTokens) -> ApiError:
+    code: ErrorCode = "engine_error"
+    for known in REGISTRY:  # narrows the string to the registry's type
+        if known == tokens.error:
+            code = known
+    return ApiError(code, tokens.message or "the engine failed while computing this request")
+
+
+async def run_detokenizer(
+    inbox: trio.MemoryReceiveChannel[ToDetokenizer],
+    *,
+    tokenizer: TextTokenizer,
+    gateway: Gateway,
+    scheduler: trio.MemorySendChannel[ToScheduler],
+) -> None:
+    """Turn every message into events, until the scheduler closes its end."""
+    with inbox, scheduler:
+        detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=scheduler)
+        async for first in inbox:
+            detokenizer.handle((first, *waiting(inbox)))

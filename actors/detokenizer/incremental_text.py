@@ -1,0 +1,129 @@
+"""Text from token ids, one token at a time, equal to decoding all of them at once.
+
+A character may be spread over several tokens, so a decoder holds back bytes that are not a character yet; `finish`
+gives them up as U+FFFD. Where a prompt ends inside a character, its last ids are fed first and their text is dropped.
+
+`ByteText` is exact and costs the same for each token: most vocabularies spell bytes, and UTF-8 says itself where a
+character ends. `WindowText` serves any other by decoding a short window of ids twice and taking the difference.
+"""
+
+import codecs
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from tokenizers import Tokenizer
+
+from ..tokenizer.vocabulary import Vocabulary
+
+_CONTEXT_TOKENS: Final = 4  # a UTF-8 character has at most four bytes, so at most four tokens can share one
+_WINDOW_TOKENS: Final = 8  # of the prompt: enough to decide about a space before the first new token
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+class IncrementalText(Protocol):
+    """A decoder of one choice."""
+
+    def feed(self, id: int) -> str:
+        """The text that is complete now, with this token."""
+        ...
+
+    def feed_all(self, ids: Sequence[int]) -> str:
+        """As `feed` of one after the other."""
+        ...
+
+    def finish(self) -> str:
+        """What was held back, as it is: the stream ends here."""
+        ...
+
+
+class ByteText:
+    """UTF-8 from the bytes that a vocabulary spells. Most tokens are whole characters, and then a look-up is all."""
+
+    __slots__ = ("_between_characters", "_decoder", "_skipped", "_strip", "_vocabulary", "_whole_texts")
+
+    def __init__(self, vocabulary: Vocabulary, context: tuple[int, ...] = (), *, skip_special: bool = True) -> None:
+        self._vocabulary = vocabulary
+        self._skipped = vocabulary.special if skip_special else frozenset[int]()
+        self._whole_texts = vocabulary.whole_texts
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._between_characters = False  # it holds nothing back, and has no first space to strip
+        self._strip = vocabulary.strips_first_space and not context
+        for id in context[-_CONTEXT_TOKENS:]:
+            self.feed(id)
+
+    def feed(self, id: int) -> str:
+        if self._between_characters and (whole := self._whole_texts[id]) is not None:
+            return whole
+        if id in self._skipped:
+            return ""
+        text = self._decoder.decode(self._vocabulary.piece_bytes(id))
+        if self._strip and text:
+            self._strip = False
+            text = text.removeprefix(" ")
+        held_back, _ = self._decoder.getstate()
+        self._between_characters = not held_back and not self._strip
+        return text
+
+    def feed_all(self, ids: Sequence[int]) -> str:
+        if self._between_characters:
+            whole = self._whole_texts
+            texts = [text for id in ids if (text := whole[id]) is not None]
+            if len(texts) == len(ids):
+                return "".join(texts)
+        return "".join(map(self.feed, ids))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class WindowText:
+    """Text of any tokenizer: decode(window + token) minus decode(window).
+
+    The window reaches back to the end of the text given out before the last time, so it begins between two
+    characters and still holds the token that decides about a space in front of the next.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: tuple[int, ...] = (), *, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._window: list[int] = list(context[-_WINDOW_TOKENS:])
+        self._boundary = len(self._window)  # ids before this one have given all their text
+        self._known = _whole(self._decode())  # the window's text so far given out
+
+    def _decode(self) -> str:
+        return self._tokenizer.decode(self._window, skip_special_tokens=self._skip_special)
+
+    def feed(self, id: int) -> str:
+        self._window.append(id)
+        text = self._decode()
+        if _whole(text) != text or len(text) <= len(self._known):
+            return ""
+        return self._release(text)
+
+    def feed_all(self, ids: Sequence[int]) -> str:
+        return "".join(map(self.feed, ids))
+
+    def finish(self) -> str:
+        return self._release(self._decode())
+
+    def _release(self, text: str) -> str:
+        new = text[len(self._known) :]
+        del self._window[: self._boundary]
+        self._boundary = len(self._window)
+        self._known = self._decode()
+        return new
+
+
+def _whole(text: str) -> str:
+    """Text without one to three trailing replacement characters: they may be the start of a real one. Four cannot."""
+    stripped = text.rstrip(_REPLACEMENT)
+    return stripped if len(text) - len(stripped) < 4 else text
+
+
+def incremental_text(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, context: tuple[int, ...], *, skip_special: bool
+) -> IncrementalText:
+    """The decoder that fits the vocabulary."""
+    if vocabulary.spells_bytes:
+        return ByteText(vocabulary, context, skip_special=skip_special)
+    return WindowText(tokenizer, context, skip_special=skip_special)

@@ -1,0 +1,63 @@
+"""The worker's end of the link: the same frames as link.py, read by one thread, written by any, without an event loop.
+
+An event loop between a thread that computes and the socket costs its turn: two more wake-ups for each message, and the
+step thread stands still while the loop holds the interpreter. Blocked in the socket, threads cost nothing.
+"""
+
+import select
+import socket
+import threading
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from ...protocol.message import Message
+from ..supervisor.frame import HEADER, MAX_FRAME, FrameWriter, LinkError
+
+Received = TypeVar("Received", bound=Message)
+
+_READ: Final = 1 << 16
+
+
+class BlockingLink(Generic[Received]):
+    """One end of the connection; `decoder` knows the union of the messages that may arrive.
+
+    The peer's end, however it comes, is an EOFError to the reader and an OSError to a writer.
+    """
+
+    def __init__(self, sock: socket.socket, decoder: msgspec.msgpack.Decoder[Received]) -> None:
+        self._socket = sock
+        self._decode = decoder.decode
+        self._incoming = bytearray()
+        self._outgoing = FrameWriter()
+        self._writing = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send one message and wait until the socket took it."""
+        with self._writing:
+            self._socket.sendall(self._outgoing.write(message))
+
+    def receive(self) -> Received:
+        """The next message."""
+        size = int.from_bytes(self._take(HEADER), "big")
+        if size > MAX_FRAME:
+            raise LinkError(f"a frame of {size} bytes exceeds the limit of {MAX_FRAME}")
+        frame = self._take(size)
+        try:
+            return self._decode(frame)
+        except msgspec.DecodeError as error:
+            raise LinkError(f"a frame of {size} bytes is no message: {error}") from error
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until a message, its beginning or the end is there, at most so many seconds; whether it is."""
+        return bool(self._incoming or select.select([self._socket], [], [], seconds)[0])
+
+    def _take(self, size: int) -> bytes:
+        while len(self._incoming) < size:
+            some = self._socket.recv(_READ)
+            if not some:
+                raise EOFError
+            self._incoming += some
+        taken = bytes(memoryview(self._incoming)[:size])
+        del self._incoming[:size]
+        return taken

@@ -1,0 +1,90 @@
+"""The worker process: an executor behind a link.
+
+`python -m triolet.actors.executor.worker FD`, started by the supervisor alone.
+
+The socket's end is its life's end: when the front closes it or dies, the worker exits at once, in the middle of a step
+if need be; there is nothing to save. Its main thread only reads, so it answers a ping while the step thread computes;
+the answer to a step is written by the thread that has it. It ignores SIGINT and SIGTERM, which a terminal or a service
+manager sends to the whole group: the front drains first and then lets it go.
+"""
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Final, NoReturn, assert_never
+
+import msgspec
+
+from ...protocol.steps import FromWorker, Load, LoadFailed, Ping, Pong, Step, StepFailed, ToWorker
+from .blocking_link import BlockingLink
+from .executor import ModelCore
+from .step_thread import StepThreads
+
+_DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends, however that happens, also while this one is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def serve(link: BlockingLink[ToWorker]) -> NoReturn:
+    """Load what the first message says, then run what comes, until the front is gone or a step has failed."""
+
+    def answer(message: FromWorker) -> None:
+        """In the threads of the steps. After a failure has been told, the process has nothing left to do."""
+        try:
+            link.send(message)
+        except OSError:
+            _exit(0)  # the front is gone
+        if isinstance(message, LoadFailed | StepFailed):
+            _exit(1 if isinstance(message, StepFailed) else 0)
+
+    first = link.receive()
+    assert isinstance(first, Load), f"the first message is {type(first).__name__}, not Load"
+    threads = StepThreads(ModelCore(first.settings), answer)
+    while True:
+        message = link.receive()
+        match message:
+            case Step():
+                threads.submit(message)
+            case Ping():
+                link.send(Pong())
+            case Load():
+                raise AssertionError("a second Load")
+            case _:
+                assert_never(message)
+
+
+def _exit(status: int) -> NoReturn:
+    """Leave without waiting for the step thread, which may be in the middle of a kernel."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _die_with_parent()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here ever uses
+    gc.set_threshold(50_000)  # imports make little garbage, and looking for it is a tenth of a start
+    logging.basicConfig(level=logging.INFO, format="worker: %(message)s", stream=sys.stderr)
+    try:
+        serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))
+    except (EOFError, OSError):
+        _exit(0)  # the front is gone
+    except BaseException:
+        logging.getLogger("triolet.worker").exception("the worker failed")
+        _exit(2)
+
+
+if __name__ == "__main__":
+    main()

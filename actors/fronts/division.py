@@ -1,0 +1,60 @@
+"""What goes to which front: a step's text by owner, and the places of the house in parts. Pure.
+
+A request's id begins with the name of the process that took it (`name-number`), so nobody keeps a table of owners.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from msgspec import structs
+
+from ...protocol.fronts import ChoiceOpened, ForFront
+from ...protocol.messages import DropRequest, OpenChoice, StepText, StepTokens, ToDetokenizer
+from ...protocol.settings import LimitSettings
+
+
+def owner(request_id: str) -> str:
+    """The name of the process that took the request."""
+    return request_id.rpartition("-")[0]
+
+
+def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
+    """Every message to the front it belongs to, each front's in the order in which they were said."""
+    shares: dict[str, list[ForFront]] = {}
+    for text in texts:
+        if isinstance(text, StepTokens):  # nearly every token of the house passes here
+            for name, (ids, places) in _owners(text.ids).items():
+                share = text
+                if len(ids) < len(text.ids):
+                    share = StepTokens(ids=ids, rows=tuple([text.rows[place] for place in places]))
+                shares.setdefault(name, []).append(share)
+        elif isinstance(text, StepText):
+            for name, (_, places) in _owners(tuple([choice.id for choice in text.choices])).items():
+                choices = tuple([text.choices[place] for place in places])
+                shares.setdefault(name, []).append(StepText(choices=choices))
+        elif isinstance(text, DropRequest):
+            shares.setdefault(owner(text.id), []).append(text)
+        else:
+            shares.setdefault(owner(text.request.id), []).append(_opened(text))
+    return shares
+
+
+@lru_cache(maxsize=2)
+def _owners(ids: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], list[int]]]:
+    """Of each owner the ids, and their places. Kept, since the same requests go on together for many steps."""
+    places: dict[str, list[int]] = {}
+    for place, id in enumerate(ids):
+        places.setdefault(owner(id), []).append(place)
+    if len(places) == 1:
+        return {name: (ids, own) for name, own in places.items()}
+    return {name: (tuple([ids[place] for place in own]), own) for name, own in places.items()}
+
+
+def _opened(choice: OpenChoice) -> ChoiceOpened:
+    return ChoiceOpened(id=choice.request.id, index=choice.index, cached_tokens=choice.cached_tokens)
+
+
+def part_of(limits: LimitSettings, number: int, fronts: int) -> LimitSettings:
+    """The limits of front `number` of `fronts`: its places for requests, so that all the parts are the whole."""
+    places, rest = divmod(limits.max_requests, fronts)
+    return structs.replace(limits, max_requests=places + (number < rest))

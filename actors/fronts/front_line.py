@@ -1,0 +1,220 @@
+"""One web process as the scheduler's process has it: the conversation, what it holds, and when it is given up.
+
+The front owns its requests' text and clients; here is only which requests it has brought in, so that they end with it.
+It is given up when its link ends, when it says what is no message of the conversation, when it takes more places than
+its part, when it does not read (`Post`), and when it has been silent for too long.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import count
+from typing import Final, assert_never
+
+import msgspec
+import trio
+
+from ...protocol.fronts import (
+    Answer,
+    Ask,
+    ForFront,
+    FromFront,
+    FromFrontActors,
+    FrontReady,
+    Mail,
+    StepAgain,
+    Texts,
+    ToFront,
+)
+from ...protocol.messages import Admit, Cancel, Credit, StepText, StepTokens, Stop, ToScheduler
+from ...protocol.steps import Ping, Pong
+from ..observe.reports import FrontReport
+from ..supervisor.link import Link, LinkError
+from .division import owner
+from .front_process import FrontProcess
+from .post import Post
+
+_LOG: Final = logging.getLogger("triolet.fronts")
+PING_SECONDS: Final = 2.0
+SILENCE_SECONDS: Final = 10.0  # far beyond a busy front's longest turn; its clients wait, so it is replaced
+START_SECONDS: Final = 120.0  # to import and to listen, on a slow machine with others at work; then it counts as silent
+REPORT_SECONDS: Final = 1.0  # for one front's figures; its last ones stand in for it then
+
+_DECODER: Final = msgspec.msgpack.Decoder[FromFront](FromFront)
+_REPORT: Final = msgspec.msgpack.Decoder(FrontReport)
+NOTHING: Final = msgspec.msgpack.encode(None)
+AnswerQuestion = Callable[[Ask], Awaitable[bytes]]
+
+
+class FrontLine:
+    """The link to one front."""
+
+    def __init__(
+        self,
+        process: FrontProcess,
+        name: str,
+        label: str,
+        *,
+        max_requests: int,
+        scheduler: trio.MemorySendChannel[ToScheduler],
+        answer: AnswerQuestion,
+    ) -> None:
+        self.name = name  # begins the ids of its requests; never used again
+        self.label = label  # of its place
+        self.urls: tuple[str, ...] = ()
+        self.last: FrontReport | None = None
+        self._process = process
+        self._max_requests = max_requests
+        self._scheduler = scheduler
+        self._answer = answer
+        self._link = Link(process.stream, _DECODER)
+        self._post = Post(process.stream)
+        self._live: set[str] = set()  # brought in, and not told to be over
+        self._ids: tuple[str, ...] = ()  # of the last StepTokens
+        self._heard = trio.current_time()
+        self._numbers = count(1)
+        self._asked: dict[int, trio.Event] = {}
+        self._unreadable = False  # what it reported last
+        self._explaining: dict[int, tuple[trio.Event, list[bytes]]] = {}  # until the answer comes, in time or not
+        self._given_up: str = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: ToFront) -> None:
+        """Never waits."""
+        self._post.send_nowait(message)
+
+    def send_texts(self, texts: list[ForFront]) -> None:
+        """One frame for all of it. Log probabilities of whole prompts can make it too large: then one for each."""
+        said = tuple([self._shortened(text) if isinstance(text, StepTokens) else text for text in texts])
+        try:
+            self.send(Texts(texts=said))
+        except LinkError:
+            for text in _singly(said):
+                self.send(Texts(texts=(text,)))
+
+    def _shortened(self, step: StepTokens) -> StepTokens | StepAgain:
+        """Without the ids where the front knows them."""
+        if step.ids == self._ids:
+            return StepAgain(rows=step.rows)
+        self._ids = step.ids
+        return step
+
+    async def converse(self, on_ready: Callable[[], None]) -> str:
+        """Until it ends; why it was given up, nothing where it ended by itself."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._post.run)
+                nursery.start_soon(self._watch, nursery.cancel_scope)
+                await self._receive(nursery, on_ready)
+                nursery.cancel_scope.cancel()
+        except* (trio.EndOfChannel, trio.BrokenResourceError):
+            pass
+        except* LinkError as group:
+            self._given_up = str(group.exceptions[0])
+        if self._given_up:
+            self._process.kill()
+        return self._given_up
+
+    def end_requests(self) -> None:
+        """Its clients are gone with it."""
+        for id in self._live:
+            self._scheduler.send_nowait(Cancel(id=id))
+        self._live.clear()
+
+    async def report(self) -> bool:
+        """Ask for its figures; whether they came in time, could be read and are `last` now."""
+        number, answered = next(self._numbers), trio.Event()
+        self._asked[number] = answered
+        self.send(Ask(number=number, question="report"))
+        with trio.move_on_after(REPORT_SECONDS):
+            await answered.wait()
+        self._asked.pop(number, None)
+        return answered.is_set() and not self._unreadable
+
+    async def explain(self, id: str, tenant: str) -> bytes:
+        """Its explanation of a request, encoded; NOTHING where it knows none, or does not say in time."""
+        number, answered = next(self._numbers), trio.Event()
+        body: list[bytes] = []
+        self._explaining[number] = answered, body
+        self.send(Ask(number=number, question="explain", id=id, tenant=tenant))
+        with trio.move_on_after(REPORT_SECONDS):
+            await answered.wait()
+        return body[0] if body else NOTHING
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        while not self._given_up:
+            self.send(Ping())
+            await trio.sleep(PING_SECONDS)
+            silence = trio.current_time() - self._heard
+            if self._post.overdue:
+                self._given_up = "it does not read what it is sent"
+            elif silence > (SILENCE_SECONDS if self.urls else START_SECONDS):
+                self._given_up = f"it has said nothing for {silence:.0f} s"
+        scope.cancel()
+
+    async def _receive(self, nursery: trio.Nursery, on_ready: Callable[[], None]) -> None:
+        while True:
+            message = await self._link.receive()
+            self._heard = trio.current_time()
+            match message:
+                case Mail(messages=messages):
+                    for said in messages:
+                        self._take(said)
+                case Answer(number=number, body=body):
+                    if number in self._explaining:
+                        answered, bodies = self._explaining.pop(number)
+                        bodies.append(body)
+                        answered.set()
+                    else:
+                        self._take_report(number, body)
+                case Ask():
+                    nursery.start_soon(self._reply, message)
+                case FrontReady(urls=urls):
+                    self.urls = urls
+                    on_ready()
+                case Pong():
+                    pass
+                case _:
+                    assert_never(message)
+
+    def _take(self, message: FromFrontActors) -> None:
+        match message:
+            case Admit(request=request):
+                if owner(request.id) != self.name or request.id in self._live:
+                    raise LinkError(f"it brought a request {request.id!r} that is not its own")
+                if len(self._live) >= self._max_requests:
+                    raise LinkError(f"it brought more than its {self._max_requests} requests")
+                self._live.add(request.id)
+            case Cancel(id=id):
+                self._live.discard(id)
+            case Credit() | Stop():
+                pass
+            case _:
+                assert_never(message)
+        self._scheduler.send_nowait(message)
+
+    def _take_report(self, number: int, body: bytes) -> None:
+        """Figures are no reason to end streams: a report that cannot be read counts as one that did not come."""
+        answered = self._asked.pop(number, None)
+        try:
+            self.last, self._unreadable = _REPORT.decode(body), False
+        except msgspec.DecodeError as error:
+            if not self._unreadable:  # once, and not for every scrape
+                _LOG.error("%s: its report cannot be read, its last figures stand in: %s", self.label, error)
+            self._unreadable = True
+        if answered is not None:  # otherwise it came late
+            answered.set()
+
+    async def _reply(self, question: Ask) -> None:
+        self.send(Answer(number=question.number, body=await self._answer(question)))
+
+
+def _singly(texts: Iterable[ForFront]) -> Iterator[ForFront]:
+    """The same, one choice at a time."""
+    for text in texts:
+        if isinstance(text, StepText):
+            yield from (StepText(choices=(choice,)) for choice in text.choices)
+        else:
+            yield text

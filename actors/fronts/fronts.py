@@ -1,0 +1,227 @@
+"""Several web processes before one scheduler: they are started, fed, asked, replaced when they die, and drained.
+
+Each front is a whole outer half of the engine (front_actors.py) with its web. The scheduler's process has no web and no
+tokenizer: what it does for a stream is one place in a frame per step. A front that dies takes its clients along; its
+requests are cancelled at once, so their memory comes back, and the streams of the others do not notice.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+from msgspec import structs
+
+from ...protocol.fronts import Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
+from ...protocol.settings import ServeSettings, model_name
+from ..core import Core
+from ..errors import EngineLoadError
+from ..gateway.accounts import Accounts, Figures
+from ..observe.reports import FrontsReport, ServerReport, WorkerFigures, add_up, own_figures
+from ..supervisor.restart_budget import PERIOD, RESTARTS, RestartBudget
+from ..supervisor.worker_status import Health
+from ..turns import waiting
+from .answers import Answers
+from .division import divide, part_of
+from .front_line import FrontLine
+from .front_process import FrontProcess
+from .fronts_lost import FrontsLost
+
+_LOG: Final = logging.getLogger("triolet.fronts")
+LAST_WORDS_SECONDS: Final = 1.5  # that a front gets to end its streams when the link has ended
+
+
+class Fronts:
+    """All web processes of a server."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        core: Core,
+        *,
+        module: str,
+        name: str,
+        listen: Callable[[], Sequence[socket.socket]],
+    ) -> None:
+        """`module` is what a front runs; `listen` makes the sockets of one more front. `name` begins theirs."""
+        self.urls: tuple[str, ...] = ()
+        self.restarts = 0
+        self._settings = settings
+        self._count = settings.web_processes
+        self._core = core
+        self._module = module
+        self._name = name
+        self._listen = listen
+        self._lines: dict[str, FrontLine] = {}
+        self._started = 0
+        self._given_up = 0
+        self._draining = False
+        self._gone: Figures = Accounts().figures()
+        self._answers = Answers(
+            core,
+            self._lines,
+            model_name=model_name(settings),
+            health=self.health,
+            report=self.report,
+            figures=self.figures,
+        )
+        core.status.on_change = lambda: self._broadcast(self._news())
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until every front has drained; started when all take requests. Raises FrontsLost when none is left."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._distribute)
+            async with trio.open_nursery() as keeping:
+                async with trio.open_nursery() as starting:
+                    for number in range(self._count):
+                        starting.start_soon(keeping.start, partial(self._keep, number))
+                task_status.started()
+            nursery.cancel_scope.cancel()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process of each front, by the name that begins the ids of its requests."""
+        return {name: line.pid for name, line in self._lines.items()}
+
+    def begin_drain(self) -> None:
+        """Refuse new requests in all fronts; `run` returns when the last one has ended."""
+        self._draining = True
+        self._broadcast(Drain())
+
+    def reload_certificate(self) -> None:
+        self._broadcast(ReloadCertificate())
+
+    def health(self) -> Health:
+        if self._draining:
+            return Health(ready=False, status="draining", reason="the server is shutting down")
+        return self._core.status.health(trio.current_time())
+
+    async def figures(self) -> FrontsReport:
+        """Of all fronts together. Those that do not answer in time count with their last ones."""
+        answered: set[str] = set()
+
+        async def ask(line: FrontLine) -> None:
+            if await line.report():
+                answered.add(line.name)
+
+        asked = list(self._lines.values())
+        async with trio.open_nursery() as nursery:
+            for line in asked:
+                nursery.start_soon(ask, line)
+        lines = [line for line in asked if line.name in self._lines]  # one that ended meanwhile is in `_gone`
+        reports = {line.label: line.last for line in lines if line.last is not None}
+        return FrontsReport(
+            live=sum(report.live for report in reports.values()),
+            accounts=add_up([self._gone, *(report.accounts for report in reports.values())]),
+            processes={name: report.process for name, report in reports.items()},
+            silent=sum(line.name not in answered for line in lines),
+            restarts=self.restarts,
+        )
+
+    async def report(self) -> ServerReport:
+        """The whole server's figures."""
+        fronts, status = await self.figures(), self._core.status
+        return ServerReport(
+            health=self.health(),
+            scheduler=self._core.state.statistics(),
+            worker=WorkerFigures(pid=status.pid, restarts=status.restarts, step_time=status.step_time.figures()),
+            live=fronts.live,
+            accounts=fronts.accounts,
+            processes={"scheduler": own_figures(), **fronts.processes},
+            silent=fronts.silent,
+            front_restarts=fronts.restarts,
+        )
+
+    async def _distribute(self) -> None:
+        """What the scheduler says goes to its owners: everything that waits in one frame for each."""
+        async with self._core.texts as inbox:
+            async for first in inbox:
+                for name, share in divide((first, *waiting(inbox))).items():
+                    if line := self._lines.get(name):  # otherwise it died, and its requests are being cancelled
+                        line.send_texts(share)
+
+    async def _keep(self, number: int, *, task_status: trio.TaskStatus[None]) -> None:
+        """One front after another in this place."""
+        budget, ready = RestartBudget(), False
+
+        def on_ready() -> None:
+            nonlocal ready
+            if not ready:
+                ready = True
+                task_status.started()
+
+        while True:
+            why = await self._run_one(number, on_ready)
+            if self._draining:
+                if not ready:
+                    task_status.started()
+                return
+            if not ready:
+                raise EngineLoadError("internal_error", f"{why} while it started; its messages are above")
+            if (delay := budget.take(trio.current_time())) is None:
+                break
+            _LOG.warning("%s; its requests were cancelled; starting another in %.2f s", why, delay)
+            self.restarts += 1
+            await trio.sleep(delay)
+        message = f"{why}, {RESTARTS} restarts within {PERIOD:.0f} s did not help"
+        _LOG.error("%s; the server goes on without it", message)
+        self._given_up += 1
+        if self._given_up == self._count:
+            raise FrontsLost(f"no web process is left: {message}; what they logged is above")
+
+    async def _run_one(self, number: int, on_ready: Callable[[], None]) -> str:
+        """A front from its start to its end; how it ended."""
+        self._started += 1
+        name = f"{self._name}w{self._started}"
+        limits = part_of(self._settings.limits, number, self._count)
+        try:
+            process = self._start(name, structs.replace(self._settings, limits=limits))
+        except OSError as error:
+            return f"a web process cannot be started: {error.strerror}"
+        line = FrontLine(
+            process,
+            name,
+            f"web-{number}",
+            max_requests=limits.max_requests,
+            scheduler=self._core.to_scheduler,
+            answer=self._answers.answer,
+        )
+        self._lines[name] = line
+        line.send(self._news())
+        if self._draining:
+            line.send(Drain())
+
+        def is_ready() -> None:
+            self.urls = self.urls or line.urls
+            on_ready()
+
+        why = ""
+        try:
+            why = await line.converse(is_ready)
+        finally:
+            del self._lines[name]
+            line.end_requests()
+            if line.last is not None:
+                self._gone = add_up([self._gone, line.last.accounts])
+            how = await process.end(LAST_WORDS_SECONDS)
+        return f"{how} ({why})" if why else how
+
+    def _start(self, name: str, settings: ServeSettings) -> FrontProcess:
+        sockets = self._listen()
+        try:
+            clock = trio.current_time() - time.perf_counter()
+            return FrontProcess(self._module, OpenFront(process=name, settings=settings, clock=clock), sockets)
+        finally:
+            for sock in sockets:  # they are the front's now, and end with it
+                sock.close()
+
+    def _news(self) -> WorkerNews:
+        status = self._core.status
+        return WorkerNews(state=status.state, reason=status.reason, ready=status.ready)
+
+    def _broadcast(self, message: ToFront) -> None:
+        for line in self._lines.values():
+            line.send(message)

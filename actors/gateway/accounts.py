@@ -1,0 +1,98 @@
+"""What the gateway counts: times, tokens and endings of all requests. Numbers only; `metrics` puts names to them."""
+
+from collections import Counter
+from typing import Final
+
+from msgspec import Struct
+
+from ...protocol.fronts import HistogramFigures
+from ..histogram import Histogram
+from .history import History
+
+# Seconds. A small model answers its first token in milliseconds, a large one on a CPU in a minute; the ratios between
+# neighbours (2 to 2.5) keep the error of a quantile read from a bucket below that of the next measurement.
+FIRST_TOKEN_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+BETWEEN_TOKENS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+TOKEN_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+REQUEST_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class GatewayStatistics(Struct, frozen=True, kw_only=True):
+    """A snapshot of the counters."""
+
+    live: int  # accepted and unfinished
+    accepted: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    finished: dict[str, int]  # by reason; `error` for Failed
+    refused: dict[str, int]  # by error code, before or after acceptance
+
+
+Figures = dict[str, int | float | dict[str, int] | HistogramFigures]
+
+
+class Accounts:
+    """The gateway's counters and histograms; everything since the start."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.text_seconds = 0.0  # in the detokenizer and what it writes to sockets
+        self.finished: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.http_errors: Counter[str] = Counter()  # by code, also those of requests that never came this far
+        self.traces: Counter[str] = Counter()  # what became of ended requests' spans; empty without traces
+        self.queue_time = Histogram(FIRST_TOKEN_BOUNDS)
+        self.first_token = Histogram(FIRST_TOKEN_BOUNDS)
+        self.between_tokens = Histogram(BETWEEN_TOKENS_BOUNDS)
+        self.request_time = Histogram(REQUEST_BOUNDS)
+        self.prefill_time = Histogram(FIRST_TOKEN_BOUNDS)
+        self.decode_time = Histogram(REQUEST_BOUNDS)
+        self.prompt_length = Histogram(TOKEN_BOUNDS)
+        self.answer_length = Histogram(TOKEN_BOUNDS)
+
+    def observe_end(self, history: History, now: float) -> None:
+        """The times and lengths of a request that has ended; phases that it never reached are left out."""
+        self.request_time.observe(now - history.arrival)
+        if history.tokenized is not None:
+            self.prompt_length.observe(history.usage.prompt_tokens)
+        if history.first_token is not None:
+            self.answer_length.observe(history.usage.completion_tokens)
+            self.decode_time.observe(now - history.first_token)
+            if history.started is not None:
+                self.prefill_time.observe(history.first_token - history.started)
+
+    def statistics(self, live: int) -> GatewayStatistics:
+        return GatewayStatistics(
+            live=live,
+            accepted=self.accepted,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
+            finished=dict(self.finished),
+            refused=dict(self.refused),
+        )
+
+    def figures(self) -> Figures:
+        """Every count by its name, as it crosses a link."""
+        figures: Figures = {}
+        for name, value in vars(self).items():
+            figures[name] = value.figures() if isinstance(value, Histogram) else value
+        return figures
+
+    def absorb(self, figures: Figures) -> None:
+        """Add what another process has counted."""
+        for name, value in figures.items():
+            ours: float | Counter[str] | Histogram = getattr(self, name)
+            match ours, value:
+                case Histogram(), HistogramFigures():
+                    ours.absorb(value)
+                case Counter(), dict():
+                    ours.update(value)
+                case int() | float(), int() | float():
+                    setattr(self, name, ours + value)
+                case _:
+                    raise AssertionError(f"{name} is counted in two ways: {ours!r} and {value!r}")

@@ -1,0 +1,289 @@
+"""What the web holds of the engine: requests in, outboxes out, and the one place where a request ends.
+
+Contract: every method is synchronous and may be called at any time; unknown ids are fine. A request that was accepted
+gets exactly one terminal event, written by `finish` alone, and one line in the log `triolet.requests`. The gateway
+knows the times and counts of each live request and of no other; it knows neither text nor tokens.
+"""
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Final
+
+import msgspec
+import trio
+
+from ...protocol.errors import ApiError, ErrorCode
+from ...protocol.events import (
+    ChoiceFinished,
+    Failed,
+    Finished,
+    FinishReason,
+    Started,
+    StreamEvent,
+    TerminalEvent,
+    Token,
+)
+from ...protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
+from ...protocol.requests import Generate
+from ...protocol.settings import LimitSettings
+from ..supervisor.worker_status import WorkerStatus
+from .accounts import Accounts, GatewayStatistics
+from .credit import CreditLine
+from .history import History, RecentRequests
+from .outbox import Outbox
+from .places import RETRY_SECONDS, Places
+from .stream_record import StreamRecord
+from .token_times import TokenTimes
+
+_LOG: Final = logging.getLogger("triolet.requests")
+
+DeliverText = Callable[[StreamRecord, str, int, float], None]  # text, how many tokens it is of, and the time
+
+
+def process_name() -> str:
+    """A name that no other process and no other start has."""
+    return f"{os.getpid():x}{secrets.token_hex(4)}"
+
+
+class Gateway:
+    """Accepts requests, holds their outboxes, passes credit on and ends them."""
+
+    def __init__(
+        self,
+        limits: LimitSettings,
+        *,
+        tokenizer: trio.MemorySendChannel[ToTokenizer],
+        scheduler: trio.MemorySendChannel[ToScheduler],
+        worker: WorkerStatus | None = None,
+        accounts: Accounts | None = None,
+        several_tenants: bool = False,
+        process: str | None = None,
+        on_end: Callable[[History], None] | None = None,
+    ) -> None:
+        """`process` begins every id; without one it is a name that no other process and no other start has."""
+        self._worker = worker
+        self.accounts = accounts or Accounts()
+        self._outbox_tokens = limits.outbox_tokens
+        self.places = Places(limits.max_requests, several_tenants=several_tenants)
+        self._tokenizer = tokenizer
+        self._scheduler = scheduler
+        self._live: dict[str, StreamRecord] = {}
+        self._refusal: tuple[ErrorCode, str] | None = None
+        self.on_refusal: set[Callable[[], None]] = set()  # told when nothing new is accepted any more
+        self._process = process or process_name()
+        self._numbers = count(1)
+        self._idle = trio.lowlevel.ParkingLot()
+        self._unflushed: list[Outbox] = []
+        self._times = TokenTimes(self.accounts)
+        self._recent = RecentRequests()
+        self._on_end = on_end  # hears of every request once, when it has ended
+
+    def new_id(self) -> str:
+        """An id for the next request, unique across restarts and processes."""
+        return f"{self._process}-{next(self._numbers):x}"
+
+    def submit(self, request: Generate) -> Outbox:
+        """Accept a request; its events will come out of the outbox. Raises `ApiError` when there is no place."""
+        assert request.id not in self._live, request.id
+        if not request.arrival_time:
+            request = msgspec.structs.replace(request, arrival_time=trio.current_time())
+        try:
+            if (refusal := self._refusal_of_all()) is not None:
+                raise ApiError(*refusal, retry_after=RETRY_SECONDS)
+            self.places.check(request.tenant)
+            try:
+                self._tokenizer.send_nowait(request)
+            except trio.WouldBlock:
+                raise self.places.full() from None
+        except ApiError as error:
+            self.accounts.refused[error.code] += 1
+            raise
+        id = request.id
+        credit = CreditLine(self._outbox_tokens, partial(self._pass_on, id))
+        outbox = Outbox(id, credit.take)
+        self._live[id] = StreamRecord(request, outbox, credit, time.time() - trio.current_time())
+        self.places.take(request.tenant)
+        self.accounts.accepted += 1
+        self._recent.begin(request.tenant, request.name, id)
+        return outbox
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        """End a request for its client's sake; harmless when it has ended already."""
+        self.complete(request_id, reason)
+
+    def grant(self, request_id: str, tokens: int) -> None:
+        """The client itself grants credit: it will take `tokens` more tokens."""
+        if live := self._live.get(request_id):
+            live.credit.grant(tokens)
+
+    def refuse_new(self, code: ErrorCode, message: str) -> None:
+        """From now on every new request is answered with this error; those accepted go on."""
+        self._refusal = (code, message)
+        for tell in tuple(self.on_refusal):
+            tell()
+
+    @property
+    def refuses_new(self) -> bool:
+        """Nothing new is accepted any more: the server drains."""
+        return self._refusal is not None
+
+    def _refusal_of_all(self) -> tuple[ErrorCode, str] | None:
+        if self._refusal is None and self._worker is not None and self._worker.state == "failed":
+            return "engine_unavailable", f"the engine is not available: {self._worker.reason}"
+        return self._refusal
+
+    def is_live(self, request_id: str) -> bool:
+        return request_id in self._live
+
+    @property
+    def live_requests(self) -> int:
+        return len(self._live)
+
+    def history(self, wanted: str, tenant: str) -> History | None:
+        """A live or lately ended request of this tenant, by its id or its name."""
+        id = self._recent.id_of(tenant, wanted)
+        live = self._live.get(id)
+        history = live.history() if live else self._recent.ended(id)
+        return history if history is not None and history.tenant == tenant else None
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is live."""
+        await trio.lowlevel.checkpoint()
+        while self._live:
+            await self._idle.park()
+
+    def statistics(self) -> GatewayStatistics:
+        return self.accounts.statistics(len(self._live))
+
+    # What the actors report, in the order of a request's life.
+
+    def admitted(self, request_id: str, prompt_tokens: int) -> None:
+        """Its prompts are tokenised and it was passed on to the scheduler."""
+        if live := self._live.get(request_id):
+            live.prompt_tokens = prompt_tokens
+            live.tokenized_at = trio.current_time()
+
+    def started(self, request_id: str, cached_tokens: int = 0) -> None:
+        """A choice is in its first step. The first one starts the stream."""
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        live.cached_tokens += cached_tokens
+        if live.started_at is None:
+            live.started_at = trio.current_time()
+            self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
+            self._push(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
+
+    def stream(self, request_id: str) -> StreamRecord | None:
+        """A live request, for `deliver_text`."""
+        return self._live.get(request_id)
+
+    def deliver(self, event: Token) -> None:
+        """Text for the stream."""
+        live = self._live.get(event.id)
+        if live is None:
+            return
+        if event.tokens:
+            self._times.note(live, event.index, event.tokens, trio.current_time())
+        self._push(live, event)
+
+    def deliver_text(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
+        """As `deliver` of such a `Token` of the first choice, but its stream is known; harmless after its end."""
+        outbox = live.outbox
+        if not outbox.ended:
+            self._times.note(live, 0, tokens, now)
+            if outbox.push_text(0, text, tokens):
+                self._unflushed.append(outbox)
+
+    def deliver_last(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
+        """As `deliver_text`, when nothing more is to be said of this step to this stream: it need not be flushed."""
+        outbox = live.outbox
+        if not outbox.ended:
+            self._times.note(live, 0, tokens, now)
+            outbox.give_text(0, text, tokens)
+
+    def choice_finished(self, event: ChoiceFinished) -> None:
+        """A choice is complete."""
+        if live := self._live.get(event.id):
+            live.completion_tokens += event.stop_tokens
+            live.last_token_at[event.index] = 0.0
+            live.reasons.append(event.reason)
+            self._push(live, event)
+
+    def flush(self) -> None:
+        """Whoever reports must call this when it has said all of one step: readers that left a sink are served now."""
+        self._times.settle()
+        outboxes, self._unflushed = self._unflushed, []
+        for outbox in outboxes:
+            outbox.flush()
+
+    def complete(self, request_id: str, reason: FinishReason) -> None:
+        """End a request with its usage and times."""
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        timing = live.timing(trio.current_time())
+        self.finish(request_id, Finished(id=request_id, reason=reason, usage=live.usage(), timing=timing))
+
+    def fail(self, request_id: str, error: ApiError) -> None:
+        """End a request with an error."""
+        failed = Failed(
+            id=request_id,
+            code=error.code,
+            message=error.message,
+            param=error.param,
+            retry_after=error.retry_after,
+        )
+        self.finish(request_id, failed)
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every request that is left."""
+        for request_id in tuple(self._live):
+            self.fail(request_id, error)
+
+    def finish(self, request_id: str, event: TerminalEvent) -> None:
+        """The only writer of terminal events: the first one counts, later ones are ignored."""
+        live = self._live.pop(request_id, None)
+        if live is None:
+            return
+        live.outbox.push(event)
+        self.places.give_back(live.request.tenant)
+        # Whatever the scheduler still knows of it ends as well; when the scheduler ended it, this is one idle message.
+        self._to_scheduler(Cancel(id=request_id, reason=event.reason if isinstance(event, Finished) else "error"))
+        self._account(live, event)
+        if not self._live:
+            self._idle.unpark_all()
+
+    def _push(self, live: StreamRecord, event: StreamEvent) -> None:
+        if live.outbox.push(event):
+            self._unflushed.append(live.outbox)
+
+    def _account(self, live: StreamRecord, event: TerminalEvent) -> None:
+        now = trio.current_time()
+        history = live.history(event, now)
+        self.accounts.finished[history.reason or "error"] += 1
+        if isinstance(event, Failed):
+            self.accounts.refused[event.code] += 1
+        self.accounts.prompt_tokens += live.prompt_tokens
+        self.accounts.completion_tokens += live.completion_tokens
+        self.accounts.cached_tokens += live.cached_tokens
+        self.accounts.observe_end(history, now)
+        self._recent.end(history)
+        if self._on_end is not None:
+            self._on_end(history)
+        _LOG.info("%s", live.terminal_record(event, now))
+
+    def _pass_on(self, request_id: str, credit: int) -> None:
+        if request_id in self._live:
+            self._to_scheduler(Credit(id=request_id, tokens=credit))
+
+    def _to_scheduler(self, message: Cancel | Credit) -> None:
+        # Broken: the engine is going down with all its requests; whoever ends it tells their clients.
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            self._scheduler.send_nowait(message)

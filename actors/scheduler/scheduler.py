@@ -1,0 +1,54 @@
+"""The scheduler actor: owns the running and waiting sequences and keeps a few steps in flight.
+
+All decisions are in `state.py` and below; this loop only carries messages and watches the clock. It waits for
+nobody but its own inbox: the executor takes at most the steps in flight, the detokenizer never waits for a client.
+"""
+
+from math import inf
+
+import trio
+
+from ...protocol.messages import ToDetokenizer, ToScheduler
+from ...protocol.steps import Step
+from ..turns import pass_on, waiting
+from .state import SchedulerState
+
+
+async def run_scheduler(
+    inbox: trio.MemoryReceiveChannel[ToScheduler],
+    steps: trio.MemorySendChannel[Step],
+    texts: trio.MemorySendChannel[ToDetokenizer],
+    *,
+    state: SchedulerState,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run until the inbox is closed.
+
+    The inbox may be unbounded: a live request sends a handful of messages, credit is granted in batches, and there is
+    one StepDone per step in flight. `steps` should hold as many as may be in flight; what a lost worker left in it must
+    be thrown away before the next worker is announced.
+    """
+    with inbox, steps, texts:
+        task_status.started()
+        while True:
+            due = state.timers.next()
+            message: ToScheduler | None = None
+            try:
+                if due == inf:  # nearly always; a cancel scope costs as much as the plan of a small step
+                    message = await inbox.receive()
+                else:
+                    with trio.move_on_at(due):
+                        message = await inbox.receive()
+            except trio.EndOfChannel:
+                return
+            now = trio.current_time()
+            if message is not None:
+                state.handle(message, now)
+            for message in waiting(inbox):  # what has come meanwhile goes into the next plan
+                state.handle(message, now)
+            state.expire(now)
+            while step := state.plan():
+                await pass_on(steps, step)
+            state.totals.plan_seconds += trio.current_time() - now
+            for text in state.take_texts():
+                await pass_on(texts, text)

@@ -1,0 +1,184 @@
+"""What the scheduler knows of a request and of each of its choices: the token log and how far it was computed.
+
+`computed` advances when a step is planned, not when it is done. With steps in flight the last tokens of a sequence are
+sampled but not read yet: `unread` counts these placeholders, and only the worker knows their ids. The token log lives
+here, so a lost worker costs nothing but time. Pure: no clock, no I/O.
+"""
+
+from collections.abc import Sequence as Tokens
+from typing import Literal
+
+from msgspec import structs
+
+from ...protocol.events import TokenLogprob
+from ...protocol.requests import Generate
+from ...protocol.settings import BLOCK_SIZE
+from ...protocol.steps import SequenceRecord
+from .prefix_keys import Key, PrefixKeys
+
+Place = Literal["waiting", "running", "parked", "ended"]
+OrderKey = tuple[float, ...]
+
+
+class LiveRequest:
+    """An accepted request: its choices share one credit, one deadline and one end."""
+
+    __slots__ = (
+        "choices", "eos_token_ids", "generate", "granted", "id", "spent", "stop_set", "stop_token_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self, generate: Generate, *, stop_token_ids: tuple[int, ...], eos_token_ids: tuple[int, ...], credit: int
+    ) -> None:
+        self.generate = generate
+        self.id = generate.id
+        self.stop_token_ids = stop_token_ids
+        self.stop_set = frozenset(stop_token_ids)
+        self.eos_token_ids = eos_token_ids
+        self.choices: dict[int, Sequence] = {}  # unfinished, by index
+        self.granted = credit
+        self.spent = 0  # tokens planned or delivered
+
+    @property
+    def credit(self) -> int:
+        """How many more tokens the stream may be ahead of its reader."""
+        return self.granted - self.spent
+
+    @property
+    def unread(self) -> int:
+        """Tokens that are planned and not read yet."""
+        return sum(sequence.unread for sequence in self.choices.values())
+
+
+class Prompt:
+    """A prompt's tokens and the keys of its full blocks, shared by all choices that continue it."""
+
+    __slots__ = ("_maker", "_root", "keys", "tokens")
+
+    def __init__(self, tokens: tuple[int, ...], root: Key, maker: PrefixKeys) -> None:
+        self.tokens = tokens
+        self.keys: list[Key] = []  # filled when first needed
+        self._root = root
+        self._maker = maker
+
+    def extend_key(self, parent: Key | None, tokens: Tokens[int]) -> Key:
+        return self._maker.extend(self._root if parent is None else parent, tokens)
+
+    @property
+    def full_blocks(self) -> int:
+        return len(self.tokens) // BLOCK_SIZE
+
+
+class Sequence:
+    """One choice: prompt and generated tokens, the blocks that hold their KV, and where it stands."""
+
+    __slots__ = (
+        "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
+        "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
+        "reads_prefix_cache", "scored", "started", "total",
+    )  # fmt: skip
+
+    def __init__(self, id: int, live: LiveRequest, index: int, prompt: Prompt, max_total: int) -> None:
+        self.id = id
+        self.live = live
+        self.index = index
+        self.prompt = prompt
+        self.prompt_tokens = len(prompt.tokens)
+        # Log probabilities of the prompt need every row of it, so then nothing may be skipped.
+        self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
+        self.max_total = max_total  # prompt and generated tokens at which it ends
+        self.order: OrderKey = ()  # set by the policy when it is admitted to the queues
+        self.place: Place = "waiting"
+        self.generated: list[int] = []
+        self.total = self.prompt_tokens  # its tokens, read or planned
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.published = 0  # leading blocks whose content has been offered to the prefix cache, or came from it
+        self.known = False  # the worker holds its record
+        self.cached_tokens = 0  # served by the prefix cache when it first ran
+        self.charged = 0  # computed tokens that are in its tenant's account, however often they were computed
+        self.losses = 0  # workers that died while they computed it, since its last token
+        self.started = False  # ran once; the detokenizer was told
+        self.scored = 1  # prompt tokens whose log probabilities have come; the first has none
+        self.prompt_logprobs: list[TokenLogprob] = []  # held until its first token
+        self._own_keys: list[Key] = []  # of full blocks that reach beyond the prompt
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.id} of {self.live.id}[{self.index}] {self.place} {self.computed}/{self.total}>"
+
+    @property
+    def read(self) -> int:
+        """Tokens whose ids the front knows."""
+        return self.prompt_tokens + len(self.generated)
+
+    @property
+    def unread(self) -> int:
+        return self.total - self.prompt_tokens - len(self.generated)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens still to compute now: 1 while decoding, more while the prompt is unfinished, 0 when all are planned.
+
+        The last token of a finished sequence is never computed: nothing follows it.
+        """
+        return min(self.total, self.max_total - 1) - self.computed
+
+    @property
+    def strict(self) -> bool:
+        """Whether it shall get the same bits in any batch."""
+        return self.live.generate.determinism == "strict"
+
+    @property
+    def cacheable_blocks(self) -> int:
+        """Leading blocks whose content depends on their text alone, so that the prefix cache may hold them.
+
+        Under strict determinism only those of the prompt: on a GPU the keys of a generated token come from the decode
+        kernel, and those of the same token in another's prompt, with other last bits, from the prefill kernel.
+        """
+        return self.prompt.full_blocks if self.strict else self.read // BLOCK_SIZE
+
+    @property
+    def shareable_blocks(self) -> int:
+        """Cacheable blocks before its last token, which is always computed: its logits are wanted."""
+        return min((self.read - 1) // BLOCK_SIZE, self.cacheable_blocks) if self.reads_prefix_cache else 0
+
+    def wants_prompt_logprobs(self, start: int, end: int) -> bool:
+        """Whether the rows [start, end) give log probabilities of prompt tokens that have not come yet."""
+        last = min(end, len(self.prompt.tokens) - 1)  # the last prompt token whose predecessor is among the rows
+        return not self.reads_prefix_cache and start < last and self.scored <= last
+
+    def key(self, block: int) -> Key:
+        """The name of its full block number `block`; all its tokens are read."""
+        keys, full = self.prompt.keys, self.prompt.full_blocks
+        while len(keys) <= min(block, full - 1):
+            start = len(keys) * BLOCK_SIZE
+            tokens = self.prompt.tokens[start : start + BLOCK_SIZE]
+            keys.append(self.prompt.extend_key(keys[-1] if keys else None, tokens))
+        own = self._own_keys
+        while len(own) <= block - full:
+            start = (full + len(own)) * BLOCK_SIZE
+            parent = own[-1] if own else keys[-1] if keys else None
+            own.append(self.prompt.extend_key(parent, self.tokens_between(start, start + BLOCK_SIZE)))
+        return keys[block] if block < full else own[block - full]
+
+    def tokens_between(self, start: int, end: int) -> tuple[int, ...]:
+        """Its read tokens [start, end)."""
+        length = len(self.prompt.tokens)
+        return self.prompt.tokens[start:end] + tuple(self.generated[max(start - length, 0) : max(end - length, 0)])
+
+    def record(self) -> SequenceRecord:
+        """Everything a worker needs to go on with it; only possible while no token is unread."""
+        assert self.unread == 0, self
+        sampling = self.live.generate.sampling
+        twin = self.index % self.live.generate.n
+        if twin:  # so that the n choices of one prompt differ
+            sampling = structs.replace(sampling, seed=(sampling.seed + twin) % 2**64)
+        return SequenceRecord(
+            sequence=self.id,
+            tokens=self.prompt.tokens + tuple(self.generated),
+            prompt_tokens=len(self.prompt.tokens),
+            sampling=sampling,
+            stop_token_ids=self.live.stop_token_ids,
+            adapter=self.live.generate.adapter,
+            strict=self.strict,
+        )

@@ -1,0 +1,319 @@
+"""SchedulerState: every decision of the scheduler without its clock and channels. Messages in, steps and texts out.
+
+A request ends with its last choice, or as a whole (`_drop`, `_fail`); either way the detokenizer hears of it exactly
+once. `now` is always seconds of the front's clock.
+"""
+
+import secrets
+from collections import Counter
+from typing import assert_never
+
+from msgspec import structs
+
+from ...protocol.events import FinishReason
+from ...protocol.explanation import Standing
+from ...protocol.messages import (
+    Admit,
+    Cancel,
+    ChoiceTokens,
+    Credit,
+    DropRequest,
+    EngineFailed,
+    OpenChoice,
+    StepText,
+    StepTokens,
+    Stop,
+    ToDetokenizer,
+    ToScheduler,
+    WorkerLost,
+    WorkerReady,
+)
+from ...protocol.settings import BLOCK_SIZE
+from ...protocol.steps import Ready, Step, StepDone, StepFailed
+from ..observe.explain import Waits, obstacle, standing
+from .accept import Accepted, choice_tokens
+from .blocks import BlockPool, blocks_for
+from .fair_share import FAIR_SHARE
+from .live_table import MAX_LOSSES, LiveTable
+from .plan import plan_step
+from .policies import Policy
+from .prefix_keys import PrefixKeys
+from .sequence import LiveRequest, Sequence
+from .start_rate import StartRate
+from .statistics import SchedulerStatistics, SchedulerTotals
+from .steady_plan import plan_steady
+from .step_plan import Blocked, Limits, Shortage
+from .step_results import apply_step
+from .timers import Timers
+
+
+class SchedulerState:
+    """What the scheduler actor owns; see the module."""
+
+    def __init__(
+        self,
+        *,
+        outbox_tokens: int = 256,
+        stall_timeout: float = 60.0,
+        max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
+        secret: bytes | None = None,
+        policy: Policy = FAIR_SHARE,
+    ) -> None:
+        self.timers = Timers(stall_timeout)
+        self.table = LiveTable(PrefixKeys(secret or secrets.token_bytes(32)), policy, self.timers)
+        self.in_flight: dict[int, Step] = {}
+        self.totals = SchedulerTotals()
+        self._outbox_tokens = outbox_tokens
+        self._max_steps_in_flight = max_steps_in_flight
+        self._policy = policy
+        self._limits: Limits | None = None  # None while no worker is ready
+        self._failure: str | None = None  # no worker will come any more
+        self._next_step = 1
+        self._blocked: dict[int, Blocked] = {}  # of the last plan
+        self._shortage: Shortage | None = None  # likewise
+        self._newest = 0  # the last sequence that it knew of
+        self._start_rate = StartRate()
+        self._now = 0.0  # of the last message
+        self._texts: list[ToDetokenizer] = []
+        self._together: tuple[str, ...] = ()  # the ids of the last StepTokens
+
+    @property
+    def worker_ready(self) -> bool:
+        return self._limits is not None
+
+    @property
+    def limits(self) -> Limits | None:
+        """None while no worker is ready."""
+        return self._limits
+
+    @property
+    def waits(self) -> Waits:
+        """Why the last plan left out whom."""
+        return Waits(self._blocked, self._shortage, self._limits, self._policy, self._newest)
+
+    def handle(self, message: ToScheduler, now: float) -> None:
+        """Take in one message."""
+        self._now = now
+        table = self.table
+        match message:
+            case StepDone():
+                self._apply(message, now)
+            case Admit():
+                self._admit(message, now)
+            case Credit(id=id, tokens=tokens):
+                if live := table.requests.get(id):
+                    live.granted += tokens
+                    if live.credit > 0:
+                        self.timers.feed(id)
+            case Stop(id=id, index=index, tokens_kept=kept):
+                if (live := table.requests.get(id)) and (sequence := live.choices.get(index)):
+                    table.finish(sequence, kept)
+            case Cancel(id=id, reason=reason):
+                if live := table.requests.get(id):
+                    self._drop(live, reason)
+            case StepFailed(step=step, message=text):
+                self._fail_step(step, text)
+            case WorkerLost():
+                self.totals.worker_losses += 1
+                self._fail_suspects()
+                self._forget_worker()
+            case WorkerReady(ready=ready):
+                self._meet_worker(ready)
+            case EngineFailed(reason=reason):
+                self._failure = f"The engine is not available: {reason}"
+                self._forget_worker()
+                self._say([self._unavailable(live) for live in tuple(table.requests.values())])
+            case _:
+                assert_never(message)
+
+    def expire(self, now: float) -> None:
+        """End the requests whose deadline has passed or whose reader has stalled."""
+        for id, reason in self.timers.due(now):
+            self._drop(self.table.requests[id], reason)
+
+    def plan(self) -> Step | None:
+        """The next step, or None when there is nothing to compute or enough in flight."""
+        table = self.table
+        if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
+            return None
+        plan = plan_steady(table.queues, table.pool, self._limits.max_step_tokens) or plan_step(
+            table.queues, table.pool, self._limits, self._policy
+        )
+        self._blocked, self._shortage, self._newest = plan.blocked, plan.shortage, table.newest
+        self.totals.preemptions += plan.preempted
+        self.totals.displaced += plan.displaced
+        self.totals.prefill_tokens += plan.prefill_tokens
+        table.dropped.extend(plan.dropped)
+        for sequence in plan.started:
+            self._start(sequence)
+        if plan.started:
+            self._start_rate.note(len(plan.started), len(table.queues.waiting), self._now)
+        self.check()
+        if not plan.chunks:
+            return None
+        step = Step(
+            step=self._next_step,  # never used again, so an answer of a lost worker is recognised
+            chunks=tuple(plan.chunks),
+            new=tuple(plan.new),
+            dropped=tuple(table.dropped),
+        )
+        self._next_step += 1
+        table.dropped.clear()
+        self.in_flight[step.step] = step
+        return step
+
+    def take_texts(self) -> list[ToDetokenizer]:
+        """What the detokenizer must hear, in order."""
+        texts, self._texts = self._texts, []
+        return texts
+
+    def check(self) -> None:
+        """Count the KV blocks; raises LedgerError, which stops the engine."""
+        self.table.pool.check_step(self.table.tables())
+
+    def explain(self, id: str) -> dict[int, str]:
+        """Where each unfinished choice of a request is, or the predicate that keeps it waiting."""
+        live = self.table.requests.get(id)
+        return {index: self._whereabouts(sequence) for index, sequence in live.choices.items()} if live else {}
+
+    def standing(self, id: str, now: float) -> Standing | None:
+        """The same in numbers, for whoever asks why a request waits; None for a request that is not here."""
+        table, live = self.table, self.table.requests.get(id)
+        if live is None:
+            return None
+        return standing(live, table.queues, table.pool, self.waits, self._start_rate, now)
+
+    def queue(self) -> list[Sequence]:
+        """The waiting sequences as their turns now stand."""
+        return self._policy.lined_up(self.table.queues)
+
+    def statistics(self) -> SchedulerStatistics:
+        queues, pool, waits = self.table.queues, self.table.pool, self.waits
+        return SchedulerStatistics(
+            worker_ready=self.worker_ready,
+            requests=len(self.table.requests),
+            running=len(queues.running),
+            parked=len(queues.parked),
+            waiting=len(queues.waiting),
+            waiting_by_reason=dict(Counter(obstacle(sequence, queues, waits) for sequence in queues.waiting)),
+            steps_in_flight=len(self.in_flight),
+            blocks=pool.counts(),
+            totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
+        )
+
+    def _whereabouts(self, sequence: Sequence) -> str:
+        return obstacle(sequence, self.table.queues, self.waits) if sequence.place == "waiting" else sequence.place
+
+    # Requests begin.
+
+    def _admit(self, message: Admit, now: float) -> None:
+        generate = message.request
+        live = self.table.add(message, credit=self._outbox_tokens)
+        if self._failure is not None:
+            self._say([self._unavailable(live)])
+            return
+        if generate.deadline is not None:
+            self.timers.set_deadline(generate.id, generate.deadline)
+        self._settle(live)
+
+    def _settle(self, live: LiveRequest) -> None:
+        """Fit a request to the worker: nobody waits for room that will never be, nor for a model that has no work."""
+        if self._limits is None:
+            return
+        total, context = self.table.pool.total, self._limits.context_length
+        for sequence in tuple(live.choices.values()):
+            sequence.max_total = min(sequence.max_total, context)
+            needed = blocks_for(max(sequence.read, sequence.max_total - 1))
+            if needed > total or sequence.read > context:
+                text = f"Prompt and answer need {needed} KV blocks of {BLOCK_SIZE} tokens; the engine has {total}."
+                remedy = "Shorten them or lower max_tokens."
+                self._say([self.table.fail(live, "context_length_exceeded", f"{text} {remedy}")])
+                return
+            if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
+                if not sequence.started:
+                    self._open(sequence)
+                self._say([choice_tokens(sequence, Accepted(reason="length"))])
+                self.table.finish(sequence)
+
+    def _start(self, sequence: Sequence) -> None:
+        self.totals.prompt_tokens += len(sequence.prompt.tokens)
+        if sequence.reads_prefix_cache:
+            self.totals.prefix_query_tokens += len(sequence.prompt.tokens)
+            self.totals.prefix_hit_tokens += sequence.cached_tokens
+        self._open(sequence)
+
+    def _open(self, sequence: Sequence) -> None:
+        self._texts.append(
+            OpenChoice(
+                request=sequence.live.generate,
+                index=sequence.index,
+                prompt=sequence.prompt.tokens,
+                cached_tokens=sequence.cached_tokens,
+            )
+        )
+
+    # Steps come back.
+
+    def _apply(self, done: StepDone, now: float) -> None:
+        step = self.in_flight.pop(done.step, None)
+        if step is None:
+            return  # of a worker that is gone: its sequences are computed anew
+        self.totals.steps += 1
+        self.totals.model_seconds += done.model_duration
+        self.totals.device_allocations = done.device_allocations
+        self.totals.device_compilations = done.device_compilations
+        ids, rows, others = apply_step(step, done, self.table, self.totals, now)
+        if ids:
+            if self._together != (together := tuple(ids)):
+                self._together = together
+            self._texts.append(StepTokens(ids=self._together, rows=tuple(rows)))
+        self._say(others)
+
+    def _fail_step(self, number: int, text: str) -> None:
+        """Its sequences fail, also those that could do without it: one of them may be what broke the worker."""
+        step = self.in_flight.get(number)
+        sequences = [self.table.sequences.get(chunk.sequence) for chunk in (step.chunks if step else ())]
+        lives = {sequence.live.id: sequence.live for sequence in sequences if sequence}
+        message = f"The engine failed while computing this request: {text}"
+        self._say([self.table.fail(live, "engine_error", message) for live in lives.values()])
+        self._forget_worker()  # it exits; the next one says when it is ready
+
+    def _fail_suspects(self) -> None:
+        """A request that kills every worker must not use up the restarts, and with them the engine."""
+        flying = {chunk.sequence for step in self.in_flight.values() for chunk in step.chunks}
+        message = f"The engine's worker died {MAX_LOSSES} times while computing this request."
+        self._say([self.table.fail(live, "engine_error", message) for live in self.table.suspects(flying)])
+
+    # Requests end.
+
+    def _drop(self, live: LiveRequest, reason: FinishReason) -> None:
+        """End a request from outside; what was generated stands."""
+        self.table.finish_all(live)
+        self._texts.append(DropRequest(id=live.id, reason=reason))
+
+    def _unavailable(self, live: LiveRequest) -> ChoiceTokens:
+        return self.table.fail(live, "engine_unavailable", self._failure or "")
+
+    def _say(self, choices: list[ChoiceTokens]) -> None:
+        if choices:
+            self._texts.append(StepText(choices=tuple(choices)))
+
+    # Workers come and go.
+
+    def _forget_worker(self) -> None:
+        self._limits = None
+        self.in_flight.clear()
+        self._blocked, self._shortage = {}, None
+        self.totals.preemptions += self.table.forget_worker()
+
+    def _meet_worker(self, ready: Ready) -> None:
+        assert ready.memory.block_size == BLOCK_SIZE, ready.memory
+        self._forget_worker()
+        if ready.memory.num_blocks != self.table.pool.total:
+            self.totals.evictions += self.table.pool.evictions
+            self.table.pool = BlockPool(ready.memory.num_blocks)
+        self._limits = Limits(
+            max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
+        )
+        for live in tuple(self.table.requests.values()):
+            self._settle(live)

@@ -1,0 +1,71 @@
+"""The plan of a step that has room for all tokens of every running sequence: nearly every one while answers stream.
+
+What `plan_step` would plan, without its questions: nobody waits or is parked, so nobody joins, resumes or makes way;
+everybody has credit, and the step room and blocks for all, so nobody gives up a row. A test holds the two equal.
+"""
+
+from msgspec.structs import replace
+
+from ...protocol.settings import BLOCK_SIZE
+from ...protocol.steps import Chunk
+from .blocks import BlockPool, blocks_for
+from .queues import Queues
+from .sequence import Sequence
+from .sequence_kv import publish_blocks
+from .step_plan import Plan
+
+
+def plan_steady(queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan | None:
+    """The plan, or None where it takes `plan_step`; then nothing has changed."""
+    if queues.waiting or queues.parked:
+        return None
+    plan = Plan()
+    chunks, goes_on = plan.chunks, list[Sequence]()
+    growing, publishing = list[int](), list[Sequence]()  # places of those that need blocks
+    longer = blocks = 0
+    for sequence in queues.running:
+        total, start = sequence.total, sequence.computed
+        end = total if total < sequence.max_total else sequence.max_total - 1
+        if start >= end:
+            continue  # waits for its last token to be read
+        live, count, sample = sequence.live, end - start, end == total
+        if not sequence.known or live.granted <= live.spent:
+            _undo(goes_on, chunks)
+            return None
+        if count > 1 or not sample:
+            if not sequence.reads_prefix_cache:
+                _undo(goes_on, chunks)  # its prompt may have to be scored
+                return None
+            longer += count - 1
+        if (count > 1 or not start % BLOCK_SIZE) and end > len(sequence.blocks) * BLOCK_SIZE:
+            growing.append(len(chunks))
+            blocks += blocks_for(end) - len(sequence.blocks)
+        chunks.append(Chunk(sequence=sequence.id, start=start, count=count, blocks=(), sample=sample))
+        goes_on.append(sequence)
+        sequence.computed = end
+        if sample:
+            sequence.total = total + 1
+            live.spent += 1
+        if end // BLOCK_SIZE > sequence.published:
+            publishing.append(sequence)
+    if blocks > pool.available or len(chunks) + longer > max_step_tokens:
+        _undo(goes_on, chunks)
+        return None
+    for place in growing:
+        sequence = goes_on[place]
+        taken = tuple(pool.take(blocks_for(sequence.computed) - len(sequence.blocks)))
+        sequence.blocks.extend(taken)
+        chunks[place] = replace(chunks[place], blocks=taken)
+    for sequence in publishing:
+        publish_blocks(sequence, pool)
+    if longer:
+        plan.prefill_tokens = sum(chunk.count for chunk in chunks if chunk.count > 1)
+    return plan
+
+
+def _undo(planned: list[Sequence], chunks: list[Chunk]) -> None:
+    for sequence, chunk in zip(planned, chunks, strict=True):
+        sequence.computed = chunk.start
+        if chunk.sample:
+            sequence.total -= 1
+            sequence.live.spent -= 1

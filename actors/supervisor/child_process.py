@@ -1,0 +1,82 @@
+"""A process of ours behind a socket pair: how it is started, and that it never outlives the one that started it.
+
+It is started by the main thread and not by `trio.run_process`, which forks in a pool thread: a worker asks the kernel
+to be killed when its parent dies (PR_SET_PDEATHSIG), and for the kernel the parent is the forking *thread*; a pool
+thread ends after ten idle seconds and would take the worker with it. The fork itself takes a millisecond or two.
+
+Importing this module takes no event loop, so a child can be started before there is one.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from ...protocol.message import Message
+from .frame import FrameWriter
+
+if TYPE_CHECKING:
+    import trio
+
+_STDERR: Final = 2  # what a child prints goes where our own messages go, never into our output
+
+
+class ChildProcess:
+    """A running child, told its first message, and our end of the socket pair to it."""
+
+    def __init__(self, what: str, module: str, first: Message, *, sockets: Sequence[socket.socket] = ()) -> None:
+        """`python -m module LINK SOCKET…`, the numbers being descriptors that it inherits. Raises OSError."""
+        self._what = what
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            inherited = [theirs.fileno(), *(sock.fileno() for sock in sockets)]
+            # -P: no module of the folder the server was started in may stand in for ours.
+            command = [sys.executable, "-P", "-m", module, *map(str, inherited)]
+            try:
+                self._process = subprocess.Popen(command, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=_STDERR)
+                self._socket.sendall(FrameWriter().write(first))  # some kilobytes at most: does not block
+            except BaseException:
+                self._socket.close()
+                raise
+
+    @cached_property
+    def stream(self) -> "trio.SocketStream":
+        import trio
+
+        return trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """At once; `end` must follow."""
+        self._process.kill()
+
+    async def end(self, grace: float = 0.2) -> str:
+        """Let it see the end of the link, kill it `grace` seconds later, and wait until it is gone. Says how it ended.
+
+        Cancelling does not cut this short: the kernel frees its memory in a moment, and nobody may be left behind.
+        """
+        import trio
+
+        with trio.CancelScope(shield=True):
+            await self._end(grace)
+        status = self._process.wait()  # known by now
+        if status < 0:
+            return f"the {self._what} process was killed by {signal.Signals(-status).name}"
+        return f"the {self._what} process exited with status {status}"
+
+    async def _end(self, grace: float) -> None:
+        import trio
+
+        await trio.aclose_forcefully(self.stream)
+        # It may just have exited by itself, having said all it had to say; then its own status is worth more.
+        with trio.move_on_after(grace):
+            while self._process.poll() is None:  # noqa: ASYNC110 - a process gives no event that every system has
+                await trio.sleep(0.01)
+        self._process.kill()
+        await trio.to_thread.run_sync(self._process.wait)

@@ -1,0 +1,242 @@
+"""The supervisor: keeps a worker process running, carries its conversation, and tells the scheduler when one is lost.
+
+A worker that dies is replaced, as often as the restart budget allows. Every stream outlives it: the token logs are in
+the front, so for the scheduler a lost worker is a preemption of everything. When the budget is spent, requests are
+refused and the front stays up to say so.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, assert_never
+
+import msgspec
+import trio
+
+from ...protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
+from ...protocol.settings import EngineSettings
+from ...protocol.steps import FromWorker, LoadFailed, LoadProgress, Ping, Pong, Ready, Step, StepDone, StepFailed
+from ..errors import EngineLoadError
+from .link import Link, LinkError
+from .restart_budget import PERIOD, RESTARTS, RestartBudget
+from .worker_process import WorkerProcess
+from .worker_status import PING_INTERVAL, WorkerStatus
+
+_LOG: Final = logging.getLogger("triolet.supervisor")
+_DECODER: Final = msgspec.msgpack.Decoder[FromWorker](FromWorker)
+Progress = Callable[[LoadProgress], None]
+
+
+class Supervisor:
+    """One worker after another, behind the same channel ends."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        steps: trio.MemoryReceiveChannel[Step],
+        scheduler: trio.MemorySendChannel[ToScheduler],
+        status: WorkerStatus,
+        on_progress: Progress,
+        first: WorkerProcess | None,
+    ) -> None:
+        self._settings = settings
+        self._first = first
+        self._steps = steps
+        self._scheduler = scheduler
+        self._status = status
+        self._on_progress = on_progress
+        self._spoke = 0.0  # when the worker was last told something
+
+    async def run(self, task_status: trio.TaskStatus[Ready]) -> None:
+        """Run workers until the budget is spent, then throw steps away until the engine ends."""
+        budget = RestartBudget()
+        reason = await self._run_worker(task_status)
+        while (delay := budget.take(trio.current_time())) is not None:
+            _LOG.warning("%s; starting another in %.2f s", reason, delay)
+            self._status.restarts += 1
+            self._status.lose("restarting", f"{reason}; another one is being started")
+            self._scheduler.send_nowait(WorkerLost(reason=reason))
+            async with trio.open_nursery() as nursery:
+                # The scheduler may be waiting to send a step to the dead worker; nobody will run it.
+                nursery.start_soon(self._discard_steps)
+                await trio.sleep(delay)
+                nursery.cancel_scope.cancel()
+            reason = await self._run_worker(None)
+        message = f"{reason}, {RESTARTS} restarts within {PERIOD:.0f} s did not help"
+        _LOG.error("%s; new requests are refused", message)
+        self._status.lose("failed", message)
+        self._scheduler.send_nowait(EngineFailed(reason=message))
+        await self._discard_steps()
+
+    async def _discard_steps(self) -> None:
+        async for _ in self._steps:
+            pass
+
+    async def _run_worker(self, task_status: trio.TaskStatus[Ready] | None) -> str:
+        """One worker from its start to its end; the reason why it ended. `task_status`: this is the first one."""
+        try:
+            process = self._first or WorkerProcess(self._settings)
+        except OSError as error:  # no memory, descriptor or process to be had: it may pass, like a lost worker
+            why = f"a worker process cannot be started: {error}"
+            if task_status is not None:
+                raise EngineLoadError("internal_error", why) from error
+            return why
+        self._first = None
+        self._status.begin(process.pid)
+        why = ""
+        try:
+            link = Link(process.stream, _DECODER)
+            answer = await self._load_while_discarding(link)
+            if isinstance(answer, Ready):
+                self._status.set_ready(answer, trio.current_time())
+                if task_status is not None:
+                    task_status.started(answer)
+                why = await self._converse(link, answer)
+            elif isinstance(answer, LoadFailed):
+                if task_status is not None:
+                    raise EngineLoadError(answer.code, answer.message)
+                why = f"the model cannot be loaded again: {answer.message}"
+            else:
+                why = answer
+        finally:
+            how = await process.end()
+        if task_status is not None and self._status.ready is None:
+            raise EngineLoadError("internal_error", f"{how} while it loaded the model; its messages are above")
+        return f"{how} ({why})" if why else how
+
+    async def _load_while_discarding(self, link: Link[FromWorker]) -> Ready | LoadFailed | str:
+        """The worker's answer to its Load, or why there is none. Steps that come meanwhile are thrown away."""
+        answer: Ready | LoadFailed | str = ""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._discard_steps)
+            try:
+                answer = await self._load(link)
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                pass  # it is gone; its exit status says why
+            except LinkError as error:
+                answer = str(error)
+            nursery.cancel_scope.cancel()
+        return answer
+
+    async def _load(self, link: Link[FromWorker]) -> Ready | LoadFailed:
+        while True:
+            message = await link.receive()
+            match message:
+                case LoadProgress():
+                    self._on_progress(message)
+                case Ready() | LoadFailed():
+                    return message
+                case StepDone() | StepFailed() | Pong():
+                    raise LinkError(f"a {type(message).__name__} before Ready")
+                case _:
+                    assert_never(message)
+
+    async def _converse(self, link: Link[FromWorker], ready: Ready) -> str:
+        """Carry steps and answers until the worker is gone."""
+        self._drop_waiting_steps()
+        self._scheduler.send_nowait(WorkerReady(ready=ready))
+        self._spoke = trio.current_time()
+        why = ""
+
+        async def watch() -> None:
+            nonlocal why
+            while (reason := self._status.must_be_killed(trio.current_time())) is None:  # noqa: ASYNC110 - it watches time
+                await trio.sleep(PING_INTERVAL)
+            why = reason
+            nursery.cancel_scope.cancel()
+
+        async def send() -> None:
+            nonlocal why
+            try:
+                await self._send_steps(link)
+            except LinkError as error:
+                why = str(error)
+            nursery.cancel_scope.cancel()
+
+        async def receive() -> None:
+            nonlocal why
+            try:
+                await self._receive_answers(link)
+            except LinkError as error:
+                why = str(error)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            nursery.start_soon(self._ping, link)
+            nursery.start_soon(send)
+            nursery.start_soon(receive)
+        return why
+
+    def _drop_waiting_steps(self) -> None:
+        """What the scheduler sent before it heard of the loss: it has forgotten these steps since."""
+        try:
+            while True:
+                self._steps.receive_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):
+            pass
+
+    async def _send_steps(self, link: Link[FromWorker]) -> None:
+        """Send what the scheduler plans."""
+        try:
+            while True:
+                step = await self._steps.receive()
+                self._spoke = trio.current_time()
+                self._status.step_sent(step.step, self._spoke)
+                await link.send(step)
+        except (trio.EndOfChannel, trio.BrokenResourceError):
+            return
+
+    async def _ping(self, link: Link[FromWorker]) -> None:
+        """When the scheduler has planned nothing for a while, ask whether the worker is there."""
+        with suppress(trio.BrokenResourceError):
+            while True:
+                silence = trio.current_time() - self._spoke
+                if silence >= PING_INTERVAL:
+                    self._spoke, silence = trio.current_time(), 0.0
+                    await link.send(Ping())
+                await trio.sleep(PING_INTERVAL - silence)
+
+    async def _receive_answers(self, link: Link[FromWorker]) -> None:
+        try:
+            while True:
+                message = await link.receive()
+                now = trio.current_time()
+                self._status.heard(now)
+                match message:
+                    case StepDone():
+                        self._status.step_done(message.step, message.duration, now)
+                        self._scheduler.send_nowait(message)
+                    case StepFailed():
+                        _LOG.error("step %d failed in the worker: %s", message.step, message.message)
+                        self._scheduler.send_nowait(message)
+                    case Pong():
+                        pass
+                    case LoadProgress() | Ready() | LoadFailed():
+                        raise LinkError(f"a {type(message).__name__} after Ready")
+                    case _:
+                        assert_never(message)
+        except trio.EndOfChannel:
+            return
+
+
+async def run_supervisor(
+    settings: EngineSettings,
+    *,
+    steps: trio.MemoryReceiveChannel[Step],
+    scheduler: trio.MemorySendChannel[ToScheduler],
+    status: WorkerStatus,
+    on_progress: Progress,
+    first: WorkerProcess | None = None,
+    task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes.
+
+    `first` is a worker with the same settings that somebody has started already; it is ended like every other.
+    """
+    with steps, scheduler:
+        supervisor = Supervisor(
+            settings, steps=steps, scheduler=scheduler, status=status, on_progress=on_progress, first=first
+        )
+        await supervisor.run(task_status)

@@ -1,0 +1,61 @@
+"""What a variant's precision costs, and whether its tokens are the reference's: asked of processes that hold a runner.
+
+The programs are `triolet.loadtest.device.cpu_tokens` and `.quality`; they import the compiler, this process does not.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...cli.refusals import Refusal
+from .variant import Answer
+
+
+class TokenCheck(Struct, frozen=True, kw_only=True):
+    """Greedy tokens of the served engine beside those of the reference."""
+
+    name: str
+    tokens: int
+    equal_runner: int  # to the largest logit of one pass of the runner over prompt and answer
+    equal_definition: int  # to the largest logit of the definition in numpy, on the same rounded weights
+    worst_gap: float  # of a token's logit under the definition's largest, in deviations of the row's logits
+
+
+class Quality(Struct, frozen=True, kw_only=True):
+    """A variant beside float32 on the same texts."""
+
+    name: str
+    tokens: int
+    perplexity: float  # from the log probabilities that the worker gives for prompts
+    reference_perplexity: float
+    kl_mean: float  # nats a token, of float32's distribution of the next token from the variant's
+    kl_p99: float
+    kl_max: float
+    same_choice: float  # share of places where both have the same most probable token
+    text: str
+    note: str = ""
+
+
+def check_tokens(model: Path, name: str, settings: dict[str, Any], answers: Sequence[Answer]) -> TokenCheck:
+    asked = {"model": str(model), "settings": settings, "answers": answers}
+    found = _run("cpu_tokens", [], msgspec.json.encode(asked))
+    return msgspec.json.decode(msgspec.json.encode({"name": name, **msgspec.json.decode(found)}), type=TokenCheck)
+
+
+def measure_quality(model: Path, settings: dict[str, dict[str, Any]], text: Path | None) -> list[Quality]:
+    words = ["--variants", msgspec.json.encode(settings).decode(), "--json", *(["--text", str(text)] if text else [])]
+    return msgspec.json.decode(_run("quality", [str(model), *words], b""), type=list[Quality])
+
+
+def _run(program: str, words: Sequence[str], told: bytes) -> bytes:
+    command = [sys.executable, "-m", f"triolet.loadtest.device.{program}", *words]
+    done = subprocess.run(command, input=told, capture_output=True, check=False)
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip()[-800:]
+        raise Refusal(f"{program} failed, so nothing can be said about accuracy (--no-check leaves it out):\n{last}")
+    return done.stdout

@@ -1,0 +1,83 @@
+"""Exact match of the bundled model under a variant: its held-out instances, answered greedily by the engine."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import click
+import msgspec
+import trio
+from msgspec import Struct
+
+from ...actors.engine import Engine
+from ...cli.events import events_of
+from ...cli.options import BUNDLED_MODEL
+from ...cli.serving import run_or_refuse, use_engine
+from ...protocol.events import Failed, Token
+from ...protocol.requests import ChatMessage, ChatPrompt, Generate
+from ...protocol.sampling import Sampling
+from ...protocol.settings import EngineSettings, ServeSettings
+from ...protocol.steps import LoadProgress
+from ..heldout import LONGEST_ANSWER, Instance
+
+AT_ONCE: Final = 16  # instances in a batch
+
+
+class ExactMatch(Struct, frozen=True, kw_only=True):
+    """How many of the bundled model's held-out instances were answered right."""
+
+    name: str
+    instances: int
+    right: int
+    families: dict[str, float]  # share right of each
+
+
+def measure_exact_match(
+    name: str, settings: EngineSettings, instances: Sequence[Instance], on_progress: Callable[[LoadProgress], None]
+) -> ExactMatch:
+    """`settings` are a variant's; the model is the bundled one."""
+    verdicts: list[bool | None] = [None] * len(instances)
+    engine_settings = msgspec.structs.replace(
+        settings, model=str(BUNDLED_MODEL), max_model_len=None, max_running=AT_ONCE
+    )
+
+    async def measure(engine: Engine) -> None:
+        waiting = iter(enumerate(instances))
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(_answer_all, engine, waiting, verdicts)
+
+    run_or_refuse(partial(use_engine, ServeSettings(engine=engine_settings), measure, on_progress=on_progress))
+    groups: dict[str, list[bool]] = {}
+    for instance, verdict in zip(instances, verdicts, strict=True):
+        assert verdict is not None, "every instance was answered"
+        groups.setdefault(instance.family, []).append(verdict)
+    return ExactMatch(
+        name=name,
+        instances=len(instances),
+        right=sum(map(sum, groups.values())),
+        families={family: sum(group) / len(group) for family, group in groups.items()},
+    )
+
+
+async def _answer_all(engine: Engine, waiting: Iterator[tuple[int, Instance]], verdicts: list[bool | None]) -> None:
+    """One of several workers, each taking the next instance."""
+    for index, instance in waiting:
+        prompt = ChatPrompt(messages=tuple(ChatMessage(role=m.role, content=m.content) for m in instance.messages))
+        request = Generate(
+            id=engine.gateway.new_id(),
+            model=engine.model_name,
+            prompts=(prompt,),
+            sampling=Sampling(temperature=0.0),
+            max_tokens=LONGEST_ANSWER,
+        )
+        text = ""
+        async for event in events_of(engine.gateway.submit(request)):
+            match event:
+                case Token(text=piece):
+                    text += piece
+                case Failed(code=code, message=message):
+                    raise click.ClickException(f"a held-out instance failed: {message} ({code})")
+                case _:
+                    pass
+        verdicts[index] = instance.accepts(text)

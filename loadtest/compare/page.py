@@ -1,0 +1,218 @@
+"""What `triolet bench compare` found, as JSON's shape, as a terminal's tables, as a page and as a picture."""
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from .accuracy import Quality, TokenCheck
+from .cases import Case
+from .exact import ExactMatch
+from .machine import QUIET, Machine
+from .ratios import Measured, Median, Ratio
+
+ALL = "the best of ours / the best peer"
+Cells = tuple[str, ...]
+
+
+class Engine(Struct, frozen=True, kw_only=True):
+    name: str
+    ours: bool
+    bits: int  # of a weight
+    what: str
+    versions: dict[str, str]
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """Everything, every repetition included (`rows`)."""
+
+    model: str
+    parameters: int
+    date: str
+    command: str
+    machine: Machine
+    versions: dict[str, str]
+    threads: int
+    rounds: int
+    seconds: float
+    load_averages: tuple[float, ...]  # before the first turn
+    cases: tuple[Case, ...]
+    engines: tuple[Engine, ...]
+    medians: tuple[Median, ...]
+    against_best: tuple[Ratio, ...]
+    against_each: tuple[Ratio, ...]
+    best_against_best: tuple[Ratio, ...]
+    rows: tuple[Measured, ...]
+    quality: tuple[Quality, ...] = ()
+    tokens: tuple[TokenCheck, ...] = ()
+    exact: tuple[ExactMatch, ...] = ()
+
+
+def speed_table(result: Comparison) -> list[Cells]:
+    """Header and rows: tokens/s of every engine, ours first."""
+    found = {(row.engine, row.case): row for row in result.medians}
+    rows = [("engine", "bits", *(case.title for case in result.cases))]
+    for engine in sorted(result.engines, key=lambda engine: not engine.ours):
+        cells = [f"{found[engine.name, case.name].median:,.0f}" for case in result.cases]
+        rows.append((f"Triolet {engine.name}" if engine.ours else engine.name, str(engine.bits), *cells))
+    return rows
+
+
+def ratio_table(result: Comparison) -> list[Cells]:
+    """Header and rows: each variant over the best peer of equal or fewer bits, then the best over the best."""
+    names = list(dict.fromkeys(ratio.ours for ratio in result.against_best))
+    groups = [(f"Triolet {name}", [each for each in result.against_best if each.ours == name]) for name in names]
+    if result.best_against_best:
+        groups.append((ALL, list(result.best_against_best)))
+    rows = [("ours", *(case.title for case in result.cases))]
+    for label, ratios in groups:
+        by_case = {ratio.case: ratio for ratio in ratios}
+        pair = label == ALL
+        rows.append((label, *(_cell(by_case.get(case.name), pair) for case in result.cases)))
+    return rows
+
+
+def _cell(ratio: Ratio | None, pair: bool) -> str:
+    if ratio is None:
+        return "–"
+    who = f"{ratio.ours} / {ratio.theirs}" if pair else ratio.theirs
+    return f"{ratio.median:.2f}× ({ratio.lowest:.2f}–{ratio.highest:.2f}) {who}"
+
+
+def quality_table(result: Comparison) -> list[Cells]:
+    rows: list[Cells] = [("variant", "perplexity", "of float32", "KL, nats a token (p99)", "same first choice")]
+    rows += [
+        (
+            each.name, f"{each.perplexity:.4g}", f"{each.reference_perplexity:.4g}",
+            f"{each.kl_mean:.2g} ({each.kl_p99:.2g})", f"{each.same_choice:.2%}",
+        )
+        for each in result.quality
+    ]  # fmt: skip
+    return rows
+
+
+def exact_table(result: Comparison) -> list[Cells]:
+    rows: list[Cells] = [("variant", "instances", "exact match", "least family")]
+    for each in result.exact:
+        family, least = min(each.families.items(), key=lambda pair: pair[1])
+        share = f"{each.right / each.instances:.2%}"
+        rows.append((each.name, f"{each.instances:,}", share, f"{least:.0%} ({family})"))
+    return rows
+
+
+def token_table(result: Comparison) -> list[Cells]:
+    rows: list[Cells] = [("variant", "tokens", "equal to the runner's pass", "equal to the definition's", "worst gap")]
+    rows += [
+        (each.name, str(each.tokens), str(each.equal_runner), str(each.equal_definition), f"{each.worst_gap:.2g} σ")
+        for each in result.tokens
+    ]
+    return rows
+
+
+def notes(result: Comparison) -> Iterable[str]:
+    """What a reader must know beside the figures."""
+    disturbed = [row for row in result.rows if row.busy > QUIET]
+    if disturbed:
+        worst = max(row.busy for row in disturbed)
+        turns = len({(row.turn, row.engine) for row in disturbed})
+        yield f"Disturbed: before {turns} runs others took more than {QUIET:.0%} of the cores, at most {worst:.0%}."
+    yield from {each.note: None for each in result.quality if each.note}
+    if result.tokens:
+        yield (
+            "Token ids: greedy answers of the served engine, four prompts of mixed lengths at once, against one pass "
+            "of the CPU runner over prompt and answer (same weights; must be equal), and against the decoder's "
+            "definition in plain numpy on the same rounded weights but unrounded activations (the gap is how far a "
+            "token's logit is under the definition's largest, in deviations of that row's logits)."
+        )
+
+
+def conditions(result: Comparison) -> str:
+    about = result.machine
+    return (
+        f"{result.model} ({result.parameters / 1e6:,.0f} M parameters), {result.date}: {about.cpu}, "
+        f"{', '.join(about.instructions)}; {result.threads} threads on {about.cores} cores, {about.memory_gib} GiB, "
+        f"{about.system}. Medians of {result.rounds} turns, engines in turn, the order reversed every other turn; load "
+        f"average before: {', '.join(str(load) for load in result.load_averages)}."
+    )
+
+
+def page(result: Comparison) -> str:
+    """Markdown."""
+    parts = [f"# {result.model}: Triolet beside other engines", conditions(result), f"    {result.command}"]
+    parts += ["Tokens/s:", _markdown(speed_table(result))]
+    if result.best_against_best:
+        parts += ["Ours over the best peer of equal or fewer bits, median of the turns (lowest–highest):"]
+        parts += [_markdown(ratio_table(result))]
+    if result.quality:
+        parts += ["What the precision costs:", _markdown(quality_table(result))]
+    if result.exact:
+        parts += ["The bundled model's held-out instances, answered greedily:", _markdown(exact_table(result))]
+    if result.tokens:
+        parts += ["Token ids beside the reference:", _markdown(token_table(result))]
+    parts += notes(result)
+    versions = {engine.what: engine.versions for engine in result.engines if not engine.ours}
+    lines = [f"- {what}: {', '.join(f'{k} {v}' for k, v in each.items())}" for what, each in versions.items()]
+    ours = ", ".join(f"{name} {number}" for name, number in result.versions.items())
+    parts += ["\n".join([f"- Triolet: {ours}", *lines])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(rows: Sequence[Cells]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, f"|---|{'---:|' * (len(rows[0]) - 1)}")
+    return "\n".join(lines)
+
+
+def show(result: Comparison, console: Console) -> None:
+    tables = [("tokens/s", speed_table(result))]
+    if result.best_against_best:
+        tables.append(("ours over the best peer of equal or fewer bits", ratio_table(result)))
+    if result.quality:
+        tables.append(("what the precision costs", quality_table(result)))
+    if result.exact:
+        tables.append(("the bundled model's held-out instances", exact_table(result)))
+    if result.tokens:
+        tables.append(("token ids beside the reference", token_table(result)))
+    for title, rows in tables:
+        table = Table(title=title, title_justify="left")
+        for index, heading in enumerate(rows[0]):
+            table.add_column(heading, justify="right" if index else "left")
+        for row in rows[1:]:
+            table.add_row(*row, style="bold" if row[0].startswith(("Triolet", ALL)) else None)
+        console.print(table)
+    for note in notes(result):
+        console.print(note)
+
+
+def plot(result: Comparison, path: Path) -> bool:
+    """A panel per case, a bar per engine, a line from its lowest to its highest turn. False without matplotlib."""
+    try:
+        import_module("matplotlib").use("agg")
+        pyplot: Any = import_module("matplotlib.pyplot")  # Any: optional, so no checker may count on it
+    except ImportError:
+        return False
+    engines = sorted(result.engines, key=lambda engine: not engine.ours)[::-1]
+    found = {(row.engine, row.case): row for row in result.medians}
+    figure, panels = pyplot.subplots(
+        1, len(result.cases), figsize=(4 * len(result.cases), 1.2 + 0.35 * len(engines)), sharey=True, squeeze=False
+    )
+    for panel, case in zip(panels[0], result.cases, strict=True):
+        for place, engine in enumerate(engines):
+            row = found[engine.name, case.name]
+            panel.barh(place, row.median, color="tab:orange" if engine.ours else "tab:gray")
+            panel.plot([row.lowest, row.highest], [place, place], color="black", linewidth=1)
+            panel.text(row.highest, place, f" {row.median:,.0f}", va="center", fontsize=7)
+        panel.set_title(case.title, fontsize=8)
+        panel.set_xlabel("tokens/s", fontsize=8)
+        panel.margins(x=0.15)
+    names = [f"Triolet {engine.name}" if engine.ours else engine.name for engine in engines]
+    panels[0][0].set_yticks(range(len(engines)), names, fontsize=8)
+    figure.suptitle(f"{result.model}, {result.machine.cpu}, {result.threads} threads", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True

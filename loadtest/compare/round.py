@@ -1,0 +1,94 @@
+"""One round of a load on an engine of our own, on the path that serves: gateway, scheduler, worker, sampler and back.
+
+Prompts are the token ids 10, 11, … so that another engine can be given the same. Every sequence of every round has a
+cache salt of its own, so nothing is taken from the prefix cache.
+"""
+
+import re
+from typing import Final
+
+import click
+import msgspec
+import trio
+
+from ...actors.engine import Engine
+from ...cli.events import events_of
+from ...cli.refusals import Refusal
+from ...protocol.events import Failed, Finished, Token
+from ...protocol.requests import Generate, TokenPrompt
+from ...protocol.sampling import Sampling
+from ...protocol.steps import Ready
+from .figures import Arrival, Round
+
+FIRST_TOKEN_ID: Final = 10  # beyond the special tokens that vocabularies begin with
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round asks of the engine."""
+
+    prompt_tokens: int
+    output_tokens: int
+    batch: int
+
+
+def refuse_load(load: Load, ready: Ready) -> None:
+    if load.prompt_tokens + load.output_tokens > ready.context_length:
+        raise Refusal(f"--prompt-tokens and --output-tokens together exceed the context of {ready.context_length}")
+    if ready.vocab_size <= FIRST_TOKEN_ID:
+        raise Refusal(f"a vocabulary of {ready.vocab_size} tokens is too small to measure with")
+
+
+def _prompt(length: int, vocab_size: int) -> tuple[int, ...]:
+    span = vocab_size - FIRST_TOKEN_ID
+    return tuple(FIRST_TOKEN_ID + index % span for index in range(length))
+
+
+def _model_seconds(engine: Engine) -> float:
+    """Seconds in the forward pass so far, as /metrics tells them."""
+    found = re.search(r"^triolet_model_seconds_total (\S+)$", engine.metrics.render().decode(), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+async def run_round(engine: Engine, load: Load, salt: str) -> Round:
+    """Submit the whole batch at once and note when its tokens come."""
+    assert engine.ready is not None
+    prompt = _prompt(load.prompt_tokens, engine.ready.vocab_size)
+    arrivals: list[Arrival] = []
+    model_seconds = _model_seconds(engine)
+    submitted = trio.current_time()
+
+    async def run(sequence: int) -> None:
+        request = Generate(
+            id=engine.gateway.new_id(),
+            model=engine.model_name,
+            prompts=(TokenPrompt(token_ids=prompt),),
+            sampling=Sampling(temperature=0.0),
+            max_tokens=load.output_tokens,
+            ignore_eos=True,
+            skip_special_tokens=False,
+            cache_salt=f"{salt}.{sequence}",
+        )
+        async for event in events_of(engine.gateway.submit(request)):
+            match event:
+                case Token(tokens=tokens):
+                    arrivals.append(Arrival(trio.current_time(), sequence, tokens))
+                case Failed(code=code, message=message):
+                    raise click.ClickException(f"a sequence failed: {message} ({code})")
+                case Finished(reason=reason, usage=usage):
+                    if usage.completion_tokens != load.output_tokens:
+                        count = usage.completion_tokens
+                        raise click.ClickException(f"a sequence ended after {count} tokens ({reason})")
+                case _:
+                    pass
+
+    async with trio.open_nursery() as nursery:
+        for sequence in range(load.batch):
+            nursery.start_soon(run, sequence)
+    return Round(
+        submitted=submitted,
+        prompt_tokens=load.prompt_tokens,
+        batch=load.batch,
+        arrivals=arrivals,
+        model_seconds=_model_seconds(engine) - model_seconds,
+    )

@@ -1,0 +1,152 @@
+"""Runs one turn of ours for `triolet bench compare`: an engine with a worker process, on the path that serves."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+import trio
+from msgspec import Struct
+
+from ...actors.engine import Engine
+from ...cli.events import events_of
+from ...cli.options import build_settings, engine_options
+from ...cli.serving import run_or_refuse, use_engine
+from ...protocol.events import Failed, Token
+from ...protocol.requests import Generate, TokenPrompt
+from ...protocol.sampling import Sampling
+from ...protocol.settings import EngineSettings, ServeSettings
+from ...protocol.steps import LoadProgress, Ready
+from .cases import Case, value_of
+from .round import Load, refuse_load, run_round
+
+DEFAULTS: Final = ("int8=--quantize int8", "int4=--quantize int4", "bfloat16=--dtype bfloat16")
+BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
+BLOCK_TOKENS: Final = 64
+WARM_UP_PROMPT: Final = 64  # tokens; as the programs in loadtest/peers
+# Prompts whose answers are compared with the reference: their lengths, and how many tokens of each answer.
+CHECKED_PROMPTS: Final = (3, 17, 40, 70)
+CHECKED_TOKENS: Final = 24
+
+
+class Variant(Struct, frozen=True):
+    """`--variant NAME=OPTIONS`: ours under these options of the engine."""
+
+    name: str
+    options: str
+    settings: EngineSettings
+
+
+class Answer(Struct, frozen=True):
+    """What the served engine answered greedily: for the comparison with the reference."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class Turn(Struct, frozen=True):
+    ready: Ready
+    values: dict[str, list[float]]
+    answers: tuple[Answer, ...]
+
+
+@click.command(add_help_option=False)
+@engine_options
+def _engine(**values: Any) -> None:  # Any: click's values
+    """Never run: it says which options a variant may have."""
+
+
+def read_variant(text: str, model: Path | None, threads: int | None, cases: Sequence[Case]) -> Variant:
+    """Options as `triolet serve` takes them; the memory is what the cases need. Raises ValueError, or click's error."""
+    name, equals, options = text.partition("=")
+    if not (name.strip() and equals):
+        raise ValueError(f'"{text}" is not NAME=OPTIONS, as in "int8=--quantize int8"')
+    values = _engine.make_context(f"--variant {name.strip()}", shlex.split(options)).params
+    if values.pop("model") is not None:
+        raise ValueError(f'"{text}" names a model; all variants run the MODEL of the command')
+    if threads is not None:
+        values["threads"] = threads
+    longest = max(case.prompt_tokens + case.output_tokens for case in cases)
+    if values.get("max_model_len") is None:
+        values["max_model_len"] = -(-max(longest, max(CHECKED_PROMPTS) + CHECKED_TOKENS) // BLOCK_TOKENS) * BLOCK_TOKENS
+    batch = max(max(case.batch for case in cases), len(CHECKED_PROMPTS))
+    settings = build_settings(model, {**values, "max_running": batch}).engine
+    return Variant(name.strip(), options.strip(), settings)
+
+
+def bits_of(ready: Ready) -> int:
+    """Of a weight."""
+    return BITS.get(ready.quantize) or (32 if ready.dtype == "float32" else 16)
+
+
+def run_variant(
+    variant: Variant, cases: Sequence[Case], salt: str, on_progress: Callable[[LoadProgress], None],
+    on_value: Callable[[], None], *, check: bool,
+) -> Turn:  # fmt: skip
+    """One turn: load, warm up, measure every case; with `check`, answer the checked prompts too, all at once."""
+    turns: list[Turn] = []
+
+    async def measure(engine: Engine) -> None:
+        if engine.ready is None:
+            raise click.ClickException("the worker ended before it could be measured")
+        values: dict[str, list[float]] = {}
+        for case in cases:
+            load = Load(prompt_tokens=case.prompt_tokens, output_tokens=case.output_tokens, batch=case.batch)
+            refuse_load(load, engine.ready)
+            shorter = Load(
+                prompt_tokens=min(WARM_UP_PROMPT, case.prompt_tokens), output_tokens=2, batch=case.batch
+            )  # fmt: skip
+            await run_round(engine, shorter, f"{salt}.{case.name}.warm-up")
+            values[case.name] = []
+            for repeat in range(case.repeats):
+                measured = await run_round(engine, load, f"{salt}.{case.name}.{repeat}")
+                values[case.name].append(value_of(case, measured))
+                on_value()
+        answers = await greedy_answers(engine, engine.ready.vocab_size) if check else ()
+        turns.append(Turn(engine.ready, values, answers))
+
+    settings = ServeSettings(engine=variant.settings)
+    run_or_refuse(partial(use_engine, settings, measure, on_progress=on_progress))
+    return turns[0]
+
+
+async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[Answer, ...]:
+    """The checked prompts' ids are spread over the vocabulary, and run together: batches of mixed lengths."""
+    answers: dict[int, Answer] = {}
+
+    async def ask(index: int, length: int) -> None:
+        prompt = tuple((7919 * (place + 1) * (index + 1)) % vocab_size for place in range(length))
+        request = Generate(
+            id=engine.gateway.new_id(),
+            model=engine.model_name,
+            prompts=(TokenPrompt(token_ids=prompt),),
+            sampling=Sampling(temperature=0.0, logprobs=0),  # whose records carry the ids
+            max_tokens=CHECKED_TOKENS,
+            ignore_eos=True,
+            skip_special_tokens=False,
+        )
+        tokens: list[int] = []
+        async for event in events_of(engine.gateway.submit(request)):
+            match event:
+                case Token(logprobs=logprobs):
+                    tokens += [each.token_id for each in logprobs]
+                case Failed(code=code, message=message):
+                    raise click.ClickException(f"a checked prompt failed: {message} ({code})")
+                case _:
+                    pass
+        answers[index] = Answer(prompt, tuple(tokens))
+
+    async with trio.open_nursery() as nursery:
+        for index, length in enumerate(CHECKED_PROMPTS):
+            nursery.start_soon(ask, index, length)
+    return tuple(answers[index] for index in sorted(answers))
+
+
+def plain(settings: EngineSettings) -> dict[str, Any]:  # Any: JSON values
+    """The settings that differ from the defaults, for the record and for the reference's loader."""
+    default = EngineSettings(model=settings.model)
+    values: dict[str, Any] = msgspec.to_builtins(settings)
+    return {name: value for name, value in values.items() if value != getattr(default, name)}

@@ -1,0 +1,94 @@
+"""A checkpoint folder as Hugging Face writes it: config.json, safetensors (one file or shards), tokenizer files.
+
+Gives names, shapes and arrays. It never runs code from the folder, never unpickles, and never reads a `.bin` file.
+"""
+
+from pathlib import Path
+
+from msgspec import ValidationError, convert
+
+from ..errors import CheckpointError
+from .files import find_file, folder_of, read_json
+from .generation import GenerationDefaults, read_generation
+from .safetensors import SafetensorsFile, WeightArray
+from .spec import ModelSpec, load_spec
+
+MAX_INDEX_BYTES = 16 << 20
+MAX_SHARDS = 4096
+
+
+class Checkpoint:
+    """An opened checkpoint. Headers are read and checked at once, weights when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = folder_of(path)
+        self.spec: ModelSpec = load_spec(self.folder)
+        self.generation: GenerationDefaults = read_generation(self.folder, self.spec.vocab_size)
+        self._home = _open_weights(self.folder)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def tensor_names(self) -> frozenset[str]:
+        return frozenset(self._home)
+
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
+        return self._home[name].tensors[name].shape
+
+    def read_tensor(self, name: str) -> WeightArray:
+        return self._home[name].read(name)
+
+    def release_pages(self) -> None:
+        """Give back the memory of the weights that were read and are not in use; arrays stay valid."""
+        for file in set(self._home.values()):
+            file.release_pages()
+
+    @property
+    def dtype(self) -> str:
+        """The type most bytes of the weights have: "bfloat16" or "float32" (also for float16, which is widened)."""
+        size = {"BF16": 0, "other": 0}
+        for name, file in self._home.items():
+            info = file.tensors[name]
+            size["BF16" if info.dtype == "BF16" else "other"] += info.end - info.begin
+        return "bfloat16" if size["BF16"] >= size["other"] else "float32"
+
+    @property
+    def widened_bytes(self) -> int:
+        """What float16 weights take when they are read as float32, beside what a runner makes of them."""
+        infos = (file.tensors[name] for name, file in self._home.items())
+        return sum(2 * (info.end - info.begin) for info in infos if info.dtype == "F16")
+
+    def tokenizer_file(self) -> Path:
+        path = find_file(self.folder, "tokenizer.json")
+        if path is None:
+            raise CheckpointError("file", "tokenizer.json", "missing; save the tokenizer as a fast tokenizer")
+        return path
+
+
+def _open_weights(folder: Path) -> dict[str, SafetensorsFile]:
+    """Which file holds each tensor."""
+    if find_file(folder, "model.safetensors.index.json") is None:
+        if find_file(folder, "model.safetensors") is None:
+            raise CheckpointError("file", "model.safetensors", "missing; convert the checkpoint to safetensors")
+        file = SafetensorsFile(folder, "model.safetensors")
+        return dict.fromkeys(file.tensors, file)
+    index = read_json(folder, "model.safetensors.index.json", MAX_INDEX_BYTES)
+    try:
+        weight_map = convert(index.get("weight_map"), dict[str, str])
+    except ValidationError as error:
+        raise CheckpointError("weight_map", index.get("weight_map"), str(error)) from None
+    names = sorted(set(weight_map.values()))
+    if len(names) > MAX_SHARDS:
+        raise CheckpointError("weight_map", len(names), f"files; at most {MAX_SHARDS} are read")
+    files = {name: SafetensorsFile(folder, name) for name in names}
+    home = {tensor: files[name] for tensor, name in weight_map.items()}
+    for tensor, file in home.items():
+        if tensor not in file.tensors:
+            raise CheckpointError(tensor, file.name, "the index says the tensor is in this file, but it is not")
+    for file in files.values():
+        for tensor in file.tensors:
+            if home.get(tensor) is not file:
+                raise CheckpointError(tensor, file.name, "this file holds a tensor that the index does not place there")
+    return home

@@ -1,0 +1,90 @@
+"""Typed reading of a `config.json`: every value is checked for type and range where it is taken out.
+
+Absent and null mean the same, as in transformers. Knows nothing of families or of what a key means.
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+
+from msgspec import ValidationError, convert
+
+from ..errors import CheckpointError, UnsupportedModel
+
+LARGEST_SIZE = 2**31 - 1  # token ids and tensor shapes are int32 in the kernels
+
+
+class Config:
+    """A mapping from config.json (or a mapping inside it, with `prefix` for messages) with typed getters."""
+
+    def __init__(self, values: Mapping[str, object], prefix: str = "") -> None:
+        self.values = values
+        self.prefix = prefix
+
+    def invalid(self, key: str, remedy: str) -> CheckpointError:
+        """An error to raise: the value makes no sense."""
+        return CheckpointError(self.prefix + key, self.values.get(key), remedy)
+
+    def unsupported(self, key: str, remedy: str) -> UnsupportedModel:
+        """An error to raise: the value makes sense, but not to us."""
+        return UnsupportedModel(self.prefix + key, self.values.get(key), remedy)
+
+    def has(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LARGEST_SIZE:
+            raise self.invalid(key, f"expected an integer from 1 to {LARGEST_SIZE}")
+        return value
+
+    def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
+        """A finite number greater than `above`."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= above:
+            raise self.invalid(key, f"expected a number greater than {above:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.invalid(key, "expected true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            raise self.invalid(key, "expected a string")
+        return value
+
+    def texts(self, key: str) -> list[str] | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        try:
+            return convert(value, list[str])
+        except ValidationError as error:
+            raise self.invalid(key, str(error)) from None
+
+    def mapping(self, key: str) -> "Config | None":
+        value = self.values.get(key)
+        if value is None:
+            return None
+        try:
+            return Config(convert(value, dict[str, object]), f"{self.prefix}{key}.")
+        except ValidationError as error:
+            raise self.invalid(key, str(error)) from None
+
+    def must_be(self, key: str, *allowed: object, remedy: str) -> None:
+        """Refuse any value but these; absent and null are fine."""
+        value = self.values.get(key)
+        if value is not None and not any(value == item and type(value) is type(item) for item in allowed):
+            raise self.unsupported(key, remedy)

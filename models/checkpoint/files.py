@@ -1,0 +1,93 @@
+"""Files of a checkpoint folder: regular files only, nothing outside the folder, sizes bounded, JSON strict.
+
+One layout may point elsewhere: Hugging Face's cache, where `snapshots/<revision>/<file>` links to `../../blobs/<hash>`.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from msgspec import convert
+
+from ..errors import CheckpointError
+
+
+def folder_of(path: Path) -> Path:
+    """The checkpoint folder, resolved."""
+    try:
+        folder = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError("model", str(path), f"there is no such folder ({error})") from None
+    if not folder.is_dir():
+        raise CheckpointError("model", str(path), "expected a checkpoint folder with a config.json")
+    return folder
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """The regular file `name` of the folder, links followed within bounds; None when there is none."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise CheckpointError("file", name, "expected a plain file name inside the checkpoint folder")
+    path = folder / name
+    try:
+        target = path.resolve(strict=True)
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise CheckpointError("file", name, "the link leads nowhere; download the file again") from None
+        return None
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError("file", name, f"cannot be opened ({error})") from None
+    allowed = [folder]
+    if folder.parent.name == "snapshots":
+        allowed.append(folder.parent.parent / "blobs")
+    if not any(target.is_relative_to(place) for place in allowed):
+        raise CheckpointError("file", name, "links to a place outside the checkpoint folder")
+    if not stat.S_ISREG(mode):
+        raise CheckpointError("file", name, "is not a regular file")
+    return target
+
+
+def open_file(folder: Path, name: str) -> BinaryIO:
+    """Open `name` for reading; the opened file itself is checked again, as it may have been replaced meanwhile."""
+    path = find_file(folder, name)
+    if path is None:
+        raise CheckpointError("file", name, f"missing in {folder}")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError("file", name, f"cannot be opened ({error.strerror})") from None
+    file = open(descriptor, "rb")  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise CheckpointError("file", name, "is not a regular file")
+    return file
+
+
+def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
+    """The JSON object in `name`."""
+    with open_file(folder, name) as file:
+        text = file.read(max_bytes + 1)
+    if len(text) > max_bytes:
+        raise CheckpointError("file", name, f"is larger than {max_bytes} bytes")
+    return parse_object(text, name)
+
+
+def parse_object(text: bytes, name: str) -> dict[str, object]:
+    """A JSON object without duplicate keys. NaN and Infinity are accepted by nobody's JSON and refused here."""
+    try:
+        return convert(json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant), dict[str, object])
+    except (ValueError, RecursionError) as error:  # a ValidationError is a ValueError
+        raise CheckpointError("file", name, f"is not a valid JSON object ({str(error)[:200]})") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError(f"duplicate key among {sorted(key for key, _ in pairs)[:8]}")
+    return result
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,114 @@
+"""A strict, bounded reader of one safetensors file, memory-mapped, giving numpy arrays.
+
+Layout: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the data. Stricter
+than the format's own library: no duplicate names, header of at most 16 MiB, and the tensors must tile the data exactly
+(no hole, no overlap, nothing behind the end). bfloat16 is given as uint16 bit patterns: numpy has no such type.
+"""
+
+import mmap
+import sys
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Annotated, cast
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct, ValidationError, convert
+
+from ..errors import CheckpointError
+from .files import open_file, parse_object
+
+MAX_HEADER_BYTES = 16 << 20  # 100,000 tensors need about 12 MB
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+WEIGHT_TYPES = {"F32": np.float32, "BF16": np.uint16, "F16": np.float16}
+
+WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+
+
+Natural = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class HeaderEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor as the header describes it."""
+
+    dtype: str
+    shape: Annotated[tuple[Natural, ...], Meta(max_length=8)]
+    data_offsets: tuple[Natural, Natural]
+
+
+class TensorInfo(Struct, frozen=True):
+    """Where a tensor lies in its file's data section."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class SafetensorsFile:
+    """One open file. Arrays are views of the mapping and keep it alive; they are read-only."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        with open_file(folder, name) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+                raise CheckpointError(name, length, "header length beyond the end of the file or 16 MiB: damaged")
+            header = parse_object(file.read(length), name)
+            self.data_start = 8 + length
+            self.tensors = _read_header(header, size - self.data_start, name)
+            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+    def read(self, tensor: str) -> WeightArray:
+        """float32 (float16 is widened) or uint16 holding bfloat16 bits. Only these three types are weights."""
+        info = self.tensors[tensor]
+        if info.dtype not in WEIGHT_TYPES:
+            raise CheckpointError(f"{self.name}: {tensor}", info.dtype, "expected a weight of type F32, BF16 or F16")
+        data = memoryview(self._map)[self.data_start + info.begin : self.data_start + info.end]
+        array = np.frombuffer(data, WEIGHT_TYPES[info.dtype]).reshape(info.shape)
+        if info.dtype == "F16":
+            return array.astype(np.float32)
+        # A header of odd length leaves the data unaligned, which compiled kernels must never see.
+        return cast("WeightArray", array if array.flags.aligned else array.copy())
+
+    def release_pages(self) -> None:
+        """Take what was read so far out of this process's memory; reading it again brings it back from the file."""
+        if sys.platform == "linux":
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _read_header(header: Mapping[str, object], data_bytes: int, file: str) -> dict[str, TensorInfo]:
+    metadata = header.get("__metadata__", {})
+    try:
+        convert(metadata, dict[str, str])
+    except ValidationError as error:
+        raise CheckpointError(f"{file}: __metadata__", metadata, str(error)) from None
+    tensors = {name: _read_entry(name, entry, file) for name, entry in header.items() if name != "__metadata__"}
+    position = 0
+    for name, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if info.begin != position:
+            raise CheckpointError(f"{file}: {name}", info.begin, f"begins here, not at {position}: hole or overlap")
+        position = info.end
+    if position != data_bytes:
+        raise CheckpointError(file, data_bytes, f"bytes of data, expected {position}: the file is truncated or damaged")
+    return tensors
+
+
+def _read_entry(name: str, entry: object, file: str) -> TensorInfo:
+    place = f"{file}: {name}"
+    try:
+        found = convert(entry, HeaderEntry)
+    except ValidationError as error:
+        raise CheckpointError(place, entry, str(error)) from None
+    if found.dtype not in ITEM_BYTES:
+        raise CheckpointError(place, found.dtype, "unknown tensor type")
+    begin, end = found.data_offsets
+    if end - begin != prod(found.shape) * ITEM_BYTES[found.dtype]:
+        raise CheckpointError(place, entry, "the offsets do not hold a tensor of this type and shape")
+    return TensorInfo(found.dtype, found.shape, begin, end)

@@ -1,0 +1,209 @@
+"""The CPU runner's memory: sizes before anything is allocated, and the arrays themselves.
+
+All of it is allocated when the runner starts, and touched then or, the KV cache, right after; a step allocates nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ...kernels.decoder_step.attention import DESCRIPTORS
+from ...kernels.decoder_step.shape import JOB_SLOTS, WEIGHT_COLUMNS, Memory, Shape, Staged, attention_tasks
+from ...kernels.gemm.pack import packed_bytes, padded
+from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
+from ...kernels.paged_attention.cache import BLOCK_TOKENS, LONGEST_INT8_HEAD, region_bytes
+from ...kernels.paged_attention.query import query_bytes
+from ...kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
+from ...kernels.quantise.layout import row_bytes
+from ...kernels.rope.cpu import padded_head
+from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat, default_cache_format
+from ..checkpoint.spec import ModelSpec
+from .pages import populate, zeroed_pages
+
+ByteArray = npt.NDArray[np.uint8]
+CACHE_LINE = 64
+NO_WINDOW = 1 << 31
+LONGEST_INT8_SUM = 65_536  # inputs; twice as many products of 127 * 127 add up within int32
+
+
+class MemoryPlan(msgspec.Struct, frozen=True):
+    """Bytes that a CpuRunner will take; KV blocks come on top, each of kv_block_bytes."""
+
+    weights_bytes: int
+    workspace_bytes: int
+    kv_block_bytes: int
+
+
+class Limits(NamedTuple):
+    """What the largest step may hold."""
+
+    step_tokens: int
+    logit_rows: int
+    model_len: int
+    threads: int
+    num_blocks: int
+
+
+def memory_plan(
+    spec: ModelSpec,
+    weight_format: WeightFormat,
+    block_size: int,
+    max_step_tokens: int,
+    max_logit_rows: int,
+    max_model_len: int,
+    threads: int = 1,
+    cache_format: CacheFormat | None = None,
+) -> MemoryPlan:
+    """Sizes before loading. cache_format None is the weight format's default. The embedding table counts although it
+    stays mapped from the checkpoint.
+    """
+    check_block_size(block_size)
+    limits = Limits(max_step_tokens, max_logit_rows, max_model_len, threads, 0)
+    cache_format = cache_format or default_cache_format(weight_format)
+    shape = make_shape(spec, weight_format, cache_format, limits, embedding_is_bfloat16=True)
+    vectors = (2 * shape.hidden_padded + shape.qkv_padded) * 4 * spec.num_layers
+    embedding = spec.vocab_size * spec.hidden_size * (4 if weight_format == "float32" else 2)
+    return MemoryPlan(
+        weights_bytes=matrix_bytes(shape, weight_format) + vectors + embedding,
+        workspace_bytes=sum(workspace_sizes(shape, limits).values()),
+        kv_block_bytes=spec.num_layers * spec.num_kv_heads * shape.region_bytes,
+    )
+
+
+def check_block_size(block_size: int) -> None:
+    if block_size != BLOCK_TOKENS:
+        raise ValueError(f"block_size = {block_size}: the CPU kernels have blocks of {BLOCK_TOKENS} tokens; use that")
+
+
+def make_shape(
+    spec: ModelSpec,
+    weight_format: WeightFormat,
+    cache_format: CacheFormat,
+    limits: Limits,
+    *,
+    embedding_is_bfloat16: bool,
+) -> Shape:
+    head = padded_head(spec.head_dim)
+    hidden, mlp = padded(spec.hidden_size), padded(spec.mlp_size)
+    attention = spec.num_heads * head
+    widest = max(hidden, mlp, attention)
+    if weight_format == "int8" and widest > LONGEST_INT8_SUM:
+        raise ValueError(f"a layer of {widest} inputs is too wide for int8 weights (at most {LONGEST_INT8_SUM})")
+    if cache_format == "int8" and head > LONGEST_INT8_HEAD:
+        raise ValueError(f"heads of {head} values are too wide for an int8 KV cache (at most {LONGEST_INT8_HEAD})")
+    return Shape(
+        layers=spec.num_layers,
+        hidden=spec.hidden_size,
+        hidden_padded=hidden,
+        heads=spec.num_heads,
+        kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        head_padded=head,
+        qkv_padded=padded((spec.num_heads + 2 * spec.num_kv_heads) * head),
+        attention_padded=attention,
+        mlp_padded=mlp,
+        vocab_size=spec.vocab_size,
+        vocab_padded=padded(spec.vocab_size),
+        window=spec.sliding_window or NO_WINDOW,
+        qk_norm=int(spec.qk_norm),
+        group_shift=GROUP_SHIFTS.get(weight_format, 0),
+        region_bytes=region_bytes(head, cache_format),
+        query_bytes=query_bytes(head, cache_format),
+        num_blocks=limits.num_blocks,
+        max_tokens=limits.step_tokens,
+        max_length=limits.model_len,
+        table_width=-(-limits.model_len // BLOCK_TOKENS),
+        # One line more than the row, so that the rows of a tile do not fall into the same set of the L1 cache.
+        activation_stride=padded(row_bytes(weight_format, widest)) + CACHE_LINE,
+        scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head))) + CACHE_LINE,
+        embedding_is_bfloat16=int(embedding_is_bfloat16),
+        eps=float(spec.norm_eps),
+        query_factor=math.log2(math.e) / math.sqrt(spec.head_dim),
+    )
+
+
+def layer_matrices(shape: Shape) -> list[tuple[int, int]]:
+    """Padded (channels, k) of a layer's four packed matrices, in the order in which a step reads them."""
+    return [
+        (shape.qkv_padded, shape.hidden_padded),
+        (shape.hidden_padded, shape.attention_padded),
+        (2 * shape.mlp_padded, shape.hidden_padded),
+        (shape.hidden_padded, shape.mlp_padded),
+    ]
+
+
+def matrix_bytes(shape: Shape, weight_format: WeightFormat) -> int:
+    """All packed matrices, the LM head included."""
+    layer = sum(packed_bytes(n, k, weight_format) for n, k in layer_matrices(shape))
+    return shape.layers * layer + packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
+
+
+def workspace_sizes(shape: Shape, limits: Limits) -> dict[str, int]:
+    """Bytes of every working array; the names are those of Memory and Staged."""
+    tokens, rows = limits.step_tokens, max(limits.step_tokens, limits.logit_rows, limits.threads)
+    tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, MOST_ROWS)
+    return {
+        "rotation": limits.model_len * shape.head_padded * 4,
+        "hidden": tokens * shape.hidden_padded * 4,
+        "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads on where a row is missing
+        "qkv": tokens * shape.qkv_padded * 4,
+        "queries": tokens * shape.heads * shape.query_bytes,
+        "attention": tokens * shape.attention_padded * 4,
+        "gate_up": tokens * 2 * shape.mlp_padded * 4,
+        "logits": max(1, limits.logit_rows) * shape.vocab_padded * 4,
+        "scratch": limits.threads * shape.scratch_stride,
+        "counters": shape.layers * CACHE_LINE,
+        "tables": tokens * shape.table_width * 4,
+        "tasks": tasks * 4 * 4,
+    }
+
+
+def aligned_bytes(size: int) -> ByteArray:
+    """Zeroed bytes from a cache line's start, every page touched: untouched pages would all be one shared page of
+    zeros.
+    """
+    raw = np.empty(size + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    whole = raw[start : start + size]
+    whole.fill(0)
+    return whole
+
+
+class Workspace:
+    """The working arrays, the KV cache, and the views of them that the compiled step takes."""
+
+    def __init__(self, shape: Shape, limits: Limits) -> None:
+        self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(shape, limits).items()}
+        block_bytes = shape.kv_heads * shape.region_bytes
+        cache = zeroed_pages(shape.layers * limits.num_blocks * block_bytes)
+        self.cache = cache.reshape(shape.layers, limits.num_blocks, block_bytes)
+        self.rotation = self._floats("rotation", shape.head_padded)
+        self.logits = self._floats("logits", shape.vocab_padded)
+        self.weight_table = np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64)
+        self.staged = Staged(
+            job=np.zeros(JOB_SLOTS, np.int64),
+            tokens=np.zeros(limits.step_tokens, np.int32),
+            positions=np.zeros(limits.step_tokens, np.int32),
+            slots=np.zeros(limits.step_tokens, np.int32),
+            starts=np.zeros(limits.step_tokens + 1, np.int32),
+            tables=self.arrays["tables"].view(np.int32).reshape(-1, shape.table_width),
+            logit_rows=np.zeros(max(1, limits.logit_rows), np.int32),
+            tasks=self.arrays["tasks"].view(np.int32).reshape(-1, 4),
+        )
+
+    def populate(self) -> None:
+        """Take the cache's pages, before anything is in it."""
+        populate(self.cache.reshape(-1))
+
+    def _floats(self, name: str, width: int) -> npt.NDArray[np.float32]:
+        return self.arrays[name].view(np.float32).reshape(-1, width)
+
+    def memory(self, embedding_address: int) -> Memory:
+        """The addresses; valid as long as this object lives."""
+        named = {name: self.arrays[name].ctypes.data for name in Memory._fields if name in self.arrays}
+        return Memory(weights=self.weight_table, embedding=embedding_address, cache=self.cache.ctypes.data, **named)

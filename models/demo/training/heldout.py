@@ -1,0 +1,87 @@
+"""The held-out set: instances that training never sees, half of them in wordings that it never sees either.
+
+`python -m triolet.models.demo.training.heldout FILE` writes it, one JSON object per line: family, wording (trained or
+unseen), messages, check (exact or regex), expected. The corpus skips every prompt whose digest is in the set.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from random import Random
+from typing import TypedDict
+
+from .corpus import FAMILIES, digest
+from .tasks.language import Conversation
+from .tasks.story import story_pattern
+
+SEED = "held out 3"
+PER_FAMILY = 80
+DRAWS = 400  # candidates per family and wording
+
+
+class Message(TypedDict):
+    role: str
+    content: str
+
+
+class Instance(TypedDict):
+    """One line of the set."""
+
+    family: str
+    wording: str
+    messages: list[Message]
+    check: str
+    expected: str
+
+
+def instances() -> list[Instance]:
+    rows: list[Instance] = []
+    wordings = ("trained", "unseen")
+    for name in FAMILIES:
+        groups: list[list[Instance]] = []
+        for wording in wordings:
+            found: dict[bytes, Instance] = {}
+            for task in draws(name, wording):
+                key = digest(task[:-1])
+                if key not in found:
+                    found[key] = row(name, wording, task)
+                if len(found) == PER_FAMILY // len(wordings):
+                    break
+            groups.append(list(found.values()))
+        # In turn, so that the first few of a family have both kinds of wording.
+        rows += [item for pair in zip_longest(*groups) for item in pair if item is not None]
+    return rows
+
+
+def draws(family: str, wording: str) -> Iterator[Conversation]:
+    """Candidates, each from a seed of its own. A family with too few different prompts gives what it has."""
+    for number in range(DRAWS):
+        yield FAMILIES[family](Random(f"{SEED}/{family}/{wording}/{number}"), wording == "unseen")
+
+
+def row(family: str, wording: str, task: Conversation) -> Instance:
+    is_story = family == "story"
+    return {
+        "family": family,
+        "wording": wording,
+        "messages": [{"role": role, "content": text} for role, text in task[:-1]],
+        "check": "regex" if is_story else "exact",
+        "expected": story_pattern(task[0][1]) if is_story else task[-1][1],
+    }
+
+
+def kept_out() -> frozenset[bytes]:
+    """The digests of the prompts that training must not see."""
+    return frozenset(digest([(m["role"], m["content"]) for m in item["messages"]]) for item in instances())
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m triolet.models.demo.training.heldout FILE.jsonl")
+    Path(sys.argv[1]).write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in instances()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The KV cache of a GPU: in bfloat16, or in 8 bits with a scale for every token and head, which halves it.
+
+e4m3 keeps the relative error of small values, int8 the absolute one of large; both scale a head's vector by its largest
+magnitude, so an outlier costs its own token alone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...kernels.rope.gpu_launch import LayerCache
+from ..checkpoint.spec import ModelSpec
+from .arena import Arena, Layout
+
+DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+
+
+def cache_layout(spec: ModelSpec, num_blocks: int, block_size: int, kv_cache_dtype: str) -> Layout:
+    """Keys and values of every layer, and their scales."""
+    layout, dtype = Layout(), DTYPES[kv_cache_dtype]
+    rows = (spec.num_layers, 2, num_blocks, spec.num_kv_heads, block_size)
+    layout.add("cache", dtype, *rows, spec.head_dim)
+    if dtype.itemsize == 1:
+        layout.add("scales", torch.float32, *rows)
+    return layout
+
+
+def cache_parts(cache: Arena) -> list[torch.Tensor]:
+    """[layers, 2, blocks, …] each: what a copied block consists of."""
+    scales = cache.get("scales")
+    return [cache["cache"]] if scales is None else [cache["cache"], scales]
+
+
+def layer_caches(cache: Arena) -> list[LayerCache]:
+    """One for every layer."""
+    scales = cache.get("scales")
+    if scales is None:
+        return [LayerCache(keys, values) for keys, values in cache["cache"]]
+    return [LayerCache(*layer, *of_layer) for layer, of_layer in zip(cache["cache"], scales, strict=True)]

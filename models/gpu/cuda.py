@@ -1,0 +1,126 @@
+"""The real device: an NVIDIA GPU through torch. Nothing here has an equal in `rehearsal.py` that behaves otherwise.
+
+Events block (`torch.cuda.Event(blocking=True)`; plain `torch.Event` ignores the flag and spins). The current stream and
+inference mode belong to a thread, so both are set at every entry.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Final
+
+import torch
+
+from .device import Event, Graph, Growth, Work
+
+_compilations = 0
+
+
+def _count_compilation(**_: Any) -> None:  # Any: whatever Triton tells its hooks
+    global _compilations
+    _compilations += 1
+
+
+class CudaDevice:
+    """One GPU, one stream on it."""
+
+    def __init__(self, index: int = 0) -> None:
+        import triton
+
+        self.place: Final = torch.device("cuda", index)
+        torch.cuda.set_device(self.place)
+        properties: Any = torch.cuda.get_device_properties(self.place)  # Any: torch declares no fields
+        self.capability: Final = 10 * int(properties.major) + int(properties.minor)
+        self.multiprocessors: Final = int(properties.multi_processor_count)
+        self.name: Final = str(properties.name)
+        self._stream = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._pool: Any = torch.cuda.graph_pool_handle()  # Any: an opaque handle, shared by all graphs
+        self._allocations = self._compilations = 0
+        triton.knobs.runtime.jit_post_compile_hook = _count_compilation
+        # cuBLAS may otherwise add up a split sum in bfloat16.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+    def free_memory(self) -> tuple[int, int]:
+        free, total = torch.cuda.mem_get_info(self.place)
+        return int(free), int(total)
+
+    def allocate(self, size: int) -> torch.Tensor:
+        memory = torch.zeros(size, dtype=torch.uint8, device=self.place)
+        torch.cuda.synchronize(self.place)  # it was zeroed on another stream
+        return memory
+
+    def pinned(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+
+    def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source)
+        torch.cuda.synchronize(self.place)
+
+    def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        with torch.cuda.stream(self._stream), torch.inference_mode():
+            target.copy_(source, non_blocking=True)
+
+    def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self.upload(target, source)
+
+    def run(self, work: Work) -> None:
+        with torch.cuda.stream(self._stream), torch.inference_mode():
+            work()
+
+    def capture(self, work: Work) -> Graph:
+        # Not by `torch.cuda.graph`, which collects garbage and empties the allocator's stock for every graph.
+        graph = torch.cuda.CUDAGraph()
+        collecting = gc.isenabled()
+        gc.disable()  # a kernel module that is unloaded in mid-capture invalidates the capture
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool)
+                try:
+                    work()
+                finally:
+                    graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        captured = _CudaGraph(graph, self._stream, work)
+        captured.replay()  # the first replay uploads the graph to the device: time and memory that no step shall take
+        self._stream.synchronize()
+        return captured
+
+    def record(self) -> Event:
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has no types for it
+        event.record(self._stream)
+        return _CudaEvent(event)
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def seal(self) -> None:
+        self._allocations, self._compilations = self._allocated(), _compilations
+
+    def growth(self) -> Growth:
+        return Growth(self._allocated() - self._allocations, _compilations - self._compilations)
+
+    def _allocated(self) -> int:
+        """Allocations so far, those that the caching allocator served from its own stock included."""
+        # Asked after every step: the flat form of these statistics sorts hundreds of keys first.
+        counters = torch.cuda.memory_stats_as_nested_dict(self.place)
+        return int(counters["allocation"]["all"]["allocated"]) if counters else 0
+
+
+class _CudaEvent:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+class _CudaGraph:
+    def __init__(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, work: Work) -> None:
+        self._graph, self._stream = graph, stream
+        self._alive = work  # the tensors and kernels whose addresses were captured
+
+    def replay(self) -> None:
+        with torch.cuda.stream(self._stream):
+            self._graph.replay()

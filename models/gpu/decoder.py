@@ -1,0 +1,172 @@
+"""The generic decoder on a GPU: a list of launches on buffers that never move, for a padded shape.
+
+The residual stream has a buffer of its own and every norm adds into it, so a layer is ten launches (a few more where
+quantised weights split a sum). Padding tokens are computed like others, write nothing to the cache and are never
+looked at. A pass has two halves, the layers and the head, which meet in the residual stream alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...kernels.embedding.gpu_launch import gather_rows
+from ...kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
+from ...kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
+from ...kernels.quantise.gpu_rows_launch import quantise_rows
+from ...kernels.rms_norm.gpu_launch import rms_norm
+from ...kernels.rope.gpu_launch import LayerCache, rope_cache
+from ...kernels.silu_mul.gpu_launch import silu_mul
+from ..checkpoint.spec import ModelSpec
+from .arena import Arena, Layout
+from .buckets import Buckets, Shape
+from .cache import DTYPES
+from .device import Device
+from .linear import Activations, linear_workspace
+from .weights import DeviceLayer, DeviceWeights, matrices
+
+DTYPE = torch.bfloat16  # of activations
+
+
+def attention_launch(spec: ModelSpec, shape: Shape, device: Device, kv_cache_dtype: str) -> AttentionLaunch:
+    return choose_launch(
+        device.capability,
+        spec.head_dim,
+        DTYPES[kv_cache_dtype].itemsize,
+        shape.chunks,
+        shape.tokens,
+        multiprocessors=device.multiprocessors,
+        strict=shape.strict,
+    )
+
+
+def decoder_layout(
+    spec: ModelSpec, buckets: Buckets, device: Device, width: int, quantize: str, kv_cache_dtype: str
+) -> Layout:
+    """Every buffer of a forward pass, for the largest shape."""
+    layout, tokens, rows, chunks = Layout(), buckets.tokens[-1], buckets.rows[-1], buckets.chunks
+    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    for name in ("ids", "positions", "slots"):
+        layout.add(name, torch.int32, tokens)
+    layout.add("lengths", torch.int32, chunks)
+    layout.add("block_tables", torch.int32, chunks, width)
+    for name, columns in {
+        "residual": spec.hidden_size, "hidden": spec.hidden_size, "qkv": query + 2 * kv, "mixed": query,
+        "gate_up": 2 * spec.mlp_size,
+    }.items():  # fmt: skip
+        layout.add(name, DTYPE, tokens, columns)
+    Activations.add(layout, "normed", tokens, spec.hidden_size, quantize)
+    Activations.add(layout, "gated", tokens, spec.mlp_size, quantize)
+    if quantize == "fp8":
+        Activations.add(layout, "mixed.quantised", tokens, query, quantize)
+    for name in ("last_residual", "last_hidden", "last_normed"):
+        layout.add(name, DTYPE, rows, spec.hidden_size)
+    layout.add("logits", torch.float32, rows, spec.vocab_size)
+    launches = {(shape.chunks, attention_launch(spec, shape, device, kv_cache_dtype)) for shape in buckets.every()}
+    heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
+    layout.add("plan", torch.int32, max(plan_words(n, spec.num_kv_heads, launch) for n, launch in launches))
+    layout.add("partials", torch.float32, max(workspace_floats(n, *heads, launch) for n, launch in launches))
+    sizes = [linear_workspace(*size, quantize, tokens, device.capability) for size in matrices(spec).values()]
+    sizes.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
+    layout.add("workspace", torch.uint8, max(1, *sizes))
+    return layout
+
+
+class Decoder:
+    """Enqueues forward passes. `starts` and `row_tokens` are the step's own, on the device."""
+
+    def __init__(
+        self,
+        device: Device,
+        spec: ModelSpec,
+        weights: DeviceWeights,
+        rotation: torch.Tensor,
+        caches: Sequence[LayerCache],
+        kv_cache_dtype: str,
+        buffers: Arena,
+    ) -> None:
+        self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
+        self._caches, self._kv_cache_dtype, self._buffers = caches, kv_cache_dtype, buffers
+        self._normed, self._gated = Activations.of(buffers, "normed"), Activations.of(buffers, "gated")
+        self._mixed = Activations(buffers["mixed"])
+        if self._normed.scales is not None:
+            self._mixed = Activations.of(buffers, "mixed.quantised")
+
+    def layers(self, shape: Shape, starts: torch.Tensor) -> None:
+        """From the ids of all tokens to the last layer's output: "hidden", to be added to "residual"."""
+        spec, weights, capability = self._spec, self._weights, self._device.capability
+        launch = attention_launch(spec, shape, self._device, self._kv_cache_dtype)
+        buffers, tokens, workspace = self._buffers, shape.tokens, self._buffers["workspace"]
+        residual, hidden = buffers["residual"][:tokens], buffers["hidden"][:tokens]
+        plan_attention(
+            starts,
+            buffers["lengths"][: shape.chunks],
+            buffers["plan"],
+            kv_heads=spec.num_kv_heads,
+            launch=launch,
+            window=spec.sliding_window or 0,
+        )
+        gather_rows(buffers["ids"][:tokens], weights.embedding, residual, capability=capability)
+        added: torch.Tensor | None = None  # what the last block gives to the residual stream
+        for layer, cache in zip(weights.layers, self._caches, strict=True):
+            self._norm(added, layer.input_norm, residual)
+            self._attention(layer, cache, shape, starts, launch)
+            layer.o(self._mixed.first(tokens), hidden, workspace, strict=shape.strict)
+            self._norm(hidden, layer.post_norm, residual)
+            gate_up, gated = buffers["gate_up"][:tokens], self._gated.first(tokens)
+            layer.gate_up(self._normed.first(tokens), gate_up, workspace, strict=shape.strict)
+            silu_mul(gate_up, gated.values, capability=capability, scales=gated.scales)
+            layer.down(gated, hidden, workspace, strict=shape.strict)
+            added = hidden
+
+    def _norm(self, added: torch.Tensor | None, weight: torch.Tensor, residual: torch.Tensor) -> None:
+        """normed = norm(residual + added), and the residual becomes the sum."""
+        x, into = (residual, None) if added is None else (added, residual)
+        out = self._normed.first(len(residual))
+        rms_norm(
+            x, weight, self._spec.norm_eps, out.values,
+            capability=self._device.capability, residual=into, scales=out.scales,
+        )  # fmt: skip
+
+    def _attention(
+        self, layer: DeviceLayer, cache: LayerCache, shape: Shape, starts: torch.Tensor, launch: AttentionLaunch
+    ) -> None:
+        spec, buffers, tokens, chunks = self._spec, self._buffers, shape.tokens, shape.chunks
+        qkv, mixed = buffers["qkv"][:tokens], buffers["mixed"][:tokens]
+        layer.qkv(self._normed.first(tokens), qkv, buffers["workspace"], strict=shape.strict)
+        positions, slots = buffers["positions"][:tokens], buffers["slots"][:tokens]
+        rope_cache(
+            qkv, layer.heads, self._rotation, positions, slots, cache,
+            capability=self._device.capability, strict=shape.strict,
+        )  # fmt: skip
+        paged_attention(
+            qkv, cache.keys, cache.values, starts, buffers["lengths"][:chunks], buffers["block_tables"][:chunks],
+            mixed.view(tokens, spec.num_heads, spec.head_dim),
+            heads=spec.num_heads, kv_heads=spec.num_kv_heads, scale=spec.head_dim**-0.5,
+            plan=buffers["plan"], workspace=buffers["partials"], launch=launch,
+            longest_chunk=1 if shape.decode else tokens, window=spec.sliding_window or 0,
+            key_scales=cache.key_scales, value_scales=cache.value_scales,
+        )  # fmt: skip
+        out = self._mixed.first(tokens)
+        if out.scales is not None:
+            quantise_rows(mixed, out.values, out.scales, capability=self._device.capability)
+
+    def head(self, rows: int, row_tokens: torch.Tensor, *, strict: bool) -> torch.Tensor:
+        """Float32 logits [rows, vocab] of the tokens that `row_tokens` names: the last norm and the LM head."""
+        buffers, capability, row_tokens = self._buffers, self._device.capability, row_tokens[:rows]
+        last_residual, last_hidden = buffers["last_residual"][:rows], buffers["last_hidden"][:rows]
+        gather_rows(row_tokens, buffers["residual"], last_residual, capability=capability)
+        gather_rows(row_tokens, buffers["hidden"], last_hidden, capability=capability)
+        normed = buffers["last_normed"][:rows]
+        rms_norm(
+            last_hidden,
+            self._weights.final_norm,
+            self._spec.norm_eps,
+            normed,
+            capability=capability,
+            residual=last_residual,
+        )
+        logits = buffers["logits"][:rows]
+        self._weights.head(Activations(normed), logits, buffers["workspace"], strict=strict)
+        return logits

@@ -1,0 +1,127 @@
+"""y = x W^T for every way in which W may be stored: `Linear` hides which one it is from the decoder.
+
+`none` is bfloat16 by cuBLAS; int8 has a scale per output channel, int4 a scale and a zero point for 128 inputs (for 64
+or 32 where 128 does not divide them); both keep bfloat16 activations. fp8 is e4m3 with a scale per output channel, and
+takes e4m3 activations with a scale per token, which the kernels before it write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ...kernels.gemm.gpu_launch import bf16_gemm, fp8_gemm, launches_of, w4a16_gemm, w8a16_gemm, workspace_bytes
+from ...kernels.gemm.gpu_weights import (
+    GROUPS,
+    PackedLinear,
+    pack_bf16,
+    pack_fp8,
+    pack_w4,
+    pack_w8,
+    quantise_fp8,
+    quantise_w4,
+)
+from .arena import Arena, Layout
+from .device import Device
+
+GEMMS: dict[str, Callable[..., torch.Tensor]] = {
+    "bf16": bf16_gemm, "w8a16": w8a16_gemm, "w4a16": w4a16_gemm, "fp8": fp8_gemm,
+}  # fmt: skip
+TENSORS = ("weight", "scales", "offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What a linear layer reads: bfloat16, or e4m3 with a float32 scale per token."""
+
+    values: torch.Tensor  # [T, in]
+    scales: torch.Tensor | None = None  # [T]
+
+    @classmethod
+    def add(cls, layout: Layout, name: str, tokens: int, columns: int, quantize: str) -> None:
+        """Places for the activations that a model with these weights has."""
+        layout.add(name, torch.float8_e4m3fn if quantize == "fp8" else torch.bfloat16, tokens, columns)
+        if quantize == "fp8":
+            layout.add(f"{name}.scales", torch.float32, tokens)
+
+    @classmethod
+    def of(cls, arena: Arena, name: str) -> Activations:
+        return cls(arena[name], arena.get(f"{name}.scales"))
+
+    def first(self, tokens: int) -> Activations:
+        return Activations(self.values[:tokens], None if self.scales is None else self.scales[:tokens])
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A matrix and the kernel for it."""
+
+    packed: PackedLinear
+    capability: int
+
+    def __call__(self, x: Activations, out: torch.Tensor, workspace: torch.Tensor, *, strict: bool) -> None:
+        """out [T, out] = x [T, in] W^T; strict: the bits of a row do not depend on the others."""
+        read = (x.values,) if x.scales is None else (x.values, x.scales)
+        gemm = GEMMS[self.packed.format]
+        gemm(*read, self.packed, capability=self.capability, out=out, workspace=workspace, strict=strict)
+
+
+def make_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> Linear:
+    """Quantise and pack on the host, then fill the places that `add_linear` made."""
+    packed = pack(weight, quantize)
+    for field in TENSORS:
+        tensor: torch.Tensor | None = getattr(packed, field)
+        if tensor is not None:
+            device.load(arena[f"{name}.{field}"], tensor)
+    return Linear(placed(packed, arena, name), device.capability)
+
+
+def add_linear(layout: Layout, name: str, rows: int, columns: int, quantize: str) -> None:
+    """Places for a matrix [rows, columns]."""
+    packed = pack_shape(rows, columns, quantize)
+    for field in TENSORS:
+        tensor: torch.Tensor | None = getattr(packed, field)
+        if tensor is not None:
+            layout.add(f"{name}.{field}", tensor.dtype, *tensor.shape)
+
+
+def linear_workspace(rows: int, columns: int, quantize: str, tokens: int, capability: int) -> int:
+    """Bytes that a GEMM with this matrix needs beside its result, for any number of tokens up to `tokens`."""
+    packed = pack_shape(rows, columns, quantize)
+    return max(workspace_bytes(packed, tokens, capability, strict) for strict in (False, True))
+
+
+def linear_launches(rows: int, columns: int, quantize: str, tokens: int, capability: int, *, strict: bool) -> int:
+    """Kernels that a GEMM with this matrix and so many tokens launches."""
+    return launches_of(pack_shape(rows, columns, quantize), tokens, capability, strict)
+
+
+def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
+    if quantize == "int8":
+        return pack_w8(weight)
+    if quantize == "int4":
+        group = max(size for size in GROUPS if weight.shape[1] % size == 0)
+        return pack_w4(*quantise_w4(weight, group, symmetric=False), group)
+    if quantize == "fp8":
+        return pack_fp8(*quantise_fp8(weight, 1, 0))
+    return pack_bf16(weight)
+
+
+@functools.cache
+def pack_shape(rows: int, columns: int, quantize: str) -> PackedLinear:
+    """What `pack` would give, without values or memory."""
+    return pack(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"), quantize)
+
+
+def placed(packed: PackedLinear, arena: Arena, name: str) -> PackedLinear:
+    """The same matrix with its tensors in the arena."""
+    return dataclasses.replace(
+        packed,
+        weight=arena[f"{name}.weight"],
+        scales=arena.get(f"{name}.scales"),
+        offsets=arena.get(f"{name}.offsets"),
+    )

@@ -1,0 +1,221 @@
+"""The tokenizer actor and what it refuses."""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.actors.errors import EngineLoadError
+from triolet.actors.tokenizer.text_tokenizer import TextTokenizer, load_text_tokenizer
+from triolet.actors.tokenizer.tokenizer import MAX_WAITING, TokenizerLane, run_tokenizer
+from triolet.protocol.errors import ApiError
+from triolet.protocol.events import Failed
+from triolet.protocol.messages import ToAdmission
+from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt, TokenPrompt
+from triolet.protocol.steps import Ready
+
+from ..wiring import Wired
+
+
+def encode(tokenizer: TextTokenizer, prompt: Prompt, context_length: int = 100) -> tuple[int, ...]:
+    return tokenizer.encode(prompt, context_length=context_length, vocab_size=400)
+
+
+def test_chat_is_the_template_then_the_tokenizer(text_tokenizer: TextTokenizer) -> None:
+    ids = encode(text_tokenizer, ChatPrompt(messages=(ChatMessage(role="user", content="the fox"),)))
+    text = text_tokenizer.decode(ids, vocab_size=400)
+    assert text == "<|start|>user\nthe fox<|end|>\n<|start|>assistant\n"
+    assert ids[0] == text_tokenizer.tokenizer.token_to_id("<|start|>")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        (TokenPrompt(token_ids=(3, 400)), "invalid_token_id", "prompt"),
+        (TokenPrompt(token_ids=(-1,)), "invalid_token_id", "prompt"),
+        (TextPrompt(text="x" * 100_000), "context_length_exceeded", "prompt"),
+        (TextPrompt(text="\ud800"), "invalid_value", "prompt"),
+        (ChatPrompt(messages=(ChatMessage(role="wizard", content="x"),)), "invalid_messages", "messages"),
+        (ChatPrompt(messages=(ChatMessage(role="user", content="x" * 10**5),)), "context_length_exceeded", "messages"),
+    ],
+)
+def test_refusals(text_tokenizer: TextTokenizer, prompt: Prompt, code: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        encode(text_tokenizer, prompt)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_a_model_without_a_template_refuses_chat(text_tokenizer: TextTokenizer) -> None:
+    plain = TextTokenizer(text_tokenizer.tokenizer, None)
+    with pytest.raises(ApiError, match="no chat template; use /v1/completions"):
+        encode(plain, ChatPrompt(messages=(ChatMessage(role="user", content="x"),)))
+
+
+def test_a_folder_without_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(EngineLoadError, match=r"tokenizer\.json is missing"):
+        load_text_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(EngineLoadError, match="cannot be read"):
+        load_text_tokenizer(str(tmp_path))
+
+
+async def test_the_actor_answers_everyone_and_skips_the_cancelled(
+    wired: Callable[..., Wired],
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+) -> None:
+    house = wired()
+    bad = generate("bad", prompts=(TokenPrompt(token_ids=(999,)),))
+    outboxes = {request.id: house.gateway.submit(request) for request in (generate("good"), bad, generate("gone"))}
+    house.gateway.cancel("gone")
+    send, receive = trio.open_memory_channel[ToAdmission](3)
+    async with trio.open_nursery() as nursery:
+        lane = TokenizerLane(text_tokenizer, make_ready())
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, lane=lane, gateway=house.gateway))
+        tokenized = await receive.receive()
+        assert tokenized.request.id == "good"
+        assert tokenized.prompts == (tuple(text_tokenizer.tokenizer.encode("the fox").ids),)
+        (failed,) = await outboxes["bad"].drain()
+        assert isinstance(failed, Failed)
+        assert failed.code == "invalid_token_id"
+        assert await lane.detokenize(tokenized.prompts[0]) == "the fox"
+        with pytest.raises(ApiError):
+            await lane.detokenize((400,))
+        nursery.cancel_scope.cancel()
+    with pytest.raises(trio.EndOfChannel):
+        receive.receive_nowait()
+
+
+class Tripping(TextTokenizer):
+    """The real one, which fails on one text as the library might."""
+
+    def __init__(self, real: TextTokenizer, error: BaseException) -> None:
+        super().__init__(real.tokenizer, real.template)
+        self.error = error
+
+    def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
+        if isinstance(prompt, TextPrompt) and prompt.text == "trip":
+            raise self.error
+        return super().encode(prompt, context_length=context_length, vocab_size=vocab_size)
+
+
+class Panic(BaseException):
+    """As a panic of the library comes: no Exception."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such merge"), Panic("index out of bounds")])
+async def test_a_text_on_which_the_library_fails_ends_its_own_request_alone(
+    wired: Callable[..., Wired],
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+) -> None:
+    caplog.set_level(logging.ERROR, "triolet.tokenizer")
+    house = wired()
+    outbox = house.gateway.submit(generate("bad", prompts=(TextPrompt(text="trip"),)))
+    house.gateway.submit(generate("good"))
+    send, receive = trio.open_memory_channel[ToAdmission](3)
+    async with trio.open_nursery() as nursery:
+        lane = TokenizerLane(Tripping(text_tokenizer, error), make_ready())
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, lane=lane, gateway=house.gateway))
+        assert (await receive.receive()).request.id == "good"
+        (failed,) = await outbox.drain()
+        assert isinstance(failed, Failed)
+        assert failed.code == "internal_error"
+        (record,) = caplog.records
+        assert "bad" in record.getMessage()
+        assert record.exc_info
+        with pytest.raises(ApiError) as caught:
+            await lane.tokenize(TextPrompt(text="trip"))
+        assert (caught.value.code, caught.value.status) == ("internal_error", 500)
+        assert await lane.tokenize(TextPrompt(text="the fox"))
+        nursery.cancel_scope.cancel()
+
+
+class Watched(TextTokenizer):
+    """The real one, which notes in which thread it works."""
+
+    def __init__(self, real: TextTokenizer) -> None:
+        super().__init__(real.tokenizer, real.template)
+        self.own_thread: list[bool] = []
+
+    def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
+        self.own_thread.append(threading.current_thread() is not threading.main_thread())
+        return super().encode(prompt, context_length=context_length, vocab_size=vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "own_thread"),
+    [
+        ([TextPrompt(text="the fox")], False),
+        ([TokenPrompt(token_ids=(5,) * 1000)], False),
+        ([ChatPrompt(messages=(ChatMessage(role="user", content="the fox"),))], False),
+        ([TextPrompt(text="a" * 200)], True),
+        ([ChatPrompt(messages=(ChatMessage(role="user", content="a" * 200),))], True),
+        ([TextPrompt(text="the fox"), TextPrompt(text="a" * 200)], True),
+    ],
+)
+async def test_only_what_is_shorter_than_a_hop_does_without_the_thread(
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+    prompts: list[Prompt],
+    own_thread: bool,
+) -> None:
+    watched = Watched(text_tokenizer)
+    requests = [generate(str(number), prompts=(prompt,)) for number, prompt in enumerate(prompts)]
+    await TokenizerLane(watched, make_ready()).prepare(requests)
+    assert watched.own_thread == [own_thread] * len(prompts)
+
+
+class Held(TextTokenizer):
+    """The real one, which decodes once it is let."""
+
+    def __init__(self, real: TextTokenizer) -> None:
+        super().__init__(real.tokenizer, real.template)
+        self.go = threading.Event()
+
+    def decode(self, ids: tuple[int, ...], *, vocab_size: int) -> str:
+        self.go.wait()
+        return super().decode(ids, vocab_size=vocab_size)
+
+
+async def test_direct_calls_wait_in_a_bounded_line_and_requests_pass_it(
+    generate: Callable[..., Generate], make_ready: Callable[..., Ready], text_tokenizer: TextTokenizer
+) -> None:
+    held = Held(text_tokenizer)
+    lane = TokenizerLane(held, make_ready())
+    order: list[str] = []
+
+    async def decode() -> None:
+        await lane.detokenize((5,))
+        order.append("direct")
+
+    async def prepare() -> None:
+        await lane.prepare([generate(prompts=(TextPrompt(text="a" * 200),))])  # too long to do without the thread
+        order.append("request")
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(1 + MAX_WAITING):
+                nursery.start_soon(decode)
+            await trio.testing.wait_all_tasks_blocked()
+            for call in (lane.tokenize(TextPrompt(text="a")), lane.detokenize((5,))):
+                with pytest.raises(ApiError) as caught:
+                    await call
+                assert (caught.value.code, caught.value.retry_after) == ("server_overloaded", 1)
+            nursery.start_soon(prepare)
+            await trio.testing.wait_all_tasks_blocked()
+            held.go.set()
+    finally:
+        held.go.set()
+    assert order.index("request") <= 2
+    assert order.count("direct") == 1 + MAX_WAITING
+    assert await lane.tokenize(TextPrompt(text="a"))  # the line is empty again

@@ -1,0 +1,169 @@
+"""A two-layer model on the rehearsal device: small enough for the interpreter, and as a CPU stepper beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.gpu.buckets import Buckets
+from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.stepper import GpuStepper, PendingStep
+from triolet.models.reference import reference_logits
+from triolet.models.steps.step import ChunkResult
+from triolet.models.steps.steps import Stepper
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
+
+SPEC = ModelSpec(
+    family="qwen3", vocab_size=120, hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=64,
+    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True, qkv_bias=True,
+)  # fmt: skip
+BLOCKS, MAX_RUNNING, MAX_TOKENS, MAX_ROWS = 12, 3, 12, 4
+
+
+def weights_of(spec: ModelSpec, seed: int = 11) -> DecoderWeights:
+    """Random, in bfloat16, so that the CPU and the GPU hold the same numbers."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(*shape: int, deviation: float, mean: float = 0.0) -> WeightArray:
+        values = (mean + rng.standard_normal(shape) * deviation).astype(np.float32)
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+    def matrix(rows: int, columns: int) -> WeightArray:
+        return drawn(rows, columns, deviation=columns**-0.5)
+
+    def norm(size: int) -> WeightArray:
+        return drawn(size, deviation=0.1, mean=1.0)
+
+    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    layers = tuple(
+        LayerWeights(
+            q=matrix(query, spec.hidden_size), k=matrix(kv, spec.hidden_size), v=matrix(kv, spec.hidden_size),
+            o=matrix(spec.hidden_size, query), gate=matrix(spec.mlp_size, spec.hidden_size),
+            up=matrix(spec.mlp_size, spec.hidden_size), down=matrix(spec.hidden_size, spec.mlp_size),
+            input_norm=norm(spec.hidden_size), post_norm=norm(spec.hidden_size),
+            q_bias=drawn(query, deviation=0.2), k_bias=drawn(kv, deviation=0.2), v_bias=drawn(kv, deviation=0.2),
+            q_norm=norm(spec.head_dim), k_norm=norm(spec.head_dim),
+        )
+        for _ in range(spec.num_layers)
+    )  # fmt: skip
+    return DecoderWeights(
+        embedding=drawn(spec.vocab_size, spec.hidden_size, deviation=1.0),
+        layers=layers,
+        final_norm=norm(spec.hidden_size),
+        lm_head=drawn(spec.vocab_size, spec.hidden_size, deviation=0.5),
+    )
+
+
+def make_gpu_model(
+    *,
+    max_running: int = MAX_RUNNING,
+    max_tokens: int = MAX_TOKENS,
+    quantize: str = "none",
+    kv_cache_dtype: str = "bfloat16",
+    blocks: int = BLOCKS,
+) -> GpuModel:
+    return GpuModel(
+        RehearsalDevice(),
+        SPEC,
+        weights_of(SPEC),
+        quantize=quantize,
+        kv_cache_dtype=kv_cache_dtype,
+        num_blocks=blocks,
+        block_size=64,
+        max_model_len=SPEC.max_position,
+        buckets=Buckets(max_tokens=max_tokens, max_chunks=max_running, max_rows=MAX_ROWS),
+        on_progress=lambda stage, done, total: None,
+    )
+
+
+def make_cpu_stepper() -> Stepper:
+    runner = CpuRunner(
+        SPEC, weights_of(SPEC), weight_format="float32", num_blocks=BLOCKS, max_step_tokens=MAX_TOKENS,
+        max_logit_rows=MAX_ROWS, max_model_len=SPEC.max_position, threads=1,
+    )  # fmt: skip
+    return Stepper(
+        runner, vocab_size=SPEC.vocab_size, block_size=64, max_model_len=SPEC.max_position,
+        max_step_tokens=MAX_TOKENS, max_logit_rows=MAX_ROWS,
+    )  # fmt: skip
+
+
+def prompt_of(length: int, seed: int) -> tuple[int, ...]:
+    return tuple(int(token) for token in np.random.default_rng(seed).integers(0, SPEC.vocab_size, length))
+
+
+def clear_prompt(length: int, seed: int, new_tokens: int) -> tuple[int, ...]:
+    """A prompt whose greedy continuation hangs on no near tie.
+
+    Ten roundings of 2^-9 to logits of up to 16 move each by 0.1, so tokens less than 0.2 apart may change places.
+    """
+    weights = weights_of(SPEC)
+    while True:
+        tokens, gaps = list(prompt_of(length, seed)), list[float]()
+        for _ in range(new_tokens):
+            logits = reference_logits(SPEC, weights, tokens)[-1]
+            second, first = np.partition(logits, -2)[-2:]
+            gaps.append(float(first - second))
+            tokens.append(int(logits.argmax()))
+        if min(gaps) > 0.2:
+            return tuple(tokens[:length])
+        seed += 1000
+
+
+def record(
+    number: int,
+    tokens: Sequence[int],
+    prompt_tokens: int | None = None,
+    stop: tuple[int, ...] = (),
+    *,
+    strict: bool = False,
+    **sampling: object,
+) -> SequenceRecord:
+    options = msgspec.convert({"temperature": 0.0, **sampling}, Sampling)
+    return SequenceRecord(
+        sequence=number, tokens=tuple(tokens), prompt_tokens=prompt_tokens or len(tokens), sampling=options,
+        stop_token_ids=stop, strict=strict,
+    )  # fmt: skip
+
+
+class Driver:
+    """Steps one after another; with `ahead`, the next is begun before the last is finished."""
+
+    def __init__(self, stepper: GpuStepper | Stepper, *, ahead: bool = False) -> None:
+        self._stepper, self._ahead = stepper, ahead
+        self._pending: list[PendingStep] = []
+        self._number = 0
+        self.results: list[tuple[ChunkResult, ...]] = []
+
+    def step(
+        self, *chunks: Chunk, new: Iterable[SequenceRecord] = (), dropped: Iterable[int] = (),
+        copies: Iterable[BlockCopy] = (),
+    ) -> None:  # fmt: skip
+        self._number += 1
+        step = Step(step=self._number, chunks=chunks, new=tuple(new), dropped=tuple(dropped), copies=tuple(copies))
+        if isinstance(self._stepper, Stepper):
+            self.results.append(self._stepper.run(step).chunks)
+            return
+        self._pending.append(self._stepper.begin(step))
+        while len(self._pending) > self._ahead:
+            self._finish()
+
+    def drain(self) -> list[tuple[ChunkResult, ...]]:
+        while self._pending:
+            self._finish()
+        return self.results
+
+    def tokens(self, sequence: int) -> list[int]:
+        """All that a sequence has drawn."""
+        return [token for step in self.drain() for row in step if row.sequence == sequence for token in row.tokens]
+
+    def _finish(self) -> None:
+        self.results.append(self._pending.pop(0).finish().chunks)

@@ -1,0 +1,120 @@
+"""The engine with the GPU's kernels interpreted: the same streams as on the CPU, through every actor and the executor.
+
+`--kernels interpret` walks all of the GPU's path: device-resident ids, graphs, two steps in flight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+
+from triolet.actors.engine import Engine, run_engine
+from triolet.actors.gateway.outbox import Outbox
+from triolet.models.gpu.weights import host_tensor
+from triolet.protocol.events import Failed, Finished, StreamEvent, Token
+from triolet.protocol.requests import Generate, TokenPrompt
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+
+from .gpu_house import SPEC, clear_prompt, weights_of
+
+BLOCK_BYTES = SPEC.num_layers * 2 * SPEC.num_kv_heads * 64 * SPEC.head_dim * 2  # in bfloat16
+NEW_TOKENS = 5
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": SPEC.vocab_size,
+        "hidden_size": SPEC.hidden_size, "intermediate_size": SPEC.mlp_size, "num_hidden_layers": SPEC.num_layers,
+        "num_attention_heads": SPEC.num_heads, "num_key_value_heads": SPEC.num_kv_heads, "head_dim": SPEC.head_dim,
+        "max_position_embeddings": SPEC.max_position, "rms_norm_eps": SPEC.norm_eps, "attention_bias": True,
+        "rope_theta": SPEC.rope.theta,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = weights_of(SPEC)
+    assert weights.lm_head is not None
+    tensors = {"model.embed_tokens": weights.embedding, "model.norm": weights.final_norm, "lm_head": weights.lm_head}
+    for index, layer in enumerate(weights.layers):
+        for name, place in {
+            "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+            "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "q_norm": "self_attn.q_norm",
+            "k_norm": "self_attn.k_norm", "input_norm": "input_layernorm", "post_norm": "post_attention_layernorm",
+        }.items():  # fmt: skip
+            tensors[f"model.layers.{index}.{place}"] = getattr(layer, name)
+    named = {f"{name}.weight": host_tensor(array) for name, array in tensors.items()}
+    for index, layer in enumerate(weights.layers):
+        for name in ("q", "k", "v"):
+            named[f"model.layers.{index}.self_attn.{name}_proj.bias"] = host_tensor(getattr(layer, f"{name}_bias"))
+    save_file({name: tensor.contiguous() for name, tensor in named.items()}, folder / "model.safetensors")
+    words = {f"word{index}": index for index in range(SPEC.vocab_size)}
+    Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@asynccontextmanager
+async def running(folder: Path, **settings: object) -> AsyncIterator[Engine]:
+    fields = {"model": str(folder), "max_running": 2, "max_step_tokens": 8, "threads": 1, **settings}
+    serve = ServeSettings(engine=EngineSettings(**fields), limits=LimitSettings(), inline=True)  # type: ignore[arg-type]  # fields of any type
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(partial(run_engine, serve))
+        nursery.cancel_scope.cancel()
+
+
+def submit(engine: Engine, prompt: tuple[int, ...], stop_token_ids: tuple[int, ...] = ()) -> Outbox:
+    request = Generate(
+        id=engine.gateway.new_id(), model=engine.model_name, prompts=(TokenPrompt(token_ids=prompt),),
+        sampling=Sampling(temperature=0.0, logprobs=0), max_tokens=NEW_TOKENS, ignore_eos=True,
+        stop_token_ids=stop_token_ids,
+    )  # fmt: skip
+    return engine.gateway.submit(request)
+
+
+async def read(outbox: Outbox) -> list[int]:
+    events: list[StreamEvent] = []
+    while True:
+        try:
+            events += await outbox.drain()
+        except trio.EndOfChannel:
+            break
+    assert not any(isinstance(event, Failed) for event in events), events[-1]
+    assert isinstance(events[-1], Finished)
+    return [score.token_id for event in events if isinstance(event, Token) for score in event.logprobs]
+
+
+async def generate(engine: Engine) -> list[list[int]]:
+    """Three requests, two at a time, one of them longer than a step; then one of them alone, and one that stops."""
+    prompts = [clear_prompt(11, 1, NEW_TOKENS), clear_prompt(3, 2, NEW_TOKENS), clear_prompt(5, 3, NEW_TOKENS)]
+    outboxes = [submit(engine, prompt) for prompt in prompts]
+    together = [await read(outbox) for outbox in outboxes]
+    alone = await read(submit(engine, prompts[1]))
+    assert alone == together[1]
+    stopped = await read(submit(engine, prompts[0], stop_token_ids=(together[0][2],)))
+    assert stopped == together[0][:2]
+    return together
+
+
+async def test_streams_are_those_of_the_cpu(checkpoint: Path) -> None:
+    async with running(checkpoint, device="cpu", dtype="float32", kv_cache_memory=32 << 20) as engine:
+        expected = await generate(engine)
+    gpu = {"device": "cuda", "kernels": "interpret", "kv_cache_memory": 9 * BLOCK_BYTES}
+    async with running(checkpoint, **gpu) as engine:
+        assert engine.ready is not None
+        assert engine.ready.device.startswith("rehearsal")
+        assert engine.ready.memory.num_blocks == 9
+        assert await generate(engine) == expected
+        while engine.scheduler_statistics().steps_in_flight:  # noqa: ASYNC110 - the scheduler gives no event
+            await trio.sleep(0.002)
+        totals = engine.scheduler_statistics().totals
+    assert [len(tokens) for tokens in expected] == [NEW_TOKENS] * 3
+    assert totals.wasted_tokens == 1  # drawn behind the stop token, by the step that was under way
+    assert (totals.device_allocations, totals.device_compilations) == (0, 0)

@@ -1,0 +1,96 @@
+"""Whole models in every weight and cache format: the log probabilities of a float64 model with the same roundings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from msgspec.structs import replace
+
+from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8, quantise_w4
+from triolet.models.checkpoint.weights import DecoderWeights
+from triolet.models.gpu.stepper import GpuStepper
+from triolet.models.gpu.weights import host_tensor
+from triolet.models.reference import reference_logits
+from triolet.protocol.steps import Chunk
+
+from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record, weights_of
+
+Tensor = torch.Tensor
+LENGTH = 12
+FORMATS = [("int8", "fp8"), ("int4", "bfloat16"), ("fp8", "int8")]  # of weights, of the cache
+# Mean distance of the log probabilities of eleven tokens. bfloat16: ten roundings of 2^-9 to logits of up to 16, of
+# which a mean leaves a fifth. An e4m3 cache rounds keys and values by 2^-4, and the mean over eight positions and 64
+# inputs leaves an eighth of it, in two layers; e4m3 activations do so in all eight products.
+TOLERANCE = {"int4": 0.06, "int8": 0.2, "fp8": 0.4}
+
+
+def stored_int8(matrix: Tensor) -> Tensor:
+    integers, scales = quantise_int8(matrix)
+    return integers.float() * scales[:, None]
+
+
+def stored_int4(matrix: Tensor) -> Tensor:
+    group = max(size for size in GROUPS if matrix.shape[1] % size == 0)
+    integers, scales, zeros = quantise_w4(matrix, group, symmetric=False)
+    assert zeros is not None
+    whole = (integers.unflatten(1, (-1, group)).float() - zeros.float()[:, :, None]) * scales.float()[:, :, None]
+    return whole.flatten(1)
+
+
+def stored_fp8(matrix: Tensor) -> Tensor:
+    values, scales = quantise_fp8(matrix, 1, 0)
+    return values.float() * scales[:, None]
+
+
+STORED: dict[str, Callable[[Tensor], Tensor]] = {"int8": stored_int8, "int4": stored_int4, "fp8": stored_fp8}
+
+
+def rounded_weights(quantize: str, wrong_scale: float = 1.0) -> DecoderWeights:
+    """What the device multiplies with, as float32. The head is never quantised. `wrong_scale`: of one matrix."""
+    weights = weights_of(SPEC)
+    names = ("q", "k", "v", "o", "gate", "up", "down")
+    layers = tuple(
+        replace(layer, **{name: STORED[quantize](host_tensor(getattr(layer, name)).float()).numpy() for name in names})
+        for layer in weights.layers
+    )
+    first = replace(layers[0], down=layers[0].down * np.float32(wrong_scale))
+    return replace(weights, layers=(first, *layers[1:]))
+
+
+@pytest.fixture(scope="module", params=FORMATS, ids=lambda formats: "-".join(formats))
+def case(request: pytest.FixtureRequest) -> Iterator[tuple[str, GpuStepper]]:
+    quantize, kv_cache_dtype = request.param
+    stepper = GpuStepper(make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype))
+    yield quantize, stepper
+    stepper.close()
+
+
+def log_probabilities(weights: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """[LENGTH - 1] of the prompt's tokens, by the reference."""
+    logits = reference_logits(SPEC, weights, list(prompt)).astype(np.float64)[:-1]
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted[np.arange(LENGTH - 1), list(prompt[1:])]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_log_probabilities(case: tuple[str, GpuStepper], strict: bool) -> None:
+    quantize, gpu = case
+    prompt, driver = prompt_of(LENGTH, 50), Driver(gpu)
+    driver.step(
+        Chunk(sequence=1, start=0, count=7, blocks=(3,), prompt_logprobs=True),
+        new=[record(1, prompt, prompt_logprobs=1, strict=strict)],
+    )
+    driver.step(Chunk(sequence=1, start=7, count=5, sample=True, prompt_logprobs=True))
+    driver.step(dropped=[1])
+    found = np.array([score.logprob for step in driver.drain() for row in step for score in row.prompt_logprobs])
+    distances = [
+        np.abs(found - log_probabilities(rounded_weights(quantize, wrong_scale), prompt)).mean()
+        for wrong_scale in (1.0, 1.5)
+    ]
+    assert distances[0] < TOLERANCE[quantize] < distances[1]
+    assert gpu.growth() == (0, 0)

@@ -1,0 +1,57 @@
+"""Every way to store a matrix gives nearly the same product: as near as its number of bits allows."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from triolet.kernels.quantise.gpu_rows_launch import quantise_rows
+from triolet.models.gpu.arena import Arena, Layout
+from triolet.models.gpu.linear import Activations, add_linear, linear_workspace, make_linear
+from triolet.models.gpu.rehearsal import RehearsalDevice
+
+ROWS, COLUMNS, TOKENS = 72, 192, 3
+
+
+@pytest.mark.parametrize(
+    ("quantize", "tolerance"),
+    [
+        # Relative to the norm of the product. bfloat16: a rounding of 2^-9 at the end, twice for the sum's own.
+        ("none", 2 * 2.0**-9),
+        # Steps of max / 127, where the largest of 192 normal numbers is near 3 deviations: 3 / 127 / sqrt(12), twice.
+        ("int8", 2 * 3 / 127 / 12**0.5),
+        # Steps of (max - min) / 15 within 64 inputs, near 5 deviations: 5 / 15 / sqrt(12), and half as much again.
+        ("int4", 1.5 * 5 / 15 / 12**0.5),
+        # Both operands rounded to 4 significant bits: 2^-4 / sqrt(12) each, together sqrt(2) of it, and twice.
+        ("fp8", 2 * 2.0**-4 * 2**0.5 / 12**0.5),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_products(quantize: str, tolerance: float, strict: bool) -> None:
+    device, layout = RehearsalDevice(), Layout()
+    generator = torch.Generator().manual_seed(4)
+    weight = torch.randn(ROWS, COLUMNS, generator=generator).bfloat16()
+    add_linear(layout, "matrix", ROWS, COLUMNS, quantize)
+    layout.add("x", torch.bfloat16, TOKENS, COLUMNS)
+    Activations.add(layout, "read", TOKENS, COLUMNS, quantize)
+    layout.add("out", torch.bfloat16, TOKENS, ROWS)
+    layout.add("space", torch.uint8, max(1, linear_workspace(ROWS, COLUMNS, quantize, TOKENS, device.capability)))
+    arena = Arena(device, layout)
+    linear = make_linear(device, arena, "matrix", weight, quantize)
+    x = torch.randn(TOKENS, COLUMNS, generator=generator).bfloat16()
+    read = Activations.of(arena, "read")
+    device.load(arena["x"] if quantize == "fp8" else read.values, x)
+    if read.scales is not None:
+        device.run(partial(quantise_rows, arena["x"], read.values, read.scales, capability=device.capability))
+    device.run(lambda: linear(read, arena["out"], arena["space"], strict=strict))
+    device.synchronize()
+    exact = x.double() @ weight.double().T
+
+    def error(found: torch.Tensor) -> float:
+        return float((found.double() - exact).norm() / exact.norm())
+
+    assert error(arena["out"]) < tolerance
+    assert error(arena["out"].roll(1, 0)) > tolerance
+    assert error(arena["out"] * (1 + 2 * tolerance)) > tolerance

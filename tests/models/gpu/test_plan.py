@@ -1,0 +1,89 @@
+"""Shapes and the memory plan of a GPU, as arithmetic: nothing is allocated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.errors import DoesNotFit, UnsupportedDevice
+from triolet.models.gpu.buckets import Buckets, row_sizes, token_sizes
+from triolet.models.gpu.memory import plan_gpu_memory
+from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.memory_plan import GIB, MIB, Plan
+
+LLAMA_8B = ModelSpec(
+    family="llama", vocab_size=128256, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
+    mlp_size=14336, norm_eps=1e-5, rope=RopeSpec(), max_position=131072,
+)  # fmt: skip
+
+
+def test_sizes() -> None:
+    assert row_sizes(24) == [1, 2, 4, 8, 16, 24]
+    assert row_sizes(27) == [1, 2, 4, 8, 16, 24, 27]
+    assert row_sizes(1) == [1]
+    assert token_sizes(12) == [12]
+    assert token_sizes(200) == [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 200]
+
+
+@given(st.integers(1, 600), st.integers(1, 70), st.data())
+def test_every_step_has_a_shape_that_was_compiled(max_tokens: int, max_chunks: int, data: st.DataObject) -> None:
+    buckets = Buckets(max_tokens=max_tokens, max_chunks=max_chunks, max_rows=max_tokens)
+    chunks = data.draw(st.integers(1, min(max_chunks, max_tokens)))
+    lengths = [1] * chunks
+    for _ in range(data.draw(st.integers(0, 8))):
+        lengths[data.draw(st.integers(0, chunks - 1))] += data.draw(st.integers(0, (max_tokens - sum(lengths)) // 2))
+    rows = data.draw(st.integers(0, sum(lengths)))
+    shape, every = buckets.shape(lengths, rows), buckets.every()
+    assert shape.tokens >= sum(lengths)
+    assert shape.chunks >= chunks
+    assert shape.rows >= rows
+    if shape.decode:
+        assert shape in every
+    else:  # the launches of tokens and those of rows know nothing of each other
+        assert shape.tokens in {other.tokens for other in every if not other.decode}
+        assert shape.rows in {other.rows for other in every if not other.decode}
+        assert shape.tokens <= max(16, sum(lengths) * 5 // 4 + 16)
+
+
+def plan(memory: int, **changes: Any) -> Plan:  # Any: whatever an option may be
+    options: dict[str, Any] = {
+        "quantize": "none", "block_size": 64, "max_model_len": 8192, "gpu_memory": None, "kv_cache_memory": None,
+        "buckets": Buckets(max_tokens=512, max_chunks=64, max_rows=256),
+    }  # fmt: skip
+    return plan_gpu_memory(RehearsalDevice(memory), LLAMA_8B, **options | changes)
+
+
+def test_kv_gets_what_is_left() -> None:
+    whole = plan(80 * GIB)
+    assert whole.weights_bytes == pytest.approx(2 * LLAMA_8B.parameters, rel=1e-3)
+    assert whole.kv_bytes == whole.num_blocks * 64 * 32 * 2 * 8 * 128 * 2
+    taken = whole.weights_bytes + whole.workspace_bytes + whole.kv_bytes
+    assert 0 <= 0.9 * 80 * GIB - taken < 8 * MIB + 1
+    assert plan(80 * GIB, gpu_memory=0.5).kv_bytes == pytest.approx(whole.kv_bytes - 32 * GIB, abs=8 * MIB)
+    assert plan(80 * GIB, gpu_memory=float(40 * GIB)) == plan(80 * GIB, gpu_memory=0.5)
+    assert plan(80 * GIB, kv_cache_memory=2 * GIB).kv_bytes == 2 * GIB
+    assert plan(80 * GIB, quantize="int4").weights_bytes < 0.4 * whole.weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "changes", "message"),
+    [
+        (16 * GIB, {}, "raise --gpu-memory, or lower --max-model-len"),
+        (80 * GIB, {"gpu_memory": float(90 * GIB)}, "only 80GiB of the GPU's 80GiB are free"),
+        (80 * GIB, {"gpu_memory": 0.0}, "--gpu-memory 0.0: give a share"),
+        (80 * GIB, {"kv_cache_memory": 70 * GIB}, "--kv-cache-memory 70GiB does not fit"),
+        (
+            80 * GIB,
+            {"kv_cache_memory": 64 * MIB},
+            "holds 512 tokens, but one sequence may have 8192: raise it to 1024MiB or pass --max-model-len 512",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_remedy(memory: int, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((DoesNotFit, UnsupportedDevice), match=message):
+        plan(memory, **changes)

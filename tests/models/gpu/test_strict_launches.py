@@ -1,0 +1,91 @@
+"""Strict launches are the same forms for every number of tokens and rows: the interpreter ignores warps and layouts,
+from which a GPU's sums take their order, so they are compared as they are launched, without being run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from itertools import product
+
+import pytest
+
+from triolet.models.gpu import decoder as gpu_decoder
+from triolet.models.gpu.buckets import Buckets, Shape
+from triolet.models.gpu.device import Graph, Work
+from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.rehearsal import RehearsalDevice
+
+from .gpu_house import SPEC, weights_of
+
+INTEGERS_ONLY = {"plan_kernel", "prepare_kernel", "keep_drawn_kernel"}
+Forms = dict[str, set[object]]  # by kernel: constants, warps and stages of its launches
+
+
+class Ignored:
+    def replay(self) -> None:
+        raise AssertionError("nothing runs here")
+
+
+class Recorder(RehearsalDevice):
+    """Launches nothing; what would be captured is kept by the part of the pass and its shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured: dict[tuple[str, Shape], Forms] = {}
+
+    def run(self, work: Work) -> None:
+        with self._recording(capturing=False):
+            work()
+
+    def capture(self, work: Work) -> Graph:
+        assert isinstance(work, partial)
+        with self._recording(capturing=True) as recording:
+            work()
+        forms: Forms = defaultdict(set)
+        for function, named in recording.specialisations:  # type: ignore[misc]  # of objects
+            name = function.__name__
+            if name not in INTEGERS_ONLY:
+                # Of tensors and integers it says their type and alignment, in tuples; of floats the type.
+                constants = ((key, value) for key, value in named if not isinstance(value, tuple | type))
+                forms[name].add(tuple(constants))
+        self.captured[work.func.__name__, work.args[0]] = forms
+        return Ignored()
+
+
+def captured(quantize: str, kv_cache_dtype: str) -> dict[tuple[str, Shape], Forms]:
+    device = Recorder()
+    GpuModel(
+        device, SPEC, weights_of(SPEC), quantize=quantize, kv_cache_dtype=kv_cache_dtype, num_blocks=4, block_size=64,
+        max_model_len=SPEC.max_position, buckets=Buckets(max_tokens=1100, max_chunks=70, max_rows=300),
+        on_progress=lambda stage, done, total: None,
+    )  # fmt: skip
+    return device.captured
+
+
+def differing(found: dict[tuple[str, Shape], Forms], *, strict: bool) -> set[str]:
+    """Kernels of which not all shapes launch the same forms, a decode step those of layers and head together."""
+    parts: dict[str, list[Forms]] = defaultdict(list)
+    for (part, shape), forms in found.items():
+        if shape.strict == strict:
+            parts[part].append(forms)
+    layers, heads, passes = (parts[name] for name in ("_run_layers", "_run_head", "_run_pass"))
+    whole = [{name: a.get(name, set()) | b.get(name, set()) for name in {*a, *b}} for a, b in product(layers, heads)]
+    for forms in whole:
+        forms.pop("prefill_kernel")  # a decode step has none
+    names = {name for forms in (*whole, *passes) for name in forms}
+    return {name for name in names if len({frozenset(forms.get(name, ())) for forms in (*whole, *passes)}) > 1}
+
+
+@pytest.mark.parametrize(("quantize", "kv_cache_dtype"), [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8")])
+def test_every_shape_launches_the_same(quantize: str, kv_cache_dtype: str) -> None:
+    found = captured(quantize, kv_cache_dtype)
+    assert max(shape.tokens for _, shape in found) > 512 < 2 * max(shape.rows for _, shape in found)
+    assert differing(found, strict=True) == set()
+    assert differing(found, strict=False)
+
+
+def test_a_launch_that_follows_the_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rope = gpu_decoder.rope_cache
+    monkeypatch.setattr(gpu_decoder, "rope_cache", lambda *args, strict, **kwargs: rope(*args, **kwargs))
+    assert differing(captured("none", "bfloat16"), strict=True) == {"rope_cache_kernel"}

@@ -1,0 +1,179 @@
+"""Rows that are moved on from step to step give what rows made anew for every step give."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.steps.batch import Batch
+from triolet.models.steps.steady_rows import SteadyRows
+from triolet.models.steps.step import ChunkResult
+from triolet.models.steps.steps import Stepper
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import Chunk, SequenceRecord, Step
+
+VOCAB, BLOCK, LENGTH = 40, 64, 192
+SPEC = ModelSpec(
+    family="llama", vocab_size=VOCAB, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
+    mlp_size=24, norm_eps=1e-5, rope=RopeSpec(), max_position=LENGTH, tied_embeddings=True,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[CpuRunner]:
+    rng = np.random.default_rng(1)
+
+    def matrix(*shape: int) -> npt.NDArray[np.float32]:
+        return (rng.normal(size=shape) * 0.5).astype(np.float32)
+
+    ones = np.ones(16, np.float32)
+    layer = LayerWeights(
+        q=matrix(16, 16), k=matrix(8, 16), v=matrix(8, 16), o=matrix(16, 16), gate=matrix(24, 16), up=matrix(24, 16),
+        down=matrix(16, 24), input_norm=ones, post_norm=ones,
+    )  # fmt: skip
+    weights = DecoderWeights(embedding=matrix(VOCAB, 16), layers=(layer,), final_norm=ones, lm_head=None)
+    runner = CpuRunner(
+        SPEC, weights, weight_format="float32", num_blocks=16, max_step_tokens=192, max_logit_rows=16,
+        max_model_len=LENGTH, threads=1,
+    )  # fmt: skip
+    yield runner
+    runner.close()
+
+
+class Life:
+    """A stepper and what the scheduler would know of its sequences; every sequence has three blocks of its own."""
+
+    def __init__(self, runner: CpuRunner) -> None:
+        self.stepper = Stepper(
+            runner, vocab_size=VOCAB, block_size=BLOCK, max_model_len=LENGTH, max_step_tokens=192, max_logit_rows=16
+        )
+        self.totals: dict[int, int] = {}
+        self.said: list[tuple[ChunkResult, ...]] = []
+
+    def start(self, number: int, length: int, sampling: Sampling) -> None:
+        tokens = tuple((7 * number + 3 * place) % VOCAB for place in range(length))
+        record = SequenceRecord(
+            sequence=number, tokens=tokens, prompt_tokens=length, sampling=sampling, stop_token_ids=()
+        )
+        self.totals[number] = length
+        blocks = tuple(3 * number + block for block in range(-(-length // BLOCK)))
+        self._run((Chunk(sequence=number, start=0, count=length, blocks=blocks, sample=True),), new=(record,))
+
+    def step(self, *sequences: int, dropped: tuple[int, ...] = ()) -> None:
+        """One more token each."""
+        self._run(tuple(map(self._next, sequences)), dropped=dropped)
+
+    def _next(self, number: int) -> Chunk:
+        start = self.totals[number] - 1
+        blocks = (3 * number + start // BLOCK,) if start % BLOCK == 0 else ()
+        return Chunk(sequence=number, start=start, count=1, blocks=blocks, sample=True)
+
+    def _run(
+        self, chunks: tuple[Chunk, ...], new: tuple[SequenceRecord, ...] = (), dropped: tuple[int, ...] = ()
+    ) -> None:
+        self.said.append(self.stepper.run(Step(step=1, chunks=chunks, new=new, dropped=dropped)).chunks)
+        for chunk in chunks:
+            self.totals[chunk.sequence] += 1
+
+
+def live(runner: CpuRunner, *, temperature: float = 0.0) -> list[tuple[ChunkResult, ...]]:
+    """Sequences come, go on together, leave, and are met again: also across the ends of blocks."""
+    life = Life(runner)
+    for number, length in enumerate((60, 61, 3)):
+        life.start(number, length, Sampling(temperature=temperature, seed=number))
+    for _ in range(8):
+        life.step(0, 1, 2)
+    life.start(3, 5, Sampling(temperature=temperature, frequency_penalty=0.5))  # never steady
+    for _ in range(3):
+        life.step(0, 1, 2, 3)
+    for _ in range(3):
+        life.step(2, 0)  # another order, and two that rest
+    life.step(0, 1, 2, dropped=(3,))
+    for _ in range(64):
+        life.step(0, 1, 2)
+    return life.said
+
+
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteadyRows, "after", lambda *step: None)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_the_tokens_are_the_same(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    moved = live(runner, temperature=temperature)
+    assert len({result.tokens for step in moved for result in step}) > 5
+    anew(monkeypatch)
+    assert live(runner, temperature=temperature) == moved
+
+
+def test_most_steps_are_moved_on(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[bool] = []
+    advance = SteadyRows.advance
+
+    def counted(rows: SteadyRows, chunks: tuple[Chunk, ...]) -> bool:
+        moves.append(advance(rows, chunks))
+        return moves[-1]
+
+    monkeypatch.setattr(SteadyRows, "advance", counted)
+    live(runner)
+    assert sum(moves) >= 70
+
+
+@pytest.mark.parametrize("fault", ["position", "token", "untold", "table"])
+def test_rows_that_are_moved_on_wrongly_are_noticed(
+    runner: CpuRunner, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    advance, settle = SteadyRows.advance, SteadyRows.settle
+
+    def wrong(rows: SteadyRows, chunks: tuple[Chunk, ...]) -> bool:
+        moved = advance(rows, chunks)
+        if fault == "position":
+            rows.batch.positions[0] -= moved
+        elif fault == "token":
+            rows.batch.tokens[0] ^= moved
+        elif fault == "table" and any(chunk.blocks for chunk in chunks):
+            rows.batch.block_tables[:, 1] = 15
+        return moved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SteadyRows, "advance", wrong)
+        if fault == "untold":
+            patch.setattr(SteadyRows, "settle", lambda rows: settle(rows) if len(rows.pieces) < 3 else None)
+        try:
+            wrong_life = live(runner)
+        except ValueError:  # what the sequences do not know, their chunks do not fit
+            return
+    anew(monkeypatch)
+    assert live(runner) != wrong_life
+
+
+class Poisoned:
+    """A runner one of whose steps gives a row that is no number."""
+
+    def __init__(self, runner: CpuRunner, step: int) -> None:
+        self.copy_blocks = runner.copy_blocks
+        self._runner = runner
+        self._steps = step
+
+    def forward(self, batch: Batch) -> npt.NDArray[np.float32]:
+        logits = self._runner.forward(batch)
+        self._steps -= 1
+        if self._steps == 0:
+            logits[1, 5] = np.nan
+        return logits
+
+    def close(self) -> None:
+        """The runner is another's."""
+
+
+@pytest.mark.parametrize("step", [8, 9])
+def test_a_row_that_gives_no_token_fails_alone(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    moved = live(Poisoned(runner, step))  # type: ignore[arg-type]  # what a stepper asks of a runner
+    assert [result.error for result in moved[step - 1]] == ["", "nonfinite_logits", ""]
+    anew(monkeypatch)
+    assert live(Poisoned(runner, step)) == moved  # type: ignore[arg-type]

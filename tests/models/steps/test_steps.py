@@ -1,0 +1,142 @@
+"""Steps are cut to what a runner holds, in order, and put back together."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.steps.rows import Piece, RowStore
+from triolet.models.steps.step import ChunkResult, TokenScore
+from triolet.models.steps.steps import Stepper, join, split
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
+
+SPEC = ModelSpec(
+    family="llama", vocab_size=40, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_size=24,
+    norm_eps=1e-5, rope=RopeSpec(), max_position=128, tied_embeddings=True,
+)  # fmt: skip
+PROMPT = tuple(int(token) for token in np.random.default_rng(0).integers(0, 40, 70))
+
+
+def weights() -> DecoderWeights:
+    rng = np.random.default_rng(1)
+
+    def matrix(*shape: int) -> np.ndarray:
+        return (rng.normal(size=shape) * 0.3).astype(np.float32)
+
+    ones = np.ones(16, np.float32)
+    layer = LayerWeights(
+        q=matrix(16, 16), k=matrix(8, 16), v=matrix(8, 16), o=matrix(16, 16), gate=matrix(24, 16), up=matrix(24, 16),
+        down=matrix(16, 24), input_norm=ones, post_norm=ones,
+    )  # fmt: skip
+    return DecoderWeights(embedding=matrix(40, 16), layers=(layer,), final_norm=ones, lm_head=None)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[CpuRunner]:
+    runner = CpuRunner(
+        SPEC, weights(), weight_format="float32", num_blocks=8, max_step_tokens=128, max_logit_rows=128,
+        max_model_len=128, threads=1,
+    )  # fmt: skip
+    yield runner
+    runner.close()
+
+
+def make_stepper(runner: CpuRunner, tokens: int = 128, rows: int = 128) -> Stepper:
+    return Stepper(runner, vocab_size=40, block_size=64, max_model_len=128, max_step_tokens=tokens, max_logit_rows=rows)
+
+
+def sequence(number: int, **sampling: int) -> SequenceRecord:
+    return SequenceRecord(
+        sequence=number, tokens=PROMPT, prompt_tokens=len(PROMPT), sampling=Sampling(**sampling), stop_token_ids=()
+    )  # fmt: skip
+
+
+def test_a_step_larger_than_the_runner_runs_in_parts(runner: CpuRunner) -> None:
+    def run(**limits: int) -> tuple[ChunkResult, ...]:
+        step = Step(
+            step=1,
+            new=(sequence(1, seed=3, prompt_logprobs=2), sequence(2, seed=4, logprobs=1)),
+            chunks=(
+                Chunk(sequence=1, start=0, count=50, blocks=(0,), prompt_logprobs=True),
+                Chunk(sequence=2, start=0, count=70, blocks=(3, 4), sample=True),
+            ),
+        )
+        rest = Chunk(sequence=1, start=50, count=20, blocks=(1,), sample=True, prompt_logprobs=True)
+        stepper = make_stepper(runner, **limits)
+        return stepper.run(step).chunks + stepper.run(Step(step=2, chunks=(rest,))).chunks
+
+    whole = run()
+    assert [len(chunk.prompt_logprobs) for chunk in whole] == [50, 0, 19]
+    assert run(rows=1) == whole
+    assert run(rows=7) == whole
+    assert run(tokens=9, rows=4) == whole
+
+
+def test_copied_blocks_and_dropped_sequences(runner: CpuRunner) -> None:
+    """A copy of a block serves another sequence as the original does; a dropped id may come again."""
+    stepper = make_stepper(runner)
+    whole = Chunk(sequence=1, start=0, count=70, blocks=(0, 1), sample=True)
+    first = stepper.run(Step(step=1, new=(sequence(1, seed=3),), chunks=(whole,)))
+    suffix = Chunk(sequence=2, start=64, count=6, blocks=(5, 6), sample=True)
+    copied = stepper.run(
+        Step(step=2, new=(sequence(2, seed=3),), copies=(BlockCopy(0, 5),), dropped=(1,), chunks=(suffix,))
+    )
+    assert copied.chunks[0].tokens == first.chunks[0].tokens
+    again = stepper.run(Step(step=3, new=(sequence(1, seed=3),), dropped=(2, 77), chunks=(whole,)))
+    assert again.chunks == first.chunks
+    assert stepper.run(Step(step=4, dropped=(1,), chunks=())).chunks == ()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30), st.booleans()), max_size=8),
+    st.integers(1, 20),
+    st.integers(1, 20),
+)
+def test_split_covers_every_row_once_in_order(
+    sizes: list[tuple[int, int, bool]], max_tokens: int, max_rows: int
+) -> None:
+    store = RowStore(vocab_size=40, block_size=64, max_model_len=128)
+    store.add(sequence(1))
+    state = store.piece(Chunk(sequence=1, start=0, count=1, blocks=(0,))).state
+    # A drawn row is never scored as well, so of `length` rows at most `length` logits are wanted.
+    pieces = [
+        Piece(number, state, 100, length, sample, min(scored, length - sample))
+        for number, (length, scored, sample) in enumerate(sizes)
+    ]
+    seen: dict[int, list[tuple[int, bool, bool]]] = {}
+    for group in split(pieces, max_tokens, max_rows):
+        assert group
+        assert sum(piece.length for piece in group) <= max_tokens
+        assert sum(piece.scored + piece.sample for piece in group) <= max_rows
+        for piece in group:
+            for row in range(piece.length):
+                drawn = piece.sample and row == piece.length - 1
+                seen.setdefault(piece.sequence, []).append((piece.start + row, row < piece.scored, drawn))
+    assert list(seen) == [piece.sequence for piece in pieces]
+    for piece in pieces:
+        rows = range(piece.length)
+        assert seen[piece.sequence] == [
+            (piece.start + row, row < piece.scored, piece.sample and row == piece.length - 1) for row in rows
+        ]
+
+
+def test_join() -> None:
+    score = TokenScore(1, -0.5)
+    parts = [
+        ChunkResult(sequence=1, prompt_logprobs=(score,)),
+        ChunkResult(sequence=1, error="nonfinite_logits"),
+        ChunkResult(sequence=1, tokens=(4,), prompt_logprobs=(score,)),
+        ChunkResult(sequence=2, tokens=(5,)),
+    ]
+    assert list(join(parts)) == [
+        ChunkResult(sequence=1, tokens=(4,), prompt_logprobs=(score, score), error="nonfinite_logits"),
+        ChunkResult(sequence=2, tokens=(5,)),
+    ]
+    assert list(join([])) == []

@@ -1,0 +1,130 @@
+"""The bytes of a stream: compared with a golden file, and the spliced chunks with the encoded ones."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+
+from triolet.protocol.errors import ApiError
+from triolet.protocol.events import (
+    ChoiceFinished,
+    Finished,
+    Started,
+    StreamEvent,
+    Token,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from triolet.protocol.openai_responses import ChatChunk, ChatChunkChoice, CompletionChunk, CompletionChunkChoice, Delta
+from triolet.web.openai.answer import Answer
+from triolet.web.openai.chunks import Chunks, Reply
+from triolet.web.openai.sse import encode
+
+GOLDEN = Path(__file__).parent / "golden"
+
+ODD = 'a "quote", a \\, a\nline, ü, 😀, \u2028, \x7f and "content":""'
+LOGPROBS = (
+    TokenLogprob(
+        token_id=5,
+        logprob=-0.5,
+        text=b" b",
+        text_offset=1,
+        top=(TopLogprob(5, -0.5, b" b"), TopLogprob(6, float("-inf"), b"\xf0\x9f")),
+    ),
+)
+EVENTS: list[StreamEvent] = [
+    Started(id="r", model="tiny", prompt_tokens=7),
+    Token(id="r", index=0, text="a", tokens=1),
+    Token(id="r", index=1, text=ODD, tokens=1),
+    Token(id="r", index=0, text="", tokens=1),  # held back
+    Token(id="r", index=0, text=" b", tokens=1, logprobs=LOGPROBS),
+    ChoiceFinished(id="r", index=1, reason="stop", stop_reason="END"),
+    Finished(id="r", reason="deadline", usage=Usage(prompt_tokens=7, completion_tokens=5, cached_tokens=4)),
+]
+
+
+def reply(dialect: Literal["chat", "completion"], **options: object) -> Reply:
+    id = "chatcmpl-1" if dialect == "chat" else "cmpl-1"
+    return Reply(dialect, id, 1_700_000_000, 'the "model"', 2)._replace(**options)
+
+
+def golden(name: str, data: bytes) -> None:
+    assert data.decode() == (GOLDEN / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completion"])
+def test_a_stream_is_the_golden_one(dialect: Literal["chat", "completion"]) -> None:
+    golden(f"{dialect}_stream.txt", encode(EVENTS, Chunks(reply(dialect))))
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completion"])
+def test_a_stream_with_usage_is_the_golden_one(dialect: Literal["chat", "completion"]) -> None:
+    golden(f"{dialect}_stream_usage.txt", encode(EVENTS, Chunks(reply(dialect, include_usage=True))))
+
+
+def test_usage_in_every_chunk_counts_up() -> None:
+    chunks = Chunks(reply("chat", include_usage=True, continuous_usage=True))
+    events = encode(EVENTS, chunks).decode().split("\n\n")
+    counts = [json.loads(event.removeprefix("data: "))["usage"] for event in events if event.startswith("data: {")]
+    assert [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in counts] == [
+        (7, 0), (7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 4), (7, 5), (7, 5),
+    ]  # fmt: skip
+
+
+def test_a_stop_token_counts_in_its_choices_last_chunk() -> None:
+    chunks = Chunks(reply("completion", continuous_usage=True))
+    chunks.encode(Started(id="r", model="tiny", prompt_tokens=7))
+    chunks.encode(Token(id="r", index=0, text="a", tokens=1))
+    end = chunks.encode(ChoiceFinished(id="r", index=0, reason="stop", stop_tokens=1))
+    usage = json.loads(end.removeprefix(b"data: "))["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (7, 2, 9)
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029", "\x0b", "\x1e"])
+def test_no_text_splits_an_event(character: str) -> None:
+    token = Token(id="r", index=0, text=f"a{character}b", tokens=1)
+    line = Chunks(reply("chat")).encode(token).decode()
+    assert len(line.splitlines()) == 2  # the event, and the empty line that ends it
+    choices = msgspec.json.decode(line.removeprefix("data: "), type=ChatChunk).choices
+    assert choices[0].delta.content == token.text
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completion"])
+def test_a_stream_that_breaks_ends_without_done(dialect: Literal["chat", "completion"]) -> None:
+    failed = Chunks.failed(ApiError("engine_error", "the step failed").body())
+    assert failed == (
+        b'data: {"error":{"message":"the step failed","type":"server_error","param":null,"code":"engine_error"}}\n\n'
+    )
+
+
+@pytest.mark.parametrize("text", ["a", ODD.replace("\u2028", ""), "\ufffd", '"', "\x00"])
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_spliced_chunks_equal_encoded_ones(text: str, include_usage: bool) -> None:
+    usage = None if include_usage else msgspec.UNSET
+    for index in (0, 1):
+        choice = ChatChunkChoice(index=index, delta=Delta(content=text))
+        chunk = ChatChunk(id="chatcmpl-1", created=1_700_000_000, model='the "model"', choices=[choice], usage=usage)
+        chunks = Chunks(reply("chat", include_usage=include_usage))
+        token = Token(id="r", index=index, text=text, tokens=1)
+        assert chunks.encode(token) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+        assert chunks.encode(token) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"  # the prepared bytes are kept
+
+        text_choice = CompletionChunkChoice(index=index, text=text)
+        completion = CompletionChunk(
+            id="cmpl-1", created=1_700_000_000, model='the "model"', choices=[text_choice], usage=usage
+        )
+        assert Chunks(reply("completion", include_usage=include_usage)).encode(token) == (
+            b"data: " + msgspec.json.encode(completion) + b"\n\n"
+        )
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completion"])
+def test_the_whole_answer_is_the_golden_one(dialect: Literal["chat", "completion"]) -> None:
+    answer = Answer(reply(dialect), logprobs=True)
+    answer.extend(EVENTS)
+    finished = EVENTS[-1]
+    assert isinstance(finished, Finished)
+    golden(f"{dialect}.json", msgspec.json.format(msgspec.json.encode(answer.body(finished)), indent=2) + b"\n")

@@ -1,0 +1,264 @@
+"""From a decoded body to the program's own request: defaults, bounds that need the model, refusals by name."""
+
+import json
+
+import msgspec
+import pytest
+
+from triolet.protocol.errors import ApiError
+from triolet.protocol.openai_requests import ChatBody, CompletionBody, StreamOptions
+from triolet.protocol.requests import ChatPrompt, Generate, TextPrompt, TokenPrompt
+from triolet.protocol.settings import LimitSettings
+from triolet.protocol.steps import MemoryPlan, Ready
+from triolet.web.openai.dialect import Origin, Served, generate_from_chat, generate_from_completion
+from triolet.web.openai.neutral import refuse_unsupported
+
+SERVED = Served(
+    model="tiny",
+    ready=Ready(
+        model="tiny",
+        architecture="llama",
+        parameters=1,
+        device="cpu",
+        dtype="float32",
+        quantize="none",
+        context_length=128,
+        vocab_size=100,
+        eos_token_ids=(2,),
+        max_step_tokens=64,
+        max_running=8,
+        memory=MemoryPlan(
+            weights_bytes=1, workspace_bytes=1, kv_bytes=1, num_blocks=4, block_size=64, sequences_at_full_length=2.0
+        ),
+        sampling_defaults={"temperature": 0.6, "top_k": 20},
+        versions={},
+        pid=1,
+    ),
+    limits=LimitSettings(max_stop_strings=4, max_stop_length=10, max_choices=16),
+)
+ORIGIN = Origin(id="r1", tenant="t", arrival_time=1.5)
+HELLO = {"role": "user", "content": "Hi"}
+
+
+def chat(**fields: object) -> Generate:
+    data = json.dumps({"messages": [HELLO]} | fields).encode()
+    return generate_from_chat(msgspec.json.decode(data, type=ChatBody), SERVED, ORIGIN)
+
+
+def completion(**fields: object) -> Generate:
+    data = json.dumps({"prompt": "Once"} | fields).encode()
+    return generate_from_completion(msgspec.json.decode(data, type=CompletionBody), SERVED, ORIGIN)
+
+
+def test_a_bare_chat_takes_the_models_defaults() -> None:
+    request = chat()
+    assert (request.id, request.tenant, request.arrival_time, request.model) == ("r1", "t", 1.5, "tiny")
+    assert request.prompts == (ChatPrompt(messages=request.prompts[0].messages),)  # type: ignore[union-attr]
+    assert (request.sampling.temperature, request.sampling.top_k, request.sampling.top_p) == (0.6, 20, 1.0)
+    assert (request.n, request.max_tokens, request.sampling.logprobs) == (1, None, None)
+    assert request.determinism == "default"
+    assert 0 <= request.sampling.seed < 2**64
+
+
+def test_what_the_client_says_wins_over_the_models_defaults() -> None:
+    sampling = chat(temperature=0, top_k=-1, top_p=0.5, min_p=0.1, seed=2**64 - 1, min_tokens=3).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0, 0, 0.5, 0.1)
+    assert (sampling.seed, sampling.min_tokens) == (2**64 - 1, 3)
+
+
+def test_requests_without_a_seed_differ() -> None:
+    assert chat().sampling.seed != chat().sampling.seed
+
+
+def test_every_other_parameter_arrives() -> None:
+    request = chat(
+        max_completion_tokens=7,
+        n=2,
+        stop=["a", "b"],
+        stop_token_ids=[5],
+        ignore_eos=True,
+        include_stop_str_in_output=True,
+        skip_special_tokens=False,
+        priority=-3,
+        cache_salt="s-1",
+        determinism="strict",
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.2,
+        logit_bias={"9": -100, "3": 2},
+        logprobs=True,
+        top_logprobs=4,
+    )
+    assert (request.max_tokens, request.n, request.stop, request.stop_token_ids) == (7, 2, ("a", "b"), (5,))
+    assert (request.ignore_eos, request.include_stop, request.skip_special_tokens) == (True, True, False)
+    assert (request.priority, request.cache_salt, request.determinism) == (-3, "s-1", "strict")
+    sampling = request.sampling
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.5, -0.5, 1.2)
+    assert sampling.logit_bias == ((3, 2.0), (9, -100.0))
+    assert sampling.logprobs == 4
+
+
+def test_logprobs_alone_means_the_chosen_tokens_only() -> None:
+    assert chat(logprobs=True).sampling.logprobs == 0
+    assert chat(logprobs=False).sampling.logprobs is None
+    assert completion(logprobs=3).sampling.logprobs == 3
+
+
+def test_turns_become_plain_text_and_known_roles() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    request = chat(
+        messages=[
+            {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            HELLO | {"name": "Ann"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "4", "tool_call_id": "c1"},
+        ]
+    )
+    prompt = request.prompts[0]
+    assert isinstance(prompt, ChatPrompt)
+    system, user, assistant, tool = prompt.messages
+    assert (system.role, system.content) == ("system", "a\nb")
+    assert (user.role, user.name) == ("user", "Ann")
+    assert assistant.content is None
+    assert assistant.tool_calls is not msgspec.UNSET
+    assert assistant.tool_calls[0].function.name == "f"
+    assert (tool.role, tool.tool_call_id) == ("tool", "c1")
+
+
+def test_completions_have_their_own_default_length() -> None:
+    assert completion().max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", (TextPrompt(text="a"),)),
+        (["a", "b"], (TextPrompt(text="a"), TextPrompt(text="b"))),
+        ([1, 2], (TokenPrompt(token_ids=(1, 2)),)),
+        ([[1], [2, 3]], (TokenPrompt(token_ids=(1,)), TokenPrompt(token_ids=(2, 3)))),
+    ],
+)
+def test_the_four_kinds_of_prompt(prompt: object, prompts: object) -> None:
+    assert completion(prompt=prompt).prompts == prompts
+
+
+def test_echo_with_logprobs_asks_for_the_prompts_too() -> None:
+    request = completion(echo=True, logprobs=2)
+    assert (request.echo, request.sampling.prompt_logprobs) == (True, 2)
+    assert completion(logprobs=2).sampling.prompt_logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"model": "gpt"}, "model_not_found", "model"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "invalid_value", "max_completion_tokens"),
+        ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
+        ({"min_tokens": 5, "max_tokens": 4}, "invalid_value", "min_tokens"),
+        ({"stream_options": {"include_usage": True}}, "invalid_type", "stream_options"),
+        ({"seed": -1}, "invalid_value", "seed"),
+        ({"seed": 2**64}, "invalid_value", "seed"),
+        ({"n": 17}, "integer_out_of_range", "n"),
+        ({"best_of": 2}, "unsupported_parameter", "best_of"),
+        ({"stop": ""}, "invalid_stop", "stop"),
+        ({"stop": ["a", ""]}, "invalid_stop", "stop[1]"),
+        ({"stop": "a" * 11}, "invalid_stop", "stop"),
+        ({"stop": ["a"] * 5}, "invalid_stop", "stop"),
+        ({"stop_token_ids": [100]}, "invalid_token_id", "stop_token_ids"),
+        ({"logit_bias": {"100": 1}}, "invalid_token_id", "logit_bias"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "invalid_messages", "messages[0].content"),
+    ],
+)
+def test_what_fields_may_not_be_together_or_for_this_model(fields: dict[str, object], code: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat(**fields)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        ([], "invalid_value", "prompt"),
+        (["a", [1]], "invalid_type", "prompt"),
+        ([1, "a"], "invalid_type", "prompt"),
+        ([100], "invalid_token_id", "prompt"),
+        ([[1], [100]], "invalid_token_id", "prompt[1]"),
+        ([1] * 129, "context_length_exceeded", "prompt"),
+        (["a"] * 17, "integer_out_of_range", "prompt"),
+    ],
+)
+def test_prompts_that_cannot_be(prompt: object, code: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        completion(prompt=prompt)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": []},
+        {"tools": None},
+        {"tool_choice": "none"},
+        {"parallel_tool_calls": True},
+        {"response_format": {"type": "text"}},
+        {"modalities": ["text"]},
+        {"store": False},
+        {"service_tier": "auto"},
+        {"max_tokens": 3, "max_completion_tokens": 3},
+        {"best_of": 1},
+        {"stop": []},
+        {"use_beam_search": False},
+        {"length_penalty": 1.0},
+        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+        {"presence_penalty": 0, "frequency_penalty": 0, "logprobs": False, "top_logprobs": 0, "echo": False},
+    ],
+)
+def test_values_that_ask_for_nothing_are_accepted(fields: dict[str, object]) -> None:
+    chat(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{}]}, "functions"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "text", "x" * 300: 1}}, "response_format"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"audio": {}}, "audio"),
+        ({"prediction": {}}, "prediction"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"guided_json": {}}, "guided_json"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs"),
+        ({"store": True}, "store"),
+        ({"store": 0}, "store"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"length_penalty": True}, "length_penalty"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat(**fields)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", param)
+
+
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody, StreamOptions])
+def test_every_undecoded_field_is_checked(body: type[ChatBody]) -> None:
+    """A field that is neither decoded nor refused would be ignored silently."""
+    known = {"messages": [HELLO]} if body is ChatBody else {"prompt": "a"}
+    for field in msgspec.structs.fields(body):
+        if "Raw" not in str(field.type):
+            continue
+        value: dict[str, object] = {field.name: {"asks": "something"}}
+        if body is StreamOptions:
+            decoded = msgspec.json.decode(json.dumps(known | {"stream_options": value}), type=CompletionBody)
+        else:
+            decoded = msgspec.json.decode(json.dumps(known | value), type=body)
+        with pytest.raises(ApiError) as caught:
+            refuse_unsupported(decoded)
+        assert caught.value.param is not None
+        assert caught.value.param.endswith(field.name)

@@ -1,0 +1,165 @@
+"""Messages written past the socket's task: every stream whole and in order, whatever the kernel takes at once."""
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import trio
+from quart import websocket
+from quart_trio import QuartTrio
+from trio.testing import wait_all_tasks_blocked
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import CloseConnection, TextMessage
+
+from triolet.actors.gateway.outbox import Outbox
+from triolet.protocol.events import Finished, Token, Usage
+from triolet.protocol.stream_frames import FinishedFrame, ToClient, TokenFrame
+from triolet.web.routes.frames import Frames
+from triolet.web.routes.stream_outgoing import Outgoing, StreamSink
+from triolet.web.transport.direct import DirectWriter, Written, frame_writer
+from triolet.web.transport.transport import serve
+
+SOON = 20.0
+NAMES = ("a", "b", "c")
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+_FRAME = msgspec.json.Decoder[ToClient](ToClient)
+
+
+class Streams:
+    """Three outboxes behind one socket of a real server; `written` is what went past its task."""
+
+    def __init__(self, falsify: Callable[[bytes], bytes] = lambda data: data) -> None:
+        self.outboxes = {name: Outbox(name, lambda taken: None) for name in NAMES}
+        self.written: list[Written] = []
+        self.tasks = 0  # times that a stream had to wait for the socket's task
+        self._falsify = falsify
+
+    def app(self) -> QuartTrio:
+        app = QuartTrio("streams")
+
+        @app.websocket("/")
+        async def streams() -> None:
+            await websocket.accept()
+            found = frame_writer(websocket.scope)
+            assert found is not None
+            spy = DirectWriter(partial(self._write, found.write), found.finish)
+            async with trio.open_nursery() as nursery:
+                outgoing = Outgoing(nursery, websocket.send, spy)
+                for name, outbox in self.outboxes.items():
+                    nursery.start_soon(self._stream, outbox, Frames(name, 1), outgoing)
+
+        return app
+
+    async def _stream(self, outbox: Outbox, frames: Frames, outgoing: Outgoing) -> None:
+        sink, ended = StreamSink(frames, outgoing), False
+        while not ended:
+            events = await outbox.drain(sink)
+            unsent, sink.unsent = sink.unsent, None
+            if events:
+                ended = isinstance(events[-1], Finished)
+                unsent = outgoing.post_all(frames.encode(events))
+            if unsent is not None:
+                self.tasks += 1
+                await unsent.wait()
+
+    def _write(self, write: Callable[[bytes], Written], data: bytes) -> Written:
+        self.written.append(write(self._falsify(data)))
+        return self.written[-1]
+
+    async def step(self, text: str) -> None:
+        """One token for each stream, as a step of the engine brings them."""
+        await wait_all_tasks_blocked()
+        for name, outbox in self.outboxes.items():
+            outbox.push(Token(id=name, index=0, text=name + text, tokens=1))
+        for outbox in self.outboxes.values():
+            outbox.flush()
+
+    async def end(self) -> None:
+        await wait_all_tasks_blocked()
+        for name, outbox in self.outboxes.items():
+            usage = Usage(prompt_tokens=1, completion_tokens=1)
+            outbox.push(Finished(id=name, reason="length", usage=usage))
+
+
+async def messages(streams: Streams, texts: list[str], *, slow: bool = False) -> list[str]:
+    """Serve, generate `texts`, read to the end: all messages, in the order in which they came."""
+    received: list[str] = []
+    protocol = Connection(ConnectionType.CLIENT)
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+        start = partial(serve, streams.app(), host="127.0.0.1", port=0, drain_timeout=5.0, shutdown_trigger=stop.wait)
+        urls = await nursery.start(start)
+        client = await trio.open_tcp_stream("127.0.0.1", int(urls[0].rpartition(":")[2]))
+        with trio.fail_after(SOON):
+            await client.send_all(HANDSHAKE)
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                answer += await client.receive_some()
+            protocol.receive_data(answer.partition(b"\r\n\r\n")[2])
+
+            async def read() -> None:
+                text = ""
+                while True:
+                    for event in protocol.events():
+                        if isinstance(event, TextMessage):
+                            text += event.data
+                            if event.message_finished:
+                                received.append(text)
+                                text = ""
+                        elif isinstance(event, CloseConnection):
+                            return
+                    protocol.receive_data(await client.receive_some())
+
+            async with trio.open_nursery() as reading:
+                if not slow:
+                    reading.start_soon(read)
+                for text in texts:
+                    await streams.step(text)
+                if slow:
+                    reading.start_soon(read)
+                await streams.end()
+            await client.aclose()
+            stop.set()
+    return received
+
+
+def check(received: list[str], texts: list[str]) -> None:
+    """Each stream's messages are whole, numbered, in order, and say what was generated."""
+    for name in NAMES:
+        frames = [_FRAME.decode(message) for message in received if f'"id":"{name}"' in message[:40]]
+        assert [frame.seq for frame in frames if isinstance(frame, TokenFrame | FinishedFrame)] == [*range(len(frames))]
+        said = "".join(frame.text for frame in frames if isinstance(frame, TokenFrame))
+        assert said == "".join(name + text for text in texts)
+        assert isinstance(frames[-1], FinishedFrame)
+
+
+async def test_an_unloaded_stream_gets_every_token_in_a_message_of_its_own() -> None:
+    streams = Streams()
+    texts = [f"{number} " for number in range(20)]
+    received = await messages(streams, texts)
+    check(received, texts)
+    assert streams.written == ["all"] * (len(texts) + 1) * len(NAMES)
+    assert len(received) == len(streams.written)
+    assert not streams.tasks
+
+
+async def test_what_the_kernel_does_not_take_comes_by_the_sockets_task() -> None:
+    """Texts larger than the socket's buffers, while nobody reads: a part is taken, then nothing of any stream."""
+    streams = Streams()
+    texts = [f"{number:07}," * 50_000 for number in range(12)]
+    check(await messages(streams, texts, slow=True), texts)
+    assert "part" in streams.written
+    assert streams.tasks
+
+
+async def test_a_message_that_is_changed_on_its_way_is_noticed() -> None:
+    texts = ["x", "y"]
+    received = await messages(Streams(lambda data: data.replace(b"bx", b"by")), texts)
+    try:
+        check(received, texts)
+    except AssertionError:
+        return
+    raise RuntimeError("the check passed over a changed text")

@@ -1,0 +1,240 @@
+"""Connections end when they should: at EOF, after the keep-alive time, at shutdown, and when their client goes away."""
+
+import logging
+import socket
+import struct
+
+import h11
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from triolet.web.transport import http1 as guard_http1
+
+SOON = 10.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
+
+
+def get(path: str, connection: str = "keep-alive") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n".encode()
+
+
+async def receive_until(stream: trio.SocketStream, end: bytes) -> bytes:
+    received = b""
+    while end not in received:
+        data = await stream.receive_some()
+        assert data, f"closed before {end!r}: {received!r}"
+        received += data
+    return received
+
+
+async def at_end(stream: trio.SocketStream) -> bool:
+    """Whether the server has closed; waits until it does or says something."""
+    try:
+        return await stream.receive_some() == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+@pytest.mark.parametrize("request_bytes", [get("/", "close"), b"GET / HTTP/1.0\r\nHost: x\r\n\r\n"])
+async def test_an_answer_that_closes_is_followed_by_eof(start_server, request_bytes):
+    served = await start_server()
+    stream = await served.connect()
+    await stream.send_all(request_bytes)
+    with trio.fail_after(SOON):
+        assert (await receive_until(stream, b"hello")).startswith(b"HTTP/1.1 200")
+        assert await at_end(stream)
+
+
+async def test_a_kept_alive_connection_serves_again_and_ends_when_idle(start_server):
+    served = await start_server(keep_alive_timeout=0.3)
+    stream = await served.connect()
+    with trio.fail_after(SOON):
+        for _ in range(3):
+            await stream.send_all(get("/"))
+            await receive_until(stream, b"hello")
+        assert await at_end(stream)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+async def test_a_client_that_never_completes_a_request_is_closed(start_server, said):
+    served = await start_server(keep_alive_timeout=0.1)
+    stream = await served.connect()
+    if said:
+        await stream.send_all(said)
+    with trio.fail_after(SOON):
+        assert await at_end(stream)
+
+
+async def test_a_disconnect_ends_a_silent_stream(start_server):
+    served = await start_server()
+    stream = await served.connect()
+    await stream.send_all(get("/quiet"))
+    with trio.fail_after(SOON):
+        await receive_until(stream, b"first")
+        await stream.aclose()
+        await served.ended.wait()
+
+
+async def test_a_reset_ends_a_flood_without_an_error_in_the_log(start_server, caplog):
+    caplog.set_level(logging.WARNING, "triolet.http")
+    served = await start_server()
+    stream = await served.connect()
+    await stream.send_all(get("/flood"))
+    with trio.fail_after(SOON):
+        await stream.receive_some()
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await stream.aclose()
+        await served.ended.wait()
+        assert (await served.get("/")).endswith(b"hello")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("pipelined", [b"G", get("/") * 1000])
+async def test_pipelined_bytes_do_not_hide_a_disconnect(start_server, pipelined):
+    served = await start_server()
+    stream = await served.connect()
+    await stream.send_all(get("/quiet") + pipelined)
+    with trio.fail_after(SOON):
+        await receive_until(stream, b"first")
+        await stream.aclose()
+        await served.ended.wait()
+
+
+async def test_pipelined_requests_are_answered_in_order(start_server):
+    served = await start_server()
+    served.gate.set()
+    stream = await served.connect()
+    await stream.send_all(get("/canary") + get("/") + get("/", "close"))
+    with trio.fail_after(SOON):
+        received = b""
+        async for data in stream:
+            received += data
+    assert received.count(b"HTTP/1.1 200") == 3
+    assert received.index(b"line 19") < received.index(b"hello")
+
+
+async def test_unread_websocket_messages_do_not_hide_a_disconnect(start_server):
+    served = await start_server()
+    stream = await served.connect()
+    upgrade = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+    await stream.send_all(f"GET /deaf HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n{upgrade}\r\n\r\n".encode())
+    with trio.fail_after(SOON):
+        await receive_until(stream, b"\r\n\r\n")
+        await stream.send_all(b"\x81\x81\x00\x00\x00\x00a" * 100)
+        await served.begun.wait()
+        await wait_all_tasks_blocked()
+        await stream.aclose()
+        await served.ended.wait()
+
+
+async def test_a_client_that_stops_reading_is_closed_at_the_send_deadline(start_server):
+    served = await start_server(send_timeout=0.2)
+    stream = await served.connect(receive_buffer=4096)
+    await stream.send_all(get("/flood"))
+    with trio.fail_after(SOON):
+        await served.ended.wait()
+        assert (await served.get("/")).endswith(b"hello")
+
+
+async def test_a_slow_reader_gets_every_byte_in_order(start_server):
+    served = await start_server()
+    stream = await served.connect(receive_buffer=4096)
+    await stream.send_all(b"GET /numbers HTTP/1.0\r\nHost: x\r\n\r\n")
+    received = b""
+    with trio.fail_after(SOON):
+        async for data in stream:
+            received += data
+            await trio.lowlevel.checkpoint()
+    expected = b"".join(b"%06d," % number * 300 for number in range(1000))
+    assert received.partition(b"\r\n\r\n")[2] == expected
+
+
+async def test_shutdown_does_not_wait_for_a_client_that_stops_reading(start_server):
+    served = await start_server(send_timeout=3600.0, drain_timeout=0.1)
+    stream = await served.connect(receive_buffer=4096)
+    await stream.send_all(get("/flood"))
+    with trio.fail_after(SOON):
+        await served.begun.wait()
+        await wait_all_tasks_blocked()
+        assert not served.ended.is_set()
+        served.stop.set()
+        await served.stopped.wait()
+    assert served.ended.is_set()
+
+
+async def test_shutdown_lets_a_stream_finish_and_takes_no_new_connection(start_server):
+    served = await start_server(drain_timeout=3600.0)
+    idle, busy = await served.connect(), await served.connect()
+    await busy.send_all(get("/canary"))
+    with trio.fail_after(SOON):
+        await receive_until(busy, b"line 9")
+        served.stop.set()
+        assert await at_end(idle)
+        with pytest.raises(ConnectionRefusedError):
+            await served.connect()
+        served.gate.set()
+        rest = b""
+        async for data in busy:
+            rest += data
+        assert rest.endswith(b"data: line 19\n\n\r\n0\r\n\r\n")
+        await served.stopped.wait()
+
+
+async def test_what_the_drain_timeout_ends_may_say_so(start_server):
+    served = await start_server(drain_timeout=0.0, on_drain_timeout=lambda: served.gate.set())
+    stream, idle = await served.connect(), await served.connect()
+    await stream.send_all(get("/canary"))
+    with trio.fail_after(SOON):
+        await receive_until(stream, b"line 9")
+        served.stop.set()
+        assert await at_end(idle)
+        assert (await receive_until(stream, b"\r\n0\r\n\r\n")).endswith(b"data: line 19\n\n\r\n0\r\n\r\n")
+        assert await at_end(stream)
+        await served.stopped.wait()
+
+
+async def test_the_drain_timeout_is_not_announced_when_all_has_ended(start_server):
+    announced = []
+    served = await start_server(drain_timeout=3600.0, on_drain_timeout=lambda: announced.append(True))
+    await served.connect()
+    with trio.fail_after(SOON):
+        await served.get("/")
+        served.stop.set()
+        await served.stopped.wait()
+    assert announced == []
+
+
+async def test_an_error_in_one_connection_stays_there(start_server, monkeypatch, caplog):
+    sound = guard_http1.GuardedHTTP1._check_protocol
+
+    async def broken(self: guard_http1.GuardedHTTP1, event: h11.Request) -> None:
+        if event.target == b"/broken":
+            raise RuntimeError("planted\nfault")
+        await sound(self, event)
+
+    monkeypatch.setattr(guard_http1.GuardedHTTP1, "_check_protocol", broken)
+    served = await start_server()
+    beside = await served.connect()
+    await beside.send_all(get("/quiet"))
+    with trio.fail_after(SOON):
+        await receive_until(beside, b"first")
+        assert await served.get("/broken") == b""
+        assert (await served.get("/")).endswith(b"hello")
+    assert not served.ended.is_set()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
+        "connection closed after an error: RuntimeError: planted fault"
+    ]
+    await beside.aclose()
+
+
+async def test_an_upload_over_the_limit_gets_its_answer_and_not_a_reset(start_server):
+    served = await start_server()
+    stream = await served.connect()
+    head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n"
+    with trio.fail_after(SOON):
+        await stream.send_all(head)
+        for _ in range(20):
+            await stream.send_all(b"x" * 100_000)
+        answer = await receive_until(stream, b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    await stream.aclose()

@@ -1,0 +1,98 @@
+"""Bytes of a client to a Struct of the dialect, or an ApiError that names the field: the only JSON decoder at the edge.
+
+Everything msgspec can raise on outside input ends here: malformed JSON, invalid UTF-8 (a UnicodeDecodeError), nesting
+too deep (a RecursionError), wrong types and violated bounds. The rest of the program sees valid Structs only.
+"""
+
+import re
+from typing import TypeVar, get_args
+
+import msgspec
+
+from ...protocol.errors import ApiError, ErrorCode
+from ...protocol.requests import Determinism
+
+T = TypeVar("T")
+
+MAX_QUOTED = 200  # characters of the client's own text that an error message repeats
+
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+_PART_TYPE = re.compile(r"^messages\[\d+\]\.content\[\d+\]\.type$")
+_MEDIA_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
+
+# Parameters whose every violation has a code of its own, whatever is wrong with the value.
+_CODE_OF_PARAM: dict[str, ErrorCode] = {
+    "seed": "invalid_value",
+    "top_k": "invalid_value",
+    "cache_salt": "invalid_cache_salt",
+    "stop": "invalid_stop",
+    "stop_token_ids": "invalid_token_id",
+    "tokens": "invalid_token_id",
+}
+
+# Parameters of a few words, which msgspec does not list when another one is sent.
+_WORDS_OF_PARAM: dict[str, tuple[str, ...]] = {"determinism": get_args(Determinism)}
+
+
+def decode(data: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
+    """The body as `decoder`'s type. Raises ApiError (400) with the field's dotted path as `param`."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise ApiError("invalid_json", f"The body is not valid JSON: {error}.") from None
+    except UnicodeDecodeError:
+        raise ApiError("invalid_json", "The body is not valid UTF-8.") from None
+    except RecursionError:
+        raise ApiError("invalid_json", "The body is nested too deeply.") from None
+
+
+def _invalid_field(text: str) -> ApiError:
+    place = _PLACE.search(text)
+    problem = text[: place.start()] if place else text
+    path = place["path"] if place else ""
+    unknown, missing = _UNKNOWN.match(problem), _MISSING.match(problem)
+    if unknown:
+        return _refusal("unknown_parameter", "Unknown parameter: {param}.", _join(path, unknown["name"]))
+    if missing:
+        param = _join(path, missing["name"])
+        code: ErrorCode = "invalid_messages" if param.endswith("tool_call_id") else "invalid_value"
+        return _refusal(code, "Missing required parameter: {param}.", param)
+    if not path:
+        return ApiError("invalid_json", f"The body must be a JSON object. {problem}.")
+    if _PART_TYPE.match(path) and problem.endswith(tuple(f"'{name}'" for name in _MEDIA_PARTS)):
+        return _refusal("unsupported_parameter", "{param}: only text content is supported.", path)
+    remedy = f"; send {' or '.join(_WORDS_OF_PARAM[path])}" if path in _WORDS_OF_PARAM else ""
+    message = f"{path[:MAX_QUOTED]}: {problem[:MAX_QUOTED]}{remedy}."
+    return ApiError(_code(problem, path), message, param=path[:MAX_QUOTED])
+
+
+def _code(problem: str, path: str) -> ErrorCode:
+    root = re.split(r"[.\[]", path, maxsplit=1)[0]
+    if root in _CODE_OF_PARAM:
+        return _CODE_OF_PARAM[root]
+    if path.startswith("prompt[") or (root == "logit_bias" and problem.startswith("Expected `int`")):
+        return "invalid_token_id"
+    if path == "messages" and " of length " in problem:
+        return "invalid_messages"
+    if root == "messages" and path.endswith((".name", ".tool_call_id")):
+        return "invalid_messages"
+    if problem.startswith(
+        ("Expected `int` <", "Expected `int` >", "Integer value out of range", "Number out of range")
+    ):
+        return "integer_out_of_range"
+    if ", got `" in problem or problem == "Expected `str`":
+        return "invalid_type"
+    return "invalid_value"
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _refusal(code: ErrorCode, message: str, param: str) -> ApiError:
+    param = param[:MAX_QUOTED]
+    return ApiError(code, message.format(param=param), param=param)

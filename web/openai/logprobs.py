@@ -1,0 +1,56 @@
+"""Log probabilities in the two shapes that OpenAI's clients know.
+
+A token of a byte-level vocabulary can be a part of a character: `bytes` are exact, its text shows U+FFFD.
+"""
+
+from collections.abc import Iterable
+
+from ...protocol.events import TokenLogprob
+from ...protocol.openai_responses import ChatLogprobs, CompletionLogprobs, TokenLogprobBody, TopLogprobBody
+
+LOWEST = -9999.0  # JSON has no infinity; what vLLM sends for a token that cannot be drawn
+
+
+def chat_logprobs(tokens: Iterable[TokenLogprob]) -> ChatLogprobs:
+    return ChatLogprobs(
+        content=[
+            TokenLogprobBody(
+                token=_text(token.text),
+                logprob=_finite(token.logprob),
+                bytes=list(token.text),
+                top_logprobs=[
+                    TopLogprobBody(token=_text(top.text), logprob=_finite(top.logprob), bytes=list(top.text))
+                    for top in token.top
+                ],
+            )
+            for token in tokens
+        ]
+    )
+
+
+def completion_logprobs(tokens: Iterable[TokenLogprob]) -> CompletionLogprobs:
+    """`top_logprobs` holds the most probable tokens and the chosen one, as OpenAI has it."""
+    shape = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    for token in tokens:
+        text = _text(token.text)
+        shape.tokens.append(text)
+        shape.text_offset.append(token.text_offset)
+        if token.logprob is None:
+            shape.token_logprobs.append(None)
+            shape.top_logprobs.append(None)
+            continue
+        alternatives: dict[str, float] = {}
+        for top in token.top:
+            alternatives.setdefault(_text(top.text), _finite(top.logprob))
+        alternatives.setdefault(text, _finite(token.logprob))
+        shape.token_logprobs.append(_finite(token.logprob))
+        shape.top_logprobs.append(alternatives)
+    return shape
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _finite(logprob: float | None) -> float:
+    return LOWEST if logprob is None or not logprob >= LOWEST else min(logprob, 0.0)

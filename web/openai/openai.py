@@ -1,0 +1,143 @@
+"""From a valid request to its response, streamed or whole, for both dialects."""
+
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+import trio
+
+from ...protocol.errors import ApiError
+from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
+from ...protocol.openai_requests import GenerateBody
+from ...protocol.requests import Generate
+from ..asgi import Application
+from ..errors import error_of
+from ..exchange import STREAM_FIELDS, Content, Exchange, json_content
+from ..routes.explain import EXPLAIN_SECONDS, Explainer, asks, explained_stream
+from ..transport.deadlines import Deadlines
+from ..transport.direct import LastPiece, WriteChunk
+from .answer import Answer
+from .chunks import Chunks, Reply
+from .dialect import Origin, Served
+from .sse import EventSource, encode, event_stream, next_events
+
+if TYPE_CHECKING:
+    from ...actors.engine import Engine
+
+# Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
+TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
+
+
+def served(engine: "Engine") -> Served:
+    """What requests are checked against; raises ApiError (503) while no worker has the model."""
+    ready = engine.ready
+    if ready is None:
+        raise ApiError("engine_unavailable", "The model is not loaded at the moment.", retry_after=2)
+    return Served(engine.model_name, ready, engine.settings.limits)
+
+
+def origin(engine: "Engine", tenant: str) -> Origin:
+    return Origin(engine.gateway.new_id(), tenant, trio.current_time())
+
+
+def origin_of(engine: "Engine", exchange: Exchange) -> Origin:
+    """Of a request over HTTP, which has a name and may belong to a trace."""
+    found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
+    return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")
+
+
+def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "completion"]) -> Reply:
+    options = body.stream_options
+    return Reply(
+        dialect=dialect,
+        id=("chatcmpl-" if dialect == "chat" else "cmpl-") + request.id,
+        created=int(time.time()),
+        model=request.model,
+        choices=len(request.prompts) * request.n,
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.continuous_usage_stats),
+    )
+
+
+async def respond(app: Application, exchange: Exchange, body: GenerateBody, request: Generate, reply: Reply) -> Content:
+    """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
+    engine = app.engine
+    explainer = Explainer(engine, request.id, request.tenant) if asks(exchange) else None
+    outbox = engine.gateway.submit(request)
+    exchange.generation = request.id
+    if body.stream:
+        interval = engine.settings.keep_alive_interval
+        return await _streamed(outbox, Chunks(reply), interval, exchange.write_chunk, explainer, app.openings)
+    data = await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
+    return json_content(data, extra=() if explainer is None else (await explainer.field(),))
+
+
+async def _streamed(
+    outbox: EventSource,
+    chunks: Chunks,
+    keep_alive: float,
+    write: WriteChunk | None,
+    explainer: Explainer | None,
+    openings: Deadlines,
+) -> Content:
+    """Waits for the first events, so that a request which the engine refuses gets the status of its error.
+
+    A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes;
+    one that wants to be explained does not wait so long.
+    """
+    if explainer is None:
+        first = await _first_events(outbox, keep_alive, openings)
+    else:
+        first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
+    if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
+        raise error_of(first[-1])
+    if first and explainer is None and isinstance(first[-1], Finished):
+        return Content(LastPiece(encode(first, chunks)), STREAM_FIELDS)
+    stream = partial(event_stream, outbox, chunks, keep_alive=keep_alive, write=write)
+    if explainer is None:
+        body = stream(first)
+    else:
+        body = explained_stream(outbox, chunks, first, keep_alive, explainer, stream)
+    return Content(body, STREAM_FIELDS)
+
+
+async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
+    """Those up to the first text, where that comes soon: then it leaves in one write with the head and the start."""
+    opening = _Opening(outbox.id)
+    openings.set(outbox, outbox.nudge)
+    try:
+        events = await outbox.drain(opening)
+    finally:
+        openings.forget(outbox)
+    return (*opening.events, *events) or await next_events(outbox, silence)
+
+
+class _Opening:
+    """The sink of a stream that has said nothing yet: its start alone wakes nobody."""
+
+    __slots__ = ("_id", "events")
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self.events: list[StreamEvent] = []
+
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        self.events.append(Token(id=self._id, index=index, text=text, tokens=tokens))
+        return False
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        self.events += events
+        return all(isinstance(event, Started) for event in events)
+
+
+async def _whole(outbox: EventSource, answer: Answer) -> bytes:
+    while True:
+        events: tuple[StreamEvent, ...] = await outbox.drain()
+        answer.extend(events)
+        last = events[-1]
+        if isinstance(last, Failed):
+            raise error_of(last)
+        if isinstance(last, Finished):
+            return msgspec.json.encode(answer.body(last))

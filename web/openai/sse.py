@@ -1,0 +1,123 @@
+"""The body of a streamed answer: whatever the outbox holds becomes one write.
+
+Between its first write and its last the stream leaves a sink with its outbox (actors/gateway/outbox.py), so that a
+step's text goes to the socket without waking anybody, as a chunk of HTTP/1.1 (RFC 9112, 7.1), where the connection can
+do that (web/transport/direct.py) and the client keeps up.
+
+The generator holds no cancel scope across a `yield` and frees nothing: the exchange around it does (web/asgi.py).
+Its scope for the keep-alive interval is closed before it yields, and a drain that was cancelled took no events.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+import trio
+
+from ...protocol.events import Failed, Finished, Sink, StreamEvent
+from ..errors import error_of, unexpected
+from ..transport.direct import LastPiece, WriteChunk, Written
+from .chunks import KEEP_ALIVE, Chunks
+
+
+class EventSource(Protocol):
+    """The reading end of an outbox (actors/gateway/outbox.py)."""
+
+    id: str
+
+    async def drain(self, sink: Sink | None = None) -> tuple[StreamEvent, ...]: ...
+
+    def nudge(self) -> None: ...
+
+
+async def next_events(source: EventSource, silence: float, sink: Sink | None = None) -> tuple[StreamEvent, ...]:
+    """All events that are there, once there are some; none after so many seconds, or when the sink wants attention."""
+    with trio.move_on_after(silence):
+        return await source.drain(sink)
+    return ()
+
+
+async def event_stream(
+    source: EventSource,
+    chunks: Chunks,
+    first: tuple[StreamEvent, ...],
+    keep_alive: float,
+    write: WriteChunk | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """`first` are the events already taken from `source`; `write` puts a chunk on the connection at once if it can."""
+    direct = _Direct(chunks, write) if write is not None else None
+    events, begun = first, False
+    try:
+        while True:
+            data = encode(events, chunks)
+            if direct is not None:
+                data = direct.take_unwritten() + data
+            if events and isinstance(events[-1], Finished | Failed):
+                yield LastPiece(data)
+                return
+            # With nothing to say it was silent, or the rest of a chunk is to follow: a comment does for both.
+            if data or not events:
+                yield data or KEEP_ALIVE
+                begun = True
+            if direct is None or not begun:  # the head leaves with the first piece that is yielded
+                events = await next_events(source, keep_alive)
+                continue
+            direct.wrote = direct.wants_attention = False
+            events = await next_events(source, keep_alive, direct)
+            while not events and direct.wrote and not direct.wants_attention:  # it was not silent
+                direct.wrote = False
+                events = await next_events(source, keep_alive, direct)
+    except Exception as error:
+        yield LastPiece(chunks.failed(unexpected(error).body()))
+
+
+class _Direct:
+    """The sink of a stream: encodes and writes what a step brought."""
+
+    __slots__ = ("_chunks", "_unwritten", "_write", "wants_attention", "wrote")
+
+    def __init__(self, chunks: Chunks, write: WriteChunk) -> None:
+        self._chunks = chunks
+        self._write = write
+        self._unwritten = b""
+        self.wrote = False
+        self.wants_attention = False
+
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        data = self._chunks.text(index, text, tokens)
+        if not data:
+            return True
+        self.wrote = True  # as in `_send`, whose call would cost 0.05 of the 1.7 µs from a token's id to its socket
+        written = self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        return written == "all" or self._leave(data, written)
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        data = encode(events, self._chunks)
+        return not data or self._send(data)
+
+    def _send(self, data: bytes) -> bool:
+        self.wrote = True
+        written = self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        return written == "all" or self._leave(data, written)
+
+    def _leave(self, data: bytes, written: Written) -> bool:
+        """Not all went out: the reader must see to it."""
+        if written == "nothing":
+            self._unwritten = data
+        self.wants_attention = True
+        return False
+
+    def take_unwritten(self) -> bytes:
+        data, self._unwritten = self._unwritten, b""
+        return data
+
+
+def encode(events: Sequence[StreamEvent], chunks: Chunks) -> bytes:
+    parts: list[bytes] = []
+    for event in events:
+        if isinstance(event, Finished):
+            parts.append(chunks.finished(event.reason, event.usage))
+        elif isinstance(event, Failed):
+            parts.append(chunks.failed(error_of(event).body()))
+        else:
+            parts.append(chunks.encode(event))
+    return b"".join(parts)

@@ -1,0 +1,22 @@
+"""POST /v1/completions."""
+
+import msgspec
+
+from ...protocol.openai_requests import CompletionBody
+from ..asgi import Application
+from ..exchange import Content, Exchange
+from ..openai.body import read_body
+from ..openai.dialect import generate_from_completion
+from ..openai.openai import origin_of, reply_to, respond, served
+
+DECODER = msgspec.json.Decoder(CompletionBody)
+
+
+def register(app: Application) -> None:
+    engine = app.engine
+
+    @app.generation_route("/v1/completions")
+    async def completions(exchange: Exchange) -> Content:
+        body = await read_body(exchange, DECODER)
+        request = generate_from_completion(body, served(engine), origin_of(engine, exchange))
+        return await respond(app, exchange, body, request, reply_to(body, request, "completion"))

@@ -1,0 +1,148 @@
+"""One request's events as the frames of a WebSocket, numbered.
+
+Nearly every event is one token's text. Its frame is spliced from bytes prepared once per choice; all others are encoded
+from the Structs of protocol/stream_frames.py, and a test holds the two ways equal.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ...protocol.errors import ApiError, ErrorDetail
+from ...protocol.events import ChoiceFinished, Finished, Started, StreamEvent, Token
+from ...protocol.explanation import Explanation
+from ...protocol.openai_responses import usage_body
+from ...protocol.stream_frames import (
+    ErrorFrame,
+    ExplanationFrame,
+    FailedFrame,
+    FinishedChoice,
+    FinishedFrame,
+    ServerFrame,
+    StartedFrame,
+    TokenFrame,
+)
+from ..errors import error_of
+from ..openai.logprobs import chat_logprobs
+
+_encode = msgspec.json.Encoder().encode
+
+# Between number and text, and behind it, of the choices and tokens that frames have; those beyond are encoded.
+_PREPARED: Final = 64
+_MIDDLES: Final = tuple(b',"index":%d,"kind":"text","text":' % index for index in range(_PREPARED))
+_ENDS: Final = tuple(b',"tokens":%d}' % tokens for tokens in range(_PREPARED))
+
+
+class Frames:
+    """Encodes the events of one request, in order. `choices` is how many it has."""
+
+    __slots__ = ("_choices", "_finished", "_head", "_id", "_seq")
+
+    def __init__(self, id: str, choices: int) -> None:
+        self._id = id
+        self._head = b'{"type":"token","id":%b,"seq":' % _encode(id)
+        self._seq = 0
+        self._choices = choices
+        self._finished: dict[int, FinishedChoice] = {}
+
+    def encode(self, events: Sequence[StreamEvent]) -> list[bytes]:
+        """Neighbouring texts of one choice become one frame: a client that lags gets larger frames, not more."""
+        frames: list[bytes] = []
+        for event in _joined(events):
+            if isinstance(event, Token):
+                frames.append(self._token(event))
+            elif isinstance(event, ChoiceFinished):
+                self._finished[event.index] = FinishedChoice(
+                    index=event.index, reason=event.reason, stop_reason=event.stop_reason
+                )
+            elif isinstance(event, Started):
+                frames.append(
+                    _encode(StartedFrame(id=self._id, seq=self._next(), model=event.model, request_id=event.id))
+                )
+            elif isinstance(event, Finished):
+                frames.append(self._end(event))
+            else:
+                frames.append(self.failed(error_of(event)))
+        return frames
+
+    def failed(self, error: ApiError) -> bytes:
+        retry_after = msgspec.UNSET if error.retry_after is None else error.retry_after
+        return _encode(FailedFrame(id=self._id, seq=self._next(), error=error.detail(), retry_after=retry_after))
+
+    def text(self, index: int, text: str, tokens: int) -> bytes:
+        """The frame of a `Token` with these fields alone."""
+        if index >= _PREPARED or tokens >= _PREPARED:
+            return self._encoded(Token(id=self._id, index=index, text=text, tokens=tokens))
+        seq = self._seq
+        self._seq = seq + 1
+        return b"%b%d%b%b%b" % (self._head, seq, _MIDDLES[index], _encode(text), _ENDS[tokens])
+
+    def _token(self, token: Token) -> bytes:
+        if token.kind == "text" and not token.logprobs:
+            return self.text(token.index, token.text, token.tokens)
+        return self._encoded(token)
+
+    def _encoded(self, token: Token) -> bytes:
+        return _encode(
+            TokenFrame(
+                id=self._id,
+                seq=self._next(),
+                index=token.index,
+                kind=token.kind,
+                text=token.text,
+                tokens=token.tokens,
+                logprobs=chat_logprobs(token.logprobs) if token.logprobs else msgspec.UNSET,
+            )
+        )
+
+    def _end(self, finished: Finished) -> bytes:
+        choices = [
+            self._finished.get(index) or FinishedChoice(index=index, reason=finished.reason)
+            for index in range(self._choices)
+        ]
+        return _encode(
+            FinishedFrame(
+                id=self._id,
+                seq=self._next(),
+                reason=finished.reason,
+                choices=choices,
+                usage=usage_body(finished.usage),
+                timing=finished.timing,
+            )
+        )
+
+    def _next(self) -> int:
+        seq = self._seq
+        self._seq += 1
+        return seq
+
+
+def error_frame(detail: ErrorDetail) -> bytes:
+    frame: ServerFrame = ErrorFrame(error=detail)
+    return _encode(frame)
+
+
+def explanation_frame(id: str, explanation: Explanation) -> bytes:
+    frame: ServerFrame = ExplanationFrame(id=id, explanation=explanation)
+    return _encode(frame)
+
+
+def _joined(events: Sequence[StreamEvent]) -> list[StreamEvent]:
+    joined: list[StreamEvent] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if (
+            isinstance(event, Token)
+            and isinstance(last, Token)
+            and (last.index, last.kind) == (event.index, event.kind)
+        ):
+            joined[-1] = msgspec.structs.replace(
+                last,
+                text=last.text + event.text,
+                tokens=last.tokens + event.tokens,
+                logprobs=last.logprobs + event.logprobs,
+            )
+        else:
+            joined.append(event)
+    return joined

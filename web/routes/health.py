@@ -1,0 +1,36 @@
+"""What operators ask: does the process live, does the engine make progress, which version, does the ledger balance."""
+
+from importlib.metadata import version
+
+import msgspec
+from quart_trio.wrappers import TrioResponse as Response
+
+from ...protocol.errors import ApiError
+from ..asgi import Application, error_response
+
+
+def register(app: Application) -> None:
+    engine = app.engine
+
+    @app.get("/health/live")
+    async def live() -> Response:
+        """The process answers; it says nothing about the engine, and needs no key."""
+        return Response(b'{"status":"live"}', content_type="application/json")
+
+    @app.get("/health")
+    @app.get("/health/ready")
+    async def ready() -> Response:
+        health = await engine.whole_health()
+        if health.ready:
+            return Response(msgspec.json.encode(health), content_type="application/json")
+        return error_response(ApiError("engine_unavailable", f"Not ready ({health.status}): {health.reason}"))
+
+    @app.get("/version")
+    async def server_version() -> Response:
+        ready = engine.ready
+        body = {"version": version("triolet"), "components": ready.versions if ready else {}}
+        return Response(msgspec.json.encode(body), content_type="application/json")
+
+    @app.get("/internal/ledger")
+    async def ledger() -> Response:
+        return Response(msgspec.json.encode(await engine.whole_ledger()), content_type="application/json")

@@ -1,0 +1,282 @@
+"""GET /v1/stream: many requests over one WebSocket.
+
+A handshake that every check passes never meets Quart: `Socket` is then called by the connection's reader
+(web/transport/websocket.py), and an idle socket is one task. What is refused or oddly spelt goes to Quart's route,
+whose task calls the same `Socket`.
+
+The reader never waits for the client to read: what it has to say is posted (stream_outgoing.py), and what waits is
+bounded. Each request has a small task that posts its events and waits until they were sent, so a client that does not
+read stops its outboxes from being drained, the engine parks its requests for want of credit, and the memory held is one
+drain per request. While the client keeps up that task sleeps: a step's tokens go straight to the socket.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+import trio
+from quart import websocket
+from quart_trio.wrappers import TrioResponse as Response
+from werkzeug.datastructures import Headers
+
+from ...protocol.errors import ApiError
+from ...protocol.events import Failed, Finished
+from ...protocol.openai_requests import ChatBody, CompletionBody
+from ...protocol.requests import Generate
+from ...protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
+from ..asgi import Application, error_response
+from ..auth import Keys, refuse_foreign_origin
+from ..conversation import Wire
+from ..errors import unexpected
+from ..openai.decode import decode
+from ..openai.dialect import generate_from_chat, generate_from_completion
+from ..openai.openai import origin, served
+from ..openai.sse import EventSource
+from ..transport.direct import frame_writer
+from .explain import explanation
+from .frames import Frames, error_frame, explanation_frame
+from .stream_outgoing import Outgoing, StreamSink
+
+if TYPE_CHECKING:
+    from ...actors.engine import Engine
+
+MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; then it is not reading, and is closed
+AUTH_SECONDS = 10.0  # for the `auth` frame
+LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
+
+NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1003, 1008, 1011  # RFC 6455, 7.4.1
+
+_FRAME = msgspec.json.Decoder(FromClient)
+_CHAT = msgspec.json.Decoder(ChatBody)
+_COMPLETION = msgspec.json.Decoder(CompletionBody)
+
+
+_Body = TypeVar("_Body", ChatBody, CompletionBody)
+
+
+class _Kind(msgspec.Struct):
+    prompt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+class CloseSocket(Exception):
+    """The socket is closed for what its client did; the error was sent before."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Socket:
+    """One client's connection: its running requests by the client's names, and what waits to be sent."""
+
+    __slots__ = ("_engine", "_keys", "_outgoing", "_patience", "_running", "_tenant", "_unsent", "_wire")
+
+    def __init__(self, engine: "Engine", keys: Keys, tenant: str | None) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._tenant = tenant  # None: not known yet
+        self._running: dict[str, str] = {}  # the client's name -> the server's id
+        self._unsent = 0  # requests whose last frame was not sent yet: those running and those just ended
+        self._patience: trio.CancelScope | None = None  # of whoever waits for the key
+        self._wire: Wire  # from `begin` on, as what follows
+        self._outgoing: Outgoing
+
+    def begin(self, wire: Wire) -> None:
+        self._wire = wire
+        self._outgoing = Outgoing(wire.nursery, wire.send, wire.direct)
+        self._engine.gateway.on_refusal.add(self._leave_when_draining)
+        self._leave_when_draining()
+        if self._tenant is None:
+            wire.nursery.start_soon(self._expect_key)
+
+    def end(self) -> None:
+        self._engine.gateway.on_refusal.discard(self._leave_when_draining)
+        for id in self._running.values():
+            self._engine.gateway.cancel(id)
+
+    async def _expect_key(self) -> None:
+        with trio.move_on_after(AUTH_SECONDS) as self._patience:
+            await trio.sleep_forever()
+        if self._tenant is None:
+            self._outgoing.post(error_frame(ApiError("invalid_api_key", "The `auth` frame did not come.").detail()))
+            await self._close(POLICY_VIOLATION)
+
+    async def _close(self, code: int) -> None:
+        with trio.move_on_after(LAST_WORDS_SECONDS):
+            await self._outgoing.flush()
+        self._wire.close(code)
+
+    async def receive(self, data: str | bytes) -> None:
+        try:
+            await self._take(data)
+        except CloseSocket as close:
+            await self._close(close.code)
+
+    async def _take(self, data: str | bytes) -> None:
+        if not isinstance(data, str):
+            self._close_with(ApiError("invalid_event", "Frames are JSON text, not binary."), UNSUPPORTED_DATA)
+        try:
+            frame = decode(data, _FRAME)
+        except ApiError as error:
+            self._say(error_frame(ApiError("invalid_event", error.message, param=error.param).detail()))
+            if self._tenant is None:
+                raise CloseSocket(POLICY_VIOLATION) from None
+            return
+        if isinstance(frame, ExplainFrame) and self._tenant is not None:
+            await self._explain(frame.id, self._tenant)
+        else:
+            self._handle(frame)
+
+    def _handle(self, frame: FromClient) -> None:
+        if isinstance(frame, Auth):
+            try:
+                self._tenant = self._keys.tenant(frame.api_key.encode())
+            except ApiError as error:
+                self._close_with(error, POLICY_VIOLATION)
+            if self._patience is not None:
+                self._patience.cancel()
+        elif self._tenant is None:
+            self._close_with(
+                ApiError("invalid_api_key", "An API key is needed: send an `auth` frame first."), POLICY_VIOLATION
+            )
+        elif isinstance(frame, Create):
+            self._create(frame, self._tenant)
+        elif frame.id in self._running:  # otherwise it has just ended
+            if isinstance(frame, CreditFrame):
+                self._engine.gateway.grant(self._running[frame.id], frame.tokens)
+            else:
+                self._engine.gateway.cancel(self._running[frame.id])
+
+    async def _explain(self, name: str, tenant: str) -> None:
+        """The reader itself waits for the answer, so that a client has one question open at a time."""
+        try:
+            if name not in self._running:
+                raise ApiError("not_found", f"No running request has the id {name!r}.", param="id")
+            self._say(explanation_frame(name, await explanation(self._engine, self._running[name], tenant)))
+        except ApiError as error:
+            self._say(error_frame(error.detail()))
+
+    def _create(self, frame: Create, tenant: str) -> None:
+        if frame.id in self._running:  # a `failed` would be taken for the end of the request that has this name
+            taken = ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
+            self._say(error_frame(taken.detail()))
+            return
+        try:
+            request = self._admit(frame, tenant)
+            outbox = self._engine.gateway.submit(request)
+        except ApiError as error:
+            self._say(Frames(frame.id, 0).failed(error))
+            return
+        self._running[frame.id] = request.id
+        self._unsent += 1
+        frames = Frames(frame.id, len(request.prompts) * request.n)
+        self._wire.nursery.start_soon(self._answer, frame.id, outbox, frames, name="answer")
+
+    def _admit(self, frame: Create, tenant: str) -> Generate:
+        limit = self._engine.settings.limits.max_socket_requests
+        if self._unsent >= limit:
+            raise ApiError("rate_limit_exceeded", f"One socket may run {limit} requests at a time.", retry_after=1)
+        asks = origin(self._engine, tenant)
+        if decode(frame.request, _KIND).prompt is not msgspec.UNSET:
+            completion = _streaming(decode(frame.request, _COMPLETION))
+            return generate_from_completion(completion, served(self._engine), asks)
+        chat = _streaming(decode(frame.request, _CHAT))
+        return generate_from_chat(chat, served(self._engine), asks)
+
+    async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
+        """Moves one request's events to the client, no faster than it reads."""
+        try:
+            ended = False
+            sink = StreamSink(frames, self._outgoing)
+            while not ended:
+                events = await outbox.drain(sink)
+                unsent, sink.unsent = sink.unsent, None
+                if events:
+                    ended = isinstance(events[-1], Finished | Failed)
+                    if ended:
+                        del self._running[name]  # before the client knows, so that it may use the name again at once
+                    unsent = self._outgoing.post_all(frames.encode(events))  # what the sink left is sent before
+                if unsent is not None:
+                    await unsent.wait()
+        except Exception as error:  # a bug of ours
+            unexpected(error)
+            self._wire.close(INTERNAL_ERROR)
+        self._unsent -= 1
+        self._leave_when_draining()
+
+    def _leave_when_draining(self) -> None:
+        """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
+        if self._engine.gateway.refuses_new and not self._unsent:
+            self._wire.close(GOING_AWAY)
+
+    def _say(self, frame: bytes) -> None:
+        if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
+            raise CloseSocket(POLICY_VIOLATION)
+        self._outgoing.post(frame)
+
+    def _close_with(self, error: ApiError, code: int) -> NoReturn:
+        self._outgoing.post(error_frame(error.detail()))
+        raise CloseSocket(code)
+
+
+def _streaming(body: _Body) -> _Body:
+    """A body as HTTP would stream it. Refuses what only HTTP has."""
+    if body.stream is False:
+        raise ApiError("invalid_value", "A WebSocket always streams; leave stream out.", param="stream")
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise ApiError(
+            "unsupported_parameter",
+            "A WebSocket's frames carry their token counts; usage comes with `finished`.",
+            param="stream_options.continuous_usage_stats",
+        )
+    return msgspec.structs.replace(body, stream=True)
+
+
+class _PlainHandshake(NamedTuple):
+    """Its path is that of the route and nothing else."""
+
+    headers: Headers
+    args: tuple[str, ...] = ()
+
+
+def register(app: Application, keys: Keys) -> None:
+    engine = app.engine
+
+    def tenant_of(headers: Headers) -> str | None:
+        return keys.tenant_of(headers) if not keys or "Authorization" in headers else None
+
+    def open_plain(handshake: Sequence[tuple[bytes, bytes]]) -> Socket | None:
+        headers = Headers([(name.decode("latin1"), value.decode("latin1")) for name, value in handshake])
+        try:
+            refuse_foreign_origin(_PlainHandshake(headers), own_names_only=not keys)
+            return Socket(engine, keys, tenant_of(headers))
+        except ApiError:
+            return None  # Quart says so, as of all that it refuses
+
+    app.sockets[b"/v1/stream"] = open_plain
+
+    @app.websocket("/v1/stream")
+    async def stream() -> None:
+        socket, code = Socket(engine, keys, tenant_of(websocket.headers)), NORMAL
+
+        def close(reason: int) -> None:
+            nonlocal code
+            code = reason
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            try:
+                socket.begin(Wire(nursery, websocket.send, frame_writer(websocket.scope), close))
+                while True:
+                    await socket.receive(await websocket.receive())
+            finally:
+                socket.end()
+        await websocket.close(code)
+
+    @app.get("/v1/stream")
+    async def stream_without_upgrade() -> Response:
+        response = error_response(ApiError("upgrade_required", "Connect to /v1/stream with a WebSocket."))
+        response.headers["Upgrade"] = "websocket"
+        return response

@@ -1,0 +1,96 @@
+"""What a WebSocket has to say: straight to the connection while the client keeps up, else in turn, by a task.
+
+The order of `post` is the order on the wire: once something waits, all that is posted after it waits behind it. The
+task that sends what waits lives only as long as there is something, so a socket that keeps up has none.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from ...protocol.events import StreamEvent
+from ..transport.direct import DirectWriter
+from .frames import Frames
+
+Send = Callable[[str], Awaitable[None]]
+
+
+class Outgoing:
+    """One socket's messages. `send` is the ordinary way, `direct` the short one, where the server offers it."""
+
+    __slots__ = ("_direct", "_nursery", "_send", "_sent", "_waiting", "_write")
+
+    def __init__(self, nursery: trio.Nursery, send: Send, direct: DirectWriter | None) -> None:
+        self._nursery = nursery
+        self._send = send
+        self._direct = direct
+        self._write = None if direct is None else direct.write
+        self._waiting: list[bytes] = []
+        self._sent: trio.Event | None = None  # of what waits now; None: the task does not run
+
+    @property
+    def waiting(self) -> int:
+        """How many messages."""
+        return len(self._waiting)
+
+    def post(self, frame: bytes) -> trio.Event | None:
+        """None: it is written. Otherwise the event that it was sent. It never waits itself."""
+        if self._sent is None:
+            if self._write is not None:
+                written = self._write(frame)
+                if written == "all":
+                    return None
+                if written == "nothing":
+                    self._waiting.append(frame)
+            else:
+                self._waiting.append(frame)
+            self._sent = trio.Event()
+            self._nursery.start_soon(self._send_waiting)
+        else:
+            self._waiting.append(frame)
+        return self._sent
+
+    def post_all(self, frames: Sequence[bytes]) -> trio.Event | None:
+        """As `post` of one after the other; the event is that of the last."""
+        sent: trio.Event | None = None
+        for frame in frames:
+            sent = self.post(frame)
+        return sent
+
+    async def flush(self) -> None:
+        """Until nothing waits."""
+        while self._sent is not None:
+            await self._sent.wait()
+
+    async def _send_waiting(self) -> None:
+        if self._direct is not None:
+            await self._direct.finish()
+        while self._waiting:
+            frames, self._waiting = self._waiting, []
+            sent, self._sent = self._sent, trio.Event()
+            assert sent is not None
+            for frame in frames:
+                await self._send(frame.decode())
+            sent.set()
+        assert self._sent is not None
+        self._sent.set()
+        self._sent = None
+
+
+class StreamSink:
+    """What a stream leaves with its outbox: a step's tokens become messages without a task."""
+
+    __slots__ = ("_frames", "_outgoing", "unsent")
+
+    def __init__(self, frames: Frames, outgoing: Outgoing) -> None:
+        self._frames = frames
+        self._outgoing = outgoing
+        self.unsent: trio.Event | None = None
+
+    def take_text(self, index: int, text: str, tokens: int) -> bool:
+        self.unsent = self._outgoing.post(self._frames.text(index, text, tokens))
+        return self.unsent is None
+
+    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+        self.unsent = self._outgoing.post_all(self._frames.encode(events))
+        return self.unsent is None

@@ -1,0 +1,286 @@
+"""One TCP connection, from its first byte to its last: reads, feeds hypercorn's protocol classes, sends, closes.
+
+Takes the place of hypercorn's TCPServer, whose defects end the process or leak the socket. What holds here:
+
+- Nothing that goes wrong in a connection leaves `run`, except cancellation from outside.
+- What the protocol sends leaves whole, or the connection ends (sending.py).
+- Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
+  hypercorn itself sends at the end of every response. Between requests a connection has its keep-alive time
+  (deadlines.py).
+- TLS (tls_session.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
+- Plain requests on HTTP/1.1 go past the protocol classes (plain_http1.py); nothing else does.
+- A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
+  hangups.py looks for the hang-up by other means.
+"""
+
+import logging
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
+
+from ..conversation import Conversation, Opener
+from ..exchange import GenerationRoutes
+from .deadlines import Deadlines
+from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter
+from .hangups import Hangups
+from .http1 import GuardedHTTP1
+from .http2 import GuardedHTTP2
+from .pings import Ping, Pings
+from .plain_http1 import PlainHTTP1
+from .receiving import Receiving
+from .refusal import ConnectionRefused
+from .sending import Sending
+from .tls_context import Certificates
+from .tls_session import TlsSession
+from .websocket import SOCKETS, OpenSocket, Sockets
+
+log = logging.getLogger("triolet.http")
+
+CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
+
+_NO_SOCKETS: Mapping[bytes, Opener] = {}
+
+
+class Connection:
+    __slots__ = (
+        "_app", "_certificates", "_closing", "_config", "_context", "_generation", "_hangups", "_idle", "_idle_ones",
+        "_nursery", "_ping", "_pings", "_plain", "_protocol", "_receiving", "_send_timeout", "_sending", "_sockets",
+        "_state", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        state: ConnectionState,
+        stream: trio.SocketStream,
+        send_timeout: float,
+        idle_ones: Deadlines,
+        hangups: Hangups,
+        pings: Pings,
+        certificates: Certificates | None = None,
+        generation: GenerationRoutes | None = None,
+        sockets: Mapping[bytes, Opener] = _NO_SOCKETS,
+    ) -> None:
+        self.stream = stream
+        self._idle_ones = idle_ones
+        self._hangups = hangups
+        self._pings = pings
+        self._ping: Ping | None = None
+        self._app = app
+        self._config = config
+        self._context = context
+        self._state = state
+        self._send_timeout = send_timeout
+        self._certificates = certificates
+        self._generation = generation
+        self._sockets = sockets
+        self._idle = True  # between requests; a connection begins so
+        self._closing = False
+        self._sending = Sending(stream, send_timeout, self._end, self.abort)
+        self._receiving = Receiving(stream, self._sending)
+        self._nursery: trio.Nursery  # from `run` on; its scope is the connection's
+        self._protocol: H11Protocol | H2Protocol | OpenSocket
+        self._plain: PlainHTTP1 | None = None  # where HTTP/1.1 is spoken
+
+    async def run(self) -> None:
+        with suppress(
+            OSError, AttributeError
+        ):  # Linux: data that a vanished peer never acknowledges ends the connection
+            self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._send_timeout * 1000))
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._converse()
+        except* OSError as lost:
+            log.debug("connection lost: %s", _one_line(lost))
+        except* Exception as failures:
+            log.error("connection closed after an error: %s", _one_line(failures))
+        finally:
+            self._sending.forget_file()
+            self._idle_ones.forget(self)
+            self._hangups.unblock(self)
+            await trio.aclose_forcefully(self.stream)
+
+    def fileno(self) -> int:
+        """Of the socket; negative once it is closed."""
+        return self._sending.fileno()
+
+    def keep_pinging(self, ping: Ping) -> None:
+        """Call `ping` now and then, as long as the connection is open."""
+        self._ping = ping
+        self._pings.join(ping)
+
+    def abort(self) -> None:
+        """Ends the connection now, also a send that is waiting for the client."""
+        self._end()
+        self._sending.forget_file()
+        self.stream.socket.close()
+
+    def close_if_idle(self) -> None:
+        if self._idle:
+            self._end()
+
+    def _end(self) -> None:
+        self._sending.ended = True
+        self._nursery.cancel_scope.cancel()
+
+    async def _converse(self) -> None:
+        if self._certificates is not None and not await self._receiving.shake_hands(
+            TlsSession(self._certificates.context)
+        ):
+            return
+        if self._sending.tls is not None and self._sending.tls.protocol == "h2":
+            self._protocol = protocol = self._http2()
+            await protocol.initiate()
+        else:
+            self._protocol = self._http1()
+        self._update(idle=True)
+        try:
+            await self._read()
+        finally:  # a ping may start a task, so none comes once there is no nursery for it
+            if self._ping is not None:
+                self._pings.leave(self._ping)
+            if isinstance(self._protocol, OpenSocket):
+                self._protocol.leave()
+        self._end()  # handlers that have not noticed the end
+
+    def _http1(self) -> GuardedHTTP1:
+        self._state[WRITE_CHUNK] = self._sending.write_now
+        self._state[WRITER] = DirectWriter(self._sending.write_now, self._sending.finish)
+        self._state[KEEP_PINGING] = self.keep_pinging
+        self._state[SOCKETS] = Sockets(self._sockets, self._open_socket)
+        client, server = self._addresses()
+        secure = self._sending.tls is not None
+        tasks = self._tasks()
+        protocol = GuardedHTTP1(
+            self._app, self._config, self._context, tasks, self._state, secure, client, server, self._handle
+        )
+        if self._generation is not None:
+            self._plain = PlainHTTP1(self._generation, self._sending, tasks, protocol, self._update, self._close)
+        return protocol
+
+    def _http2(self) -> GuardedHTTP2:
+        client, server = self._addresses()
+        return GuardedHTTP2(
+            self._app,
+            self._config,
+            self._context,
+            self._tasks(),
+            self._state,
+            self._sending.tls is not None,
+            client,
+            server,
+            self._handle,
+            self._send_timeout,
+        )
+
+    def _tasks(self) -> TaskGroup:
+        """The nursery as hypercorn knows it."""
+        tasks = TaskGroup()
+        tasks._nursery = self._nursery  # pyright: ignore[reportPrivateUsage]
+        return tasks
+
+    def _open_socket(self, conversation: Conversation) -> None:
+        """The handshake is answered: HTTP is over, and what spoke it is forgotten."""
+        maximum = self._config.websocket_max_message_size
+        socket = OpenSocket(conversation, self._sending, self._nursery, self._close, maximum)
+        self._protocol, self._plain = socket, None
+        self._state.clear()
+        socket.begin()
+        self.keep_pinging(socket.ping)
+
+    def _addresses(self) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
+        """The client's and ours; a Unix socket has none."""
+        sock = self.stream.socket
+        return parse_socket_addr(sock.family, sock.getpeername()), parse_socket_addr(sock.family, sock.getsockname())
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                data = await self._receiving.receive()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                break
+            if not data:
+                break
+            if self._closing or (self._plain is not None and not (data := self._plain.take(data))):
+                continue
+            self._hangups.block(self)
+            try:
+                await self._feed(data)
+            except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
+                log.info("connection refused: %s", refused)
+            self._hangups.unblock(self)
+        self._hangups.block(self)
+        await self._protocol.handle(Closed())
+
+    async def _feed(self, data: bytes) -> None:
+        while self._plain is not None and self._plain.busy:
+            await self._plain.wait_answered()
+            if self._closing or not (data := self._plain.take(data)):
+                return
+        try:
+            await self._protocol.handle(RawData(data))
+        except H2ProtocolAssumedError as assumed:
+            for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING, SOCKETS):
+                del self._state[http1]
+            self._plain = None
+            self._protocol = protocol = self._http2()
+            await protocol.initiate()
+            await protocol.handle(RawData(assumed.data))
+
+    async def _handle(self, event: Event) -> None:
+        """What the protocol classes call as `send`."""
+        if isinstance(event, RawData):
+            await self._sending.send(event.data)
+        elif isinstance(event, Updated):
+            self._update(idle=event.idle)
+        elif isinstance(event, Closed):
+            await self._close()
+
+    def _update(self, idle: bool) -> None:
+        self._idle = idle
+        if self._closing:
+            return
+        if not idle:
+            self._idle_ones.forget(self)
+        elif self._context.terminated.is_set():
+            self._end()
+        else:
+            self._idle_ones.set(self, self._end)
+
+    async def _close(self) -> None:
+        """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
+        self._closing = self._sending.ended = True
+        self._idle_ones.forget(self)
+        self._nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE
+        with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
+            try:
+                await self._sending.say_end()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._end()
+            await self._protocol.handle(Closed())
+        if grace.cancelled_caught:
+            self.abort()
+
+
+def _one_line(group: BaseExceptionGroup[Exception]) -> str:
+    return "; ".join(f"{type(error).__name__}: {error}".replace("\n", " ")[:200] for error in _leaves(group))
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -1,0 +1,184 @@
+"""Plain requests on an HTTP/1.1 connection, straight between it and their handlers: past h11, hypercorn and Quart.
+
+While a connection is between requests, and a plain one comes (plain_head.py), h11 does not see it: for h11 nothing
+has happened. Every other request takes the ordinary way, and what follows a plain one waits until it is answered. One
+task runs it; what ends the connection, as its client's leaving does, ends that task and its generation.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from time import time
+from typing import Final
+from wsgiref.handlers import format_date_time
+
+import trio
+from hypercorn.trio.task_group import TaskGroup
+
+from ...protocol.errors import ApiError
+from ..exchange import Content, GenerationRoutes, Handler, fields_of
+from .direct import LastPiece, WriteChunk
+from .http1 import GuardedHTTP1
+from .plain_head import PlainHead, PlainHeaders, read_head
+from .sending import Sending
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class PlainExchange:
+    """A plain request: all of its head, and its body as far as that has come."""
+
+    def __init__(self, head: PlainHead, body: bytes, write_chunk: WriteChunk, body_timeout: float) -> None:
+        self.method = "POST"
+        self.args: tuple[str, ...] = ()
+        self.generation: str | None = None
+        self.request_id = ""
+        self.tenant = ""
+        self.headers: PlainHeaders = head.headers
+        self.endpoint: str | None = head.path
+        self.write_chunk: WriteChunk | None = write_chunk
+        self.missing = head.content_length - len(body)  # bytes of the body
+        self._body = bytearray(body)  # in one: pieces of two bytes would cost twenty times their size
+        self._body_timeout = body_timeout
+        self._arrived: trio.Event | None = None  # the rest of the body; None: nobody waits for it
+
+    def take(self, data: bytes) -> bytes:
+        """More from the connection; returns what does not belong to this request."""
+        piece = data[: self.missing]
+        if piece:
+            self._body += piece
+            self.missing -= len(piece)
+            if not self.missing and self._arrived is not None:
+                self._arrived.set()
+        return data[len(piece) :]
+
+    async def json_body(self) -> bytes:
+        if self.missing:
+            self._arrived = trio.Event()
+            with trio.move_on_after(self._body_timeout):
+                await self._arrived.wait()
+            if self.missing:
+                raise ApiError("request_timeout", "The body did not arrive in time.")
+        return bytes(self._body)
+
+
+class PlainHTTP1:
+    """The plain requests of one connection, one after the other; `ordinary` has all others.
+
+    `update` hears whether the connection is idle; `close` ends it when the client has all that was said.
+    """
+
+    def __init__(
+        self,
+        routes: GenerationRoutes,
+        sending: Sending,
+        tasks: TaskGroup,
+        ordinary: GuardedHTTP1,
+        update: Callable[[bool], None],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._routes = routes
+        self._sending = sending
+        self._tasks = tasks
+        self._ordinary = ordinary
+        self._update = update
+        self._close = close
+        self._exchange: PlainExchange | None = None
+        self._answered: trio.Event | None = None  # what the client has sent since waits for it
+
+    @property
+    def busy(self) -> bool:
+        return self._exchange is not None
+
+    def take(self, data: bytes) -> bytes:
+        """Bytes from the client, without waiting; returns those that wait for the answer, or are not plain."""
+        if self._exchange is not None:
+            return self._exchange.take(data)
+        routes = self._routes
+        head = read_head(data)
+        if head is None or head.content_length > routes.max_body_bytes:
+            return data
+        handler = routes.handlers.get(head.path)
+        if handler is None or not self._ordinary.begin_plain():
+            return data
+        self._update(False)
+        end = head.size + head.content_length
+        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_now, routes.body_timeout)
+        self._tasks.spawn(self._run, self._exchange, handler)  # pyright: ignore  untyped in hypercorn
+        return data[end:]
+
+    async def wait_answered(self) -> None:
+        while self._exchange is not None:
+            self._answered = trio.Event()
+            await self._answered.wait()
+
+    async def _run(self, exchange: PlainExchange, handler: Handler) -> None:
+        try:
+            content = await self._routes.answer(exchange, handler)
+            last = exchange.missing > 0 or self._draining
+            await self._send(content, exchange, last)
+        finally:
+            self._routes.end(exchange)
+        self._exchange = None
+        if self._answered is not None:
+            self._answered.set()
+        if last or self._draining:  # a stream may have begun before the draining
+            await self._close()
+        else:
+            self._update(True)
+
+    @property
+    def _draining(self) -> bool:
+        return self._ordinary.context.terminated.is_set()
+
+    async def _send(self, content: Content, exchange: PlainExchange, last: bool) -> None:
+        """`last`: the connection will be closed, and says so."""
+        head = b"HTTP/1.1 %d \r\n%b%b%b" % (
+            content.status,
+            b"".join([b"%b: %b\r\n" % field for field in fields_of(content, exchange)]),
+            date_line(int(time())),
+            b"Connection: close\r\n" if last else b"",
+        )
+        body = content.body
+        if isinstance(body, bytes) and not isinstance(body, LastPiece):
+            await self._write(b"%b\r\n%b" % (head, body))
+            return
+        head = b"%bTransfer-Encoding: chunked\r\n\r\n" % head
+        if isinstance(body, bytes):
+            await self._write(b"%b%x\r\n%b\r\n%b" % (head, len(body), body, _LAST_CHUNK))
+        else:
+            await self._stream(head, body)
+
+    async def _stream(self, head: bytes, body: AsyncGenerator[bytes, None]) -> None:
+        """The head leaves with the first piece, and the end with the last one, where that says so."""
+        async with aclosing(body):
+            async for piece in body:
+                assert piece, "an empty chunk would be the end"
+                last = isinstance(piece, LastPiece)
+                await self._write(b"%b%x\r\n%b\r\n%b" % (head, len(piece), piece, _LAST_CHUNK if last else b""))
+                if last:
+                    return
+                head = b""
+        await self._write(head + _LAST_CHUNK)
+
+    async def _write(self, data: bytes) -> None:
+        written = self._sending.write_now(data)
+        if written == "nothing":
+            await self._sending.send(data)
+        elif written == "part":
+            await self._sending.finish()
+
+
+class _DateLine:
+    """The field that hypercorn puts into every response, made once in a second."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._line = b""
+
+    def __call__(self, second: int) -> bytes:
+        if second != self._second:
+            self._second, self._line = second, b"date: %b\r\n" % format_date_time(second).encode()
+        return self._line
+
+
+date_line: Final = _DateLine()

@@ -1,0 +1,75 @@
+"""What comes in on one connection: the bytes of its protocol, whether TLS is spoken or not."""
+
+import logging
+import os
+import ssl
+from typing import Final
+
+import trio
+
+from .sending import Sending
+from .tls_session import TlsSession
+
+log = logging.getLogger("triolet.http")
+
+RECEIVE_BYTES: Final = 2**16
+HANDSHAKE_SECONDS: Final = 10.0  # three round trips to the other side of the world, lost packets included
+
+
+class Receiving:
+    """`sending` is the connection's other half: TLS answers on its own account."""
+
+    def __init__(self, stream: trio.SocketStream, sending: Sending) -> None:
+        self._stream = stream
+        self._sending = sending
+        self._early = b""  # what came in one packet with the end of the handshake
+
+    async def receive(self) -> bytes:
+        """Some bytes of the client's; none at its end. Once our side has ended they are only to be discarded."""
+        early, self._early = self._early, b""
+        while not early:
+            data = await self._read()
+            if self._sending.tls is None or self._sending.ended or not data:
+                return data
+            plain, ended = self._sending.tls.decrypt(data)
+            if answer := self._sending.tls.take_output():
+                await self._sending.send_all(answer)
+            if plain or ended:
+                return plain
+        return early
+
+    async def _read(self) -> bytes:
+        """As `receive_some`, which asks the kernel before it waits: between requests that is asked in vain."""
+        while (file := self._sending.fileno()) >= 0:
+            await trio.lowlevel.wait_readable(file)
+            if self._sending.fileno() != file:  # closed in this very tick: the number may be another client's by now
+                return b""
+            try:
+                return os.read(file, RECEIVE_BYTES)
+            except BlockingIOError:  # somebody was mistaken
+                continue
+            except OSError:  # the connection is lost
+                break
+        return b""
+
+    async def shake_hands(self, session: TlsSession) -> bool:
+        """Whether TLS is spoken from here on."""
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            done = False
+            while not done:
+                try:
+                    data = await self._stream.receive_some(RECEIVE_BYTES)
+                    if not data:
+                        return False
+                    done = session.shake_hands(bytes(data))
+                except ssl.SSLError:
+                    await self._sending.send_waiting(session.take_output())  # the alert says why
+                    raise
+                except trio.BrokenResourceError:
+                    return False
+                await self._sending.send_waiting(session.take_output())
+            self._sending.tls = session
+            self._early, _ = session.decrypt(b"")
+            return True
+        log.debug("connection closed: the TLS handshake took longer than %g s", HANDSHAKE_SECONDS)
+        return False

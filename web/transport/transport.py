@@ -1,0 +1,168 @@
+"""Serves the application over HTTP/1.1, HTTP/2 and WebSockets, plain or in TLS, until it is told to stop.
+
+Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_server_*
+hold what is relied on. One input never ends the process (web/guard_*.py).
+
+Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout`. Then `on_drain_timeout` ends
+the requests that are left, their last words get LAST_WORDS_SECONDS, and what is still open is aborted: a client that
+does not read delays nothing for longer. A WebSocket counts as in flight until its handler returns.
+"""
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.lifespan import Lifespan
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, LifespanState
+from quart_trio import QuartTrio
+
+from ..asgi import Application
+from .connection import Connection
+from .deadlines import Deadlines
+from .hangups import Hangups
+from .listening import BACKLOG, url_of
+from .pings import Pings
+from .plain_head import HEADER_BYTES
+from .tls_context import Certificates
+
+log = logging.getLogger("triolet.http")
+
+WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
+WEBSOCKET_PING_SECONDS = 20.0
+LAST_WORDS_SECONDS = 1.0  # a write, the closing of a WebSocket
+
+
+class Connections:
+    """The open connections, and the event that the last one has ended."""
+
+    def __init__(self) -> None:
+        self._open: set[Connection] = set()
+        self._draining: trio.Event | None = None
+
+    async def run(self, connection: Connection) -> None:
+        self._open.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._open.discard(connection)
+            if self._draining is not None and not self._open:
+                self._draining.set()
+
+    async def drain(self, timeout: float) -> bool:
+        """Closes what is idle and waits so long for the rest to end; whether it did."""
+        self._draining = trio.Event()
+        for connection in self._open:
+            connection.close_if_idle()
+        with trio.move_on_after(timeout):
+            if self._open:
+                await self._draining.wait()
+        return not self._open
+
+    def abort_all(self) -> None:
+        for connection in self._open:
+            connection.abort()
+
+
+async def serve(
+    app: QuartTrio,
+    *,
+    host: str,
+    port: int,
+    sockets: Sequence[socket.socket] | None = None,
+    certificates: Certificates | None = None,
+    drain_timeout: float,
+    send_timeout: float = 30.0,
+    keep_alive_timeout: float = 30.0,
+    shutdown_trigger: Callable[[], Awaitable[None]],
+    on_drain_timeout: Callable[[], None] = lambda: None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until `shutdown_trigger` returns; `task_status` gets the URLs, with the port that 0 became.
+
+    `sockets` are bound already, in the place of host and port; `certificates` make it TLS, with HTTP/2 by ALPN.
+    `on_drain_timeout` is to make every request in flight end by itself, soon.
+    """
+    config = _configuration(keep_alive_timeout)
+    wrapped = ASGIWrapper(app)
+    state: LifespanState = {}
+    lifespan = Lifespan(wrapped, config, state)
+    context = WorkerContext(None)
+    connections = Connections()
+    generation = app.generation if isinstance(app, Application) else None
+    sockets_past_quart = app.sockets if isinstance(app, Application) else {}
+    idle_ones, hangups, pings = Deadlines(keep_alive_timeout), Hangups(), Pings(WEBSOCKET_PING_SECONDS)
+
+    def accept(stream: trio.SocketStream) -> Awaitable[None]:
+        connection = Connection(
+            wrapped,
+            config,
+            context,
+            ConnectionState(state.copy()),
+            stream,
+            send_timeout,
+            idle_ones,
+            hangups,
+            pings,
+            certificates,
+            generation,
+            sockets_past_quart,
+        )
+        return connections.run(connection)
+
+    if sockets is None:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    else:
+        listeners = [_listener(sock) for sock in sockets]
+    secure = certificates is not None
+    names = ((listener.socket.family, listener.socket.getsockname()) for listener in listeners)
+    urls = [url_of(family, address, secure=secure) for family, address in names]
+    try:
+        async with trio.open_nursery() as lifespan_nursery:
+            await lifespan_nursery.start(lifespan.handle_lifespan)
+            await lifespan.wait_for_startup()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(idle_ones.run)
+                if isinstance(app, Application):
+                    nursery.start_soon(app.openings.run)
+                nursery.start_soon(hangups.watch)
+                nursery.start_soon(pings.run)
+                try:
+                    async with trio.open_nursery() as accepting:
+                        accepting.start_soon(partial(trio.serve_listeners, accept, listeners, handler_nursery=nursery))
+                        task_status.started(urls)
+                        await shutdown_trigger()
+                        accepting.cancel_scope.cancel()
+                    await context.terminated.set()
+                    if not await connections.drain(drain_timeout):
+                        on_drain_timeout()
+                        await connections.drain(LAST_WORDS_SECONDS)
+                finally:
+                    connections.abort_all()
+                    nursery.cancel_scope.cancel()
+            await lifespan.wait_for_shutdown()
+            lifespan_nursery.cancel_scope.cancel()
+    finally:
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+
+
+def _configuration(keep_alive_timeout: float) -> Config:
+    config = Config()
+    config.errorlog = log
+    config.include_server_header = False
+    config.h11_max_incomplete_size = HEADER_BYTES
+    config.h2_max_header_list_size = HEADER_BYTES
+    config.keep_alive_timeout = keep_alive_timeout
+    config.websocket_max_message_size = WEBSOCKET_MESSAGE_BYTES
+    config.websocket_ping_interval = WEBSOCKET_PING_SECONDS
+    return config
+
+
+def _listener(sock: socket.socket) -> trio.SocketListener:
+    sock.listen(BACKLOG)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
