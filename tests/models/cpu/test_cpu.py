@@ -340,7 +340,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
 def test_a_runner_left_open_does_not_keep_the_interpreter() -> None:
     program = f"""
 import sys; sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
-import numpy as np, test_cpu_runner as t
+import numpy as np, test_cpu as t
 runner = t.make_runner("mha-head-8", "int8")
 print(np.isfinite(runner.forward(t.batch_of([t.Chunk(t.prompt_of("mha-head-8"), 0, [1, 2, 3])]))).all())
 """
