@@ -4,14 +4,13 @@ Clients send an assistant's answer back as they got it, with every field the API
 are accepted as null and mean nothing.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
-MAX_PARTS = 4096
-NAME = r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)"
+from .requests import ParticipantName, ToolCall, ToolCallId
 
-Name = Annotated[str, Meta(pattern=NAME)]
+MAX_PARTS = 4096
 
 
 class TextPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -21,20 +20,9 @@ class TextPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 Content = str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)]
 
 
-class FunctionCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Name
-    arguments: str
-
-
-class ToolCallBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: Annotated[str, Meta(min_length=1, max_length=128)]
-    function: FunctionCall
-    type: Literal["function"] = "function"
-
-
 class SystemMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="system"):
     content: Content
-    name: Name | None = None
+    name: ParticipantName | None = None
 
 
 class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag="developer"):
@@ -43,15 +31,15 @@ class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag="developer"
 
 class UserMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="user"):
     content: Content
-    name: Name | None = None
+    name: ParticipantName | None = None
 
 
 class AssistantMessage(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="assistant"
 ):
     content: Content | None = None
-    name: Name | None = None
-    tool_calls: Annotated[list[ToolCallBody], Meta(max_length=128)] | None = None
+    name: ParticipantName | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -60,8 +48,8 @@ class AssistantMessage(
 
 class ToolMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="tool"):
     content: Content
-    tool_call_id: Annotated[str, Meta(min_length=1, max_length=128)]
-    name: Name | None = None
+    tool_call_id: ToolCallId
+    name: ParticipantName | None = None
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage

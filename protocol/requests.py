@@ -1,26 +1,28 @@
 """What a client asks for, after validation: one vocabulary behind every wire dialect."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .message import Message
 from .sampling import Sampling
 
 Determinism = Literal["default", "strict"]
+ParticipantName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)")]  # of a speaker or a function
+ToolCallId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class ToolFunction(Struct, frozen=True, kw_only=True):
+class FunctionCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The function of a tool call in the conversation so far; `arguments` is JSON text, as OpenAI sends it."""
 
-    name: str
-    arguments: str = "{}"
+    name: ParticipantName
+    arguments: str
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
-    id: str
-    function: ToolFunction
-    type: str = "function"
+class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: ToolCallId
+    function: FunctionCall
+    type: Literal["function"] = "function"
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,6 @@ from ...protocol.requests import (
     Prompt,
     TextPrompt,
     TokenPrompt,
-    ToolCall,
-    ToolFunction,
 )
 from ...protocol.settings import LimitSettings
 from ...protocol.steps import Ready
@@ -164,12 +162,7 @@ def _turn(message: Message, index: int) -> ChatMessage:
         role=role,
         content=None if message.content is None else _text(message.content),
         name=UNSET if message.name is None else message.name,
-        tool_calls=tuple(
-            ToolCall(id=call.id, function=ToolFunction(name=call.function.name, arguments=call.function.arguments))
-            for call in calls
-        )
-        if calls
-        else UNSET,
+        tool_calls=tuple(calls) if calls else UNSET,
         tool_call_id=message.tool_call_id if isinstance(message, ToolMessage) else UNSET,
     )
 

@@ -9,7 +9,7 @@ import pytest
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.tokenizer.chat_template import ChatTemplate, load_chat_template
 from triolet.protocol.errors import ApiError
-from triolet.protocol.requests import ChatMessage, ChatPrompt, ToolCall, ToolFunction
+from triolet.protocol.requests import ChatMessage, ChatPrompt, FunctionCall, ToolCall
 
 
 def prompt_of(*messages: ChatMessage) -> ChatPrompt:
@@ -37,10 +37,10 @@ def test_loop_controls_generation_marks_and_the_date() -> None:
 
 
 def test_tool_calls_have_arguments_as_objects_and_missing_fields_are_undefined() -> None:
-    call = ToolCall(id="c1", function=ToolFunction(name="add", arguments='{"a": 1}'))
+    call = ToolCall(id="c1", function=FunctionCall(name="add", arguments='{"a": 1}'))
     source = "{{ messages[0].tool_calls[0].function.arguments.a }}{{ messages[0].name is defined }}"
     assert render(source, ChatMessage(role="assistant", tool_calls=(call,))) == "1False"
-    broken = ToolCall(id="c1", function=ToolFunction(name="add", arguments="{"))
+    broken = ToolCall(id="c1", function=FunctionCall(name="add", arguments="{"))
     with pytest.raises(ApiError, match="not JSON") as caught:
         render(source, ChatMessage(role="assistant", tool_calls=(broken,)))
     assert caught.value.param == "messages[0].tool_calls[0].function.arguments"
@@ -48,7 +48,7 @@ def test_tool_calls_have_arguments_as_objects_and_missing_fields_are_undefined()
 
 def test_a_key_hides_no_method_of_its_object() -> None:
     """As in jinja itself: attributes come first, though keys are what turns are made of."""
-    call = ToolCall(id="c1", function=ToolFunction(name="add", arguments='{"items": 1, "b": 2}'))
+    call = ToolCall(id="c1", function=FunctionCall(name="add", arguments='{"items": 1, "b": 2}'))
     message = ChatMessage(role="assistant", content=None, tool_calls=(call,))
     source = "{% set a = messages[0].tool_calls[0].function.arguments %}"
     source += "{{ a.b }}{% for item in a.items() %}{{ item[0] }}{% endfor %}"
