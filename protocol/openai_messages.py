@@ -17,11 +17,11 @@ class TextPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     text: str
 
 
-Content = str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)]
+TextContent = str | Annotated[list[TextPart], Meta(max_length=MAX_PARTS)]
 
 
 class SystemMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="system"):
-    content: Content
+    content: TextContent
     name: ParticipantName | None = None
 
 
@@ -30,14 +30,14 @@ class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag="developer"
 
 
 class UserMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="user"):
-    content: Content
+    content: TextContent
     name: ParticipantName | None = None
 
 
 class AssistantMessage(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="assistant"
 ):
-    content: Content | None = None
+    content: TextContent | None = None
     name: ParticipantName | None = None
     tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     refusal: None = None
@@ -47,9 +47,9 @@ class AssistantMessage(
 
 
 class ToolMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="tool"):
-    content: Content
+    content: TextContent
     tool_call_id: ToolCallId
     name: ParticipantName | None = None
 
 
-Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+MessageBody = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage

@@ -1,16 +1,16 @@
 """The bodies of the OpenAI dialect as clients send them: names, types and the bounds that hold for a field alone.
 
 Unknown fields are refused. A null means "not given". A parameter of OpenAI's or of another server's that Triolet does
-not implement is declared `neutral(…)`: the values listed there ask for nothing and are accepted, every other value is
-refused by name (web/openai/neutral.py), so nothing is ever ignored silently. What depends on the model or on two fields
-together is checked in web/openai/dialect.py.
+not implement is declared `neutral(…)`: the values listed there ask for nothing and are accepted. Every other value is
+refused by name (web/openai/decode.py). Only `user` and `metadata` take any value and change nothing: clients send them
+for their own records. What depends on the model or on two fields together is checked in web/openai/request.py.
 """
 
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from .openai_messages import Message
+from .openai_messages import MessageBody
 from .requests import Determinism
 from .sampling import MAX_TOP_LOGPROBS
 
@@ -78,7 +78,7 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         | None
     ) = None
 
-    # Accepted because clients send them; they change nothing here.
+    # Accepted with any value; they change nothing. No other field is like that.
     user: Annotated[str, Meta(max_length=512)] | None = None
     metadata: dict[str, str] | None = None
     store: UnsupportedFlag = UNSET
@@ -102,7 +102,7 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class ChatBody(GenerateBody, frozen=True, kw_only=True):
     """POST /v1/chat/completions, and the `request` of a WebSocket `create` frame."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[MessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -146,7 +146,7 @@ class TokenizeBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     model: Annotated[str, Meta(max_length=512)] | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: Annotated[list[MessageBody], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_generation_prompt: bool | None = None
 
 

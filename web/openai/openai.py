@@ -20,7 +20,7 @@ from ..transport.deadlines import Deadlines
 from ..transport.direct import LastPiece, WriteChunk
 from .answer import Answer
 from .chunks import Chunks, Reply
-from .dialect import Origin, Served
+from .request import Origin, ServedModel
 from .sse import EventSource, encode, event_stream, next_events
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
 
 
-def served(engine: "Engine") -> Served:
+def served_model(engine: "Engine") -> ServedModel:
     """What requests are checked against; raises ApiError (503) while no worker has the model."""
     ready = engine.ready
     if ready is None:
         raise ApiError("engine_unavailable", "The model is not loaded at the moment.", retry_after=2)
-    return Served(engine.model_name, ready, engine.settings.limits)
+    return ServedModel(engine.model_name, ready, engine.settings.limits)
 
 
 def origin(engine: "Engine", tenant: str) -> Origin:

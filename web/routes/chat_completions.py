@@ -5,9 +5,9 @@ import msgspec
 from ...protocol.openai_requests import ChatBody
 from ..asgi import Application
 from ..exchange import Content, Exchange
-from ..openai.body import read_body
-from ..openai.dialect import generate_from_chat
-from ..openai.openai import origin_of, reply_to, respond, served
+from ..openai.decode import decode
+from ..openai.openai import origin_of, reply_to, respond, served_model
+from ..openai.request import generate_from_chat
 
 DECODER = msgspec.json.Decoder(ChatBody)
 
@@ -17,6 +17,6 @@ def register(app: Application) -> None:
 
     @app.generation_route("/v1/chat/completions")
     async def chat_completions(exchange: Exchange) -> Content:
-        body = await read_body(exchange, DECODER)
-        request = generate_from_chat(body, served(engine), origin_of(engine, exchange))
+        body = decode(await exchange.json_body(), DECODER)
+        request = generate_from_chat(body, served_model(engine), origin_of(engine, exchange))
         return await respond(app, exchange, body, request, reply_to(body, request, "chat"))

@@ -5,8 +5,8 @@ from quart_trio.wrappers import TrioResponse as Response
 
 from ...protocol.openai_responses import ModelCard, ModelList
 from ..asgi import Application
-from ..openai.dialect import check_model
-from ..openai.openai import served
+from ..openai.openai import served_model
+from ..openai.request import check_model
 
 
 def register(app: Application) -> None:
@@ -14,7 +14,7 @@ def register(app: Application) -> None:
 
     def card() -> ModelCard:
         return ModelCard(
-            id=engine.model_name, created=engine.created, max_model_len=served(engine).ready.context_length
+            id=engine.model_name, created=engine.created, max_model_len=served_model(engine).ready.context_length
         )
 
     @app.get("/v1/models")

@@ -29,8 +29,8 @@ from ..auth import Keys, refuse_foreign_origin
 from ..conversation import Wire
 from ..errors import unexpected
 from ..openai.decode import decode
-from ..openai.dialect import generate_from_chat, generate_from_completion
-from ..openai.openai import origin, served
+from ..openai.openai import origin, served_model
+from ..openai.request import generate_from_chat, generate_from_completion
 from ..openai.sse import EventSource
 from ..transport.direct import frame_writer
 from .explain import explanation
@@ -181,9 +181,9 @@ class Socket:
         asks = origin(self._engine, tenant)
         if decode(frame.request, _KIND).prompt is not msgspec.UNSET:
             completion = _streaming(decode(frame.request, _COMPLETION))
-            return generate_from_completion(completion, served(self._engine), asks)
+            return generate_from_completion(completion, served_model(self._engine), asks)
         chat = _streaming(decode(frame.request, _CHAT))
-        return generate_from_chat(chat, served(self._engine), asks)
+        return generate_from_chat(chat, served_model(self._engine), asks)
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
         """Moves one request's events to the client, no faster than it reads."""

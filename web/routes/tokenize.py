@@ -8,10 +8,9 @@ from ...protocol.openai_requests import DetokenizeBody, TokenizeBody
 from ...protocol.openai_responses import Detokenization, Tokenization
 from ...protocol.requests import Prompt, TextPrompt
 from ..asgi import Application, current_exchange
-from ..openai.body import read_body
-from ..openai.dialect import chat_prompt, check_model
-from ..openai.openai import served
-from ..openai.sampling_parameters import check_token_ids
+from ..openai.decode import decode
+from ..openai.openai import served_model
+from ..openai.request import chat_prompt, check_model, check_token_ids
 
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)
 DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
@@ -22,19 +21,19 @@ def register(app: Application) -> None:
 
     @app.post("/tokenize")
     async def tokenize() -> Response:
-        body = await read_body(current_exchange(), TOKENIZE)
+        body = decode(await current_exchange().json_body(), TOKENIZE)
         check_model(body.model, engine.model_name)
         token_ids = await engine.tokenize(_prompt(body))
         result = Tokenization(
-            count=len(token_ids), max_model_len=served(engine).ready.context_length, tokens=list(token_ids)
+            count=len(token_ids), max_model_len=served_model(engine).ready.context_length, tokens=list(token_ids)
         )
         return Response(msgspec.json.encode(result), content_type="application/json")
 
     @app.post("/detokenize")
     async def detokenize() -> Response:
-        body = await read_body(current_exchange(), DETOKENIZE)
+        body = decode(await current_exchange().json_body(), DETOKENIZE)
         check_model(body.model, engine.model_name)
-        check_token_ids(body.tokens, served(engine).ready.vocab_size, "tokens")
+        check_token_ids(body.tokens, served_model(engine).ready.vocab_size, "tokens")
         text = await engine.detokenize(tuple(body.tokens))
         return Response(msgspec.json.encode(Detokenization(prompt=text)), content_type="application/json")
 

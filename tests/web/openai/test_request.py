@@ -10,10 +10,10 @@ from triolet.protocol.openai_requests import ChatBody, CompletionBody, StreamOpt
 from triolet.protocol.requests import ChatPrompt, Generate, TextPrompt, TokenPrompt
 from triolet.protocol.settings import LimitSettings
 from triolet.protocol.steps import MemoryPlan, Ready
-from triolet.web.openai.dialect import Origin, Served, generate_from_chat, generate_from_completion
-from triolet.web.openai.neutral import refuse_unsupported
+from triolet.web.openai.decode import refuse_unsupported
+from triolet.web.openai.request import Origin, ServedModel, generate_from_chat, generate_from_completion
 
-SERVED = Served(
+SERVED = ServedModel(
     model="tiny",
     ready=Ready(
         model="tiny",

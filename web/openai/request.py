@@ -1,33 +1,27 @@
-"""The OpenAI dialect to the program's own vocabulary: one validator for HTTP and WebSocket.
+"""From a decoded body to the program's own request, for HTTP and WebSocket alike.
 
-`generate_from_chat` and `generate_from_completion` are pure: a decoded body in, a `Generate` out, or an ApiError that
-names the field. What needs the tokenizer (lengths, the chat template) is answered later, by the engine.
+`generate_from_chat` and `generate_from_completion` take a body and return a `Generate`, or raise an ApiError that names
+the field. What needs the tokenizer (lengths, the chat template) is checked later, by the engine.
 """
 
+import random
 from typing import NamedTuple
 
 from msgspec import UNSET
 
 from ...protocol.errors import ApiError
-from ...protocol.openai_messages import AssistantMessage, Content, DeveloperMessage, Message, ToolMessage
+from ...protocol.openai_messages import AssistantMessage, DeveloperMessage, MessageBody, TextContent, ToolMessage
 from ...protocol.openai_requests import ChatBody, CompletionBody, GenerateBody
-from ...protocol.requests import (
-    ChatMessage,
-    ChatPrompt,
-    Generate,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-)
+from ...protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt, TokenPrompt
+from ...protocol.sampling import Sampling
 from ...protocol.settings import LimitSettings
 from ...protocol.steps import Ready
-from .neutral import refuse_unsupported
-from .sampling_parameters import check_token_ids, sampling_of
+from .decode import refuse_unsupported
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat answer may fill the context
 
 
-class Served(NamedTuple):
+class ServedModel(NamedTuple):
     """What requests are checked against."""
 
     model: str
@@ -36,7 +30,7 @@ class Served(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who asks, and under which name the request will be known."""
+    """Where a request comes from, and the ids under which it is known."""
 
     id: str
     tenant: str
@@ -45,7 +39,7 @@ class Origin(NamedTuple):
     traceparent: str = ""
 
 
-def generate_from_chat(body: ChatBody, served: Served, origin: Origin) -> Generate:
+def generate_from_chat(body: ChatBody, served: ServedModel, origin: Origin) -> Generate:
     refuse_unsupported(body)
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise _invalid("max_completion_tokens", "differs from max_tokens; send one of them")
@@ -62,7 +56,7 @@ def generate_from_chat(body: ChatBody, served: Served, origin: Origin) -> Genera
     )
 
 
-def generate_from_completion(body: CompletionBody, served: Served, origin: Origin) -> Generate:
+def generate_from_completion(body: CompletionBody, served: ServedModel, origin: Origin) -> Generate:
     refuse_unsupported(body)
     return _generate(
         body,
@@ -80,14 +74,20 @@ def check_model(model: str | None, served_model: str) -> None:
         raise ApiError("model_not_found", f"There is no model {model!r} here, only {served_model!r}.", param="model")
 
 
-def chat_prompt(messages: list[Message], *, add_generation_prompt: bool = True) -> ChatPrompt:
+def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:
+    """Raises ApiError for an id that the model does not have: it would be read beyond the end of a table."""
+    if token_ids and max(token_ids) >= vocab_size:
+        raise ApiError("invalid_token_id", f"{param}: token ids must be below {vocab_size}.", param=param)
+
+
+def chat_prompt(messages: list[MessageBody], *, add_generation_prompt: bool = True) -> ChatPrompt:
     turns = tuple(_turn(message, index) for index, message in enumerate(messages))
     return ChatPrompt(messages=turns, add_generation_prompt=add_generation_prompt)
 
 
 def _generate(
     body: GenerateBody,
-    served: Served,
+    served: ServedModel,
     origin: Origin,
     *,
     prompts: tuple[Prompt, ...],
@@ -118,7 +118,7 @@ def _generate(
         traceparent=origin.traceparent,
         model=served.model,
         prompts=prompts,
-        sampling=sampling_of(body, served.ready, logprobs=logprobs, prompt_logprobs=logprobs if echo else None),
+        sampling=_sampling(body, served.ready, logprobs=logprobs, prompt_logprobs=logprobs if echo else None),
         n=n,
         max_tokens=max_tokens,
         stop=_stop(body.stop, served.limits),
@@ -135,6 +135,44 @@ def _generate(
     )
 
 
+def _sampling(body: GenerateBody, ready: Ready, *, logprobs: int | None, prompt_logprobs: int | None) -> Sampling:
+    """Resolves what was left out by the model's own defaults (generation_config.json)."""
+    top_k = _default(body.top_k, ready, "top_k", 0)
+    return Sampling(
+        repetition_penalty=_default(body.repetition_penalty, ready, "repetition_penalty", 1.0),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=_logit_bias(body, ready.vocab_size),
+        min_tokens=body.min_tokens or 0,
+        temperature=_default(body.temperature, ready, "temperature", 1.0),
+        top_k=0 if top_k == -1 else int(top_k),
+        top_p=_default(body.top_p, ready, "top_p", 1.0),
+        min_p=_default(body.min_p, ready, "min_p", 0.0),
+        seed=_seed(body.seed),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def _default(value: float | None, ready: Ready, name: str, neutral: float) -> float:
+    return ready.sampling_defaults.get(name, neutral) if value is None else value
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None:
+        return random.getrandbits(64)
+    if not 0 <= seed < 2**64:
+        raise ApiError("invalid_value", "seed must be between 0 and 2**64 - 1.", param="seed")
+    return seed
+
+
+def _logit_bias(body: GenerateBody, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    if not body.logit_bias:
+        return ()
+    check_token_ids(list(body.logit_bias), vocab_size, "logit_bias")
+    return tuple(sorted(body.logit_bias.items()))
+
+
 def _stop(stop: str | list[str] | None, limits: LimitSettings) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else stop or []
     if len(strings) > limits.max_stop_strings:
@@ -149,7 +187,7 @@ def _stop(stop: str | list[str] | None, limits: LimitSettings) -> tuple[str, ...
     return tuple(strings)
 
 
-def _turn(message: Message, index: int) -> ChatMessage:
+def _turn(message: MessageBody, index: int) -> ChatMessage:
     role = "system" if isinstance(message, DeveloperMessage) else str(message.__struct_config__.tag)
     calls = message.tool_calls if isinstance(message, AssistantMessage) else None
     if isinstance(message, AssistantMessage) and message.content is None and not calls:
@@ -167,11 +205,11 @@ def _turn(message: Message, index: int) -> ChatMessage:
     )
 
 
-def _text(content: Content) -> str:
+def _text(content: TextContent) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
-def _prompts(prompt: str | list[int | str | list[int]], served: Served) -> tuple[Prompt, ...]:
+def _prompts(prompt: str | list[int | str | list[int]], served: ServedModel) -> tuple[Prompt, ...]:
     if isinstance(prompt, str):
         return (TextPrompt(text=prompt),)
     if not prompt:
@@ -192,7 +230,7 @@ def _prompts(prompt: str | list[int | str | list[int]], served: Served) -> tuple
     raise ApiError("invalid_type", "prompt must not mix texts, token ids and lists of them.", param="prompt")
 
 
-def _token_prompt(token_ids: list[int], served: Served, param: str) -> TokenPrompt:
+def _token_prompt(token_ids: list[int], served: ServedModel, param: str) -> TokenPrompt:
     if len(token_ids) > served.ready.context_length:
         raise ApiError(
             "context_length_exceeded",
