@@ -81,84 +81,87 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     content: str
 
 
-class ChatChoice(Struct, frozen=True, kw_only=True):
-    index: int
-    message: AnswerMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: OpenAIFinishReason
-    stop_reason: str | int | None
-    triolet_finish_reason: FinishReason
-
-
-class ChatCompletion(Struct, frozen=True, kw_only=True):
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageBody
-
-
-class CompletionChoice(Struct, frozen=True, kw_only=True):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: OpenAIFinishReason
-    stop_reason: str | int | None
-    triolet_finish_reason: FinishReason
-
-
-class Completion(Struct, frozen=True, kw_only=True):
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: UsageBody
-
-
 class Delta(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
 
 
-class ChatChunkChoice(Struct, frozen=True, kw_only=True):
-    """`stop_reason` and `triolet_finish_reason` come with the finish chunk."""
+class AnswerChoice(Struct, frozen=True, kw_only=True):
+    """One choice of a whole answer, in either dialect."""
 
     index: int
-    delta: Delta
-    logprobs: ChatLogprobs | None = None
+    text: AnswerMessage | str
+    logprobs: ChatLogprobs | CompletionLogprobs | None
+    finish_reason: OpenAIFinishReason
+    stop_reason: str | int | None
+    triolet_finish_reason: FinishReason
+
+
+class ChatChoice(AnswerChoice, frozen=True, kw_only=True, rename={"text": "message"}):
+    text: AnswerMessage
+    logprobs: ChatLogprobs | None
+
+
+class CompletionChoice(AnswerChoice, frozen=True, kw_only=True):
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
+class ChunkChoice(Struct, frozen=True, kw_only=True):
+    """A piece of one choice, in either dialect; `stop_reason` and `triolet_finish_reason` come with the last piece."""
+
+    index: int
+    text: Delta | str
+    logprobs: ChatLogprobs | CompletionLogprobs | None = None
     finish_reason: OpenAIFinishReason | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     triolet_finish_reason: FinishReason | UnsetType = UNSET
 
 
-class ChatChunk(Struct, frozen=True, kw_only=True):
-    """One `data:` event. With `include_usage`, `usage` is null in every chunk but the last, which has no choices."""
+class ChatChunkChoice(ChunkChoice, frozen=True, kw_only=True, rename={"text": "delta"}):
+    text: Delta
+    logprobs: ChatLogprobs | None = None
+
+
+class CompletionChunkChoice(ChunkChoice, frozen=True, kw_only=True):
+    text: str
+    logprobs: CompletionLogprobs | None = None
+
+
+class AnswerBody(Struct, frozen=True, kw_only=True):
+    """A whole answer or a chunk of one, in either dialect: a subclass narrows the fields to what its clients get."""
 
     id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    object: str = ""
     created: int
     model: str
-    choices: list[ChatChunkChoice]
+    choices: tuple[AnswerChoice | ChunkChoice, ...]
+    usage: UsageBody | UnsetType | None
+
+
+class ChatCompletion(AnswerBody, frozen=True, kw_only=True):
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: tuple[ChatChoice, ...]
+    usage: UsageBody
+
+
+class Completion(AnswerBody, frozen=True, kw_only=True):
+    object: Literal["text_completion"] = "text_completion"
+    choices: tuple[CompletionChoice, ...]
+    usage: UsageBody
+
+
+class ChatChunk(AnswerBody, frozen=True, kw_only=True):
+    """One `data:` event. With `include_usage`, `usage` is null in every chunk but the last, which has no choices."""
+
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    choices: tuple[ChatChunkChoice, ...]
     usage: UsageBody | UnsetType | None = UNSET
 
 
-class CompletionChunkChoice(Struct, frozen=True, kw_only=True):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None = None
-    finish_reason: OpenAIFinishReason | None = None
-    stop_reason: str | int | UnsetType | None = UNSET
-    triolet_finish_reason: FinishReason | UnsetType = UNSET
-
-
-class CompletionChunk(Struct, frozen=True, kw_only=True):
-    id: str
+class CompletionChunk(AnswerBody, frozen=True, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChunkChoice]
+    choices: tuple[CompletionChunkChoice, ...]
     usage: UsageBody | UnsetType | None = UNSET
 
 

@@ -19,6 +19,7 @@ MAX_LINES = 400
 # What a folder may import of ours. Longer prefixes win: a file or sub-folder may be allowed more than its folder.
 # An actor's folder knows the actors that it calls; who is wired to whom stands in the files above them.
 _WEB = ("protocol", "actors.engine", "actors.gateway", "web")
+_EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines", "web.transport.direct")
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.turns")  # by any actor
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol",),
@@ -35,6 +36,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", "actors.observe.ledger", "models"),
     "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),
     "web": _WEB,
+    "web.transport": (*_EXCHANGE, "web.transport", "web.asgi", "web.conversation"),
+    "web.openai": (*_EXCHANGE, "web.openai", "actors.engine"),
+    "web.routes": (*_EXCHANGE, "web.routes", "web.openai", "web.asgi", "web.auth", "web.conversation", "actors.engine"),
     "cli": FOLDERS,
     "loadtest": ("loadtest", "protocol"),
     "loadtest.compare": ("loadtest", "protocol", "actors.engine", "cli"),
@@ -157,6 +161,10 @@ def test_imports_point_one_way() -> None:
         ("web.app", "from ..actors.scheduler.scheduler import run_scheduler"),
         ("web.app", "from ..actors import scheduler"),
         ("web.app", "import asyncio"),
+        ("web.openai.openai", "from ..routes.explain import explanation"),
+        ("web.openai.openai", "from ..asgi import Application"),
+        ("web.transport.http1", "from ..openai import openai"),
+        ("web.routes.stream", "from ..transport.connection import Connection"),
         ("cli.serve", "from protocol.settings import ServeSettings"),
         ("loadtest.accuracy", "from triolet.actors.engine import Engine"),
     ],

@@ -15,10 +15,9 @@ from . import auth
 from .asgi import Application, current_exchange
 from .exchange import Exchange
 from .routes import (
-    chat_completions,
-    completions,
     dashboard,
     explain,
+    generate,
     health,
     metrics,
     models,
@@ -48,7 +47,7 @@ def create_app(engine: "Engine") -> Application:
     auth.register(app, keys)
     websocket.register(app, keys)
     dashboard.register(app, keys)
-    for part in (chat_completions, completions, explain, models, tokenize, health, metrics, openapi, page_files):
+    for part in (generate, explain, models, tokenize, health, metrics, openapi, page_files):
         part.register(app)
     return app
 

@@ -1,74 +1,43 @@
-"""A stream's events collected into one body, for clients that did not ask to stream."""
+"""A request's events collected into one body, for clients that did not ask to stream."""
 
 from collections.abc import Iterable
 
 from ...protocol.events import ChoiceFinished, Finished, FinishReason, StreamEvent, Token, TokenLogprob
-from ...protocol.openai_responses import (
-    OPENAI_REASON,
-    AnswerMessage,
-    ChatChoice,
-    ChatCompletion,
-    Completion,
-    CompletionChoice,
-    usage_body,
-)
-from .chunks import Reply
-from .logprobs import chat_logprobs, completion_logprobs
+from ...protocol.openai_responses import OPENAI_REASON, AnswerBody, AnswerChoice, usage_body
+from .dialect import Reply
 
 
-class _Choice:
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.logprobs: list[TokenLogprob] = []
-        self.end: ChoiceFinished | None = None
-
-
-class Answer:
+class WholeAnswer:
     """Grows with the events of one request; its size is bounded by the request's tokens."""
 
     def __init__(self, reply: Reply, *, logprobs: bool) -> None:
         self._reply = reply
         self._logprobs = logprobs
-        self._choices = [_Choice() for _ in range(reply.choices)]
+        # By choice, as also below.
+        self._texts: list[list[str]] = [[] for _ in range(reply.choices)]
+        self._scores: list[list[TokenLogprob]] = [[] for _ in range(reply.choices)]
+        self._ends: dict[int, ChoiceFinished] = {}
 
     def extend(self, events: Iterable[StreamEvent]) -> None:
         for event in events:
             if isinstance(event, Token):
-                choice = self._choices[event.index]
-                choice.text.append(event.text)
-                choice.logprobs.extend(event.logprobs)
+                self._texts[event.index].append(event.text)
+                self._scores[event.index].extend(event.logprobs)
             elif isinstance(event, ChoiceFinished):
-                self._choices[event.index].end = event
+                self._ends[event.index] = event
 
-    def body(self, finished: Finished) -> ChatCompletion | Completion:
-        reply = self._reply
-        usage = usage_body(finished.usage)
-        if reply.dialect == "chat":
-            chat = [self._chat_choice(index, finished.reason) for index in range(reply.choices)]
-            return ChatCompletion(id=reply.id, created=reply.created, model=reply.model, choices=chat, usage=usage)
-        choices = [self._completion_choice(index, finished.reason) for index in range(reply.choices)]
-        return Completion(id=reply.id, created=reply.created, model=reply.model, choices=choices, usage=usage)
+    def body(self, finished: Finished) -> AnswerBody:
+        choices = tuple(self._choice(index, finished.reason) for index in range(self._reply.choices))
+        return self._reply.whole(choices, usage_body(finished.usage))
 
-    def _chat_choice(self, index: int, otherwise: FinishReason) -> ChatChoice:
-        choice = self._choices[index]
-        reason = choice.end.reason if choice.end else otherwise
-        return ChatChoice(
+    def _choice(self, index: int, otherwise: FinishReason) -> AnswerChoice:
+        dialect, end = self._reply.dialect, self._ends.get(index)
+        reason = end.reason if end else otherwise
+        return dialect.answer_choice(
             index=index,
-            message=AnswerMessage(content="".join(choice.text)),
-            logprobs=chat_logprobs(choice.logprobs) if self._logprobs else None,
+            text=dialect.message("".join(self._texts[index])),
+            logprobs=dialect.logprobs(self._scores[index]) if self._logprobs else None,
             finish_reason=OPENAI_REASON[reason],
-            stop_reason=choice.end.stop_reason if choice.end else None,
-            triolet_finish_reason=reason,
-        )
-
-    def _completion_choice(self, index: int, otherwise: FinishReason) -> CompletionChoice:
-        choice = self._choices[index]
-        reason = choice.end.reason if choice.end else otherwise
-        return CompletionChoice(
-            index=index,
-            text="".join(choice.text),
-            logprobs=completion_logprobs(choice.logprobs) if self._logprobs else None,
-            finish_reason=OPENAI_REASON[reason],
-            stop_reason=choice.end.stop_reason if choice.end else None,
+            stop_reason=end.stop_reason if end else None,
             triolet_finish_reason=reason,
         )

@@ -1,28 +1,29 @@
 """A stream's events as the bytes of SSE, in the chat or the completions dialect.
 
 Nearly every event is one token's text. Its chunk is spliced from bytes prepared once per choice, which costs a tenth of
-encoding the Struct; all other chunks are encoded from the Structs of protocol/openai_responses.py, and a test holds
-the two ways equal.
+encoding the Struct. All other chunks are encoded from the Structs of protocol/openai_responses.py, and a test shows
+that both give the same bytes.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ...protocol.errors import ErrorBody
-from ...protocol.events import ChoiceFinished, FinishReason, Started, StreamEvent, Token, Usage
-from ...protocol.openai_responses import (
-    OPENAI_REASON,
-    ChatChunk,
-    ChatChunkChoice,
-    CompletionChunk,
-    CompletionChunkChoice,
-    Delta,
-    UsageBody,
-    usage_body,
+from ...protocol.errors import ApiError
+from ...protocol.events import (
+    ChoiceFinished,
+    Finished,
+    FinishReason,
+    Started,
+    StreamEvent,
+    Token,
+    TokenLogprob,
+    Usage,
 )
-from .logprobs import chat_logprobs, completion_logprobs
+from ...protocol.openai_responses import OPENAI_REASON, ChunkChoice, UsageBody, usage_body
+from ..errors import error_of
+from .dialect import Reply
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients skip it, proxies and sockets see life
@@ -30,18 +31,6 @@ KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients skip it, proxies and sock
 _LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Reply(NamedTuple):
-    """What every chunk of one stream repeats, and what its client asked for."""
-
-    dialect: Literal["chat", "completion"]
-    id: str
-    created: int
-    model: str
-    choices: int
-    include_usage: bool = False
-    continuous_usage: bool = False
 
 
 class Chunks:
@@ -57,94 +46,75 @@ class Chunks:
         self._completion_tokens = 0
         self._spliced: dict[int, tuple[bytes, bytes]] = {}
 
-    def encode(self, event: StreamEvent) -> bytes:
-        """The bytes for an event that is not terminal."""
-        if isinstance(event, Token):
-            if not event.logprobs:
-                return self.text(event.index, event.text, event.tokens)
-            self._completion_tokens += event.tokens
-            return self._token(event)
-        if isinstance(event, ChoiceFinished):
-            self._completion_tokens += event.stop_tokens
-            return self._finish(event.index, event.reason, event.stop_reason)
-        if isinstance(event, Started):
-            self._prompt_tokens = event.prompt_tokens
-            if self._reply.dialect == "chat":
-                role = Delta(role="assistant", content="")
-                return b"".join(self._chat(ChatChunkChoice(index=index, delta=role)) for index in sorted(self._open))
-        return b""
+    def encode(self, events: Sequence[StreamEvent]) -> bytes:
+        return b"".join([self._event(event) for event in events])
 
     def text(self, index: int, text: str, tokens: int) -> bytes:
         """The bytes for a `Token` with these fields alone."""
-        if self._continuous_usage:  # nobody else asks before the end, which knows
+        if self._continuous_usage:  # otherwise only the end needs the count, and `Finished` has it
             self._completion_tokens += tokens
-            return self._token(Token(id="", index=index, text=text, tokens=tokens))
+            return self._token(index, text)
         if not text:  # held back: it may be the start of a stop string or of a character
             return b""
         prefix, suffix = self._spliced.get(index) or self._prepare(index)
         spelt = _encode(text)
         return b"%b%b%b" % (prefix, spelt if spelt.isascii() else _one_line(spelt), suffix)
 
-    def finished(self, reason: FinishReason, usage: Usage) -> bytes:
-        """The end of a stream that went well."""
-        self._prompt_tokens, self._completion_tokens = usage.prompt_tokens, usage.completion_tokens
-        parts = [self._finish(index, reason, None) for index in sorted(self._open)]
-        if self._reply.include_usage:
-            parts.append(self._last(usage_body(usage)))
-        return b"".join((*parts, DONE))
-
     @staticmethod
-    def failed(body: ErrorBody) -> bytes:
+    def failed(error: ApiError) -> bytes:
         """The end of a stream that broke: no [DONE] follows."""
-        return b"data: " + _encode(body) + b"\n\n"
+        return b"data: " + _encode(error.body()) + b"\n\n"
+
+    def _event(self, event: StreamEvent) -> bytes:
+        if isinstance(event, Token):
+            if not event.logprobs:
+                return self.text(event.index, event.text, event.tokens)
+            self._completion_tokens += event.tokens
+            return self._token(event.index, event.text, event.logprobs)
+        if isinstance(event, ChoiceFinished):
+            self._completion_tokens += event.stop_tokens
+            return self._finish(event.index, event.reason, event.stop_reason)
+        if isinstance(event, Started):
+            self._prompt_tokens = event.prompt_tokens
+            return self._start()
+        if isinstance(event, Finished):
+            return self._end(event.reason, event.usage)
+        return self.failed(error_of(event))
+
+    def _start(self) -> bytes:
+        dialect = self._reply.dialect
+        if dialect.opening is None:
+            return b""
+        choices = [dialect.chunk_choice(index=index, text=dialect.opening) for index in sorted(self._open)]
+        return b"".join([self._chunk(choice) for choice in choices])
+
+    def _token(self, index: int, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
+        dialect = self._reply.dialect
+        scores = dialect.logprobs(logprobs) if logprobs else None
+        return self._chunk(dialect.chunk_choice(index=index, text=dialect.delta(text), logprobs=scores))
 
     def _finish(self, index: int, reason: FinishReason, stop_reason: str | int | None) -> bytes:
         self._open.discard(index)
-        if self._reply.dialect == "chat":
-            return self._chat(
-                ChatChunkChoice(
-                    index=index,
-                    delta=Delta(),
-                    finish_reason=OPENAI_REASON[reason],
-                    stop_reason=stop_reason,
-                    triolet_finish_reason=reason,
-                )
-            )
-        return self._completion(
-            CompletionChunkChoice(
+        dialect = self._reply.dialect
+        return self._chunk(
+            dialect.chunk_choice(
                 index=index,
-                text="",
+                text=dialect.no_text,
                 finish_reason=OPENAI_REASON[reason],
                 stop_reason=stop_reason,
                 triolet_finish_reason=reason,
             )
         )
 
-    def _token(self, token: Token) -> bytes:
-        if self._reply.dialect == "chat":
-            logprobs = chat_logprobs(token.logprobs) if token.logprobs else None
-            return self._chat(ChatChunkChoice(index=token.index, delta=Delta(content=token.text), logprobs=logprobs))
-        return self._completion(
-            CompletionChunkChoice(
-                index=token.index,
-                text=token.text,
-                logprobs=completion_logprobs(token.logprobs) if token.logprobs else None,
-            )
-        )
+    def _end(self, reason: FinishReason, usage: Usage) -> bytes:
+        self._prompt_tokens, self._completion_tokens = usage.prompt_tokens, usage.completion_tokens
+        parts = [self._finish(index, reason, None) for index in sorted(self._open)]
+        if self._reply.include_usage:
+            parts.append(_event(self._reply.chunk((), usage_body(usage))))
+        return b"".join((*parts, DONE))
 
-    def _chat(self, choice: ChatChunkChoice) -> bytes:
-        id, created, model = self._reply.id, self._reply.created, self._reply.model
-        return _event(ChatChunk(id=id, created=created, model=model, choices=[choice], usage=self._usage()))
-
-    def _completion(self, choice: CompletionChunkChoice) -> bytes:
-        id, created, model = self._reply.id, self._reply.created, self._reply.model
-        return _event(CompletionChunk(id=id, created=created, model=model, choices=[choice], usage=self._usage()))
-
-    def _last(self, usage: UsageBody) -> bytes:
-        id, created, model = self._reply.id, self._reply.created, self._reply.model
-        if self._reply.dialect == "chat":
-            return _event(ChatChunk(id=id, created=created, model=model, choices=[], usage=usage))
-        return _event(CompletionChunk(id=id, created=created, model=model, choices=[], usage=usage))
+    def _chunk(self, choice: ChunkChoice) -> bytes:
+        return _event(self._reply.chunk((choice,), self._usage()))
 
     def _usage(self) -> UsageBody | UnsetType | None:
         if self._continuous_usage:
@@ -153,13 +123,13 @@ class Chunks:
 
     def _prepare(self, index: int) -> tuple[bytes, bytes]:
         """The chunk of an empty text, cut where the text stands."""
-        field = b'"content":' if self._reply.dialect == "chat" else b'"text":'
-        head, tail = self._token(Token(id="", index=index, text="", tokens=0)).rsplit(field + b'""', 1)
-        self._spliced[index] = head + field, tail
+        key = self._reply.dialect.text_key
+        head, tail = self._token(index, "").rsplit(key + b'""', 1)
+        self._spliced[index] = head + key, tail
         return self._spliced[index]
 
 
-def _event(chunk: ChatChunk | CompletionChunk) -> bytes:
+def _event(chunk: msgspec.Struct) -> bytes:
     return b"data: " + _one_line(_encode(chunk)) + b"\n\n"
 
 

@@ -1,33 +1,55 @@
-"""From a valid request to its response, streamed or whole, for both dialects."""
+"""`respond` takes a request of either dialect from its body to its answer, streamed or whole."""
 
 import re
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 
 from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
-from ...protocol.openai_requests import GenerateBody
-from ...protocol.requests import Generate
-from ..asgi import Application
 from ..errors import error_of
 from ..exchange import STREAM_FIELDS, Content, Exchange, json_content
-from ..routes.explain import EXPLAIN_SECONDS, Explainer, asks, explained_stream
 from ..transport.deadlines import Deadlines
 from ..transport.direct import LastPiece, WriteChunk
-from .answer import Answer
-from .chunks import Chunks, Reply
+from .answer import WholeAnswer
+from .chunks import Chunks
+from .decode import decode
+from .dialect import Body, Dialect, Reply
+from .explain import EXPLAIN_HEADER, EXPLAIN_SECONDS, Explainer, explained_stream
 from .request import Origin, ServedModel
-from .sse import EventSource, encode, event_stream, next_events
+from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
     from ...actors.engine import Engine
 
 # Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
+
+
+async def respond(engine: "Engine", openings: Deadlines, dialect: Dialect[Body], exchange: Exchange) -> Content:
+    """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
+    body = decode(await exchange.json_body(), dialect.decoder)
+    request = dialect.generate(body, served_model(engine), _origin_of(engine, exchange))
+    options = body.stream_options
+    reply = Reply(
+        dialect=dialect,
+        id=dialect.id_prefix + request.id,
+        created=int(time.time()),
+        model=request.model,
+        choices=len(request.prompts) * request.n,
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.continuous_usage_stats),
+    )
+    explainer = Explainer(engine, request) if _wants_explanation(exchange) else None
+    outbox = engine.gateway.submit(request)
+    exchange.generation = request.id
+    if not body.stream:
+        data = await _whole(outbox, WholeAnswer(reply, logprobs=request.sampling.logprobs is not None))
+        return json_content(data, extra=() if explainer is None else (await explainer.field(),))
+    interval, write = engine.settings.keep_alive_interval, exchange.write_chunk
+    return await _streamed(outbox, Chunks(reply), interval, write, explainer, openings)
 
 
 def served_model(engine: "Engine") -> ServedModel:
@@ -42,36 +64,17 @@ def origin(engine: "Engine", tenant: str) -> Origin:
     return Origin(engine.gateway.new_id(), tenant, trio.current_time())
 
 
-def origin_of(engine: "Engine", exchange: Exchange) -> Origin:
+def _origin_of(engine: "Engine", exchange: Exchange) -> Origin:
     """Of a request over HTTP, which has a name and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
     return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")
 
 
-def reply_to(body: GenerateBody, request: Generate, dialect: Literal["chat", "completion"]) -> Reply:
-    options = body.stream_options
-    return Reply(
-        dialect=dialect,
-        id=("chatcmpl-" if dialect == "chat" else "cmpl-") + request.id,
-        created=int(time.time()),
-        model=request.model,
-        choices=len(request.prompts) * request.n,
-        include_usage=bool(options and options.include_usage),
-        continuous_usage=bool(options and options.continuous_usage_stats),
-    )
-
-
-async def respond(app: Application, exchange: Exchange, body: GenerateBody, request: Generate, reply: Reply) -> Content:
-    """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
-    engine = app.engine
-    explainer = Explainer(engine, request.id, request.tenant) if asks(exchange) else None
-    outbox = engine.gateway.submit(request)
-    exchange.generation = request.id
-    if body.stream:
-        interval = engine.settings.keep_alive_interval
-        return await _streamed(outbox, Chunks(reply), interval, exchange.write_chunk, explainer, app.openings)
-    data = await _whole(outbox, Answer(reply, logprobs=request.sampling.logprobs is not None))
-    return json_content(data, extra=() if explainer is None else (await explainer.field(),))
+def _wants_explanation(exchange: Exchange) -> bool:
+    value = exchange.headers.get(EXPLAIN_HEADER, "0")
+    if value not in ("0", "1"):
+        raise ApiError("invalid_value", f"The header {EXPLAIN_HEADER} must be 1 or 0.", param=EXPLAIN_HEADER)
+    return value == "1"
 
 
 async def _streamed(
@@ -84,8 +87,8 @@ async def _streamed(
 ) -> Content:
     """Waits for the first events, so that a request which the engine refuses gets the status of its error.
 
-    A request that queues longer than the keep-alive interval is answered with 200 and comments until its turn comes;
-    one that wants to be explained does not wait so long.
+    A request that queues longer than the keep-alive interval is answered with 200 and comments until it starts. One
+    that wants to be explained does not wait so long.
     """
     if explainer is None:
         first = await _first_events(outbox, keep_alive, openings)
@@ -93,14 +96,11 @@ async def _streamed(
         first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
-    if first and explainer is None and isinstance(first[-1], Finished):
-        return Content(LastPiece(encode(first, chunks)), STREAM_FIELDS)
-    stream = partial(event_stream, outbox, chunks, keep_alive=keep_alive, write=write)
-    if explainer is None:
-        body = stream(first)
-    else:
-        body = explained_stream(outbox, chunks, first, keep_alive, explainer, stream)
-    return Content(body, STREAM_FIELDS)
+    if explainer is not None:
+        return Content(explained_stream(outbox, chunks, first, keep_alive, explainer, write), STREAM_FIELDS)
+    if first and isinstance(first[-1], Finished):
+        return Content(LastPiece(chunks.encode(first)), STREAM_FIELDS)
+    return Content(event_stream(outbox, chunks, first, keep_alive, write), STREAM_FIELDS)
 
 
 async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
@@ -132,7 +132,7 @@ class _Opening:
         return all(isinstance(event, Started) for event in events)
 
 
-async def _whole(outbox: EventSource, answer: Answer) -> bytes:
+async def _whole(outbox: EventSource, answer: WholeAnswer) -> bytes:
     while True:
         events: tuple[StreamEvent, ...] = await outbox.drain()
         answer.extend(events)

@@ -8,13 +8,13 @@ The generator holds no cancel scope across a `yield` and frees nothing: the exch
 Its scope for the keep-alive interval is closed before it yields, and a drain that was cancelled took no events.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 import trio
 
 from ...protocol.events import Failed, Finished, Sink, StreamEvent
-from ..errors import error_of, unexpected
+from ..errors import unexpected
 from ..transport.direct import LastPiece, WriteChunk, Written
 from .chunks import KEEP_ALIVE, Chunks
 
@@ -48,7 +48,7 @@ async def event_stream(
     events, begun = first, False
     try:
         while True:
-            data = encode(events, chunks)
+            data = chunks.encode(events)
             if direct is not None:
                 data = direct.take_unwritten() + data
             if events and isinstance(events[-1], Finished | Failed):
@@ -67,7 +67,7 @@ async def event_stream(
                 direct.wrote = False
                 events = await next_events(source, keep_alive, direct)
     except Exception as error:
-        yield LastPiece(chunks.failed(unexpected(error).body()))
+        yield LastPiece(chunks.failed(unexpected(error)))
 
 
 class _Direct:
@@ -91,7 +91,7 @@ class _Direct:
         return written == "all" or self._leave(data, written)
 
     def take(self, events: tuple[StreamEvent, ...]) -> bool:
-        data = encode(events, self._chunks)
+        data = self._chunks.encode(events)
         return not data or self._send(data)
 
     def _send(self, data: bytes) -> bool:
@@ -109,15 +109,3 @@ class _Direct:
     def take_unwritten(self) -> bytes:
         data, self._unwritten = self._unwritten, b""
         return data
-
-
-def encode(events: Sequence[StreamEvent], chunks: Chunks) -> bytes:
-    parts: list[bytes] = []
-    for event in events:
-        if isinstance(event, Finished):
-            parts.append(chunks.finished(event.reason, event.usage))
-        elif isinstance(event, Failed):
-            parts.append(chunks.failed(error_of(event).body()))
-        else:
-            parts.append(chunks.encode(event))
-    return b"".join(parts)

@@ -19,7 +19,7 @@ from ...protocol.openai_responses import (
     Tokenization,
 )
 from ..asgi import Application
-from .explain import HEADER
+from ..openai.explain import EXPLAIN_HEADER
 
 Schema = dict[str, object]
 
@@ -67,7 +67,7 @@ def describe(title: str = "Triolet") -> Schema:
 
 
 _EXPLAIN: Schema = {
-    "name": HEADER,
+    "name": EXPLAIN_HEADER,
     "in": "header",
     "description": (
         "1: a stream carries comments `: explain` with an Explanation until its first text, and an answer that is not "

@@ -11,7 +11,7 @@ drain per request. While the client keeps up that task sleeps: a step's tokens g
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 import trio
@@ -21,7 +21,6 @@ from werkzeug.datastructures import Headers
 
 from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished
-from ...protocol.openai_requests import ChatBody, CompletionBody
 from ...protocol.requests import Generate
 from ...protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
 from ..asgi import Application, error_response
@@ -29,8 +28,8 @@ from ..auth import Keys, refuse_foreign_origin
 from ..conversation import Wire
 from ..errors import unexpected
 from ..openai.decode import decode
+from ..openai.dialect import CHAT, COMPLETIONS, Body, Dialect
 from ..openai.openai import origin, served_model
-from ..openai.request import generate_from_chat, generate_from_completion
 from ..openai.sse import EventSource
 from ..transport.direct import frame_writer
 from .explain import explanation
@@ -47,11 +46,6 @@ LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
 NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1003, 1008, 1011  # RFC 6455, 7.4.1
 
 _FRAME = msgspec.json.Decoder(FromClient)
-_CHAT = msgspec.json.Decoder(ChatBody)
-_COMPLETION = msgspec.json.Decoder(CompletionBody)
-
-
-_Body = TypeVar("_Body", ChatBody, CompletionBody)
 
 
 class _Kind(msgspec.Struct):
@@ -180,10 +174,8 @@ class Socket:
             raise ApiError("rate_limit_exceeded", f"One socket may run {limit} requests at a time.", retry_after=1)
         asks = origin(self._engine, tenant)
         if decode(frame.request, _KIND).prompt is not msgspec.UNSET:
-            completion = _streaming(decode(frame.request, _COMPLETION))
-            return generate_from_completion(completion, served_model(self._engine), asks)
-        chat = _streaming(decode(frame.request, _CHAT))
-        return generate_from_chat(chat, served_model(self._engine), asks)
+            return COMPLETIONS.generate(_body(COMPLETIONS, frame), served_model(self._engine), asks)
+        return CHAT.generate(_body(CHAT, frame), served_model(self._engine), asks)
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
         """Moves one request's events to the client, no faster than it reads."""
@@ -221,8 +213,9 @@ class Socket:
         raise CloseSocket(code)
 
 
-def _streaming(body: _Body) -> _Body:
-    """A body as HTTP would stream it. Refuses what only HTTP has."""
+def _body(dialect: Dialect[Body], frame: Create) -> Body:
+    """The body as HTTP would stream it. Refuses what only HTTP has."""
+    body = decode(frame.request, dialect.decoder)
     if body.stream is False:
         raise ApiError("invalid_value", "A WebSocket always streams; leave stream out.", param="stream")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,9 +19,9 @@ from triolet.protocol.events import (
     Usage,
 )
 from triolet.protocol.openai_responses import ChatChunk, ChatChunkChoice, CompletionChunk, CompletionChunkChoice, Delta
-from triolet.web.openai.answer import Answer
-from triolet.web.openai.chunks import Chunks, Reply
-from triolet.web.openai.sse import encode
+from triolet.web.openai.answer import WholeAnswer
+from triolet.web.openai.chunks import Chunks
+from triolet.web.openai.dialect import CHAT, COMPLETIONS, Reply
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -46,28 +46,31 @@ EVENTS: list[StreamEvent] = [
 ]
 
 
-def reply(dialect: Literal["chat", "completion"], **options: object) -> Reply:
-    id = "chatcmpl-1" if dialect == "chat" else "cmpl-1"
-    return Reply(dialect, id, 1_700_000_000, 'the "model"', 2)._replace(**options)
+DIALECTS = {"chat": CHAT, "completion": COMPLETIONS}
+
+
+def reply(name: str, **options: Any) -> Reply:  # Any: of the fields of Reply
+    dialect = DIALECTS[name]
+    return Reply(dialect, dialect.id_prefix + "1", 1_700_000_000, 'the "model"', 2)._replace(**options)
 
 
 def golden(name: str, data: bytes) -> None:
     assert data.decode() == (GOLDEN / name).read_text("utf-8")
 
 
-@pytest.mark.parametrize("dialect", ["chat", "completion"])
-def test_a_stream_is_the_golden_one(dialect: Literal["chat", "completion"]) -> None:
-    golden(f"{dialect}_stream.txt", encode(EVENTS, Chunks(reply(dialect))))
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_stream_is_the_golden_one(dialect: str) -> None:
+    golden(f"{dialect}_stream.txt", Chunks(reply(dialect)).encode(EVENTS))
 
 
-@pytest.mark.parametrize("dialect", ["chat", "completion"])
-def test_a_stream_with_usage_is_the_golden_one(dialect: Literal["chat", "completion"]) -> None:
-    golden(f"{dialect}_stream_usage.txt", encode(EVENTS, Chunks(reply(dialect, include_usage=True))))
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_stream_with_usage_is_the_golden_one(dialect: str) -> None:
+    golden(f"{dialect}_stream_usage.txt", Chunks(reply(dialect, include_usage=True)).encode(EVENTS))
 
 
 def test_usage_in_every_chunk_counts_up() -> None:
     chunks = Chunks(reply("chat", include_usage=True, continuous_usage=True))
-    events = encode(EVENTS, chunks).decode().split("\n\n")
+    events = chunks.encode(EVENTS).decode().split("\n\n")
     counts = [json.loads(event.removeprefix("data: "))["usage"] for event in events if event.startswith("data: {")]
     assert [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in counts] == [
         (7, 0), (7, 0), (7, 1), (7, 2), (7, 3), (7, 4), (7, 4), (7, 5), (7, 5),
@@ -76,9 +79,9 @@ def test_usage_in_every_chunk_counts_up() -> None:
 
 def test_a_stop_token_counts_in_its_choices_last_chunk() -> None:
     chunks = Chunks(reply("completion", continuous_usage=True))
-    chunks.encode(Started(id="r", model="tiny", prompt_tokens=7))
-    chunks.encode(Token(id="r", index=0, text="a", tokens=1))
-    end = chunks.encode(ChoiceFinished(id="r", index=0, reason="stop", stop_tokens=1))
+    chunks.encode([Started(id="r", model="tiny", prompt_tokens=7)])
+    chunks.encode([Token(id="r", index=0, text="a", tokens=1)])
+    end = chunks.encode([ChoiceFinished(id="r", index=0, reason="stop", stop_tokens=1)])
     usage = json.loads(end.removeprefix(b"data: "))["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (7, 2, 9)
 
@@ -86,15 +89,14 @@ def test_a_stop_token_counts_in_its_choices_last_chunk() -> None:
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029", "\x0b", "\x1e"])
 def test_no_text_splits_an_event(character: str) -> None:
     token = Token(id="r", index=0, text=f"a{character}b", tokens=1)
-    line = Chunks(reply("chat")).encode(token).decode()
+    line = Chunks(reply("chat")).encode([token]).decode()
     assert len(line.splitlines()) == 2  # the event, and the empty line that ends it
     choices = msgspec.json.decode(line.removeprefix("data: "), type=ChatChunk).choices
-    assert choices[0].delta.content == token.text
+    assert choices[0].text.content == token.text
 
 
-@pytest.mark.parametrize("dialect", ["chat", "completion"])
-def test_a_stream_that_breaks_ends_without_done(dialect: Literal["chat", "completion"]) -> None:
-    failed = Chunks.failed(ApiError("engine_error", "the step failed").body())
+def test_a_stream_that_breaks_ends_without_done() -> None:
+    failed = Chunks.failed(ApiError("engine_error", "the step failed"))
     assert failed == (
         b'data: {"error":{"message":"the step failed","type":"server_error","param":null,"code":"engine_error"}}\n\n'
     )
@@ -105,25 +107,25 @@ def test_a_stream_that_breaks_ends_without_done(dialect: Literal["chat", "comple
 def test_spliced_chunks_equal_encoded_ones(text: str, include_usage: bool) -> None:
     usage = None if include_usage else msgspec.UNSET
     for index in (0, 1):
-        choice = ChatChunkChoice(index=index, delta=Delta(content=text))
-        chunk = ChatChunk(id="chatcmpl-1", created=1_700_000_000, model='the "model"', choices=[choice], usage=usage)
+        choice = ChatChunkChoice(index=index, text=Delta(content=text))
+        chunk = ChatChunk(id="chatcmpl-1", created=1_700_000_000, model='the "model"', choices=(choice,), usage=usage)
         chunks = Chunks(reply("chat", include_usage=include_usage))
         token = Token(id="r", index=index, text=text, tokens=1)
-        assert chunks.encode(token) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-        assert chunks.encode(token) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"  # the prepared bytes are kept
+        assert chunks.encode([token]) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+        assert chunks.encode([token]) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"  # the prepared bytes are kept
 
         text_choice = CompletionChunkChoice(index=index, text=text)
         completion = CompletionChunk(
-            id="cmpl-1", created=1_700_000_000, model='the "model"', choices=[text_choice], usage=usage
+            id="cmpl-1", created=1_700_000_000, model='the "model"', choices=(text_choice,), usage=usage
         )
-        assert Chunks(reply("completion", include_usage=include_usage)).encode(token) == (
+        assert Chunks(reply("completion", include_usage=include_usage)).encode([token]) == (
             b"data: " + msgspec.json.encode(completion) + b"\n\n"
         )
 
 
-@pytest.mark.parametrize("dialect", ["chat", "completion"])
-def test_the_whole_answer_is_the_golden_one(dialect: Literal["chat", "completion"]) -> None:
-    answer = Answer(reply(dialect), logprobs=True)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_whole_answer_is_the_golden_one(dialect: str) -> None:
+    answer = WholeAnswer(reply(dialect), logprobs=True)
     answer.extend(EVENTS)
     finished = EVENTS[-1]
     assert isinstance(finished, Finished)

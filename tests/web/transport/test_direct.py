@@ -12,13 +12,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.gateway.gateway import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
-from triolet.web.openai.chunks import Chunks, Reply
+from triolet.web.openai.chunks import Chunks
+from triolet.web.openai.dialect import COMPLETIONS, Reply
 from triolet.web.openai.sse import event_stream
 from triolet.web.transport.direct import WriteChunk, Written, chunk_writer
 from triolet.web.transport.transport import serve
 
 SOON = 20.0
-REPLY = Reply(dialect="completion", id="cmpl-r", created=0, model="m", choices=1)
+REPLY = Reply(dialect=COMPLETIONS, id="cmpl-r", created=0, model="m", choices=1)
 END = Finished(id="r", reason="length", usage=Usage(prompt_tokens=1, completion_tokens=1))
 KEEP_ALIVE = 3600.0
 

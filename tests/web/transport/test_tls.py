@@ -18,7 +18,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.gateway.gateway import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
-from triolet.web.openai.chunks import Chunks, Reply
+from triolet.web.openai.chunks import Chunks
+from triolet.web.openai.dialect import COMPLETIONS, Reply
 from triolet.web.openai.sse import event_stream
 from triolet.web.transport import receiving as guard_receiving
 from triolet.web.transport.direct import chunk_writer
@@ -232,7 +233,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(make_certif
 
 
 async def test_tokens_go_past_the_handler_over_tls_too(certificate):
-    reply = Reply(dialect="completion", id="cmpl-r", created=0, model="m", choices=1)
+    reply = Reply(dialect=COMPLETIONS, id="cmpl-r", created=0, model="m", choices=1)
     outbox, written = Outbox("r", lambda taken: None), []
     app = QuartTrio("stream")
     app.config.update(RESPONSE_TIMEOUT=None)

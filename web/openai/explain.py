@@ -1,0 +1,77 @@
+"""The header `X-Triolet-Explain: 1` of a request: its answer says where the request stands in the scheduler.
+
+A stream gets comments, `: explain {…}`, until its first text: when it starts, and then whenever something has changed,
+at most every EXPLAIN_SECONDS. Clients that do not know them skip them. The stream begins that early, too, so an error
+that comes later is an `error` event and not a status. An answer that is not streamed has the explanation of the
+finished request in a header of the same name.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ...protocol.errors import ApiError
+from ...protocol.events import Failed, Finished, StreamEvent, Token
+from ...protocol.explanation import Explanation
+from ...protocol.requests import Generate
+from ..exchange import Field
+from ..transport.direct import WriteChunk
+from .chunks import KEEP_ALIVE, Chunks
+from .sse import EventSource, event_stream, next_events
+
+if TYPE_CHECKING:
+    from ...actors.engine import Engine
+
+EXPLAIN_HEADER: Final = "X-Triolet-Explain"
+EXPLAIN_SECONDS: Final = 0.25
+
+
+class Explainer:
+    """Explains one request, in comments or in a header."""
+
+    def __init__(self, engine: "Engine", request: Generate) -> None:
+        self._engine = engine
+        self._id = request.id
+        self._tenant = request.tenant
+        self._sent: Explanation | None = None
+
+    async def comment(self) -> bytes:
+        """The explanation if it is news. A new estimate alone is none."""
+        try:
+            found = await self._engine.explain(self._id, self._tenant)
+        except ApiError:  # the scheduler's process did not answer in time; the next comment may know more
+            return b""
+        if found is None or (self._sent and found == msgspec.structs.replace(self._sent, eta_ms=found.eta_ms)):
+            return b""
+        self._sent = found
+        return b": explain " + msgspec.json.encode(found) + b"\n\n"
+
+    async def field(self) -> Field:
+        """The whole explanation, in one line of ASCII: no text of the client but its X-Request-Id is in it."""
+        found = await self._engine.explain(self._id, self._tenant)
+        return EXPLAIN_HEADER.lower().encode(), msgspec.json.encode(found)
+
+
+async def explained_stream(
+    source: EventSource,
+    chunks: Chunks,
+    first: tuple[StreamEvent, ...],
+    keep_alive: float,
+    explainer: Explainer,
+    write: WriteChunk | None,
+) -> AsyncGenerator[bytes, None]:
+    """Sends comments until the first text or the end; from there on it is an ordinary stream."""
+    events, silent = first, 0.0
+    while not any(isinstance(event, Token | Finished | Failed) for event in events):
+        if data := chunks.encode(events) + await explainer.comment():
+            silent = 0.0
+            yield data
+        elif (silent := silent + EXPLAIN_SECONDS) >= keep_alive:
+            silent = 0.0
+            yield KEEP_ALIVE
+        events = await next_events(source, EXPLAIN_SECONDS)
+    async with aclosing(event_stream(source, chunks, events, keep_alive, write)) as stream:
+        async for data in stream:
+            yield data
