@@ -78,17 +78,20 @@ _EXPLAIN: Schema = {
 _REFERENCE = "#/components/schemas/{name}"
 
 
-def _reference(struct: type[msgspec.Struct]) -> Schema:
-    return {"$ref": _REFERENCE.format(name=struct.__name__)}
+def _content(struct: type[msgspec.Struct] | None, media_type: str = "application/json") -> Schema:
+    schema = {} if struct is None else {"$ref": _REFERENCE.format(name=struct.__name__)}
+    return {media_type: {"schema": schema}}
 
 
-def _errors() -> Schema:
-    """Every status of the registry, with the codes that it can carry."""
+def _operation(summary: str, content: Schema, **more: object) -> Schema:
+    """With every status of the registry of errors, each with the codes that it can carry."""
     codes: dict[int, list[str]] = {}
     for code, kind in REGISTRY.items():
         codes.setdefault(kind.status, []).append(code)
-    content = {"application/json": {"schema": _reference(ErrorBody)}}
-    return {str(status): {"description": ", ".join(codes[status]), "content": content} for status in sorted(codes)}
+    responses: Schema = {"200": {"description": "OK", "content": content}}
+    for status in sorted(codes):
+        responses[str(status)] = {"description": ", ".join(codes[status]), "content": _content(ErrorBody)}
+    return {"summary": summary, "responses": responses, **more}
 
 
 def _get(
@@ -99,18 +102,10 @@ def _get(
     media_type: str = "application/json",
     open_to_all: bool = False,
 ) -> Schema:
-    schema: Schema = {} if result is None else _reference(result)
-    operation: Schema = {
-        "summary": summary,
-        "responses": {"200": {"description": "OK", "content": {media_type: {"schema": schema}}}} | _errors(),
-    }
+    more: Schema = {"security": [{}]} if open_to_all else {}
     if path_parameter:
-        operation["parameters"] = [
-            {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}
-        ]
-    if open_to_all:
-        operation["security"] = [{}]
-    return {"get": operation}
+        more["parameters"] = [{"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}]
+    return {"get": _operation(summary, _content(result, media_type), **more)}
 
 
 def _post(
@@ -120,9 +115,9 @@ def _post(
     *,
     stream: type[msgspec.Struct] | None = None,
 ) -> Schema:
-    content: Schema = {"application/json": {"schema": _reference(result)}}
-    operation: Schema = {}
+    content, more = _content(result), Schema(requestBody={"required": True, "content": _content(body)})
     if stream is not None:
+        more["parameters"] = [_EXPLAIN]
         content["text/event-stream"] = {
             "schema": {  # of one event, as OpenAPI 3.2 defines it for sequences
                 "type": "object",
@@ -131,15 +126,7 @@ def _post(
                 "description": f"Events `data: {stream.__name__}`, the last `data: [DONE]`.",
             }
         }
-        operation["parameters"] = [_EXPLAIN]
-    return {
-        "post": operation
-        | {
-            "summary": summary,
-            "requestBody": {"required": True, "content": {"application/json": {"schema": _reference(body)}}},
-            "responses": {"200": {"description": "OK", "content": content}} | _errors(),
-        }
-    }
+    return {"post": _operation(summary, content, **more)}
 
 
 def register(app: Application) -> None:
