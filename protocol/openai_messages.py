@@ -1,7 +1,7 @@
-"""The turns of a conversation as OpenAI's clients send them, told apart by `role`.
+"""The turns of a conversation as OpenAI's clients send them; `role` says which kind one is.
 
-Clients send an assistant's answer back as they got it, with every field the API ever had: those that were null there
-are accepted as null and mean nothing.
+Clients send an assistant's answer back as they got it, with every field that the API ever had. Fields that were null
+there are accepted as null and mean nothing.
 """
 
 from typing import Annotated

@@ -1,8 +1,8 @@
 """What the OpenAI dialect answers: whole bodies, and the chunks of a stream.
 
-`finish_reason` and `logprobs` are always present, null included: clients index them. Two fields that OpenAI does not
-have stand beside its own: `stop_reason` (the stop string or token id that matched) and `triolet_finish_reason` (the
-reason in this server's words, such as `deadline`).
+`finish_reason` and `logprobs` are always present, null included: clients index them. OpenAI does not have two of the
+fields: `stop_reason` is the stop string or token id that matched, `triolet_finish_reason` the server's own reason, such
+as `deadline`. Chat and completions differ in the text of a choice: a chat's is a `message` or a `delta` on the wire.
 """
 
 from typing import Literal
@@ -56,10 +56,7 @@ class TopLogprobBody(Struct, frozen=True, kw_only=True):
     bytes: list[int]
 
 
-class TokenLogprobBody(Struct, frozen=True, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
+class TokenLogprobBody(TopLogprobBody, frozen=True, kw_only=True):
     top_logprobs: list[TopLogprobBody]
 
 

@@ -61,14 +61,14 @@ class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
-    `deadline` is honoured by admission and planner; no wire of today sets it, it is for front ends to come.
-    `determinism` "strict": bit-equal tokens and log probabilities alone and in any batch, on a GPU too. On the CPU
-    every request has that.
+    Admission and planner keep to `deadline`; no API sets it yet.
+    `determinism` "strict" gives bit-equal tokens and log probabilities alone and in any batch, on a GPU too. The CPU
+    gives that to every request.
     """
 
     id: str  # unique in this server, carries the process; never a key made by the client
-    name: str = ""  # X-Request-Id: under which the client may ask for it; not unique
-    traceparent: str = ""  # W3C trace context: the span of the client that this request belongs to
+    name: str = ""  # X-Request-Id: the client may ask for the request by it; not unique
+    traceparent: str = ""  # W3C trace context: the client's span that this request belongs to
     model: str
     prompts: tuple[Prompt, ...]
     sampling: Sampling
@@ -81,7 +81,7 @@ class Generate(Message, frozen=True, kw_only=True):
     skip_special_tokens: bool = True
     echo: bool = False  # completions: the prompt's text comes first in the choice's text
     priority: int = 0  # lower runs first
-    tenant: str = ""  # whose prefix cache and share: a digest of the API key
+    tenant: str = ""  # owner of its prefix cache and its share: a digest of the API key
     cache_salt: str = ""
     adapter: str = ""
     determinism: Determinism = "default"

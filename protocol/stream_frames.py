@@ -1,8 +1,8 @@
-"""The frames of the WebSocket `/v1/stream`: JSON text, told apart by `type`.
+"""The frames of the WebSocket `/v1/stream`: JSON text, each with its `type`.
 
 `id` is the client's name for a request, unique among its running ones. `seq` counts the server's frames of one request
-from 0. Every `create` is answered by exactly one `finished` or `failed`, unless its `id` is that of a running request:
-that is answered by an `error`, as is everything that belongs to no request, and the running request goes on.
+from 0. Every `create` is answered by exactly one `finished` or `failed`. If its `id` is that of a running request, it
+gets an `error` and the running request goes on. Whatever belongs to no request gets an `error` too.
 """
 
 from typing import Annotated, Literal
@@ -35,13 +35,13 @@ class Create(ClientFrame, frozen=True, kw_only=True, tag="create"):
 
 
 class CancelFrame(ClientFrame, frozen=True, kw_only=True, tag="cancel"):
-    """Stop a request; its `finished` says so. Harmless when it has ended already."""
+    """Stop a request; its `finished` then has the reason `cancelled`. Harmless when it has ended already."""
 
     id: RequestName
 
 
 class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
-    """The client takes `tokens` more tokens of this request; from the first such frame on, only what it grants."""
+    """The client takes `tokens` more tokens of this request. After the first such frame it gets only what it grants."""
 
     id: RequestName
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]

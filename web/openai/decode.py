@@ -26,7 +26,7 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTA
 _PART_TYPE = re.compile(r"^messages\[\d+\]\.content\[\d+\]\.type$")
 _MEDIA_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
 
-# Parameters whose every violation has a code of its own, whatever is wrong with the value.
+# Parameters with one code for every violation.
 _CODE_OF_PARAM: dict[str, ErrorCode] = {
     "seed": "invalid_value",
     "top_k": "invalid_value",
@@ -36,7 +36,7 @@ _CODE_OF_PARAM: dict[str, ErrorCode] = {
     "tokens": "invalid_token_id",
 }
 
-# Parameters of a few words, which msgspec does not list when another one is sent.
+# Parameters that take a few words only. msgspec does not list them in its errors.
 _WORDS_OF_PARAM: dict[str, tuple[str, ...]] = {"determinism": get_args(Determinism)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ...protocol.events import TokenLogprob
 from ...protocol.openai_responses import ChatLogprobs, CompletionLogprobs, TokenLogprobBody, TopLogprobBody
 
-LOWEST = -9999.0  # JSON has no infinity; what vLLM sends for a token that cannot be drawn
+LOWEST = -9999.0  # JSON has no infinity; vLLM sends this for a token that cannot be drawn
 
 
 def chat_logprobs(tokens: Iterable[TokenLogprob]) -> ChatLogprobs:

@@ -65,7 +65,7 @@ def origin(engine: "Engine", tenant: str) -> Origin:
 
 
 def _origin_of(engine: "Engine", exchange: Exchange) -> Origin:
-    """Of a request over HTTP, which has a name and may belong to a trace."""
+    """That of a request over HTTP, which has an X-Request-Id and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
     return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")
 
@@ -104,7 +104,7 @@ async def _streamed(
 
 
 async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
-    """Those up to the first text, where that comes soon: then it leaves in one write with the head and the start."""
+    """The events up to the first text, if that comes soon: it then leaves in one write with the head and the start."""
     opening = _Opening(outbox.id)
     openings.set(outbox, outbox.nudge)
     try:
@@ -115,7 +115,7 @@ async def _first_events(outbox: EventSource, silence: float, openings: Deadlines
 
 
 class _Opening:
-    """The sink of a stream that has said nothing yet: its start alone wakes nobody."""
+    """The sink of a stream before its first text: its start alone does not wake the reader."""
 
     __slots__ = ("_id", "events")
 

@@ -40,6 +40,7 @@ class Origin(NamedTuple):
 
 
 def generate_from_chat(body: ChatBody, served: ServedModel, origin: Origin) -> Generate:
+    """Raises ApiError (400, 404)."""
     refuse_unsupported(body)
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise _invalid("max_completion_tokens", "differs from max_tokens; send one of them")
@@ -57,6 +58,7 @@ def generate_from_chat(body: ChatBody, served: ServedModel, origin: Origin) -> G
 
 
 def generate_from_completion(body: CompletionBody, served: ServedModel, origin: Origin) -> Generate:
+    """Raises ApiError (400, 404)."""
     refuse_unsupported(body)
     return _generate(
         body,

@@ -1,11 +1,11 @@
 """The body of a streamed answer: whatever the outbox holds becomes one write.
 
-Between its first write and its last the stream leaves a sink with its outbox (actors/gateway/outbox.py), so that a
-step's text goes to the socket without waking anybody, as a chunk of HTTP/1.1 (RFC 9112, 7.1), where the connection can
-do that (web/transport/direct.py) and the client keeps up.
+Between its first write and its last the stream leaves a sink with its outbox (actors/gateway/outbox.py). A step's text
+then goes to the socket as a chunk of HTTP/1.1 (RFC 9112, 7.1) without waking a task, if the connection can do that
+(web/transport/direct.py) and the client keeps up.
 
 The generator holds no cancel scope across a `yield` and frees nothing: the exchange around it does (web/asgi.py).
-Its scope for the keep-alive interval is closed before it yields, and a drain that was cancelled took no events.
+Its scope for the keep-alive interval is closed before it yields, and a cancelled drain took no events.
 """
 
 from collections.abc import AsyncGenerator
@@ -54,7 +54,7 @@ async def event_stream(
             if events and isinstance(events[-1], Finished | Failed):
                 yield LastPiece(data)
                 return
-            # With nothing to say it was silent, or the rest of a chunk is to follow: a comment does for both.
+            # No data: send a keep-alive, which also flushes the rest of a chunk.
             if data or not events:
                 yield data or KEEP_ALIVE
                 begun = True

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import (
@@ -102,25 +104,35 @@ def test_a_stream_that_breaks_ends_without_done() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["a", ODD.replace("\u2028", ""), "\ufffd", '"', "\x00"])
-@pytest.mark.parametrize("include_usage", [False, True])
-def test_spliced_chunks_equal_encoded_ones(text: str, include_usage: bool) -> None:
+@pytest.mark.parametrize("dialect", DIALECTS)
+@given(text=st.text(min_size=1) | st.just(ODD), index=st.integers(0, 1), include_usage=st.booleans())
+def test_spliced_chunks_equal_encoded_ones(dialect: str, text: str, index: int, include_usage: bool) -> None:
     usage = None if include_usage else msgspec.UNSET
-    for index in (0, 1):
-        choice = ChatChunkChoice(index=index, text=Delta(content=text))
-        chunk = ChatChunk(id="chatcmpl-1", created=1_700_000_000, model='the "model"', choices=(choice,), usage=usage)
-        chunks = Chunks(reply("chat", include_usage=include_usage))
-        token = Token(id="r", index=index, text=text, tokens=1)
-        assert chunks.encode([token]) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-        assert chunks.encode([token]) == b"data: " + msgspec.json.encode(chunk) + b"\n\n"  # the prepared bytes are kept
+    made = reply(dialect, include_usage=include_usage)
+    choice = made.dialect.chunk_choice(index=index, text=made.dialect.delta(text))
+    encoded = msgspec.json.encode(made.chunk((choice,), usage)).decode()
+    for character in "\x85\u2028\u2029":  # escaped in a stream, where they must not end a line
+        encoded = encoded.replace(character, f"\\u{ord(character):04x}")
+    chunks = Chunks(made)
+    assert chunks.text(index, text, 1).decode() == f"data: {encoded}\n\n"
+    assert chunks.text(index, text, 1).decode() == f"data: {encoded}\n\n"  # from the prepared bytes
 
-        text_choice = CompletionChunkChoice(index=index, text=text)
-        completion = CompletionChunk(
-            id="cmpl-1", created=1_700_000_000, model='the "model"', choices=(text_choice,), usage=usage
-        )
-        assert Chunks(reply("completion", include_usage=include_usage)).encode([token]) == (
-            b"data: " + msgspec.json.encode(completion) + b"\n\n"
-        )
+
+def test_chunks_have_the_fields_of_their_dialect() -> None:
+    chat = ChatChunk(
+        id="chatcmpl-1",
+        created=1_700_000_000,
+        model='the "model"',
+        choices=(ChatChunkChoice(index=0, text=Delta(content="a")),),
+    )
+    assert Chunks(reply("chat")).text(0, "a", 1) == b"data: " + msgspec.json.encode(chat) + b"\n\n"
+    completion = CompletionChunk(
+        id="cmpl-1",
+        created=1_700_000_000,
+        model='the "model"',
+        choices=(CompletionChunkChoice(index=0, text="a"),),
+    )
+    assert Chunks(reply("completion")).text(0, "a", 1) == b"data: " + msgspec.json.encode(completion) + b"\n\n"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
