@@ -9,6 +9,7 @@ makes anybody wait, and is itself bounded by what is live.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from secrets import token_bytes
 from typing import Final
 
 import trio
@@ -18,6 +19,7 @@ from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, Step
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
+from .supervisor.restart_budget import RESTARTS
 from .supervisor.supervisor import Progress
 from .supervisor.worker_status import WorkerStatus
 
@@ -32,7 +34,12 @@ class Core:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.status = WorkerStatus()
-        self.state = SchedulerState(outbox_tokens=settings.limits.outbox_tokens, stall_timeout=settings.stall_timeout)
+        self.state = SchedulerState(
+            secret=token_bytes(32),
+            max_losses=RESTARTS,  # with the next loss the engine would end
+            outbox_tokens=settings.limits.outbox_tokens,
+            stall_timeout=settings.stall_timeout,
+        )
         # Unbounded, and bounded by its use: a few messages per live request, one answer per step in flight.
         self.to_scheduler, self._inbox = trio.open_memory_channel[ToScheduler](float("inf"))
         self._to_executor, self._steps = trio.open_memory_channel[Step](_STEPS)

@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.gateway": (*_CALLED, "actors.gateway", "actors.supervisor.worker_status"),
     "actors.tokenizer": (*_CALLED, "actors.tokenizer", "actors.gateway"),
     "actors.admission": (*_CALLED, "actors.admission", "actors.gateway"),
-    "actors.scheduler": (*_CALLED, "actors.scheduler", "actors.supervisor.restart_budget", "actors.observe.explain"),
+    "actors.scheduler": ("protocol", "actors.scheduler"),
+    "actors.scheduler.scheduler": ("protocol", "actors.scheduler", "actors.turns"),
     "actors.detokenizer": (*_CALLED, "actors.detokenizer", "actors.gateway", "actors.tokenizer"),
     "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", "actors.observe.ledger", "models"),
     "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),
@@ -47,9 +48,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 DEVICE_LIBRARIES = frozenset({"torch", "triton", "numba", "llvmlite", "transformers"})
 MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "loadtest.device")
-# No trio, no clock, no randomness: what these decide depends on their arguments alone.
+# What pure modules decide depends on their arguments alone: no trio, no clock, no randomness of their own. That is so
+# in these folders and in every module whose docstring says "Pure". `Random` may be imported: its seed is an argument.
 PURE = ("protocol", "kernels", "models", "actors.scheduler")
-ACTS = ("actors.scheduler.scheduler",)  # the actor beside what it decides with
+IMPURE_LIBRARIES = frozenset({"trio", "time", "datetime", "random", "secrets", "uuid"})
+IMPURE_NAMES = frozenset({"os.urandom", "os.getrandom"})
+NOT_HIDDEN = frozenset({"random.Random"})
+MAY_BE_IMPURE = {
+    "actors.scheduler.scheduler": {"trio"},  # the actor beside the modules that decide for it
+    "models.steps.steps": {"time"},  # every step reports the seconds of its forward pass
+    "models.gpu.stepper": {"time"},  # likewise
+    "models.demo.training.train": {"time"},  # a program that prints its progress
+}
 # The modules that the front process starts from. What they import when imported must leave the device libraries alone.
 FRONT = ("cli.main", "cli.serve", "cli.several", "cli.front", "actors.engine", "web.app", "web.transport.transport")
 
@@ -106,11 +116,32 @@ def _within(name: str, prefixes: Iterable[str]) -> bool:
     return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
 
 
+def is_pure(module: str, tree: ast.Module) -> bool:
+    return _within(module, PURE) or bool(re.search(r"\bPure\b", ast.get_docstring(tree) or ""))
+
+
+def impurities(module: str, tree: ast.Module) -> Iterator[str]:
+    """What a pure module must not touch and does: imports, and calls such as `os.urandom`."""
+    allowed = MAY_BE_IMPURE.get(module, set[str]())
+    for imported in imports_of(module, tree):
+        root = imported.name.split(".")[0]
+        hidden = root in IMPURE_LIBRARIES - allowed and imported.name not in NOT_HIDDEN
+        if not imported.ours and (hidden or imported.name in IMPURE_NAMES):
+            yield f"{module.replace('.', '/')}.py:{imported.line}: this file is pure and knows no {imported.name}"
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if f"{owner}.{name}" in IMPURE_NAMES:
+                yield f"{module.replace('.', '/')}.py:{node.lineno}: this file is pure and knows no {owner}.{name}"
+            case _:
+                pass
+
+
 def violations(module: str, source: str) -> list[str]:
     """What a module (`actors.engine`) with this source does against the rules, one sentence each."""
     rule = max((key for key in MAY_IMPORT if _within(module, [key])), key=len)
-    found: list[str] = []
-    for imported in imports_of(module, ast.parse(source)):
+    tree = ast.parse(source)
+    found = list(impurities(module, tree)) if is_pure(module, tree) else []
+    for imported in imports_of(module, tree):
         where = f"{module.replace('.', '/')}.py:{imported.line}"
         root = imported.name.split(".")[0]
         if imported.ours:
@@ -120,8 +151,6 @@ def violations(module: str, source: str) -> list[str]:
             found.append(f"{where}: asyncio is not used here; trio is")
         elif root in DEVICE_LIBRARIES and not _within(module, MAY_USE_DEVICE_LIBRARIES):
             found.append(f"{where}: {root} belongs in {', '.join(MAY_USE_DEVICE_LIBRARIES)}")
-        elif root == "trio" and _within(module, PURE) and module not in ACTS:
-            found.append(f"{where}: this file is pure and knows no trio")
         elif root in FOLDERS:
             found.append(f"{where}: import {imported.name} relatively, or as triolet.{imported.name}")
     return found
@@ -156,6 +185,13 @@ def test_imports_point_one_way() -> None:
         ("actors.engine", "from ..models.load import load_model"),
         ("actors.scheduler.plan", "import trio.lowlevel"),
         ("actors.scheduler.plan", "from ..gateway import gateway"),
+        ("actors.scheduler.plan", "from ..turns import waiting"),
+        ("actors.scheduler.state", "import secrets"),
+        ("actors.scheduler.state", "import os\nos.urandom(32)"),
+        ("actors.scheduler.state", "from os import urandom"),
+        ("actors.scheduler.scheduler", "from time import monotonic"),
+        ("actors.gateway.credit", '"""Credit. Pure."""\nimport trio'),
+        ("models.steps.rows", "from random import Random, random"),
         ("actors.gateway.gateway", "def lazily():\n    import torch"),
         ("actors.gateway.gateway", "importlib.import_module('numba')"),
         ("web.app", "from ..actors.scheduler.scheduler import run_scheduler"),
@@ -180,6 +216,10 @@ def test_a_planted_import_is_found(module: str, source: str) -> None:
         ("web.app", "from ..actors.engine import Engine\nfrom ..actors.gateway import gateway"),
         ("loadtest.device.cpu_step", "from triolet.kernels.gemm import cpu\nimport numba"),
         ("models.load", "from .checkpoint.spec import ModelSpec\nfrom ..kernels.rope import reference"),
+        ("models.steps.steps", "from time import perf_counter"),
+        ("actors.scheduler.scheduler", "import trio\nfrom ..turns import waiting"),
+        ("actors.gateway.places", "import trio"),
+        ("loadtest.serve.mix", '"""A mix. Pure."""\nfrom random import Random'),
         ("cli.serve", "import trio\nfrom ..web.server import serve"),
     ],
 )

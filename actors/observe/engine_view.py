@@ -14,11 +14,11 @@ from ...protocol.engine_view import MAX_ROWS, BatchRow, BlockMap, HistogramCount
 from ..gateway.accounts import Accounts
 from ..histogram import Histogram
 from ..scheduler.sequence import Sequence
+from ..scheduler.standing import WaitReasons, state_of
 from ..scheduler.state import SchedulerState
 from ..scheduler.statistics import SchedulerTotals
 from ..supervisor.worker_status import WorkerStatus
 from .block_map import block_map
-from .explain import Waits, obstacle, state_of
 
 TenantNumber = Callable[[str], int]
 ProcessOf = Callable[[str], str]  # the web process that holds a request, by the request's id
@@ -55,7 +55,9 @@ def batch_rows(
     return [_batch_row(sequence, waits, now, tenant, process) for sequence in shown]
 
 
-def _batch_row(sequence: Sequence, waits: Waits, now: float, tenant: TenantNumber, process: ProcessOf) -> BatchRow:
+def _batch_row(
+    sequence: Sequence, waits: WaitReasons, now: float, tenant: TenantNumber, process: ProcessOf
+) -> BatchRow:
     generate = sequence.live.generate
     return BatchRow(
         sequence=sequence.id,
@@ -99,7 +101,7 @@ def _queue_row(
 ) -> QueueRow:
     waits = state.waits
     generate, shortage = sequence.live.generate, waits.shortage
-    blocked = obstacle(sequence, state.table.queues, waits)
+    blocked = waits.obstacle(sequence)
     wanted = available = 0
     if blocked == "blocks" and shortage is not None:  # one sequence of a plan at most: the planner stops there
         wanted, available = shortage.need, shortage.free

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Set
 from itertools import chain
 
 from ...protocol.messages import Admit, ChoiceTokens
-from ..supervisor.restart_budget import RESTARTS
 from .blocks import BlockPool
 from .policies import Policy
 from .prefix_keys import PrefixKeys
@@ -17,13 +16,11 @@ from .sequence import LiveRequest, Prompt, Sequence
 from .sequence_kv import forget_kv, publish_blocks
 from .timers import Timers
 
-MAX_LOSSES = RESTARTS  # with the next loss the engine would end
-
 
 class LiveTable:
     """Requests by id, sequences by number, their queues, their blocks and their timers."""
 
-    def __init__(self, keys: PrefixKeys, policy: Policy, timers: Timers) -> None:
+    def __init__(self, keys: PrefixKeys, policy: Policy, timers: Timers, max_losses: int) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
@@ -32,6 +29,7 @@ class LiveTable:
         self.dropped: list[int] = []  # the worker shall forget these with the next step
         self._keys = keys
         self._policy = policy
+        self.max_losses = max_losses  # of a request; it fails with the last of them
         self.newest = 0  # the last sequence's number
 
     def add(self, admit: Admit, credit: int) -> LiveRequest:
@@ -93,7 +91,7 @@ class LiveTable:
         for id in sorted(computed & self.sequences.keys()):
             sequence = self.sequences[id]
             sequence.losses += 1
-            if sequence.losses >= MAX_LOSSES:
+            if sequence.losses >= self.max_losses:
                 found[sequence.live.id] = sequence.live
         return list(found.values())
 

@@ -4,7 +4,6 @@ A request ends with its last choice, or as a whole (`_drop`, `_fail`); either wa
 once. `now` is always seconds of the front's clock.
 """
 
-import secrets
 from collections import Counter
 from typing import assert_never
 
@@ -30,19 +29,18 @@ from ...protocol.messages import (
 )
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Ready, Step, StepDone, StepFailed
-from ..observe.explain import Waits, obstacle, standing
 from .accept import Accepted, choice_tokens
 from .blocks import BlockPool, blocks_for
 from .fair_share import FAIR_SHARE
-from .live_table import MAX_LOSSES, LiveTable
+from .live_table import LiveTable
 from .plan import plan_step
 from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .sequence import LiveRequest, Sequence
-from .start_rate import StartRate
+from .standing import StartRate, WaitReasons
 from .statistics import SchedulerStatistics, SchedulerTotals
 from .steady_plan import plan_steady
-from .step_plan import Blocked, Limits, Shortage
+from .step_plan import Limits
 from .step_results import apply_step
 from .timers import Timers
 
@@ -53,43 +51,29 @@ class SchedulerState:
     def __init__(
         self,
         *,
+        secret: bytes,
+        max_losses: int,
         outbox_tokens: int = 256,
         stall_timeout: float = 60.0,
         max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
-        secret: bytes | None = None,
         policy: Policy = FAIR_SHARE,
     ) -> None:
+        """`secret` keys the names of KV blocks. A request that is there when `max_losses` workers die fails."""
         self.timers = Timers(stall_timeout)
-        self.table = LiveTable(PrefixKeys(secret or secrets.token_bytes(32)), policy, self.timers)
+        self.table = LiveTable(PrefixKeys(secret), policy, self.timers, max_losses)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
         self._policy = policy
-        self._limits: Limits | None = None  # None while no worker is ready
+        self.limits: Limits | None = None  # None while no worker is ready
         self._failure: str | None = None  # no worker will come any more
         self._next_step = 1
-        self._blocked: dict[int, Blocked] = {}  # of the last plan
-        self._shortage: Shortage | None = None  # likewise
-        self._newest = 0  # the last sequence that it knew of
+        self.waits = self._no_reasons()  # of the last plan
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
         self._together: tuple[str, ...] = ()  # the ids of the last StepTokens
-
-    @property
-    def worker_ready(self) -> bool:
-        return self._limits is not None
-
-    @property
-    def limits(self) -> Limits | None:
-        """None while no worker is ready."""
-        return self._limits
-
-    @property
-    def waits(self) -> Waits:
-        """Why the last plan left out whom."""
-        return Waits(self._blocked, self._shortage, self._limits, self._policy, self._newest)
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -134,12 +118,14 @@ class SchedulerState:
     def plan(self) -> Step | None:
         """The next step, or None when there is nothing to compute or enough in flight."""
         table = self.table
-        if self._limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
+        if self.limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        plan = plan_steady(table.queues, table.pool, self._limits.max_step_tokens) or plan_step(
-            table.queues, table.pool, self._limits, self._policy
+        plan = plan_steady(table.queues, table.pool, self.limits.max_step_tokens) or plan_step(
+            table.queues, table.pool, self.limits, self._policy
         )
-        self._blocked, self._shortage, self._newest = plan.blocked, plan.shortage, table.newest
+        self.waits = WaitReasons(
+            table.queues, table.pool, self._policy, self.limits, plan.blocked, plan.shortage, table.newest
+        )
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -178,31 +164,29 @@ class SchedulerState:
 
     def standing(self, id: str, now: float) -> Standing | None:
         """The same in numbers, for whoever asks why a request waits; None for a request that is not here."""
-        table, live = self.table, self.table.requests.get(id)
-        if live is None:
-            return None
-        return standing(live, table.queues, table.pool, self.waits, self._start_rate, now)
+        live = self.table.requests.get(id)
+        return self.waits.standing(live, self._start_rate, now) if live else None
 
     def queue(self) -> list[Sequence]:
         """The waiting sequences as their turns now stand."""
         return self._policy.lined_up(self.table.queues)
 
     def statistics(self) -> SchedulerStatistics:
-        queues, pool, waits = self.table.queues, self.table.pool, self.waits
+        queues, pool = self.table.queues, self.table.pool
         return SchedulerStatistics(
-            worker_ready=self.worker_ready,
+            worker_ready=self.limits is not None,
             requests=len(self.table.requests),
             running=len(queues.running),
             parked=len(queues.parked),
             waiting=len(queues.waiting),
-            waiting_by_reason=dict(Counter(obstacle(sequence, queues, waits) for sequence in queues.waiting)),
+            waiting_by_reason=dict(Counter(map(self.waits.obstacle, queues.waiting))),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
         )
 
     def _whereabouts(self, sequence: Sequence) -> str:
-        return obstacle(sequence, self.table.queues, self.waits) if sequence.place == "waiting" else sequence.place
+        return self.waits.obstacle(sequence) if sequence.place == "waiting" else sequence.place
 
     # Requests begin.
 
@@ -218,9 +202,9 @@ class SchedulerState:
 
     def _settle(self, live: LiveRequest) -> None:
         """Fit a request to the worker: nobody waits for room that will never be, nor for a model that has no work."""
-        if self._limits is None:
+        if self.limits is None:
             return
-        total, context = self.table.pool.total, self._limits.context_length
+        total, context = self.table.pool.total, self.limits.context_length
         for sequence in tuple(live.choices.values()):
             sequence.max_total = min(sequence.max_total, context)
             needed = blocks_for(max(sequence.read, sequence.max_total - 1))
@@ -281,7 +265,7 @@ class SchedulerState:
     def _fail_suspects(self) -> None:
         """A request that kills every worker must not use up the restarts, and with them the engine."""
         flying = {chunk.sequence for step in self.in_flight.values() for chunk in step.chunks}
-        message = f"The engine's worker died {MAX_LOSSES} times while computing this request."
+        message = f"The engine's worker died {self.table.max_losses} times while computing this request."
         self._say([self.table.fail(live, "engine_error", message) for live in self.table.suspects(flying)])
 
     # Requests end.
@@ -301,9 +285,9 @@ class SchedulerState:
     # Workers come and go.
 
     def _forget_worker(self) -> None:
-        self._limits = None
+        self.limits = None
         self.in_flight.clear()
-        self._blocked, self._shortage = {}, None
+        self.waits = self._no_reasons()
         self.totals.preemptions += self.table.forget_worker()
 
     def _meet_worker(self, ready: Ready) -> None:
@@ -312,8 +296,12 @@ class SchedulerState:
         if ready.memory.num_blocks != self.table.pool.total:
             self.totals.evictions += self.table.pool.evictions
             self.table.pool = BlockPool(ready.memory.num_blocks)
-        self._limits = Limits(
+        self.limits = Limits(
             max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
         )
+        self.waits = self._no_reasons()
         for live in tuple(self.table.requests.values()):
             self._settle(live)
+
+    def _no_reasons(self) -> WaitReasons:
+        return WaitReasons(self.table.queues, self.table.pool, self._policy, self.limits, {}, None, 0)

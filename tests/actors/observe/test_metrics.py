@@ -7,9 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from triolet.actors.gateway.accounts import Accounts
 from triolet.actors.observe.metrics import Metrics
-from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.supervisor.worker_status import WorkerStatus
 from triolet.protocol.steps import Ready
+
+from ..scheduler.scheduling import new_state
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -22,7 +23,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 @pytest.fixture
 def house(make_ready: Callable[[], Ready]) -> tuple[Accounts, WorkerStatus, Metrics]:
-    accounts, worker, state = Accounts(), WorkerStatus(), SchedulerState()
+    accounts, worker, state = Accounts(), WorkerStatus(), new_state()
     worker.set_ready(make_ready(), 0.0)
     metrics = Metrics(
         accounts=accounts,
@@ -72,7 +73,7 @@ def test_the_names_of_vllm_on_request(house: tuple[Accounts, WorkerStatus, Metri
     metrics = Metrics(
         accounts=accounts,
         gateway=lambda: accounts.statistics(live=2),
-        scheduler=SchedulerState().statistics,
+        scheduler=new_state().statistics,
         worker=worker,
         healthy=lambda: True,
         vllm_model="demo",

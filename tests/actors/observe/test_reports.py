@@ -16,8 +16,9 @@ from triolet.actors.observe.reports import (
     add_up,
     whole_ledger,
 )
-from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.supervisor.worker_status import Health, WorkerStatus
+
+from ..scheduler.scheduling import new_state
 
 PROCESS = ProcessFigures(tasks=3, fds=10, rss_bytes=1000, cpu_seconds=1.5)
 
@@ -67,7 +68,7 @@ def test_the_whole_server_s_metrics_and_ledger() -> None:
     worker.step_done(1, 0.004, 1.0)
     report = ServerReport(
         health=Health(ready=True, status="ready", reason=""),
-        scheduler=SchedulerState().statistics(),
+        scheduler=new_state().statistics(),
         worker=WorkerFigures(pid=None, restarts=2, step_time=worker.step_time.figures()),
         live=5,
         accounts=add_up([counted(1).figures(), counted(2).figures()]),

@@ -104,11 +104,15 @@ def done(step: Step, token: int = 5, count: int = 1, **tokens: int) -> StepDone:
     return StepDone(step=step.step, rows=tuple(rows), duration=0.01, model_duration=0.005)
 
 
+def new_state(**options: Any) -> SchedulerState:  # those of SchedulerState
+    return SchedulerState(**{"secret": b"test", "max_losses": 3, **options})
+
+
 class Bench:
     """A scheduler with a hand on its clock: `step` plans and answers one step."""
 
     def __init__(self, *, worker: WorkerReady | None = None, **options: Any) -> None:  # those of SchedulerState
-        self.state = SchedulerState(secret=b"test", **{"max_steps_in_flight": 1, **options})
+        self.state = new_state(**{"max_steps_in_flight": 1, **options})
         self.now = 0.0
         self.state.handle(worker or ready(), self.now)
 

@@ -101,7 +101,7 @@ def live(
 def check_plan(bench: Bench, step: Step) -> None:
     state = bench.state
     state.table.pool.audit(state.table.tables())
-    limits = state._limits
+    limits = state.limits
     assert limits is not None
     assert 0 < sum(chunk.count for chunk in step.chunks) <= limits.max_step_tokens
     assert len(step.chunks) <= limits.max_running

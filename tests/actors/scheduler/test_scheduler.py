@@ -28,7 +28,7 @@ from triolet.protocol.messages import (
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Row, Step, StepDone, StepFailed
 
-from .scheduling import Bench, admit, choices_of, done, ready, text
+from .scheduling import Bench, admit, choices_of, done, new_state, ready, text
 
 
 def said(bench: Bench) -> list[ChoiceTokens]:
@@ -319,7 +319,7 @@ async def acting(
 
 
 async def test_the_actor_keeps_so_many_steps_in_flight_and_ends_with_its_inbox() -> None:
-    async with acting(SchedulerState(max_steps_in_flight=2)) as (scheduler, steps, texts):
+    async with acting(new_state(max_steps_in_flight=2)) as (scheduler, steps, texts):
         scheduler.send_nowait(ready())
         scheduler.send_nowait(admit("a", text(3)))
         await trio.testing.wait_all_tasks_blocked()
@@ -333,7 +333,7 @@ async def test_the_actor_keeps_so_many_steps_in_flight_and_ends_with_its_inbox()
 
 
 async def test_a_deadline_ends_a_request_wherever_it_is(autojump_clock: trio.testing.MockClock) -> None:
-    state = SchedulerState()
+    state = new_state()
     async with acting(state) as (scheduler, _, texts):
         scheduler.send_nowait(ready(max_running=1))
         scheduler.send_nowait(admit("runs", text(3), deadline=20.0))
@@ -347,7 +347,7 @@ async def test_a_deadline_ends_a_request_wherever_it_is(autojump_clock: trio.tes
 
 
 async def test_a_reader_that_takes_nothing_for_so_long_is_ended(autojump_clock: trio.testing.MockClock) -> None:
-    state = SchedulerState(outbox_tokens=1, stall_timeout=60.0)
+    state = new_state(outbox_tokens=1, stall_timeout=60.0)
     async with acting(state) as (scheduler, steps, texts):
         scheduler.send_nowait(ready())
         scheduler.send_nowait(admit("a", text(3)))
@@ -361,7 +361,7 @@ async def test_a_reader_that_takes_nothing_for_so_long_is_ended(autojump_clock: 
 
 
 async def test_a_hanging_worker_does_not_make_a_stalled_reader(autojump_clock: trio.testing.MockClock) -> None:
-    state = SchedulerState(outbox_tokens=2, stall_timeout=60.0)
+    state = new_state(outbox_tokens=2, stall_timeout=60.0)
     async with acting(state) as (scheduler, steps, _):
         scheduler.send_nowait(ready())
         scheduler.send_nowait(admit("a", text(3)))
@@ -374,7 +374,7 @@ async def test_a_hanging_worker_does_not_make_a_stalled_reader(autojump_clock: t
 
 
 async def test_without_credit_no_token_is_generated(autojump_clock: trio.testing.MockClock) -> None:
-    state = SchedulerState(outbox_tokens=1)
+    state = new_state(outbox_tokens=1)
     async with acting(state) as (scheduler, steps, _):
         scheduler.send_nowait(ready())
         scheduler.send_nowait(admit("a", text(3)))

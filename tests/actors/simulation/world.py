@@ -65,6 +65,7 @@ def run_life(seed: int, life: Life) -> Outcome:
         stall_timeout=scenario.stall_timeout,
         max_steps_in_flight=scenario.max_steps_in_flight,
         secret=b"simulation",
+        max_losses=3,
     )
     ends = trio.run(life, scenario, state, rng, log, clock=trio.testing.MockClock(autojump_threshold=0))
     totals = state.totals
@@ -107,7 +108,7 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
     def checked() -> Step | None:
         step = plan()
         if step is None:
-            stuck = [] if state.in_flight or not state.worker_ready else list(state.table.sequences.values())
+            stuck = [] if state.in_flight or state.limits is None else list(state.table.sequences.values())
             require(all(sequence.live.credit <= 0 for sequence in stuck), "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues

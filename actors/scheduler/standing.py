@@ -1,0 +1,157 @@
+"""Where a request stands, what keeps it waiting and how soon it may start. Pure.
+
+The answers use the numbers that the planner compared in its last plan. Nothing is computed before somebody asks.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from msgspec import structs
+
+from ...protocol.explanation import BlockedOn, Holders, Obstacle, PrefillProgress, Share, Standing, State
+from .blocks import BlockPool
+from .policies import Policy
+from .queues import Queues
+from .sequence import LiveRequest, Sequence
+from .step_plan import Blocked, Limits, Shortage
+
+_FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
+# These end by themselves as others start and finish. A slow reader, a shared prefix or a dead worker may take any time.
+_TURN: Final[frozenset[Obstacle]] = frozenset({"order", "share", "step", "rows", "blocks", "budget"})
+_PLANS: Final = 16  # the rate is measured over the last plans that started somebody: few, so a new load shows soon
+_ENOUGH: Final = 5  # four intervals; with fewer, one long answer made the estimate three times too long
+
+
+class StartRate:
+    """How fast waiting sequences start, measured only while somebody waits.
+
+    Without a queue, starts come at the clients' pace and say nothing about the engine. So an empty queue begins the
+    measurement anew, and the estimate is "unknown" until a few plans have started somebody.
+    """
+
+    def __init__(self) -> None:
+        self._starts: deque[tuple[float, int]] = deque(maxlen=_PLANS)
+
+    def note(self, started: int, left: int, now: float) -> None:
+        """A plan gave `started` sequences their first step, and `left` still wait."""
+        if left:
+            self._starts.append((now, started))
+        else:
+            self._starts.clear()
+
+    def seconds_until(self, position: int, now: float) -> float | None:
+        """Until the one at `position` (1 is next) starts. The time since the last start counts, so a jam shows."""
+        if len(self._starts) < _ENOUGH:
+            return None
+        first = self._starts[0][0]
+        started = sum(count for _, count in self._starts) - self._starts[0][1]
+        return position * (now - first) / started if now > first else None
+
+
+def state_of(sequence: Sequence) -> State:
+    """A sequence that is computed again after a preemption is in its prefill again."""
+    if sequence.place == "running":
+        decoding = sequence.remaining <= 1 and (sequence.generated or sequence.unread)
+        return "decode" if decoding else "prefill"
+    return "parked" if sequence.place == "parked" else "waiting"
+
+
+class WaitReasons(NamedTuple):
+    """Why the last plan left sequences out, and the tables it looked at. `limits` is None while no worker is ready."""
+
+    queues: Queues
+    pool: BlockPool
+    policy: Policy
+    limits: Limits | None
+    blocked: Mapping[int, Blocked]
+    shortage: Shortage | None
+    newest: int  # sequences with higher numbers came after the plan
+
+    def standing(self, live: LiveRequest, rate: StartRate, now: float) -> Standing:
+        """Where a request's unfinished choices are; the numbers are those of the foremost choice."""
+        states: dict[Sequence, State] = {sequence: state_of(sequence) for sequence in live.choices.values()}
+        sequence = min(states, key=lambda one: (_FOREMOST.index(states[one]), one.index))
+        state = states[sequence]
+        blocked_on = self._blocked_on(sequence, state)
+        position, eta = None, None
+        if state == "waiting":
+            position = self.policy.position(self.queues, sequence)
+            if blocked_on is not None and blocked_on.kind in _TURN:
+                eta = rate.seconds_until(position, now)
+        return Standing(
+            state=state,
+            choices=dict(Counter(states.values())),
+            position=position,
+            blocked_on=blocked_on,
+            prefill=PrefillProgress(computed=sequence.computed, total=sequence.read) if state == "prefill" else None,
+            eta_ms=None if eta is None else round(eta * 1000),
+        )
+
+    def obstacle(self, sequence: Sequence) -> Obstacle:
+        """What kept a waiting sequence out of the last step. Explanations, dashboard and metrics all use this."""
+        if self.limits is None:
+            return "worker"
+        reason, shortage = self.blocked.get(sequence.id), self.shortage
+        if shortage is None:
+            return reason or "step"
+        first = shortage.sequence
+        if sequence is first:
+            return shortage.kind
+        if reason:
+            return reason
+        if sequence.id > self.newest:
+            return "step"
+        tenants = self.queues.tenants
+        overtaken = tenants.of(first) is not tenants.of(sequence) and sequence.order < first.order
+        return "share" if overtaken and tenants.several else "order"
+
+    def _blocked_on(self, sequence: Sequence, state: State) -> BlockedOn | None:
+        if self.limits is None:
+            return BlockedOn(kind="worker")
+        reason, shortage = self.blocked.get(sequence.id), self.shortage
+        if reason == "credit" or (state == "parked" and sequence.live.credit <= 0):
+            return BlockedOn(kind="credit", unit="tokens", need=1, free=max(sequence.live.credit, 0))
+        if state == "parked":
+            return self._share(sequence, None, self._numbers(sequence, "rows", "rows", 1, 0))
+        if state != "waiting":  # a running one may still have got no chunk of the last step
+            need = 1 if reason == "blocks" else sequence.remaining
+            return self._numbers(sequence, reason, reason, need, 0) if reason and need > 0 else None
+        kind = self.obstacle(sequence)
+        if shortage is None or (sequence is not shortage.sequence and kind in ("step", reason)):
+            return BlockedOn(kind=kind)
+        _, wanted, need, free = shortage
+        if kind != "share":
+            return self._numbers(sequence, kind, wanted, need, free)
+        return self._share(sequence, shortage.sequence, self._numbers(sequence, "order", wanted, need, free))
+
+    def _share(self, sequence: Sequence, first: Sequence | None, short: BlockedOn) -> BlockedOn:
+        """`short`, or that only its tenant's share is used up. `first` has the turn; None: the least served tenant."""
+        tenants = self.queues.tenants
+        if not tenants.several:
+            return short
+        mine = tenants.of(sequence)
+        others = [tenants.of(first)] if first else [tenant for tenant in tenants.active.values() if tenant is not mine]
+        ahead = max(mine.served - min(other.served for other in others), 0)
+        if first is None and not ahead:
+            return short  # parked for its own reader, and not served more than others
+        share = Share(ahead=ahead, rows=mine.rows, keys=len(tenants.active))
+        return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
+
+    def _numbers(self, sequence: Sequence, kind: Obstacle, wanted: Blocked, need: int, free: int) -> BlockedOn:
+        """What is wanted and to be had. `kind` is "order" where another sequence is the one that wants it."""
+        assert self.limits is not None
+        first = wanted if kind == "order" else None
+        if wanted == "budget":
+            total = self.limits.max_step_tokens
+            return BlockedOn(kind=kind, first=first, unit="tokens", need=need, free=free, total=total)
+        running, parked = self.queues.running, self.queues.parked if wanted != "rows" else []
+        tenant = sequence.live.generate.tenant
+        holders = Holders(
+            running=len(running),
+            parked=len(parked),
+            yours=sum(1 for other in (*running, *parked) if other.live.generate.tenant == tenant),
+        )
+        total = self.limits.rows if wanted == "rows" else self.pool.total
+        unit: Literal["rows", "blocks"] = "rows" if wanted == "rows" else "blocks"
+        return BlockedOn(kind=kind, first=first, unit=unit, need=need, free=free, total=total, holders=holders)
