@@ -1,7 +1,7 @@
 """How waiting sequences get a row: in their turn, ahead of running ones that make way, never twice for one prefix."""
 
+from . import fair_share
 from .moves import Moves
-from .policies import Short
 from .prefix_keys import Key
 from .sequence import Sequence
 from .sequence_kv import blocks_short, cached_blocks, missing_blocks, parked_blocks
@@ -23,20 +23,19 @@ class Joining:
 
     def make_way(self) -> None:
         """Waiting sequences that go before running ones join first, in the place of those that make room if need be."""
-        moves, policy, queues = self._moves, self._moves.policy, self._queues
-        while queues.running and (first := next((s for s in policy.turns(queues) if not self._not_ready(s)), None)):
-            if not policy.goes_first(queues, first):
+        moves, queues = self._moves, self._queues
+        while queues.running and (first := next((s for s in fair_share.turns(queues) if not self._not_ready(s)), None)):
+            if not fair_share.goes_first(queues, first):
                 return
             cached = cached_blocks(first, self._pool)
-            full = len(queues.running) >= moves.rows
-            short = Short(full, self._missing(first, cached) - parked_blocks(queues))
-            if not short.row and short.blocks <= 0:
+            missing = self._missing(first, cached) - parked_blocks(queues)
+            if len(queues.running) < moves.rows and missing <= 0:
                 self._join(first, cached)
                 continue
-            given = policy.makes_room(queues, first, short)
-            if not given:
+            place, leaving = fair_share.makes_room(queues, first, missing)
+            if not leaving:
                 return
-            for sequence, place in given:
+            for sequence in leaving:
                 if place == "parked":
                     moves.displace(sequence)
                 else:
@@ -45,7 +44,7 @@ class Joining:
     def admit(self) -> None:
         """In turn, those that may join. The first that finds no place ends it: nobody overtakes a large one."""
         moves = self._moves
-        for sequence in moves.policy.turns(self._queues):
+        for sequence in fair_share.turns(self._queues):
             if reason := self._not_ready(sequence):
                 self._plan.blocked[sequence.id] = reason
                 continue
@@ -100,7 +99,7 @@ class Joining:
         while self._missing(sequence, cached) > 0:
             if not self._queues.parked:
                 return "blocks"  # what they held was shared
-            victim = self._moves.policy.choose_victim(self._queues, self._plan.planned.keys())
+            victim = fair_share.choose_victim(self._queues, self._plan.planned.keys())
             assert victim is not None, "parked ones are the first victims"
             self._moves.preempt(victim)
         return None

@@ -9,7 +9,6 @@ from itertools import chain
 
 from ...protocol.messages import Admit, ChoiceTokens
 from .blocks import BlockPool
-from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .queues import Queues
 from .sequence import LiveRequest, Prompt, Sequence
@@ -20,7 +19,7 @@ from .timers import Timers
 class LiveTable:
     """Requests by id, sequences by number, their queues, their blocks and their timers."""
 
-    def __init__(self, keys: PrefixKeys, policy: Policy, timers: Timers, max_losses: int) -> None:
+    def __init__(self, keys: PrefixKeys, timers: Timers, max_losses: int) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
@@ -28,7 +27,6 @@ class LiveTable:
         self.timers = timers
         self.dropped: list[int] = []  # the worker shall forget these with the next step
         self._keys = keys
-        self._policy = policy
         self.max_losses = max_losses  # of a request; it fails with the last of them
         self.newest = 0  # the last sequence's number
 
@@ -46,7 +44,6 @@ class LiveTable:
             for index in range(number * generate.n, (number + 1) * generate.n):
                 self.newest += 1
                 sequence = Sequence(self.newest, live, index, prompt, len(tokens) + max_tokens)
-                sequence.order = self._policy.order(sequence)
                 live.choices[index] = self.sequences[sequence.id] = sequence
                 self.queues.add(sequence)
         return live

@@ -6,7 +6,7 @@ Who moves is decided by those that call: `plan.py` for the running, `joining.py`
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk
 from .blocks import BlockPool, blocks_for
-from .policies import Policy
+from .fair_share import choose_victim
 from .queues import Queues
 from .sequence import Sequence
 from .sequence_kv import forget_kv
@@ -16,11 +16,10 @@ from .step_plan import Limits, Plan
 class Moves:
     """A plan in the making, and what is left of the step's tokens."""
 
-    def __init__(self, queues: Queues, pool: BlockPool, limits: Limits, policy: Policy) -> None:
+    def __init__(self, queues: Queues, pool: BlockPool, limits: Limits) -> None:
         self.plan = Plan()
         self.queues = queues
         self.pool = pool
-        self.policy = policy
         self.rows = limits.rows
         self.budget = 0  # for prompts, set when the decoding rows are known
         self.short_of_blocks = False
@@ -59,7 +58,7 @@ class Moves:
         needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
         while self.pool.available < needed:
             self.short_of_blocks = True
-            victim = self.policy.choose_victim(self.queues, self.plan.planned.keys())
+            victim = choose_victim(self.queues, self.plan.planned.keys())
             if victim is None or victim is sequence:
                 break
             assert victim.id not in self.plan.planned, victim

@@ -9,19 +9,18 @@ sequences and blocks give the same plan.
 from collections.abc import Iterable
 
 from .blocks import BlockPool
-from .fair_share import FAIR_SHARE
+from .fair_share import by_rank
 from .joining import Joining
 from .moves import Moves
-from .policies import Policy
 from .queues import Queues
 from .sequence import Sequence
 from .sequence_kv import publish_blocks
 from .step_plan import Limits, Plan
 
 
-def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = FAIR_SHARE) -> Plan:
+def plan_step(queues: Queues, pool: BlockPool, limits: Limits) -> Plan:
     """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
-    moves = Moves(queues, pool, limits, policy)
+    moves = Moves(queues, pool, limits)
     park(moves)
     resume_parked(moves)
     joining = Joining(moves)
@@ -30,7 +29,7 @@ def plan_step(queues: Queues, pool: BlockPool, limits: Limits, policy: Policy = 
     moves.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)
     # Where everybody gets what it needs, the policy's order would only give the worker's rows other places.
     scarce = sum(1 for count in remaining if count > 1) > 1 or pool.available < len(remaining)
-    serve(moves, policy.serving(queues) if scarce else queues.running)
+    serve(moves, by_rank(queues, queues.running) if scarce else queues.running)
     joining.admit()
     for sequence in moves.plan.planned.values():
         publish_blocks(sequence, pool)  # later steps may read these blocks: steps run in order

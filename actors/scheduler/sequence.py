@@ -87,7 +87,8 @@ class Sequence:
         # Log probabilities of the prompt need every row of it, so then nothing may be skipped.
         self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
         self.max_total = max_total  # prompt and generated tokens at which it ends
-        self.order: OrderKey = ()  # set by the policy when it is admitted to the queues
+        # Lower priority numbers first, then first come, first served; a preempted sequence keeps its place.
+        self.order: OrderKey = (live.generate.priority, live.generate.arrival_time, id)
         self.place: Place = "waiting"
         self.generated: list[int] = []
         self.total = self.prompt_tokens  # its tokens, read or planned

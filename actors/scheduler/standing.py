@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ...protocol.explanation import BlockedOn, Holders, Obstacle, PrefillProgress, Share, Standing, State
 from .blocks import BlockPool
-from .policies import Policy
+from .fair_share import position_of
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .step_plan import Blocked, Limits, Shortage
@@ -62,7 +62,6 @@ class WaitReasons(NamedTuple):
 
     queues: Queues
     pool: BlockPool
-    policy: Policy
     limits: Limits | None
     blocked: Mapping[int, Blocked]
     shortage: Shortage | None
@@ -76,7 +75,7 @@ class WaitReasons(NamedTuple):
         blocked_on = self._blocked_on(sequence, state)
         position, eta = None, None
         if state == "waiting":
-            position = self.policy.position(self.queues, sequence)
+            position = position_of(self.queues, sequence)
             if blocked_on is not None and blocked_on.kind in _TURN:
                 eta = rate.seconds_until(position, now)
         return Standing(

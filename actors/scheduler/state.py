@@ -31,10 +31,9 @@ from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Ready, Step, StepDone, StepFailed
 from .accept import Accepted, choice_tokens
 from .blocks import BlockPool, blocks_for
-from .fair_share import FAIR_SHARE
+from .fair_share import lined_up
 from .live_table import LiveTable
 from .plan import plan_step
-from .policies import Policy
 from .prefix_keys import PrefixKeys
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
@@ -56,16 +55,14 @@ class SchedulerState:
         outbox_tokens: int = 256,
         stall_timeout: float = 60.0,
         max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
-        policy: Policy = FAIR_SHARE,
     ) -> None:
         """`secret` keys the names of KV blocks. A request that is there when `max_losses` workers die fails."""
         self.timers = Timers(stall_timeout)
-        self.table = LiveTable(PrefixKeys(secret), policy, self.timers, max_losses)
+        self.table = LiveTable(PrefixKeys(secret), self.timers, max_losses)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
-        self._policy = policy
         self.limits: Limits | None = None  # None while no worker is ready
         self._failure: str | None = None  # no worker will come any more
         self._next_step = 1
@@ -121,11 +118,9 @@ class SchedulerState:
         if self.limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
         plan = plan_steady(table.queues, table.pool, self.limits.max_step_tokens) or plan_step(
-            table.queues, table.pool, self.limits, self._policy
+            table.queues, table.pool, self.limits
         )
-        self.waits = WaitReasons(
-            table.queues, table.pool, self._policy, self.limits, plan.blocked, plan.shortage, table.newest
-        )
+        self.waits = WaitReasons(table.queues, table.pool, self.limits, plan.blocked, plan.shortage, table.newest)
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -169,7 +164,7 @@ class SchedulerState:
 
     def queue(self) -> list[Sequence]:
         """The waiting sequences as their turns now stand."""
-        return self._policy.lined_up(self.table.queues)
+        return lined_up(self.table.queues)
 
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
@@ -304,4 +299,4 @@ class SchedulerState:
             self._settle(live)
 
     def _no_reasons(self) -> WaitReasons:
-        return WaitReasons(self.table.queues, self.table.pool, self._policy, self.limits, {}, None, 0)
+        return WaitReasons(self.table.queues, self.table.pool, self.limits, {}, None, 0)

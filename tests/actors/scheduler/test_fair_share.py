@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from triolet.actors.scheduler.fair_share import FAIR_SHARE
+from triolet.actors.scheduler.fair_share import position_of
 from triolet.actors.scheduler.tenants import OUTPUT_WEIGHT, Tenants
 from triolet.protocol.explanation import Holders, Share
 from triolet.protocol.messages import Cancel, Credit
@@ -258,7 +258,7 @@ def test_the_queue_is_lined_up_by_position(seed: int) -> None:
         bench.send(admit(f"r{number}", text(3, 1000 * number), tenant=tenant, priority=priority, arrival_time=number))
         if rng.random() < 0.4:
             bench.step()
-    position, queues = FAIR_SHARE.position, bench.state.table.queues
+    queues = bench.state.table.queues
     lined_up = bench.state.queue()
     assert len(lined_up) > 20
-    assert [position(queues, sequence) for sequence in lined_up] == list(range(1, len(lined_up) + 1))
+    assert [position_of(queues, sequence) for sequence in lined_up] == list(range(1, len(lined_up) + 1))

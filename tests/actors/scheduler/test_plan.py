@@ -2,7 +2,7 @@
 
 import pytest
 
-from triolet.actors.scheduler.policies import parked_then_latest
+from triolet.actors.scheduler.fair_share import choose_victim
 from triolet.actors.scheduler.sequence import Place
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.protocol.messages import Cancel, Credit, OpenChoice
@@ -239,7 +239,7 @@ def test_the_last_in_order_is_the_victim_unless_it_is_spared() -> None:
     bench.send(*(admit(str(number), text(3, 10 * number)) for number in range(3)))
     bench.step()
     queues = bench.state.table.queues
-    assert [getattr(parked_then_latest(queues, spared), "id", None) for spared in (set(), {3}, {2, 3}, {1, 2, 3})] == [
+    assert [getattr(choose_victim(queues, spared), "id", None) for spared in (set(), {3}, {2, 3}, {1, 2, 3})] == [
         3, 2, 1, None,
     ]  # fmt: skip
 
