@@ -1,46 +1,128 @@
-"""Where the live sequences are: waiting (no KV), running (a row in the batch) or parked (KV kept, no row).
+"""Where the live sequences are, and how much each tenant was served. Pure.
 
-Each place is a list in the policy's order. A sequence is in exactly one of them until it ends. `tenants.py` hears of
-every move.
+A sequence is waiting (no KV), running (a row in the batch) or parked (KV kept, no row), until it ends. Each place is a
+list in the sequences' order.
+
+Every tenant has a virtual token counter (Sheng et al. 2024, "Fairness in Serving Large Language Models"). It grows by
+what is computed for the tenant, each token of a sequence once: what a preemption or a lost worker makes it compute
+again was paid for. Cached prefixes cost nothing. A tenant that comes back from a pause has saved nothing up: its
+counter is lifted to those of the tenants that waited meanwhile. Running sequences are charged only when somebody
+compares counters, so a step in which nobody waits costs nothing here.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from operator import attrgetter
+from typing import Final
 
 from .sequence import Place, Sequence
-from .tenants import Tenants
+
+OUTPUT_WEIGHT: Final = 2  # of a prompt's token: those share a reading of the weights, an output's needs one of its own
 
 _order = attrgetter("order")
 
 
+def _remove(line: list[Sequence], sequence: Sequence) -> None:
+    position = bisect_left(line, sequence.order, key=_order)
+    assert line[position] is sequence, sequence
+    del line[position]
+
+
+class TenantQueue:
+    """One API key's counter and places."""
+
+    __slots__ = ("members", "rows", "served", "waiting")
+
+    def __init__(self) -> None:
+        self.served = 0  # tokens, an output token as two
+        self.waiting: list[Sequence] = []  # in order
+        self.rows = 0  # running sequences
+        self.members = 0  # sequences in the queues
+
+    @property
+    def seats(self) -> int:
+        """Sequences that have begun and hold a row, or wait to get theirs back."""
+        return self.members - len(self.waiting)
+
+
 class Queues:
-    """Three ordered lists, changed only through `add`, `move` and `remove`."""
+    """Three ordered lists, and each tenant's part in them. They change only through `add`, `move` and `remove`."""
 
     def __init__(self) -> None:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.parked: list[Sequence] = []
-        self.tenants = Tenants()
+        self.tenants: dict[str, TenantQueue] = {}  # those with sequences in the queues
+        self._known: dict[str, TenantQueue] = {}  # every tenant that was ever here, as many as there are API keys
+        self._seated: TenantQueue | None = None  # the last that got a row
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running) + len(self.parked)
+
+    @property
+    def several_tenants(self) -> bool:
+        return len(self.tenants) > 1
+
+    def tenant_of(self, sequence: Sequence) -> TenantQueue:
+        return self._known[sequence.live.generate.tenant]
 
     def add(self, sequence: Sequence, place: Place = "waiting") -> None:
         sequence.place = place
         insort(self._list(place), sequence, key=_order)
-        self.tenants.enter(sequence, self.running)
+        name = sequence.live.generate.tenant
+        if (tenant := self._known.get(name)) is None:
+            tenant = self._known[name] = TenantQueue()
+        self.tenants[name] = tenant
+        tenant.members += 1
+        if place == "waiting":
+            if not tenant.waiting:
+                self._lift(tenant)
+            insort(tenant.waiting, sequence, key=_order)
+        elif place == "running":
+            tenant.rows += 1
+            self._seated = tenant
+            sequence.charged = max(sequence.charged, sequence.computed)  # a cached prefix is free
 
     def remove(self, sequence: Sequence) -> None:
-        members = self._list(sequence.place)
-        position = bisect_left(members, sequence.order, key=_order)
-        assert members[position] is sequence, sequence
-        del members[position]
-        self.tenants.leave(sequence)
+        """It gives up its place; what it has computed is still there and is charged."""
+        _remove(self._list(sequence.place), sequence)
+        name = sequence.live.generate.tenant
+        tenant = self.tenants[name]
+        tenant.members -= 1
+        if not tenant.members:
+            del self.tenants[name]
+        if sequence.place == "waiting":
+            _remove(tenant.waiting, sequence)
+        elif sequence.place == "running":
+            tenant.rows -= 1
+            self.charge((sequence,))
         sequence.place = "ended"
 
     def move(self, sequence: Sequence, place: Place) -> None:
         self.remove(sequence)
         self.add(sequence, place)
 
-    def __len__(self) -> int:
-        return len(self.waiting) + len(self.running) + len(self.parked)
+    def charge(self, sequences: Iterable[Sequence]) -> None:
+        """Count what was computed since they were last charged."""
+        known = self._known
+        for sequence in sequences:
+            start, end, prompt = sequence.charged, sequence.computed, sequence.prompt_tokens
+            if end > start:
+                sequence.charged = end
+                served = end - start if end <= prompt else OUTPUT_WEIGHT * (end - max(start, prompt))
+                if start < prompt < end:
+                    served += prompt - start
+                known[sequence.live.generate.tenant].served += served
+
+    def _lift(self, tenant: TenantQueue) -> None:
+        """It begins to wait: at the level of the least served that wait, else of the last that got a row."""
+        others = [other for other in self.tenants.values() if other.waiting]
+        if not others:
+            if self._seated is None or self._seated is tenant:
+                return
+            others = [self._seated]
+        self.charge(self.running)
+        tenant.served = max(tenant.served, min(other.served for other in others))
 
     def _list(self, place: Place) -> list[Sequence]:
         match place:

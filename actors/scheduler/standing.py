@@ -101,9 +101,9 @@ class WaitReasons(NamedTuple):
             return reason
         if sequence.id > self.newest:
             return "step"
-        tenants = self.queues.tenants
-        overtaken = tenants.of(first) is not tenants.of(sequence) and sequence.order < first.order
-        return "share" if overtaken and tenants.several else "order"
+        queues = self.queues
+        another = queues.several_tenants and queues.tenant_of(first) is not queues.tenant_of(sequence)
+        return "share" if another and sequence.order < first.order else "order"
 
     def _blocked_on(self, sequence: Sequence, state: State) -> BlockedOn | None:
         if self.limits is None:
@@ -126,15 +126,14 @@ class WaitReasons(NamedTuple):
 
     def _share(self, sequence: Sequence, first: Sequence | None, short: BlockedOn) -> BlockedOn:
         """`short`, or that only its tenant's share is used up. `first` has the turn; None: the least served tenant."""
-        tenants = self.queues.tenants
-        if not tenants.several:
+        queues, mine = self.queues, self.queues.tenant_of(sequence)
+        if not queues.several_tenants:
             return short
-        mine = tenants.of(sequence)
-        others = [tenants.of(first)] if first else [tenant for tenant in tenants.active.values() if tenant is not mine]
+        others = [queues.tenant_of(first)] if first else [one for one in queues.tenants.values() if one is not mine]
         ahead = max(mine.served - min(other.served for other in others), 0)
         if first is None and not ahead:
             return short  # parked for its own reader, and not served more than others
-        share = Share(ahead=ahead, rows=mine.rows, keys=len(tenants.active))
+        share = Share(ahead=ahead, rows=mine.rows, keys=len(queues.tenants))
         return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 
     def _numbers(self, sequence: Sequence, kind: Obstacle, wanted: Blocked, need: int, free: int) -> BlockedOn:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triolet.actors.scheduler.fair_share import position_of
-from triolet.actors.scheduler.tenants import OUTPUT_WEIGHT, Tenants
+from triolet.actors.scheduler.queues import OUTPUT_WEIGHT
 from triolet.protocol.explanation import Holders, Share
 from triolet.protocol.messages import Cancel, Credit
 
@@ -152,10 +152,10 @@ def test_who_comes_back_has_saved_nothing_up() -> None:
     bench.send(*flood(9, max_tokens=5))
     for _ in range(8):
         bench.step()
-    tenants = bench.state.table.queues.tenants
+    queues = bench.state.table.queues
     bench.send(newcomer(id="again"))
-    waiting = tenants.of(next(iter(bench.state.table.requests["again"].choices.values())))
-    others = tenants.of(next(iter(bench.state.table.requests["a8"].choices.values())))
+    waiting = queues.tenant_of(next(iter(bench.state.table.requests["again"].choices.values())))
+    others = queues.tenant_of(next(iter(bench.state.table.requests["a8"].choices.values())))
     assert waiting.served == others.served > 0
 
 
@@ -166,9 +166,9 @@ def test_what_is_computed_twice_is_paid_for_once() -> None:
         bench.step()
     bench.send(ready())
     bench.step()
-    tenants: Tenants = bench.state.table.queues.tenants
-    tenants.charge(bench.state.table.queues.running)
-    assert tenants.active[""].served == 100 + OUTPUT_WEIGHT * 11
+    queues = bench.state.table.queues
+    queues.charge(queues.running)
+    assert queues.tenants[""].served == 100 + OUTPUT_WEIGHT * 11
 
 
 def test_a_cached_prefix_costs_nothing() -> None:
@@ -177,9 +177,9 @@ def test_a_cached_prefix_costs_nothing() -> None:
     bench.step()
     bench.send(Cancel(id="a"), admit("b", text(200)))
     bench.step()
-    tenants: Tenants = bench.state.table.queues.tenants
-    tenants.charge(bench.state.table.queues.running)
-    assert tenants.active[""].served == 200 + 8
+    queues = bench.state.table.queues
+    queues.charge(queues.running)
+    assert queues.tenants[""].served == 200 + 8
 
 
 # What is said to those who ask.

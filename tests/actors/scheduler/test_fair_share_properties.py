@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.actors.scheduler import fair_share
-from triolet.actors.scheduler.tenants import OUTPUT_WEIGHT
+from triolet.actors.scheduler.queues import OUTPUT_WEIGHT
 from triolet.protocol.messages import Admit
 from triolet.protocol.steps import Step
 

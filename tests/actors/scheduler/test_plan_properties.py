@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.actors.scheduler.blocks import blocks_for
-from triolet.actors.scheduler.tenants import Tenants
+from triolet.actors.scheduler.queues import Queues
 from triolet.protocol.messages import Admit, Cancel, Credit, WorkerLost
 from triolet.protocol.steps import Step
 
@@ -137,7 +137,7 @@ def test_with_one_tenant_ranks_are_in_the_order_of_the_queues(life: Life) -> Non
     """So they need not be computed then: with them and without, every plan is the same."""
     without = live(life, lambda bench, step: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tenants, "several", True)
+        patch.setattr(Queues, "several_tenants", True)
         assert live(life, lambda bench, step: None) == without
 
 
