@@ -56,10 +56,10 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can give: free ones, then cached ones by eviction."""
+        """Blocks that `allocate` can give: free ones, then cached ones by eviction."""
         return len(self._free) + len(self._cached)
 
-    def take(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> list[int]:
         """`count` blocks with one reference each; the caller has looked at `available`."""
         taken: list[int] = []
         for _ in range(count):

@@ -9,10 +9,9 @@ from itertools import chain
 
 from ...protocol.messages import Admit, ChoiceTokens
 from .blocks import BlockPool
-from .prefix_keys import PrefixKeys
+from .prefix_keys import PrefixKeys, SharedPrompt
 from .queues import Queues
-from .sequence import LiveRequest, Prompt, Sequence
-from .sequence_kv import forget_kv, publish_blocks
+from .sequence import LiveRequest, Sequence
 from .timers import Timers
 
 
@@ -40,7 +39,7 @@ class LiveTable:
         self.requests[generate.id] = live
         root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt, generate.determinism)
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
-            prompt = Prompt(tokens, root, self._keys)
+            prompt = SharedPrompt(tokens, generate.n, root, self._keys)
             for index in range(number * generate.n, (number + 1) * generate.n):
                 self.newest += 1
                 sequence = Sequence(self.newest, live, index, prompt, len(tokens) + max_tokens)
@@ -51,11 +50,11 @@ class LiveTable:
     def finish(self, sequence: Sequence, kept: int | None = None) -> None:
         """End a sequence. Of its generated tokens `kept` (None: all) count against its reader's credit."""
         live = sequence.live
-        publish_blocks(sequence, self.pool)  # a conversation's next turn begins with this text
+        sequence.publish_blocks(self.pool)  # a conversation's next turn begins with this text
         self.queues.remove(sequence)
         if sequence.known:
             self.dropped.append(sequence.id)
-        forget_kv(sequence, self.pool)
+        sequence.forget_kv(self.pool)
         del self.sequences[sequence.id]
         del live.choices[sequence.index]
         self._forget_unread(sequence)
@@ -100,7 +99,7 @@ class LiveTable:
             if sequence.place != "waiting":
                 ran += 1
                 self.queues.move(sequence, "waiting")
-            forget_kv(sequence, self.pool)
+            sequence.forget_kv(self.pool)
             self._forget_unread(sequence)
             if sequence.live.credit > 0:
                 self.timers.feed(sequence.live.id)

@@ -1,72 +1,193 @@
 """What the next step computes. No phases: a sequence has `computed` and `total` tokens, a step spends one token budget.
 
-Running sequences first, in order, then the waiting ones that may join. A decoding sequence needs one token and keeps it
-whatever else there is: prompts share what is left, so a long prompt never holds up a running stream. Continuous
-batching, chunked prefill, prefix reuse and preemption by recompute all follow. Pure: no clock, no I/O; the same
-sequences and blocks give the same plan.
+Running sequences come first, in order, then the waiting ones that may join. A decoding sequence needs one token and
+keeps it whatever else there is. Prompts share what is left, so a long prompt never holds up a running stream.
+Continuous batching, chunked prefill, prefix reuse and preemption by recompute all follow. Pure: the same sequences and
+blocks give the same plan.
 """
 
-from collections.abc import Iterable
-
-from .blocks import BlockPool
-from .fair_share import by_rank
-from .joining import Joining
-from .moves import Moves
+from ...protocol.explanation import Obstacle
+from . import fair_share
+from .blocks import BlockPool, blocks_for
+from .prefix_keys import Key
 from .queues import Queues
 from .sequence import Sequence
-from .sequence_kv import publish_blocks
-from .step_plan import Limits, Plan
+from .step_plan import Shortage, StepLimits, StepPlan
 
 
-def plan_step(queues: Queues, pool: BlockPool, limits: Limits) -> Plan:
+def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
     """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
-    moves = Moves(queues, pool, limits)
-    park(moves)
-    resume_parked(moves)
-    joining = Joining(moves)
+    plan = StepPlan(queues, pool, limits)
+    park(plan)
+    resume_parked(plan)
+    joining = Joining(plan)
     joining.make_way()
     remaining = [sequence.remaining for sequence in queues.running]
-    moves.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)
-    # Where everybody gets what it needs, the policy's order would only give the worker's rows other places.
+    plan.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)
+    # Where everybody gets what it needs, ranks would only give the worker's rows other places.
     scarce = sum(1 for count in remaining if count > 1) > 1 or pool.available < len(remaining)
-    serve(moves, by_rank(queues, queues.running) if scarce else queues.running)
+    serve(plan, fair_share.by_rank(queues, queues.running) if scarce else queues.running)
     joining.admit()
-    for sequence in moves.plan.planned.values():
-        publish_blocks(sequence, pool)  # later steps may read these blocks: steps run in order
-    moves.plan.prefill_tokens = prefill_budget - moves.budget
-    return moves.plan
+    for sequence in plan.planned.values():
+        sequence.publish_blocks(pool)  # later steps may read these blocks: steps run in order
+    plan.prefill_tokens = prefill_budget - plan.budget
+    return plan
 
 
-def park(moves: Moves) -> None:
+def park(plan: StepPlan) -> None:
     """Running sequences whose reader is behind give up their row, before anybody else looks for one."""
-    for sequence in tuple(moves.queues.running):
+    for sequence in tuple(plan.queues.running):
         if sequence.live.credit <= 0 and sequence.remaining > 0:
-            moves.queues.move(sequence, "parked")
+            plan.queues.move(sequence, "parked")
 
 
-def resume_parked(moves: Moves) -> None:
+def resume_parked(plan: StepPlan) -> None:
     """Parked sequences whose reader caught up get a row again; they hold blocks, so they go before waiting ones."""
-    for sequence in tuple(moves.queues.parked):
-        if sequence.live.credit > 0 and len(moves.queues.running) < moves.rows:
-            moves.queues.move(sequence, "running")
+    for sequence in tuple(plan.queues.parked):
+        if sequence.live.credit > 0 and len(plan.queues.running) < plan.limits.rows:
+            plan.queues.move(sequence, "running")
 
 
-def serve(moves: Moves, running: Iterable[Sequence]) -> None:
+def serve(plan: StepPlan, running: list[Sequence]) -> None:
     """A chunk for every running sequence, as far as budget and blocks reach."""
     for sequence in tuple(running):
         remaining = sequence.remaining
         if remaining <= 0 or sequence.place != "running":
             continue  # waits for its last token to be read, or was preempted by an earlier turn of this loop
         if sequence.live.credit <= 0:
-            moves.queues.move(sequence, "parked")  # another choice of its request has taken the last of it
+            plan.queues.move(sequence, "parked")  # another choice of its request has taken the last of it
             continue
-        if remaining > 1 and moves.budget == 0:
-            moves.plan.blocked[sequence.id] = "budget"
+        if remaining > 1 and plan.budget == 0:
+            plan.blocked[sequence.id] = "budget"
             continue
-        count = moves.reserve(sequence, 1 if remaining == 1 else min(remaining, moves.budget))
+        count = plan.reserve(sequence, 1 if remaining == 1 else min(remaining, plan.budget))
         if count <= 0:
-            moves.plan.blocked[sequence.id] = "blocks"
+            plan.blocked[sequence.id] = "blocks"
             continue
         if remaining > 1:
-            moves.budget -= count
-        moves.add_chunk(sequence, count)
+            plan.budget -= count
+        plan.add_chunk(sequence, count)
+
+
+class Joining:
+    """How waiting sequences get a row: in turn, ahead of running ones that make way, never twice for one prefix."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self._plan = plan
+        self._queues = plan.queues
+        self._pool = plan.pool
+        self._computing: dict[Key, Sequence] = {}  # prompt blocks that running ones will publish: the first of them
+        if self._queues.waiting:  # those who share a prefix wait for it instead of computing it again
+            for sequence in self._queues.running:
+                self._note_prefix(sequence)
+
+    def make_way(self) -> None:
+        """Waiting sequences that go before running ones join first, in the place of those that make room if need be."""
+        plan, queues = self._plan, self._queues
+        while queues.running and (first := next((s for s in fair_share.turns(queues) if not self._not_ready(s)), None)):
+            if not fair_share.goes_first(queues, first):
+                return
+            cached = self._cached(first)
+            missing = self._missing(first, cached) - self._parked_blocks()
+            if len(queues.running) < plan.limits.rows and missing <= 0:
+                self._join(first, cached)
+                continue
+            place, leaving = fair_share.makes_room(queues, first, missing)
+            if not leaving:
+                return
+            for sequence in leaving:
+                if place == "parked":
+                    plan.displace(sequence)
+                else:
+                    plan.preempt(sequence)
+
+    def admit(self) -> None:
+        """In turn, those that may join. The first that finds no place ends it: nobody overtakes a large one."""
+        plan = self._plan
+        for sequence in fair_share.turns(self._queues):
+            if reason := self._not_ready(sequence):
+                plan.blocked[sequence.id] = reason
+                continue
+            cached = self._cached(sequence)
+            if shortage := self._no_place(sequence, cached):
+                plan.blocked[sequence.id] = shortage.kind
+                plan.shortage = shortage
+                return
+            self._join(sequence, cached)
+            count = plan.reserve(sequence, min(sequence.remaining, plan.budget))
+            plan.budget -= count
+            plan.add_chunk(sequence, count)
+
+    def _join(self, sequence: Sequence, cached: list[int]) -> None:
+        self._plan.join(sequence, cached)
+        self._note_prefix(sequence)
+
+    def _not_ready(self, sequence: Sequence) -> Obstacle | None:
+        """Why it cannot run yet, whatever room there is. Others may go before it meanwhile."""
+        if sequence.live.credit <= 0:
+            return "credit"
+        if sequence.unread:
+            return "unread"
+        if self._computing and (shareable := sequence.shareable_blocks):
+            if self._comes_earlier(sequence.key(shareable - 1), sequence):
+                return "prefix"
+            known = len(self._cached(sequence))
+            if known < shareable and self._comes_earlier(sequence.key(known), sequence):
+                return "prefix"
+        return None
+
+    def _comes_earlier(self, key: Key, sequence: Sequence) -> bool:
+        """Whether a running sequence before it computes block `key`. Nobody waits for a less urgent one."""
+        owner = self._computing.get(key)
+        return owner is not None and owner.order < sequence.order
+
+    def _note_prefix(self, sequence: Sequence) -> None:
+        for block in range(sequence.published, sequence.prompt.full_blocks):
+            key = sequence.key(block)
+            owner = self._computing.get(key)
+            if owner is None or sequence.order < owner.order:
+                self._computing[key] = sequence
+
+    def _no_place(self, sequence: Sequence, cached: list[int]) -> Shortage | None:
+        """Why it cannot join this step; makes room by preempting parked sequences."""
+        plan, queues = self._plan, self._queues
+        if len(queues.running) >= plan.limits.rows:
+            return Shortage(sequence, "rows", 1, 0)
+        if plan.budget == 0:
+            return Shortage(sequence, "budget", sequence.remaining, 0)
+        if plan.short_of_blocks or self._missing(sequence, cached) > self._parked_blocks():
+            return self._short_of_blocks(sequence, cached)
+        while self._missing(sequence, cached) > 0:
+            if not queues.parked:
+                return self._short_of_blocks(sequence, cached)  # what they held was shared
+            victim = fair_share.choose_victim(queues, plan.planned.keys())
+            assert victim is not None, "parked ones are the first victims"
+            plan.preempt(victim)
+        return None
+
+    def _short_of_blocks(self, sequence: Sequence, cached: list[int]) -> Shortage:
+        """How many blocks it needs beside the cached ones, and how many it would find.
+
+        Those are fewer than it needs: in a step that has had to preempt, and of parked blocks that others share, it
+        gets none whatever their number.
+        """
+        need = blocks_for(sequence.read) - len(cached)
+        free = need - self._missing(sequence, cached) + self._parked_blocks()
+        return Shortage(sequence, "blocks", need, max(min(free, need - 1), 0))
+
+    def _cached(self, sequence: Sequence) -> list[int]:
+        """The blocks of its prefix that the cache has."""
+        return self._pool.match(map(sequence.key, range(sequence.shareable_blocks)))
+
+    def _parked_blocks(self) -> int:
+        """What parked sequences hold: one that finds no other room gets it."""
+        return sum(len(sequence.blocks) for sequence in self._queues.parked)
+
+    def _missing(self, sequence: Sequence, cached: list[int]) -> int:
+        """How many blocks must become available before all its known tokens fit.
+
+        One block for every running sequence is left alone: each may need its next one soon, and taking it would only
+        lead to a preemption a few steps later.
+        """
+        wanted = blocks_for(sequence.read) - len(cached)
+        return wanted + len(self._queues.running) - (self._pool.available - self._pool.idle(cached))

@@ -1,14 +1,16 @@
 """Names of KV block contents: a chain of keyed hashes, so that equal names mean equal prefixes of one namespace.
 
-A block's key covers the key before it and its own token ids; the chain starts from tenant, adapter, cache
-salt and determinism (on a GPU a strict request may not read what a default one computed: its last bits are others).
-Nobody outside the process can compute or guess a key: the hash is keyed with a secret drawn at start. So a client can
+A block's key covers the key before it and its own token ids. The chain starts from tenant, adapter, cache salt and
+determinism: on a GPU a strict request may not read what a default one computed, since its last bits are others. The
+hash is keyed with a secret drawn at start, so nobody outside the process can compute or guess a key. A client can
 neither collide with another's blocks nor learn from timing whether another tenant sent a text.
 """
 
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+
+from ...protocol.settings import BLOCK_SIZE
 
 Key = bytes
 
@@ -35,3 +37,25 @@ class PrefixKeys:
         digest = blake2b(parent, digest_size=KEY_BYTES, key=self._secret, person=b"block")
         digest.update(array("I", tokens).tobytes())
         return digest.digest()
+
+
+class SharedPrompt:
+    """A prompt's tokens and the keys of its full blocks, for all choices that continue it."""
+
+    __slots__ = ("_keys", "_root", "choices", "extend", "full_blocks", "tokens")
+
+    def __init__(self, tokens: tuple[int, ...], choices: int, root: Key, keys: PrefixKeys) -> None:
+        self.tokens = tokens
+        self.choices = choices  # how many continue it
+        self.full_blocks = len(tokens) // BLOCK_SIZE
+        self.extend = keys.extend
+        self._root = root
+        self._keys: list[Key] = []  # made when first needed
+
+    def key(self, block: int) -> Key:
+        """The name of its full block number `block`; of block -1, the root of its namespace."""
+        keys = self._keys
+        while len(keys) <= block:
+            start = len(keys) * BLOCK_SIZE
+            keys.append(self.extend(keys[-1] if keys else self._root, self.tokens[start : start + BLOCK_SIZE]))
+        return keys[block] if block >= 0 else self._root

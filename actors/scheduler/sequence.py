@@ -1,11 +1,10 @@
-"""What the scheduler knows of a request and of each of its choices: the token log and how far it was computed.
+"""What the scheduler knows of a request and of each of its choices: the token log and the KV blocks behind it. Pure.
 
 `computed` advances when a step is planned, not when it is done. With steps in flight the last tokens of a sequence are
 sampled but not read yet: `unread` counts these placeholders, and only the worker knows their ids. The token log lives
-here, so a lost worker costs nothing but time. Pure: no clock, no I/O.
+here, so a lost worker costs nothing but time.
 """
 
-from collections.abc import Sequence as Tokens
 from typing import Literal
 
 from msgspec import structs
@@ -14,7 +13,8 @@ from ...protocol.events import TokenLogprob
 from ...protocol.requests import Generate
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import SequenceRecord
-from .prefix_keys import Key, PrefixKeys
+from .blocks import BlockPool
+from .prefix_keys import Key, SharedPrompt
 
 Place = Literal["waiting", "running", "parked", "ended"]
 OrderKey = tuple[float, ...]
@@ -50,27 +50,8 @@ class LiveRequest:
         return sum(sequence.unread for sequence in self.choices.values())
 
 
-class Prompt:
-    """A prompt's tokens and the keys of its full blocks, shared by all choices that continue it."""
-
-    __slots__ = ("_maker", "_root", "keys", "tokens")
-
-    def __init__(self, tokens: tuple[int, ...], root: Key, maker: PrefixKeys) -> None:
-        self.tokens = tokens
-        self.keys: list[Key] = []  # filled when first needed
-        self._root = root
-        self._maker = maker
-
-    def extend_key(self, parent: Key | None, tokens: Tokens[int]) -> Key:
-        return self._maker.extend(self._root if parent is None else parent, tokens)
-
-    @property
-    def full_blocks(self) -> int:
-        return len(self.tokens) // BLOCK_SIZE
-
-
 class Sequence:
-    """One choice: prompt and generated tokens, the blocks that hold their KV, and where it stands."""
+    """One choice: prompt and generated tokens, the blocks that hold their KV, and its place in the queues."""
 
     __slots__ = (
         "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
@@ -78,7 +59,7 @@ class Sequence:
         "reads_prefix_cache", "scored", "started", "total",
     )  # fmt: skip
 
-    def __init__(self, id: int, live: LiveRequest, index: int, prompt: Prompt, max_total: int) -> None:
+    def __init__(self, id: int, live: LiveRequest, index: int, prompt: SharedPrompt, max_total: int) -> None:
         self.id = id
         self.live = live
         self.index = index
@@ -96,10 +77,10 @@ class Sequence:
         self.blocks: list[int] = []
         self.published = 0  # leading blocks whose content has been offered to the prefix cache, or came from it
         self.known = False  # the worker holds its record
-        self.cached_tokens = 0  # served by the prefix cache when it first ran
+        self.cached_tokens = 0  # whose KV was here when it first ran
         self.charged = 0  # computed tokens that are in its tenant's account, however often they were computed
         self.losses = 0  # workers that died while they computed it, since its last token
-        self.started = False  # ran once; the detokenizer was told
+        self.started = False  # ran once; the detokenizer knows it
         self.scored = 1  # prompt tokens whose log probabilities have come; the first has none
         self.prompt_logprobs: list[TokenLogprob] = []  # held until its first token
         self._own_keys: list[Key] = []  # of full blocks that reach beyond the prompt
@@ -126,7 +107,7 @@ class Sequence:
 
     @property
     def strict(self) -> bool:
-        """Whether it shall get the same bits in any batch."""
+        """Whether it must get the same bits in any batch."""
         return self.live.generate.determinism == "strict"
 
     @property
@@ -145,26 +126,24 @@ class Sequence:
 
     def wants_prompt_logprobs(self, start: int, end: int) -> bool:
         """Whether the rows [start, end) give log probabilities of prompt tokens that have not come yet."""
-        last = min(end, len(self.prompt.tokens) - 1)  # the last prompt token whose predecessor is among the rows
+        last = min(end, self.prompt_tokens - 1)  # the last prompt token whose predecessor is among the rows
         return not self.reads_prefix_cache and start < last and self.scored <= last
 
     def key(self, block: int) -> Key:
         """The name of its full block number `block`; all its tokens are read."""
-        keys, full = self.prompt.keys, self.prompt.full_blocks
-        while len(keys) <= min(block, full - 1):
-            start = len(keys) * BLOCK_SIZE
-            tokens = self.prompt.tokens[start : start + BLOCK_SIZE]
-            keys.append(self.prompt.extend_key(keys[-1] if keys else None, tokens))
-        own = self._own_keys
+        prompt, own = self.prompt, self._own_keys
+        full = prompt.full_blocks
+        if block < full:
+            return prompt.key(block)
         while len(own) <= block - full:
             start = (full + len(own)) * BLOCK_SIZE
-            parent = own[-1] if own else keys[-1] if keys else None
-            own.append(self.prompt.extend_key(parent, self.tokens_between(start, start + BLOCK_SIZE)))
-        return keys[block] if block < full else own[block - full]
+            parent = own[-1] if own else prompt.key(full - 1)
+            own.append(prompt.extend(parent, self.tokens_between(start, start + BLOCK_SIZE)))
+        return own[block - full]
 
     def tokens_between(self, start: int, end: int) -> tuple[int, ...]:
         """Its read tokens [start, end)."""
-        length = len(self.prompt.tokens)
+        length = self.prompt_tokens
         return self.prompt.tokens[start:end] + tuple(self.generated[max(start - length, 0) : max(end - length, 0)])
 
     def record(self) -> SequenceRecord:
@@ -177,9 +156,28 @@ class Sequence:
         return SequenceRecord(
             sequence=self.id,
             tokens=self.prompt.tokens + tuple(self.generated),
-            prompt_tokens=len(self.prompt.tokens),
+            prompt_tokens=self.prompt_tokens,
             sampling=sampling,
             stop_token_ids=self.live.stop_token_ids,
             adapter=self.live.generate.adapter,
             strict=self.strict,
         )
+
+    def publish_blocks(self, pool: BlockPool) -> None:
+        """Offer its full blocks of computed and read tokens to the prefix cache, as far as others may read them."""
+        full = min(self.computed // BLOCK_SIZE, self.cacheable_blocks)
+        while self.published < full:
+            pool.publish(self.blocks[self.published], self.key(self.published))
+            self.published += 1
+
+    def forget_kv(self, pool: BlockPool) -> None:
+        """Release its blocks; it must be computed again from its tokens."""
+        pool.release(self.blocks)
+        self.blocks = []
+        self.published = self.computed = 0
+        self.known = False
+
+    def distrust_kv(self, pool: BlockPool) -> None:
+        """What its blocks hold is suspect: nobody may attach them, now or later."""
+        pool.disown(self.blocks)
+        self.published = len(self.blocks)

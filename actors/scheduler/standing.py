@@ -14,7 +14,7 @@ from .blocks import BlockPool
 from .fair_share import position_of
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
-from .step_plan import Blocked, Limits, Shortage
+from .step_plan import Shortage, StepLimits
 
 _FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
 # These end by themselves as others start and finish. A slow reader, a shared prefix or a dead worker may take any time.
@@ -62,8 +62,8 @@ class WaitReasons(NamedTuple):
 
     queues: Queues
     pool: BlockPool
-    limits: Limits | None
-    blocked: Mapping[int, Blocked]
+    limits: StepLimits | None
+    blocked: Mapping[int, Obstacle]
     shortage: Shortage | None
     newest: int  # sequences with higher numbers came after the plan
 
@@ -136,7 +136,7 @@ class WaitReasons(NamedTuple):
         share = Share(ahead=ahead, rows=mine.rows, keys=len(queues.tenants))
         return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 
-    def _numbers(self, sequence: Sequence, kind: Obstacle, wanted: Blocked, need: int, free: int) -> BlockedOn:
+    def _numbers(self, sequence: Sequence, kind: Obstacle, wanted: Obstacle, need: int, free: int) -> BlockedOn:
         """What is wanted and to be had. `kind` is "order" where another sequence is the one that wants it."""
         assert self.limits is not None
         first = wanted if kind == "order" else None

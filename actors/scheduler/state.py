@@ -39,7 +39,7 @@ from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .statistics import SchedulerStatistics, SchedulerTotals
 from .steady_plan import plan_steady
-from .step_plan import Limits
+from .step_plan import StepLimits
 from .step_results import apply_step
 from .timers import Timers
 
@@ -63,7 +63,7 @@ class SchedulerState:
         self.totals = SchedulerTotals()
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
-        self.limits: Limits | None = None  # None while no worker is ready
+        self.limits: StepLimits | None = None  # None while no worker is ready
         self._failure: str | None = None  # no worker will come any more
         self._next_step = 1
         self.waits = self._no_reasons()  # of the last plan
@@ -117,9 +117,7 @@ class SchedulerState:
         table = self.table
         if self.limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        plan = plan_steady(table.queues, table.pool, self.limits.max_step_tokens) or plan_step(
-            table.queues, table.pool, self.limits
-        )
+        plan = plan_steady(table.queues, table.pool, self.limits) or plan_step(table.queues, table.pool, self.limits)
         self.waits = WaitReasons(table.queues, table.pool, self.limits, plan.blocked, plan.shortage, table.newest)
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
@@ -291,7 +289,7 @@ class SchedulerState:
         if ready.memory.num_blocks != self.table.pool.total:
             self.totals.evictions += self.table.pool.evictions
             self.table.pool = BlockPool(ready.memory.num_blocks)
-        self.limits = Limits(
+        self.limits = StepLimits(
             max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
         )
         self.waits = self._no_reasons()

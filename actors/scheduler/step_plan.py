@@ -1,26 +1,23 @@
-"""What a plan is: the limits it keeps to, one step's work, and why somebody has none of it."""
+"""One step's work in the making. While a step is planned, rows, blocks and chunks change hands here and nowhere else.
 
-from typing import Literal, NamedTuple
+`plan.py` decides who moves.
+"""
+
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from ...protocol.explanation import Obstacle
+from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, SequenceRecord
+from .blocks import BlockPool, blocks_for
+from .fair_share import choose_victim
+from .queues import Queues
 from .sequence import Sequence
 
-Blocked = Literal[
-    "order",  # somebody before it is waiting for blocks, rows or budget
-    "rows",  # max_running sequences have a place
-    "blocks",  # not enough KV blocks
-    "budget",  # the step's tokens are spent
-    "credit",  # its reader is behind
-    "prefix",  # another sequence is computing a prefix that it can share
-    "unread",  # its last sampled token is still on its way
-    "worker",  # no worker is ready
-]
 
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What a worker can take in one step; of its Ready message."""
+class StepLimits(Struct, frozen=True, kw_only=True):
+    """What a worker can take in one step; from its Ready message."""
 
     max_step_tokens: int
     max_running: int
@@ -36,27 +33,100 @@ class Shortage(NamedTuple):
     """The first waiting sequence that found no place, and the predicate: `need` was more than `free`."""
 
     sequence: Sequence
-    kind: Blocked
+    kind: Obstacle
     need: int
     free: int
 
 
-class Plan:
-    """One step's work, and what happened to whom on the way."""
+class StepPlan:
+    """What the step computes, what happened to sequences on the way, and what is left of the step's tokens."""
 
     __slots__ = (
-        "blocked", "chunks", "displaced", "dropped", "new", "planned", "preempted", "prefill_tokens", "shortage",
-        "started",
+        "blocked", "budget", "chunks", "displaced", "dropped", "limits", "new", "planned", "pool", "preempted",
+        "prefill_tokens", "queues", "short_of_blocks", "shortage", "started",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, queues: Queues, pool: BlockPool, limits: StepLimits) -> None:
+        self.queues = queues
+        self.pool = pool
+        self.limits = limits
         self.chunks: list[Chunk] = []
         self.new: list[SequenceRecord] = []
         self.dropped: list[int] = []  # known to the worker and preempted
-        self.planned: dict[int, Sequence] = {}
+        self.planned: dict[int, Sequence] = {}  # those with a chunk
         self.started: list[Sequence] = []  # admitted for the first time
         self.preempted = 0
         self.displaced = 0  # gave their row to another tenant's
+        self.budget = 0  # tokens left for prompts, set when the decoding rows are known
         self.prefill_tokens = 0  # of prompts, and of what is computed again
-        self.blocked: dict[int, Blocked] = {}  # why a sequence has no chunk; not named: "order"
+        self.blocked: dict[int, Obstacle] = {}  # why a sequence has no chunk; not named: "order"
         self.shortage: Shortage | None = None
+        self.short_of_blocks = False
+
+    def join(self, sequence: Sequence, cached: list[int]) -> None:
+        """Give a waiting one a row and the blocks of its prefix; a chunk comes afterwards."""
+        self.pool.attach(cached)
+        sequence.blocks = cached
+        sequence.published = len(cached)
+        sequence.computed = len(cached) * BLOCK_SIZE
+        self.queues.move(sequence, "running")
+        if not sequence.started:  # else it comes back after a preemption
+            sequence.started = True
+            sequence.cached_tokens = sequence.computed
+            self.started.append(sequence)
+
+    def displace(self, sequence: Sequence) -> None:
+        """Its row is needed by one with a better right to it. It keeps its KV and comes back with the next row."""
+        self.queues.move(sequence, "parked")
+        self.displaced += 1
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Back to waiting without KV; its published blocks stay cached, so little is computed twice."""
+        self.queues.move(sequence, "waiting")
+        if sequence.known:
+            self.dropped.append(sequence.id)
+        sequence.forget_kv(self.pool)
+        self.preempted += 1
+
+    def reserve(self, sequence: Sequence, count: int) -> int:
+        """Blocks for up to `count` more tokens, taken from victims if need be; returns how many tokens have room.
+
+        The last in order finds no victim but itself. It keeps what it has and waits: those before it take its blocks
+        when they need them.
+        """
+        needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
+        while self.pool.available < needed:
+            self.short_of_blocks = True
+            victim = choose_victim(self.queues, self.planned.keys())
+            if victim is None or victim is sequence:
+                break
+            assert victim.id not in self.planned, victim
+            self.preempt(victim)
+        room = (len(sequence.blocks) + self.pool.available) * BLOCK_SIZE - sequence.computed
+        return min(count, room)
+
+    def add_chunk(self, sequence: Sequence, count: int) -> None:
+        """Its next `count` tokens become part of the step."""
+        start, end = sequence.computed, sequence.computed + count
+        blocks = self.pool.allocate(blocks_for(end) - len(sequence.blocks))
+        sequence.blocks.extend(blocks)
+        if not sequence.known:
+            self.new.append(sequence.record())
+            blocks = sequence.blocks
+        sample = end == sequence.total
+        self.chunks.append(
+            Chunk(
+                sequence=sequence.id,
+                start=start,
+                count=count,
+                blocks=tuple(blocks),
+                sample=sample,
+                prompt_logprobs=sequence.wants_prompt_logprobs(start, end),
+            )
+        )
+        self.planned[sequence.id] = sequence
+        sequence.known = True
+        sequence.computed = end
+        if sample:
+            sequence.total += 1
+            sequence.live.spent += 1

@@ -7,7 +7,6 @@ from ...protocol.steps import Chunk, Row, Step, StepDone
 from .accept import accept_row, choice_tokens
 from .live_table import LiveTable
 from .sequence import LiveRequest, Sequence
-from .sequence_kv import distrust_kv
 from .statistics import SchedulerTotals
 
 
@@ -32,7 +31,7 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
             continue
         live = sequence.live
         if row.error:
-            distrust_kv(sequence, table.pool)
+            sequence.distrust_kv(table.pool)
             others.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
             continue
         tokens, log, count = row.tokens, sequence.generated, len(row.tokens)

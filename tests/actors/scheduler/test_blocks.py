@@ -19,14 +19,14 @@ def test_a_token_beyond_a_full_block_needs_another_one() -> None:
 
 def test_released_blocks_without_a_name_are_free_again() -> None:
     pool = BlockPool(4)
-    blocks = pool.take(3)
+    blocks = pool.allocate(3)
     pool.release(blocks)
     assert (pool.counts().free, pool.counts().cached, pool.counts().owned) == (4, 0, 0)
 
 
 def test_released_blocks_with_a_name_are_cached_and_count_as_available() -> None:
     pool = BlockPool(4)
-    blocks = pool.take(2)
+    blocks = pool.allocate(2)
     pool.publish(blocks[0], b"first")
     pool.release(blocks)
     assert pool.available == 4
@@ -37,11 +37,11 @@ def test_released_blocks_with_a_name_are_cached_and_count_as_available() -> None
 def test_free_blocks_are_taken_before_cached_ones_and_the_oldest_is_evicted_first() -> None:
     pool = BlockPool(3)
     for name in (b"old", b"young"):
-        block = pool.take(1)
+        block = pool.allocate(1)
         pool.publish(block[0], name)
         pool.release(block)
     assert pool.evictions == 0
-    pool.take(2)
+    pool.allocate(2)
     assert pool.evictions == 1
     assert pool.match([b"old"]) == []
     assert len(pool.match([b"young"])) == 1
@@ -49,17 +49,17 @@ def test_free_blocks_are_taken_before_cached_ones_and_the_oldest_is_evicted_firs
 
 def test_a_prefix_is_evicted_from_its_end() -> None:
     pool = BlockPool(3)
-    blocks = pool.take(3)
+    blocks = pool.allocate(3)
     for block, key in zip(blocks, (b"a", b"ab", b"abc"), strict=True):
         pool.publish(block, key)
     pool.release(blocks)
-    pool.take(1)
+    pool.allocate(1)
     assert pool.match([b"a", b"ab", b"abc"]) == blocks[:2]
 
 
 def test_an_attached_block_is_not_evicted_and_stays_until_its_last_owner_goes() -> None:
     pool = BlockPool(2)
-    (block,) = pool.take(1)
+    (block,) = pool.allocate(1)
     pool.publish(block, b"shared")
     pool.attach([block])
     pool.release([block])
@@ -71,7 +71,7 @@ def test_an_attached_block_is_not_evicted_and_stays_until_its_last_owner_goes() 
 
 def test_attaching_a_cached_block_takes_it_from_the_available_ones() -> None:
     pool = BlockPool(2)
-    blocks = pool.take(1)
+    blocks = pool.allocate(1)
     pool.publish(blocks[0], b"x")
     pool.release(blocks)
     assert pool.idle(blocks) == 1
@@ -82,7 +82,7 @@ def test_attaching_a_cached_block_takes_it_from_the_available_ones() -> None:
 
 def test_the_second_block_of_one_name_stays_private() -> None:
     pool = BlockPool(2)
-    first, second = pool.take(2)
+    first, second = pool.allocate(2)
     pool.publish(first, b"x")
     pool.publish(second, b"x")
     pool.release([first, second])
@@ -92,7 +92,7 @@ def test_the_second_block_of_one_name_stays_private() -> None:
 
 def test_a_block_with_suspect_content_is_not_found_again() -> None:
     pool = BlockPool(2)
-    blocks = pool.take(1)
+    blocks = pool.allocate(1)
     pool.publish(blocks[0], b"x")
     pool.disown(blocks)
     pool.release(blocks)
@@ -103,7 +103,7 @@ def test_a_block_with_suspect_content_is_not_found_again() -> None:
 
 def test_nothing_is_found_after_the_cache_memory_is_gone() -> None:
     pool = BlockPool(2)
-    blocks = pool.take(1)
+    blocks = pool.allocate(1)
     pool.publish(blocks[0], b"x")
     pool.release(blocks)
     pool.forget_contents()
@@ -113,7 +113,7 @@ def test_nothing_is_found_after_the_cache_memory_is_gone() -> None:
 
 def test_releasing_a_block_twice_is_noticed_at_once() -> None:
     pool = BlockPool(2)
-    blocks = pool.take(1)
+    blocks = pool.allocate(1)
     pool.release(blocks)
     with pytest.raises(KeyError):
         pool.release(blocks)
@@ -126,7 +126,7 @@ def test_releasing_a_block_twice_is_noticed_at_once() -> None:
 )
 def test_the_recount_notices_what_the_tables_do_not_say(tables: list[list[int]]) -> None:
     pool = BlockPool(4)
-    assert pool.take(2) == [0, 1]
+    assert pool.allocate(2) == [0, 1]
     pool.check([[0], [1]])
     with pytest.raises(LedgerError):
         pool.check(tables)
@@ -134,7 +134,7 @@ def test_the_recount_notices_what_the_tables_do_not_say(tables: list[list[int]])
 
 def test_a_large_ledger_is_recounted_within_a_few_steps_and_a_lost_block_noticed_at_once() -> None:
     pool = BlockPool(4 * RECOUNTED)
-    table = pool.take(3 * RECOUNTED)
+    table = pool.allocate(3 * RECOUNTED)
     pool.check_step([table])
     for _ in range(3):
         pool.check_step([table[1:]])
@@ -167,7 +167,7 @@ def _out_of_range(pool: BlockPool, block: int) -> None:
 def test_both_audits_notice_a_fault_in_what_was_touched(fault: Callable[[BlockPool, int], None]) -> None:
     for audit in (BlockPool.audit, BlockPool.audit_changes):
         pool = BlockPool(8)
-        blocks = pool.take(2)
+        blocks = pool.allocate(2)
         pool.publish(blocks[0], b"x")
         pool.release(blocks)
         fault(pool, blocks[0])
@@ -177,7 +177,7 @@ def test_both_audits_notice_a_fault_in_what_was_touched(fault: Callable[[BlockPo
 
 def test_an_audit_of_changes_looks_at_no_other_block() -> None:
     pool = BlockPool(8)
-    blocks = pool.take(2)
+    blocks = pool.allocate(2)
     pool.publish(blocks[0], b"x")
     pool.release(blocks)
     pool.audit_changes(())
@@ -235,7 +235,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def take(self, count: int) -> None:
         if count <= self.pool.available:
-            table = self.pool.take(count)
+            table = self.pool.allocate(count)
             for block in table:
                 self.names.pop(block, None)
             self.tables.append(table)

@@ -1,7 +1,7 @@
 """Sequence: the token log with its unread tail, and the names of its blocks."""
 
-from triolet.actors.scheduler.prefix_keys import PrefixKeys
-from triolet.actors.scheduler.sequence import LiveRequest, Prompt, Sequence
+from triolet.actors.scheduler.prefix_keys import PrefixKeys, SharedPrompt
+from triolet.actors.scheduler.sequence import LiveRequest, Sequence
 from triolet.protocol.sampling import Sampling
 
 from .scheduling import admit, text
@@ -11,7 +11,8 @@ def sequence(prompt: tuple[int, ...], *, max_tokens: int = 10, index: int = 0, *
     message = admit("a", prompt, max_tokens=max_tokens, **fields)
     live = LiveRequest(message.request, stop_token_ids=(), eos_token_ids=(), credit=100)
     keys = PrefixKeys(b"test")
-    return Sequence(1, live, index, Prompt(prompt, keys.root("", "", "", "default"), keys), len(prompt) + max_tokens)
+    shared = SharedPrompt(prompt, message.request.n, keys.root("", "", "", "default"), keys)
+    return Sequence(1, live, index, shared, len(prompt) + max_tokens)
 
 
 def read(it: Sequence, *tokens: int) -> None:

@@ -12,7 +12,7 @@ from triolet.actors.scheduler.plan import plan_step
 from triolet.actors.scheduler.queues import Queues
 from triolet.actors.scheduler.sequence import Sequence
 from triolet.actors.scheduler.steady_plan import _undo, plan_steady
-from triolet.actors.scheduler.step_plan import Limits, Plan
+from triolet.actors.scheduler.step_plan import StepLimits, StepPlan
 from triolet.protocol.messages import Credit, Stop
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk
@@ -20,7 +20,7 @@ from triolet.protocol.steps import Chunk
 from .scheduling import Bench, admit, done, ready, text
 
 
-def outcome(plan: Plan, queues: Queues, pool: BlockPool) -> object:
+def outcome(plan: StepPlan, queues: Queues, pool: BlockPool) -> object:
     """All that a plan says and leaves behind."""
     places = (queues.waiting, queues.running, queues.parked)
     sequences = [
@@ -35,7 +35,7 @@ def outcome(plan: Plan, queues: Queues, pool: BlockPool) -> object:
 class Compared:
     """Stands in for plan_steady: compares every plan it gives with the other way's, on copies."""
 
-    def __init__(self, limits: Limits, fault: str = "") -> None:
+    def __init__(self, limits: StepLimits, fault: str = "") -> None:
         self.plans = self.refused = self.undone = self.with_blocks = self.longer = 0
         self._limits = limits
         self._fault = fault
@@ -45,12 +45,13 @@ class Compared:
         if self._fault != "left as it is":
             _undo(planned, chunks)
 
-    def __call__(self, queues: Queues, pool: BlockPool, max_step_tokens: int) -> Plan | None:
+    def __call__(self, queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan | None:
         before = deepcopy((queues, pool))
-        plan = plan_steady(queues, pool, max_step_tokens)
+        plan = plan_steady(queues, pool, limits)
         if plan is None:
             self.refused += 1
-            assert outcome(Plan(), queues, pool) == outcome(Plan(), *before)  # nothing has changed
+            empty = StepPlan(queues, pool, limits)
+            assert outcome(empty, queues, pool) == outcome(empty, *before)  # nothing has changed
             return None
         if self._fault == "published" and plan.chunks:
             queues.running[0].published += 1
@@ -73,7 +74,7 @@ def run(
     max_step_tokens: int = 256,
 ) -> Compared:
     """`several`: how often a step brings several tokens a row."""
-    limits = Limits(max_step_tokens=max_step_tokens, max_running=8, context_length=2048)
+    limits = StepLimits(max_step_tokens=max_step_tokens, max_running=8, context_length=2048)
     compared = Compared(limits, fault)
     monkeypatch.setattr(scheduler_state, "plan_steady", compared)
     monkeypatch.setattr(steady_plan, "_undo", compared.undo)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from triolet.actors.scheduler import live_table, moves, plan
+from triolet.actors.scheduler import live_table, plan
 from triolet.actors.scheduler.blocks import BlockPool
 from triolet.actors.scheduler.prefix_keys import Key, PrefixKeys
 from triolet.actors.scheduler.sequence import LiveRequest, Sequence
@@ -87,18 +87,18 @@ def _unread_tokens_survive_a_lost_worker(right: object, rng: random.Random) -> o
 
 
 def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Random) -> object:
-    return lambda moves: None
+    return lambda plan: None
 
 
 PLANTS: dict[str, Plant] = {
     "leaked block": (BlockPool, "release", _leaked_block),
     "doubled token": (SchedulerState, "_apply_row", _doubled_token),
     "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),
-    "block published before it is full": (plan, "publish_blocks", _block_published_before_it_is_full),
+    "block published before it is full": (Sequence, "publish_blocks", _block_published_before_it_is_full),
     "prefix shared between tenants": (PrefixKeys, "root", _prefix_shared_between_tenants),
     "strict reads what default computed": (PrefixKeys, "root", _strict_reads_what_default_computed),
     "strict publishes what it generated": (Sequence, "cacheable_blocks", _strict_publishes_what_it_generated),
-    "preempted sequence not dropped": (moves, "forget_kv", _preempted_sequence_not_dropped),
+    "preempted sequence not dropped": (Sequence, "forget_kv", _preempted_sequence_not_dropped),
     "row freed a plan late": (plan, "park", _rows_of_parked_sequences_freed_a_plan_late),
     "unread tokens survive": (live_table.LiveTable, "_forget_unread", _unread_tokens_survive_a_lost_worker),
 }
