@@ -13,6 +13,7 @@ from itertools import chain, islice
 from ...protocol.engine_view import MAX_ROWS, BatchRow, BlockMap, HistogramCounts, QueueRow, RowState, Totals
 from ..gateway.accounts import Accounts
 from ..histogram import Histogram
+from ..scheduler.fair_share import lined_up
 from ..scheduler.sequence import Sequence
 from ..scheduler.standing import WaitReasons, state_of
 from ..scheduler.state import SchedulerState
@@ -93,7 +94,7 @@ def queue_rows(
     state: SchedulerState, now: float, tenant: TenantNumber, process: ProcessOf = only_process
 ) -> list[QueueRow]:
     """Waiting sequences in the planner's order; MAX_ROWS of them."""
-    return [_queue_row(one, state, now, tenant, process) for one in state.queue()[:MAX_ROWS]]
+    return [_queue_row(one, state, now, tenant, process) for one in lined_up(state.table.queues)[:MAX_ROWS]]
 
 
 def _queue_row(

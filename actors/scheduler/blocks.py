@@ -43,9 +43,9 @@ class LedgerError(AssertionError):
 class BlockPool:
     """Hands out blocks, counts references to shared ones and remembers what released ones hold."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, evictions: int = 0) -> None:
         self.total = total
-        self.evictions = 0
+        self.evictions = evictions  # cached blocks that made room, here and in the pools before
         self._free = dict.fromkeys(range(total - 1, -1, -1))  # the last one is taken first
         self._owned: dict[int, int] = {}  # block -> references
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
@@ -126,14 +126,6 @@ class BlockPool:
             self._changed.add(block)
             if key is not None:
                 del self._by_key[key]
-
-    def forget_contents(self) -> None:
-        """The cache memory is gone with its worker: no block holds anything any more. Nobody owns one."""
-        assert not self._owned, self.counts()
-        self._free = dict.fromkeys(range(self.total - 1, -1, -1))
-        self._cached.clear()
-        self._by_key.clear()
-        self._key_of.clear()
 
     def references(self, block: int) -> int:
         """How many tables name it."""

@@ -1,13 +1,14 @@
-"""LiveTable: every unfinished request and sequence, with what they hold. Here a sequence begins, and here it ends.
+"""LiveTable: every unfinished request and sequence, with what they hold. Sequences begin here and end here. Pure.
 
 `finish` is the only end of a sequence, whatever the reason: its place, its blocks, its worker's record and its credit
-are given back there and nowhere else. Pure: no clock, no I/O.
+are given back there and nowhere else.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from ...protocol.messages import Admit, ChoiceTokens
+from ...protocol.steps import Step
 from .blocks import BlockPool
 from .prefix_keys import PrefixKeys, SharedPrompt
 from .queues import Queues
@@ -18,16 +19,15 @@ from .timers import Timers
 class LiveTable:
     """Requests by id, sequences by number, their queues, their blocks and their timers."""
 
-    def __init__(self, keys: PrefixKeys, timers: Timers, max_losses: int) -> None:
+    def __init__(self, keys: PrefixKeys, timers: Timers) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
         self.pool = BlockPool(0)  # of the worker's size once one is ready
         self.timers = timers
-        self.dropped: list[int] = []  # the worker shall forget these with the next step
-        self._keys = keys
-        self.max_losses = max_losses  # of a request; it fails with the last of them
+        self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
+        self._keys = keys
 
     def add(self, admit: Admit, credit: int) -> LiveRequest:
         """A new request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
@@ -47,6 +47,12 @@ class LiveTable:
                 self.queues.add(sequence)
         return live
 
+    def grant(self, id: str, tokens: int) -> None:
+        """A reader has room for so many more tokens."""
+        if live := self.requests.get(id):
+            live.granted += tokens
+            self._note_credit(live)
+
     def finish(self, sequence: Sequence, kept: int | None = None) -> None:
         """End a sequence. Of its generated tokens `kept` (None: all) count against its reader's credit."""
         live = sequence.live
@@ -57,11 +63,10 @@ class LiveTable:
         sequence.forget_kv(self.pool)
         del self.sequences[sequence.id]
         del live.choices[sequence.index]
-        self._forget_unread(sequence)
+        sequence.forget_unread()
         if kept is not None:
             live.spent -= len(sequence.generated) - kept
-        if live.credit > 0:
-            self.timers.feed(live.id)
+        self._note_credit(live)
         if not live.choices:
             del self.requests[live.id]
             self.timers.forget(live.id)
@@ -73,26 +78,31 @@ class LiveTable:
             self.finish(sequence)
 
     def fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
-        """End a request with an error: the last word of one of its choices, opened or not, speaks for all."""
+        """End a request with an error. One message, for one of its choices, opened or not, ends them all."""
         index = min(live.choices)
         self.finish_all(live)
         return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
 
-    def suspects(self, computed: Set[int]) -> list[LiveRequest]:
+    def computed_in(self, steps: Iterable[Step]) -> list[Sequence]:
+        """The unfinished sequences with a chunk in one of these steps, each once."""
+        ids = {chunk.sequence for step in steps for chunk in step.chunks}
+        return [self.sequences[id] for id in sorted(ids & self.sequences.keys())]
+
+    def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
         """The requests that may be what kills workers: computed in each of the last losses, with no token between.
 
-        Neighbours of the culprit are suspect too when they got no token either; that is better than losing the engine.
+        Neighbours of the culprit are suspect too when they got no token either. That is better than losing the engine.
         """
         found: dict[str, LiveRequest] = {}
-        for id in sorted(computed & self.sequences.keys()):
-            sequence = self.sequences[id]
+        for sequence in self.computed_in(steps):
             sequence.losses += 1
-            if sequence.losses >= self.max_losses:
+            if sequence.losses >= max_losses:
                 found[sequence.live.id] = sequence.live
         return list(found.values())
 
-    def forget_worker(self) -> int:
-        """The worker is gone with its KV cache: every sequence waits, to be computed anew. Returns how many ran."""
+    def forget_worker(self, num_blocks: int) -> int:
+        """The worker is gone with its KV cache, and the next one's has so many blocks: every sequence waits, to be
+        computed again. Returns how many ran."""
         ran = 0
         self.dropped.clear()
         for sequence in self.sequences.values():
@@ -100,17 +110,16 @@ class LiveTable:
                 ran += 1
                 self.queues.move(sequence, "waiting")
             sequence.forget_kv(self.pool)
-            self._forget_unread(sequence)
-            if sequence.live.credit > 0:
-                self.timers.feed(sequence.live.id)
-        self.pool.forget_contents()
+            sequence.forget_unread()
+            self._note_credit(sequence.live)
+        self.pool.audit_changes(())
+        self.pool = BlockPool(num_blocks, self.pool.evictions)
         return ran
 
     def tables(self) -> Iterator[list[int]]:
-        """The block tables of all sequences that may have one; a block of any other shows up as one too many."""
+        """The block tables of all sequences that may have one. A block of any other shows up as one too many."""
         return (sequence.blocks for sequence in chain(self.queues.running, self.queues.parked))
 
-    def _forget_unread(self, sequence: Sequence) -> None:
-        """Tokens that are still on their way will not be read: they cost the reader nothing."""
-        sequence.live.spent -= sequence.unread
-        sequence.total = sequence.read
+    def _note_credit(self, live: LiveRequest) -> None:
+        if live.credit > 0:
+            self.timers.stop_starving(live.id)

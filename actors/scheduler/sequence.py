@@ -177,6 +177,11 @@ class Sequence:
         self.published = self.computed = 0
         self.known = False
 
+    def forget_unread(self) -> None:
+        """Tokens that are still on their way will not be read: they cost the reader nothing."""
+        self.live.spent -= self.unread
+        self.total = self.read
+
     def distrust_kv(self, pool: BlockPool) -> None:
         """What its blocks hold is suspect: nobody may attach them, now or later."""
         pool.disown(self.blocks)

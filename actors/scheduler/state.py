@@ -1,10 +1,11 @@
 """SchedulerState: every decision of the scheduler without its clock and channels. Messages in, steps and texts out.
 
-A request ends with its last choice, or as a whole (`_drop`, `_fail`); either way the detokenizer hears of it exactly
+A request ends with its last choice, or as a whole (`_drop`, `_fail`). Either way the detokenizer hears of it exactly
 once. `now` is always seconds of the front's clock.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec import structs
@@ -30,8 +31,7 @@ from ...protocol.messages import (
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Ready, Step, StepDone, StepFailed
 from .accept import Accepted, choice_tokens
-from .blocks import BlockPool, blocks_for
-from .fair_share import lined_up
+from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
 from .prefix_keys import PrefixKeys
@@ -56,17 +56,18 @@ class SchedulerState:
         stall_timeout: float = 60.0,
         max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
     ) -> None:
-        """`secret` keys the names of KV blocks. A request that is there when `max_losses` workers die fails."""
+        """`secret` keys the names of KV blocks. A request fails if `max_losses` workers in a row die with it."""
         self.timers = Timers(stall_timeout)
-        self.table = LiveTable(PrefixKeys(secret), self.timers, max_losses)
+        self.table = LiveTable(PrefixKeys(secret), self.timers)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
+        self.limits: StepLimits | None = None  # None while no worker is ready
+        self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
+        self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
-        self.limits: StepLimits | None = None  # None while no worker is ready
-        self._failure: str | None = None  # no worker will come any more
+        self._failure = ""  # why no worker will come any more
         self._next_step = 1
-        self.waits = self._no_reasons()  # of the last plan
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
@@ -80,12 +81,9 @@ class SchedulerState:
             case StepDone():
                 self._apply(message, now)
             case Admit():
-                self._admit(message, now)
+                self._admit(message)
             case Credit(id=id, tokens=tokens):
-                if live := table.requests.get(id):
-                    live.granted += tokens
-                    if live.credit > 0:
-                        self.timers.feed(id)
+                table.grant(id, tokens)
             case Stop(id=id, index=index, tokens_kept=kept):
                 if (live := table.requests.get(id)) and (sequence := live.choices.get(index)):
                     table.finish(sequence, kept)
@@ -93,23 +91,29 @@ class SchedulerState:
                 if live := table.requests.get(id):
                     self._drop(live, reason)
             case StepFailed(step=step, message=text):
-                self._fail_step(step, text)
+                # Its sequences fail, also those that could go on without it: one of them may have broken the worker.
+                flying = [self.in_flight[step]] if step in self.in_flight else []
+                lives = {sequence.live.id: sequence.live for sequence in table.computed_in(flying)}
+                self._fail(lives.values(), "engine_error", f"The engine failed while computing this request: {text}")
+                self._forget_worker()  # it exits; the next one says when it is ready
             case WorkerLost():
                 self.totals.worker_losses += 1
-                self._fail_suspects()
+                # A request that kills every worker must not use up the restarts, and with them the engine.
+                text = f"The engine's worker died {self._max_losses} times while computing this request."
+                self._fail(table.suspects(self.in_flight.values(), self._max_losses), "engine_error", text)
                 self._forget_worker()
             case WorkerReady(ready=ready):
                 self._meet_worker(ready)
             case EngineFailed(reason=reason):
                 self._failure = f"The engine is not available: {reason}"
                 self._forget_worker()
-                self._say([self._unavailable(live) for live in tuple(table.requests.values())])
+                self._fail(tuple(table.requests.values()), "engine_unavailable", self._failure)
             case _:
                 assert_never(message)
 
     def expire(self, now: float) -> None:
         """End the requests whose deadline has passed or whose reader has stalled."""
-        for id, reason in self.timers.due(now):
+        for id, reason in self.timers.due(now).items():
             self._drop(self.table.requests[id], reason)
 
     def plan(self) -> Step | None:
@@ -117,8 +121,9 @@ class SchedulerState:
         table = self.table
         if self.limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        plan = plan_steady(table.queues, table.pool, self.limits) or plan_step(table.queues, table.pool, self.limits)
-        self.waits = WaitReasons(table.queues, table.pool, self.limits, plan.blocked, plan.shortage, table.newest)
+        arguments = table.queues, table.pool, self.limits
+        plan = plan_steady(*arguments) or plan_step(*arguments)
+        self.waits = WaitReasons(*arguments, plan.blocked, plan.shortage, table.newest)
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -127,7 +132,7 @@ class SchedulerState:
             self._start(sequence)
         if plan.started:
             self._start_rate.note(len(plan.started), len(table.queues.waiting), self._now)
-        self.check()
+        table.pool.check_step(table.tables())  # raises LedgerError, which stops the engine
         if not plan.chunks:
             return None
         step = Step(
@@ -146,23 +151,10 @@ class SchedulerState:
         texts, self._texts = self._texts, []
         return texts
 
-    def check(self) -> None:
-        """Count the KV blocks; raises LedgerError, which stops the engine."""
-        self.table.pool.check_step(self.table.tables())
-
-    def explain(self, id: str) -> dict[int, str]:
-        """Where each unfinished choice of a request is, or the predicate that keeps it waiting."""
-        live = self.table.requests.get(id)
-        return {index: self._whereabouts(sequence) for index, sequence in live.choices.items()} if live else {}
-
     def standing(self, id: str, now: float) -> Standing | None:
-        """The same in numbers, for whoever asks why a request waits; None for a request that is not here."""
+        """Where a request is and what it waits for; None for a request that is not here."""
         live = self.table.requests.get(id)
         return self.waits.standing(live, self._start_rate, now) if live else None
-
-    def queue(self) -> list[Sequence]:
-        """The waiting sequences as their turns now stand."""
-        return lined_up(self.table.queues)
 
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
@@ -175,22 +167,18 @@ class SchedulerState:
             waiting_by_reason=dict(Counter(map(self.waits.obstacle, queues.waiting))),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
-            totals=structs.replace(self.totals, evictions=self.totals.evictions + pool.evictions),
+            totals=structs.replace(self.totals, evictions=pool.evictions),
         )
-
-    def _whereabouts(self, sequence: Sequence) -> str:
-        return self.waits.obstacle(sequence) if sequence.place == "waiting" else sequence.place
 
     # Requests begin.
 
-    def _admit(self, message: Admit, now: float) -> None:
-        generate = message.request
+    def _admit(self, message: Admit) -> None:
         live = self.table.add(message, credit=self._outbox_tokens)
-        if self._failure is not None:
-            self._say([self._unavailable(live)])
+        if self._failure:
+            self._fail([live], "engine_unavailable", self._failure)
             return
-        if generate.deadline is not None:
-            self.timers.set_deadline(generate.id, generate.deadline)
+        if message.request.deadline is not None:
+            self.timers.set_deadline(live.id, message.request.deadline)
         self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
@@ -203,8 +191,7 @@ class SchedulerState:
             needed = blocks_for(max(sequence.read, sequence.max_total - 1))
             if needed > total or sequence.read > context:
                 text = f"Prompt and answer need {needed} KV blocks of {BLOCK_SIZE} tokens; the engine has {total}."
-                remedy = "Shorten them or lower max_tokens."
-                self._say([self.table.fail(live, "context_length_exceeded", f"{text} {remedy}")])
+                self._fail([live], "context_length_exceeded", f"{text} Shorten them or lower max_tokens.")
                 return
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
                 if not sequence.started:
@@ -213,20 +200,16 @@ class SchedulerState:
                 self.table.finish(sequence)
 
     def _start(self, sequence: Sequence) -> None:
-        self.totals.prompt_tokens += len(sequence.prompt.tokens)
+        self.totals.prompt_tokens += sequence.prompt_tokens
         if sequence.reads_prefix_cache:
-            self.totals.prefix_query_tokens += len(sequence.prompt.tokens)
+            self.totals.prefix_query_tokens += sequence.prompt_tokens
             self.totals.prefix_hit_tokens += sequence.cached_tokens
         self._open(sequence)
 
     def _open(self, sequence: Sequence) -> None:
+        prompt, cached = sequence.prompt.tokens, sequence.cached_tokens
         self._texts.append(
-            OpenChoice(
-                request=sequence.live.generate,
-                index=sequence.index,
-                prompt=sequence.prompt.tokens,
-                cached_tokens=sequence.cached_tokens,
-            )
+            OpenChoice(request=sequence.live.generate, index=sequence.index, prompt=prompt, cached_tokens=cached)
         )
 
     # Steps come back.
@@ -234,7 +217,7 @@ class SchedulerState:
     def _apply(self, done: StepDone, now: float) -> None:
         step = self.in_flight.pop(done.step, None)
         if step is None:
-            return  # of a worker that is gone: its sequences are computed anew
+            return  # of a worker that is gone: its sequences are computed again
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
         self.totals.device_allocations = done.device_allocations
@@ -246,21 +229,6 @@ class SchedulerState:
             self._texts.append(StepTokens(ids=self._together, rows=tuple(rows)))
         self._say(others)
 
-    def _fail_step(self, number: int, text: str) -> None:
-        """Its sequences fail, also those that could do without it: one of them may be what broke the worker."""
-        step = self.in_flight.get(number)
-        sequences = [self.table.sequences.get(chunk.sequence) for chunk in (step.chunks if step else ())]
-        lives = {sequence.live.id: sequence.live for sequence in sequences if sequence}
-        message = f"The engine failed while computing this request: {text}"
-        self._say([self.table.fail(live, "engine_error", message) for live in lives.values()])
-        self._forget_worker()  # it exits; the next one says when it is ready
-
-    def _fail_suspects(self) -> None:
-        """A request that kills every worker must not use up the restarts, and with them the engine."""
-        flying = {chunk.sequence for step in self.in_flight.values() for chunk in step.chunks}
-        message = f"The engine's worker died {self.table.max_losses} times while computing this request."
-        self._say([self.table.fail(live, "engine_error", message) for live in self.table.suspects(flying)])
-
     # Requests end.
 
     def _drop(self, live: LiveRequest, reason: FinishReason) -> None:
@@ -268,8 +236,8 @@ class SchedulerState:
         self.table.finish_all(live)
         self._texts.append(DropRequest(id=live.id, reason=reason))
 
-    def _unavailable(self, live: LiveRequest) -> ChoiceTokens:
-        return self.table.fail(live, "engine_unavailable", self._failure or "")
+    def _fail(self, lives: Iterable[LiveRequest], code: str, message: str) -> None:
+        self._say([self.table.fail(live, code, message) for live in lives])
 
     def _say(self, choices: list[ChoiceTokens]) -> None:
         if choices:
@@ -278,23 +246,20 @@ class SchedulerState:
     # Workers come and go.
 
     def _forget_worker(self) -> None:
-        self.limits = None
-        self.in_flight.clear()
-        self.waits = self._no_reasons()
-        self.totals.preemptions += self.table.forget_worker()
+        self._change_worker(None, self.table.pool.total)
 
     def _meet_worker(self, ready: Ready) -> None:
         assert ready.memory.block_size == BLOCK_SIZE, ready.memory
-        self._forget_worker()
-        if ready.memory.num_blocks != self.table.pool.total:
-            self.totals.evictions += self.table.pool.evictions
-            self.table.pool = BlockPool(ready.memory.num_blocks)
-        self.limits = StepLimits(
+        limits = StepLimits(
             max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
         )
-        self.waits = self._no_reasons()
+        self._change_worker(limits, ready.memory.num_blocks)
         for live in tuple(self.table.requests.values()):
             self._settle(live)
 
-    def _no_reasons(self) -> WaitReasons:
-        return WaitReasons(self.table.queues, self.table.pool, self.limits, {}, None, 0)
+    def _change_worker(self, limits: StepLimits | None, num_blocks: int) -> None:
+        """The KV cache of the last worker is gone with it; `limits` is None while there is no other."""
+        self.limits = limits
+        self.in_flight.clear()
+        self.totals.preemptions += self.table.forget_worker(num_blocks)
+        self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

@@ -1,11 +1,10 @@
 """Which requests must end by themselves: at their deadline, or because their reader owed credit for too long. Pure."""
 
-from heapq import heapify, heappop, heappush
+from bisect import bisect_left, insort
+from itertools import takewhile
 from math import inf
 
 from ...protocol.events import FinishReason
-
-_SLACK = 64  # entries of ended requests that are kept before the heap is built anew
 
 
 class Timers:
@@ -14,42 +13,37 @@ class Timers:
     def __init__(self, stall_timeout: float) -> None:
         self._stall_timeout = stall_timeout
         self._deadlines: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []  # may hold entries of ended requests
+        self._in_order: list[tuple[float, str]] = []  # the same
         self._starved: dict[str, float] = {}  # since when; in order of time
 
     def set_deadline(self, id: str, deadline: float) -> None:
         self._deadlines[id] = deadline
-        heappush(self._heap, (deadline, id))
+        insort(self._in_order, (deadline, id))
 
     def starve(self, id: str, now: float) -> None:
         """Everything on credit was sent; from now on the reader is waited for."""
         self._starved.setdefault(id, now)
 
-    def feed(self, id: str) -> None:
+    def stop_starving(self, id: str) -> None:
         """It has credit again."""
         self._starved.pop(id, None)
 
     def forget(self, id: str) -> None:
         """The request ended."""
         self._starved.pop(id, None)
-        if self._deadlines.pop(id, None) is not None and len(self._heap) > 2 * len(self._deadlines) + _SLACK:
-            self._heap = [(deadline, id) for id, deadline in self._deadlines.items()]
-            heapify(self._heap)
+        if (deadline := self._deadlines.pop(id, None)) is not None:
+            del self._in_order[bisect_left(self._in_order, (deadline, id))]
 
-    def next(self) -> float:
+    def next_due(self) -> float:
         """When something may be due; infinity when nothing can be."""
-        deadline = self._heap[0][0] if self._heap else inf
+        deadline = self._in_order[0][0] if self._in_order else inf
         return min(deadline, next(iter(self._starved.values()), inf) + self._stall_timeout)
 
-    def due(self, now: float) -> list[tuple[str, FinishReason]]:
-        """The requests whose time has come, each once. The caller ends and forgets them."""
+    def due(self, now: float) -> dict[str, FinishReason]:
+        """The requests whose time has come. The caller ends and forgets them."""
         ends: dict[str, FinishReason] = {}
-        while self._heap and self._heap[0][0] <= now:
-            _, id = heappop(self._heap)
-            if id in self._deadlines:
-                ends[id] = "deadline"
-        for id, since in self._starved.items():
-            if since + self._stall_timeout > now:
-                break
+        for _, id in takewhile(lambda item: item[0] <= now, self._in_order):
+            ends[id] = "deadline"
+        for id, _ in takewhile(lambda item: item[1] + self._stall_timeout <= now, self._starved.items()):
             ends.setdefault(id, "stalled")
-        return list(ends.items())
+        return ends

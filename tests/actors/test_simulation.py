@@ -62,6 +62,8 @@ def test_a_planted_bug_is_found_through_the_real_gateway_and_detokenizer(name: s
 
 
 def expect_to_find(name: str, simulate: Callable[[int], Outcome]) -> None:
+    where, attribute, _ = PLANTS[name]
+    assert hasattr(where, attribute), f"there is no {attribute} to damage"
     for seed in range(PLANTED_FROM, PLANTED_FROM + PLANTED_SEEDS):
         try:
             with planted(name, seed):

@@ -108,6 +108,13 @@ def new_state(**options: Any) -> SchedulerState:  # those of SchedulerState
     return SchedulerState(**{"secret": b"test", "max_losses": 3, **options})
 
 
+def whereabouts(state: SchedulerState, id: str) -> dict[int, str]:
+    """Where each unfinished choice of a request is, or the predicate that keeps it waiting."""
+    live = state.table.requests.get(id)
+    choices = live.choices.values() if live else ()
+    return {one.index: state.waits.obstacle(one) if one.place == "waiting" else one.place for one in choices}
+
+
 class Bench:
     """A scheduler with a hand on its clock: `step` plans and answers one step."""
 
@@ -129,6 +136,9 @@ class Bench:
         step = self.plan()
         self.send(done(step, token, **tokens))
         return step
+
+    def whereabouts(self, id: str) -> dict[int, str]:
+        return whereabouts(self.state, id)
 
     def texts(self) -> list[ToDetokenizer]:
         return self.state.take_texts()

@@ -101,16 +101,6 @@ def test_a_block_with_suspect_content_is_not_found_again() -> None:
     pool.audit(())
 
 
-def test_nothing_is_found_after_the_cache_memory_is_gone() -> None:
-    pool = BlockPool(2)
-    blocks = pool.allocate(1)
-    pool.publish(blocks[0], b"x")
-    pool.release(blocks)
-    pool.forget_contents()
-    assert pool.match([b"x"]) == []
-    assert pool.counts().free == 2
-
-
 def test_releasing_a_block_twice_is_noticed_at_once() -> None:
     pool = BlockPool(2)
     blocks = pool.allocate(1)

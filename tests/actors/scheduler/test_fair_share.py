@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from triolet.actors.scheduler.fair_share import position_of
+from triolet.actors.scheduler.fair_share import lined_up, position_of
 from triolet.actors.scheduler.queues import OUTPUT_WEIGHT
 from triolet.protocol.explanation import Holders, Share
 from triolet.protocol.messages import Cancel, Credit
@@ -17,7 +17,7 @@ B = "b"
 
 
 def places(bench: Bench, *ids: str) -> list[str]:
-    return [bench.state.explain(id).get(0, "ended") for id in ids]
+    return [bench.whereabouts(id).get(0, "ended") for id in ids]
 
 
 # A row.
@@ -225,7 +225,7 @@ def test_positions_take_turns_between_tenants() -> None:
     bench.send(*flood(4), *(newcomer(id=f"new{number}") for number in range(2)), newcomer(id="urgent", priority=-1))
     ids = ["urgent", "a0", "new0", "a1", "new1", "a2", "a3"]
     assert [of(bench, id).position for id in ids] == [1, 2, 3, 4, 5, 6, 7]
-    assert [sequence.live.id for sequence in bench.state.queue()] == ids  # as the dashboard shows them
+    assert [sequence.live.id for sequence in lined_up(bench.state.table.queues)] == ids  # as the dashboard shows them
 
 
 def of(bench: Bench, id: str) -> Any:  # Any: a Standing, with its obstacle
@@ -259,6 +259,6 @@ def test_the_queue_is_lined_up_by_position(seed: int) -> None:
         if rng.random() < 0.4:
             bench.step()
     queues = bench.state.table.queues
-    lined_up = bench.state.queue()
-    assert len(lined_up) > 20
-    assert [position_of(queues, sequence) for sequence in lined_up] == list(range(1, len(lined_up) + 1))
+    line = lined_up(queues)
+    assert len(line) > 20
+    assert [position_of(queues, sequence) for sequence in line] == list(range(1, len(line) + 1))

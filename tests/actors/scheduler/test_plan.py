@@ -75,8 +75,8 @@ def test_nobody_overtakes_a_large_sequence_that_waits_for_blocks() -> None:
     bench.step()
     bench.send(admit("large", text(400, 1000), max_tokens=2), admit("small", text(3, 5000), max_tokens=2))
     bench.step()
-    assert bench.state.explain("large") == {0: "blocks"}
-    assert bench.state.explain("small") == {0: "order"}
+    assert bench.whereabouts("large") == {0: "blocks"}
+    assert bench.whereabouts("small") == {0: "order"}
     assert set(counts(bench)) == {2}  # a has ended
 
 
@@ -84,7 +84,7 @@ def test_one_block_per_running_sequence_is_left_alone_when_another_joins() -> No
     bench = Bench(worker=ready(num_blocks=4))
     bench.send(admit("a", text(64), max_tokens=50), admit("b", text(180, 500), max_tokens=3))
     assert set(counts(bench)) == {1}
-    assert bench.state.explain("b") == {0: "blocks"}
+    assert bench.whereabouts("b") == {0: "blocks"}
 
 
 def test_the_latest_gives_way_when_blocks_run_out_and_comes_back_with_its_prefix() -> None:
@@ -119,7 +119,7 @@ def test_choices_of_one_prompt_wait_for_the_first_and_share_its_blocks() -> None
     bench = Bench(worker=ready(max_step_tokens=128))
     bench.send(admit("a", text(200), n=3))
     assert counts(bench) == {1: 128}
-    assert bench.state.explain("a") == {0: "running", 1: "prefix", 2: "prefix"}
+    assert bench.whereabouts("a") == {0: "running", 1: "prefix", 2: "prefix"}
     assert counts(bench) == {1: 72}
     assert counts(bench) == {1: 1, 2: 8, 3: 8}
     tables = [sequence.blocks[:3] for sequence in bench.state.table.sequences.values()]
@@ -217,8 +217,8 @@ def test_nobody_takes_the_blocks_that_a_preemption_left_over_before_the_preempte
             break
         bench.send(done(step))
         step = following
-    assert bench.state.explain("large") == {0: "unread"}
-    assert bench.state.explain("small") == {0: "blocks"}
+    assert bench.whereabouts("large") == {0: "unread"}
+    assert bench.whereabouts("small") == {0: "blocks"}
 
 
 def test_blocks_that_parked_sequences_share_are_not_counted_twice() -> None:
@@ -227,11 +227,11 @@ def test_blocks_that_parked_sequences_share_are_not_counted_twice() -> None:
     bench.send(Credit(id="r", tokens=100))
     for _ in range(5):
         bench.step()
-    assert bench.state.explain("p") == {0: "parked", 1: "parked"}
+    assert bench.whereabouts("p") == {0: "parked", 1: "parked"}
     assert bench.state.statistics().blocks.owned == 5 + 4  # each of p's tables names three
     bench.send(admit("w", text(330, 5000), max_tokens=20))
     assert 4 not in counts(bench)
-    assert bench.state.explain("w") == {0: "blocks"}
+    assert bench.whereabouts("w") == {0: "blocks"}
 
 
 def test_the_last_in_order_is_the_victim_unless_it_is_spared() -> None:
@@ -249,7 +249,7 @@ def test_without_credit_a_sequence_is_parked_with_its_blocks_and_its_row_is_free
     bench.send(admit("a", text(100)), admit("b", text(3, 500)))
     for _ in range(3):
         step = bench.step()
-    assert bench.state.explain("a") == {0: "parked"}
+    assert bench.whereabouts("a") == {0: "parked"}
     assert len(bench.state.table.sequences[1].blocks) == 2
     assert [chunk.sequence for chunk in step.chunks] == [2]
 
@@ -262,7 +262,7 @@ def test_a_parked_sequence_goes_on_when_its_reader_gives_credit_and_a_row_is_fre
     bench.send(Credit(id="a", tokens=5))
     assert counts(bench) == {2: 1}  # b still has the only row
     assert counts(bench) == {1: 1}  # and now it is b that has no credit
-    assert bench.state.explain("b") == {0: "parked"}
+    assert bench.whereabouts("b") == {0: "parked"}
 
 
 def test_parked_sequences_are_the_first_victims() -> None:
@@ -285,7 +285,7 @@ def test_a_preempted_sequence_waits_until_its_tokens_on_the_way_are_read() -> No
     assert third.dropped == (1,)
     bench.send(Cancel(id="b"))
     assert bench.state.plan() is None
-    assert bench.state.explain("a") == {0: "unread"}
+    assert bench.whereabouts("a") == {0: "unread"}
     bench.send(done(second, token=9))
     step = bench.plan()
     assert step.new[0].tokens == (*text(100), 5, 9)
@@ -316,7 +316,7 @@ def test_arrival_alone_never_takes_a_row() -> None:
     bench.step()
     bench.send(admit("b", text(3, 50), arrival_time=1.0))
     assert counts(bench) == {1: 1}
-    assert bench.state.explain("b") == {0: "rows"}
+    assert bench.whereabouts("b") == {0: "rows"}
 
 
 def test_a_step_is_planned_upon_tokens_that_are_not_read_yet() -> None:

@@ -78,7 +78,7 @@ def live(life: Life, check: Callable[[Bench, Step], None]) -> tuple[list[Step], 
             check(bench, step)
             steps.append(step)
             flying.append(step)
-        assert flying, f"nobody moves: {[bench.state.explain(id) for id in bench.state.table.requests]}"
+        assert flying, f"nobody moves: {[bench.whereabouts(id) for id in bench.state.table.requests]}"
         match trouble.pop() if trouble else 50:
             case number if number < 10:
                 bench.send(Cancel(id=f"r{number}"))

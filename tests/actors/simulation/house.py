@@ -177,7 +177,9 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
                 for client in clients:
                     house.start_soon(client.run, gateway, rng, scenario.outbox_tokens)
         if patience.cancelled_caught:
-            raise SimulationError(f"no end after {PATIENCE} s: {[state.explain(id) for id in admits]}")
+            raise SimulationError(
+                f"no end after {PATIENCE} s: {[state.standing(id, trio.current_time()) for id in admits]}"
+            )
         await trio.sleep(scenario.stall_timeout + 30)
         require(gateway.live_requests == 0, "the gateway still holds requests")
         require(not detokenizer._requests, "the detokenizer still holds requests")

@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec import structs
 
-from triolet.actors.scheduler import live_table, plan
+from triolet.actors.scheduler import plan
 from triolet.actors.scheduler.blocks import BlockPool
 from triolet.actors.scheduler.prefix_keys import Key, PrefixKeys
 from triolet.actors.scheduler.sequence import LiveRequest, Sequence
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.protocol.events import FinishReason
-from triolet.protocol.messages import ChoiceTokens
 from triolet.protocol.settings import BLOCK_SIZE
+from triolet.protocol.steps import StepDone
 
 RARELY = 0.02
 
@@ -31,12 +31,12 @@ def _leaked_block(right: Callable[[BlockPool, Items[int]], None], rng: random.Ra
     return release
 
 
-def _doubled_token(right: Callable[..., ChoiceTokens | None], rng: random.Random) -> object:
-    def apply_row(*row: object) -> ChoiceTokens | None:
-        said = right(*row)
-        return structs.replace(said, tokens=said.tokens * 2) if said and rng.random() < RARELY else said
+def _doubled_token(right: Callable[[SchedulerState, StepDone, float], None], rng: random.Random) -> object:
+    def apply(state: SchedulerState, done: StepDone, now: float) -> None:
+        rows = (structs.replace(row, tokens=row.tokens * 2) if rng.random() < RARELY else row for row in done.rows)
+        right(state, structs.replace(done, rows=tuple(rows)), now)
 
-    return apply_row
+    return apply
 
 
 def _lost_terminal_event(
@@ -83,7 +83,7 @@ def _preempted_sequence_not_dropped(right: Callable[[Sequence, BlockPool], None]
 
 
 def _unread_tokens_survive_a_lost_worker(right: object, rng: random.Random) -> object:
-    return lambda table, sequence: None
+    return lambda sequence: None
 
 
 def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Random) -> object:
@@ -92,7 +92,7 @@ def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Rando
 
 PLANTS: dict[str, Plant] = {
     "leaked block": (BlockPool, "release", _leaked_block),
-    "doubled token": (SchedulerState, "_apply_row", _doubled_token),
+    "doubled token": (SchedulerState, "_apply", _doubled_token),
     "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),
     "block published before it is full": (Sequence, "publish_blocks", _block_published_before_it_is_full),
     "prefix shared between tenants": (PrefixKeys, "root", _prefix_shared_between_tenants),
@@ -100,7 +100,7 @@ PLANTS: dict[str, Plant] = {
     "strict publishes what it generated": (Sequence, "cacheable_blocks", _strict_publishes_what_it_generated),
     "preempted sequence not dropped": (Sequence, "forget_kv", _preempted_sequence_not_dropped),
     "row freed a plan late": (plan, "park", _rows_of_parked_sequences_freed_a_plan_late),
-    "unread tokens survive": (live_table.LiveTable, "_forget_unread", _unread_tokens_survive_a_lost_worker),
+    "unread tokens survive": (Sequence, "forget_unread", _unread_tokens_survive_a_lost_worker),
 }
 
 

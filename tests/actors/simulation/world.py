@@ -92,7 +92,7 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
                     stream = Stream(admit, rng)
                     clients.start_soon(read, desk, stream, habit, rng, scenario.outbox_tokens)
         if patience.cancelled_caught:
-            stuck = {id: state.explain(id) for id in desk.live}
+            stuck = {id: state.standing(id, trio.current_time()) for id in desk.live}
             raise SimulationError(f"no end after {PATIENCE} s: {stuck}")
         await trio.sleep(scenario.stall_timeout + 30)  # steps in flight, restarts, and whoever was left behind
         require(not desk.live, f"no terminal event for {sorted(desk.live)}")
