@@ -19,15 +19,15 @@ from .timers import Timers
 class LiveTable:
     """Requests by id, sequences by number, their queues, their blocks and their timers."""
 
-    def __init__(self, keys: PrefixKeys, timers: Timers) -> None:
+    def __init__(self, secret: bytes, stall_timeout: float) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
         self.pool = BlockPool(0)  # of the worker's size once one is ready
-        self.timers = timers
+        self.timers = Timers(stall_timeout)
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
-        self._keys = keys
+        self._keys = PrefixKeys(secret)
 
     def add(self, admit: Admit, credit: int) -> LiveRequest:
         """A new request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
@@ -36,7 +36,9 @@ class LiveTable:
         live = LiveRequest(
             generate, stop_token_ids=admit.stop_token_ids, eos_token_ids=admit.eos_token_ids, credit=credit
         )
-        self.requests[generate.id] = live
+        self.requests[live.id] = live
+        if generate.deadline is not None:
+            self.timers.set_deadline(live.id, generate.deadline)
         root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt, generate.determinism)
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
             prompt = SharedPrompt(tokens, generate.n, root, self._keys)
@@ -100,9 +102,11 @@ class LiveTable:
                 found[sequence.live.id] = sequence.live
         return list(found.values())
 
-    def forget_worker(self, num_blocks: int) -> int:
-        """The worker is gone with its KV cache, and the next one's has so many blocks: every sequence waits, to be
-        computed again. Returns how many ran."""
+    def forget_worker(self, num_blocks: int | None) -> int:
+        """Its KV cache is gone: every sequence waits and is computed again. Returns how many ran.
+
+        The next worker's cache has `num_blocks`; None: as many as this one's, until it is known.
+        """
         ran = 0
         self.dropped.clear()
         for sequence in self.sequences.values():
@@ -113,7 +117,7 @@ class LiveTable:
             sequence.forget_unread()
             self._note_credit(sequence.live)
         self.pool.audit_changes(())
-        self.pool = BlockPool(num_blocks, self.pool.evictions)
+        self.pool = BlockPool(self.pool.total if num_blocks is None else num_blocks, self.pool.evictions)
         return ran
 
     def tables(self) -> Iterator[list[int]]:

@@ -31,7 +31,7 @@ async def run_scheduler(
     with inbox, steps, texts:
         task_status.started()
         while True:
-            due = state.timers.next_due()
+            due = state.table.timers.next_due()
             message: ToScheduler | None = None
             try:
                 if due == inf:  # nearly always; a cancel scope costs as much as the plan of a small step

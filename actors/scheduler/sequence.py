@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import structs
 
 from ...protocol.events import TokenLogprob
+from ...protocol.messages import OpenChoice
 from ...protocol.requests import Generate
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import SequenceRecord
@@ -161,6 +162,12 @@ class Sequence:
             stop_token_ids=self.live.stop_token_ids,
             adapter=self.live.generate.adapter,
             strict=self.strict,
+        )
+
+    def opening(self) -> OpenChoice:
+        """The first message about it to the detokenizer."""
+        return OpenChoice(
+            request=self.live.generate, index=self.index, prompt=self.prompt.tokens, cached_tokens=self.cached_tokens
         )
 
     def publish_blocks(self, pool: BlockPool) -> None:

@@ -19,7 +19,6 @@ from ...protocol.messages import (
     Credit,
     DropRequest,
     EngineFailed,
-    OpenChoice,
     StepText,
     StepTokens,
     Stop,
@@ -34,14 +33,12 @@ from .accept import Accepted, choice_tokens
 from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
-from .prefix_keys import PrefixKeys
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .statistics import SchedulerStatistics, SchedulerTotals
 from .steady_plan import plan_steady
 from .step_plan import StepLimits
 from .step_results import apply_step
-from .timers import Timers
 
 
 class SchedulerState:
@@ -57,11 +54,9 @@ class SchedulerState:
         max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
     ) -> None:
         """`secret` keys the names of KV blocks. A request fails if `max_losses` workers in a row die with it."""
-        self.timers = Timers(stall_timeout)
-        self.table = LiveTable(PrefixKeys(secret), self.timers)
+        self.table = LiveTable(secret, stall_timeout)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
-        self.limits: StepLimits | None = None  # None while no worker is ready
         self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
@@ -95,33 +90,33 @@ class SchedulerState:
                 flying = [self.in_flight[step]] if step in self.in_flight else []
                 lives = {sequence.live.id: sequence.live for sequence in table.computed_in(flying)}
                 self._fail(lives.values(), "engine_error", f"The engine failed while computing this request: {text}")
-                self._forget_worker()  # it exits; the next one says when it is ready
+                self._change_worker(None)  # it exits; the next one says when it is ready
             case WorkerLost():
                 self.totals.worker_losses += 1
                 # A request that kills every worker must not use up the restarts, and with them the engine.
                 text = f"The engine's worker died {self._max_losses} times while computing this request."
                 self._fail(table.suspects(self.in_flight.values(), self._max_losses), "engine_error", text)
-                self._forget_worker()
+                self._change_worker(None)
             case WorkerReady(ready=ready):
                 self._meet_worker(ready)
             case EngineFailed(reason=reason):
                 self._failure = f"The engine is not available: {reason}"
-                self._forget_worker()
+                self._change_worker(None)
                 self._fail(tuple(table.requests.values()), "engine_unavailable", self._failure)
             case _:
                 assert_never(message)
 
     def expire(self, now: float) -> None:
         """End the requests whose deadline has passed or whose reader has stalled."""
-        for id, reason in self.timers.due(now).items():
+        for id, reason in self.table.timers.due(now).items():
             self._drop(self.table.requests[id], reason)
 
     def plan(self) -> Step | None:
         """The next step, or None when there is nothing to compute or enough in flight."""
-        table = self.table
-        if self.limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
+        table, limits = self.table, self.waits.limits
+        if limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
-        arguments = table.queues, table.pool, self.limits
+        arguments = table.queues, table.pool, limits
         plan = plan_steady(*arguments) or plan_step(*arguments)
         self.waits = WaitReasons(*arguments, plan.blocked, plan.shortage, table.newest)
         self.totals.preemptions += plan.preempted
@@ -159,7 +154,7 @@ class SchedulerState:
     def statistics(self) -> SchedulerStatistics:
         queues, pool = self.table.queues, self.table.pool
         return SchedulerStatistics(
-            worker_ready=self.limits is not None,
+            worker_ready=self.waits.limits is not None,
             requests=len(self.table.requests),
             running=len(queues.running),
             parked=len(queues.parked),
@@ -177,15 +172,13 @@ class SchedulerState:
         if self._failure:
             self._fail([live], "engine_unavailable", self._failure)
             return
-        if message.request.deadline is not None:
-            self.timers.set_deadline(live.id, message.request.deadline)
         self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
         """Fit a request to the worker: nobody waits for room that will never be, nor for a model that has no work."""
-        if self.limits is None:
+        if self.waits.limits is None:
             return
-        total, context = self.table.pool.total, self.limits.context_length
+        total, context = self.table.pool.total, self.waits.limits.context_length
         for sequence in tuple(live.choices.values()):
             sequence.max_total = min(sequence.max_total, context)
             needed = blocks_for(max(sequence.read, sequence.max_total - 1))
@@ -195,7 +188,7 @@ class SchedulerState:
                 return
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
                 if not sequence.started:
-                    self._open(sequence)
+                    self._texts.append(sequence.opening())
                 self._say([choice_tokens(sequence, Accepted(reason="length"))])
                 self.table.finish(sequence)
 
@@ -204,13 +197,7 @@ class SchedulerState:
         if sequence.reads_prefix_cache:
             self.totals.prefix_query_tokens += sequence.prompt_tokens
             self.totals.prefix_hit_tokens += sequence.cached_tokens
-        self._open(sequence)
-
-    def _open(self, sequence: Sequence) -> None:
-        prompt, cached = sequence.prompt.tokens, sequence.cached_tokens
-        self._texts.append(
-            OpenChoice(request=sequence.live.generate, index=sequence.index, prompt=prompt, cached_tokens=cached)
-        )
+        self._texts.append(sequence.opening())
 
     # Steps come back.
 
@@ -245,9 +232,6 @@ class SchedulerState:
 
     # Workers come and go.
 
-    def _forget_worker(self) -> None:
-        self._change_worker(None, self.table.pool.total)
-
     def _meet_worker(self, ready: Ready) -> None:
         assert ready.memory.block_size == BLOCK_SIZE, ready.memory
         limits = StepLimits(
@@ -257,9 +241,8 @@ class SchedulerState:
         for live in tuple(self.table.requests.values()):
             self._settle(live)
 
-    def _change_worker(self, limits: StepLimits | None, num_blocks: int) -> None:
-        """The KV cache of the last worker is gone with it; `limits` is None while there is no other."""
-        self.limits = limits
+    def _change_worker(self, limits: StepLimits | None, num_blocks: int | None = None) -> None:
+        """What the last one had in its KV cache and in flight is lost. No limits: there is no worker now."""
         self.in_flight.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

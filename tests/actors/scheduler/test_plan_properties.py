@@ -98,7 +98,7 @@ def live(life: Life, check: Callable[[Bench, Step], None]) -> tuple[list[Step], 
 def check_plan(bench: Bench, step: Step) -> None:
     state = bench.state
     state.table.pool.audit(state.table.tables())
-    limits = state.limits
+    limits = state.waits.limits
     assert limits is not None
     assert 0 < sum(chunk.count for chunk in step.chunks) <= limits.max_step_tokens
     assert len(step.chunks) <= limits.max_running

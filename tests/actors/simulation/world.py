@@ -108,7 +108,7 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
     def checked() -> Step | None:
         step = plan()
         if step is None:
-            stuck = [] if state.in_flight or state.limits is None else list(state.table.sequences.values())
+            stuck = [] if state.in_flight or state.waits.limits is None else list(state.table.sequences.values())
             require(all(sequence.live.credit <= 0 for sequence in stuck), "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues
