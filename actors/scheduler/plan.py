@@ -9,7 +9,7 @@ blocks give the same plan.
 from ...protocol.explanation import Obstacle
 from . import fair_share
 from .blocks import BlockPool, blocks_for
-from .prefix_keys import Key
+from .prefix_keys import Key, SharedPrompt
 from .queues import Queues
 from .sequence import Sequence
 from .step_plan import Shortage, StepLimits, StepPlan
@@ -30,6 +30,7 @@ def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
     joining.admit()
     for sequence in plan.planned.values():
         sequence.publish_blocks(pool)  # later steps may read these blocks: steps run in order
+    plan.release_sources()
     plan.prefill_tokens = prefill_budget - plan.budget
     return plan
 
@@ -76,8 +77,12 @@ class Joining:
         self._plan = plan
         self._queues = plan.queues
         self._pool = plan.pool
-        self._computing: dict[Key, Sequence] = {}  # prompt blocks that running ones will publish: the first of them
-        if self._queues.waiting:  # those who share a prefix wait for it instead of computing it again
+        # Prompt blocks that running ones will publish, and the prompts of several choices: the first that computes it.
+        self._computing: dict[Key | SharedPrompt, Sequence] = {}
+        if self._queues.waiting:  # those that share a prefix wait for it instead of computing it again
+            for sequence in self._queues.running:
+                if sequence.prompt.choices > 1 and sequence.computed >= sequence.prompt_tokens:
+                    plan.prompt_sources.setdefault(sequence.prompt, sequence)
             for sequence in self._queues.running:
                 self._note_prefix(sequence)
 
@@ -134,19 +139,26 @@ class Joining:
             known = len(self._cached(sequence))
             if known < shareable and self._comes_earlier(sequence.key(known), sequence):
                 return "prefix"
+        if self._comes_earlier(sequence.prompt, sequence) and sequence.copied_end:
+            return "prefix"
         return None
 
-    def _comes_earlier(self, key: Key, sequence: Sequence) -> bool:
-        """Whether a running sequence before it computes block `key`. Nobody waits for a less urgent one."""
+    def _comes_earlier(self, key: Key | SharedPrompt, sequence: Sequence) -> bool:
+        """Whether a running sequence before it computes `key`. Nobody waits for a less urgent one."""
         owner = self._computing.get(key)
         return owner is not None and owner.order < sequence.order
 
     def _note_prefix(self, sequence: Sequence) -> None:
-        for block in range(sequence.published, sequence.prompt.full_blocks):
-            key = sequence.key(block)
-            owner = self._computing.get(key)
-            if owner is None or sequence.order < owner.order:
-                self._computing[key] = sequence
+        prompt = sequence.prompt
+        for block in range(sequence.published, prompt.full_blocks):
+            self._note(sequence.key(block), sequence)
+        if prompt.choices > 1 and prompt not in self._plan.prompt_sources:
+            self._note(prompt, sequence)
+
+    def _note(self, key: Key | SharedPrompt, sequence: Sequence) -> None:
+        owner = self._computing.get(key)
+        if owner is None or sequence.order < owner.order:
+            self._computing[key] = sequence
 
     def _no_place(self, sequence: Sequence, cached: list[int]) -> Shortage | None:
         """Why it cannot join this step; makes room by preempting parked sequences."""

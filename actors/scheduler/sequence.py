@@ -5,7 +5,7 @@ sampled but not read yet: `unread` counts these placeholders, and only the worke
 here, so a lost worker costs nothing but time.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import structs
 
@@ -17,6 +17,7 @@ from ...protocol.steps import SequenceRecord
 from .blocks import BlockPool
 from .prefix_keys import Key, SharedPrompt
 
+WORTH_COPYING: Final = 16  # tokens of a KV block
 Place = Literal["waiting", "running", "parked", "ended"]
 OrderKey = tuple[float, ...]
 
@@ -124,6 +125,15 @@ class Sequence:
     def shareable_blocks(self) -> int:
         """Cacheable blocks before its last token, which is always computed: its logits are wanted."""
         return min((self.read - 1) // BLOCK_SIZE, self.cacheable_blocks) if self.reads_prefix_cache else 0
+
+    @property
+    def copied_end(self) -> int:
+        """How far a copy of its prompt's last block would bring it; 0 where it is not worth it.
+
+        The last token is always computed. A choice that comes back after a preemption may copy its whole prompt.
+        """
+        end = min(self.prompt_tokens, self.read - 1)
+        return end if self.reads_prefix_cache and end % BLOCK_SIZE >= WORTH_COPYING else 0
 
     def wants_prompt_logprobs(self, start: int, end: int) -> bool:
         """Whether the rows [start, end) give log probabilities of prompt tokens that have not come yet."""

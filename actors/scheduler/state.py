@@ -28,7 +28,7 @@ from ...protocol.messages import (
     WorkerReady,
 )
 from ...protocol.settings import BLOCK_SIZE
-from ...protocol.steps import Ready, Step, StepDone, StepFailed
+from ...protocol.steps import BlockCopy, Ready, Step, StepDone, StepFailed
 from .accept import Accepted, choice_tokens
 from .blocks import blocks_for
 from .live_table import LiveTable
@@ -134,6 +134,7 @@ class SchedulerState:
             step=self._next_step,  # never used again, so an answer of a lost worker is recognised
             chunks=tuple(plan.chunks),
             new=tuple(plan.new),
+            copies=tuple(BlockCopy(source, target) for target, source in plan.copies.items()),
             dropped=tuple(table.dropped),
         )
         self._next_step += 1

@@ -12,6 +12,7 @@ from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, SequenceRecord
 from .blocks import BlockPool, blocks_for
 from .fair_share import choose_victim
+from .prefix_keys import SharedPrompt
 from .queues import Queues
 from .sequence import Sequence
 
@@ -42,8 +43,8 @@ class StepPlan:
     """What the step computes, what happened to sequences on the way, and what is left of the step's tokens."""
 
     __slots__ = (
-        "blocked", "budget", "chunks", "displaced", "dropped", "limits", "new", "planned", "pool", "preempted",
-        "prefill_tokens", "queues", "short_of_blocks", "shortage", "started",
+        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "limits", "new", "planned", "pool",
+        "preempted", "prefill_tokens", "prompt_sources", "queues", "short_of_blocks", "shortage", "started",
     )  # fmt: skip
 
     def __init__(self, queues: Queues, pool: BlockPool, limits: StepLimits) -> None:
@@ -52,6 +53,7 @@ class StepPlan:
         self.limits = limits
         self.chunks: list[Chunk] = []
         self.new: list[SequenceRecord] = []
+        self.copies: dict[int, int] = {}  # KV blocks to copy before the chunks run: target -> source
         self.dropped: list[int] = []  # known to the worker and preempted
         self.planned: dict[int, Sequence] = {}  # those with a chunk
         self.started: list[Sequence] = []  # admitted for the first time
@@ -62,6 +64,7 @@ class StepPlan:
         self.blocked: dict[int, Obstacle] = {}  # why a sequence has no chunk; not named: "order"
         self.shortage: Shortage | None = None
         self.short_of_blocks = False
+        self.prompt_sources: dict[SharedPrompt, Sequence] = {}  # choices whose prompt an earlier step computed
 
     def join(self, sequence: Sequence, cached: list[int]) -> None:
         """Give a waiting one a row and the blocks of its prefix; a chunk comes afterwards."""
@@ -69,11 +72,34 @@ class StepPlan:
         sequence.blocks = cached
         sequence.published = len(cached)
         sequence.computed = len(cached) * BLOCK_SIZE
+        self._copy_prompt_end(sequence)
         self.queues.move(sequence, "running")
         if not sequence.started:  # else it comes back after a preemption
             sequence.started = True
             sequence.cached_tokens = sequence.computed
             self.started.append(sequence)
+
+    def _copy_prompt_end(self, sequence: Sequence) -> None:
+        """Copy the last block of its prompt from another choice, if there is one, instead of computing it again.
+
+        What the source's block holds behind the prompt is masked until the sequence writes there itself. The plan has a
+        reference to that block until `release_sources`: it must not become the target of another copy in this step.
+        """
+        if (source := self.prompt_sources.get(sequence.prompt)) is None:
+            return
+        end = sequence.copied_end
+        place = end // BLOCK_SIZE  # of the block that is copied: those before it must be there, and none behind it
+        if not end or len(sequence.blocks) != place or not self.pool.available:
+            return
+        block = source.blocks[place]
+        self.pool.attach([block])
+        (target,) = self.pool.allocate(1)
+        self.copies[target] = block
+        sequence.blocks.append(target)
+        sequence.computed = end
+
+    def release_sources(self) -> None:
+        self.pool.release(list(self.copies.values()))
 
     def displace(self, sequence: Sequence) -> None:
         """Its row is needed by one with a better right to it. It keeps its KV and comes back with the next row."""
@@ -85,6 +111,9 @@ class StepPlan:
         self.queues.move(sequence, "waiting")
         if sequence.known:
             self.dropped.append(sequence.id)
+        if self.prompt_sources.get(sequence.prompt) is sequence:
+            del self.prompt_sources[sequence.prompt]
+        self.pool.release([self.copies.pop(block) for block in sequence.blocks if block in self.copies])
         sequence.forget_kv(self.pool)
         self.preempted += 1
 

@@ -32,6 +32,7 @@ def check_every_trouble_happened(outcomes: list[Outcome]) -> None:
     assert sum(outcome.preemptions for outcome in outcomes) > len(outcomes)
     assert sum(outcome.worker_losses for outcome in outcomes) > 0
     assert sum(outcome.prefix_hit_tokens for outcome in outcomes) > 0
+    assert sum(outcome.copies for outcome in outcomes) > len(outcomes) // 4
 
 
 def test_every_life_keeps_every_promise() -> None:

@@ -4,19 +4,21 @@ The engine runs inline on the random checkpoints of the parity tests; log probab
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from tokenizers import Tokenizer, models
 
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
+from triolet.actors.scheduler.sequence import WORTH_COPYING
 from triolet.models.checkpoint.spec import ModelSpec, load_spec
 from triolet.models.cpu.memory import memory_plan
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
-from triolet.protocol.requests import Generate, TokenPrompt
+from triolet.protocol.requests import Determinism, Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
@@ -83,6 +85,18 @@ async def read(outbox: Outbox) -> tuple[list[int], int]:
     return [score.token_id for score in scores], events[-1].usage.cached_tokens
 
 
+async def read_choices(outbox: Outbox) -> dict[int, list[int]]:
+    """The tokens of each choice."""
+    tokens: dict[int, list[int]] = {}
+    with suppress(trio.EndOfChannel):
+        while True:
+            for event in await outbox.drain():
+                assert not isinstance(event, Failed), event
+                if isinstance(event, Token):
+                    tokens.setdefault(event.index, []).extend(score.token_id for score in event.logprobs)
+    return tokens
+
+
 async def generate_all(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     """All at once, in this order. Outboxes hold an answer whole, so nobody need read while others write."""
     outboxes = [submit(engine, prompt) for prompt in prompts]
@@ -104,6 +118,36 @@ async def test_chunked_together_and_from_the_prefix_cache(parity_case: ParityCas
         assert cached == 192, where
         assert rest == parity_case.continuations[0][50:], where
         assert engine.scheduler_statistics().totals.preemptions == 0
+
+
+@pytest.mark.parametrize("determinism", ["default", "strict"])
+async def test_choices_that_copy_their_prompts_last_block(parity_case: ParityCase, determinism: Determinism) -> None:
+    """Three choices of a request draw what three requests with their seeds draw, each of which computes the prompt."""
+    where = f"{parity_case.variant}, seed {parity_case.seed}"
+    async with engine_with(parity_case, blocks=40) as engine:
+
+        async def ask(prompt: list[int], salt: str, *, n: int = 1, seed: int) -> dict[int, list[int]]:
+            outbox = engine.gateway.submit(
+                Generate(
+                    id=engine.gateway.new_id(),
+                    model=engine.model_name,
+                    prompts=(TokenPrompt(token_ids=tuple(prompt)),),
+                    sampling=Sampling(temperature=1.0, seed=seed % 2**64, logprobs=0),
+                    n=n,
+                    max_tokens=20,
+                    ignore_eos=True,
+                    cache_salt=salt,  # so that nothing of the prompt is found in the prefix cache
+                    determinism=determinism,
+                )
+            )
+            return await read_choices(outbox)
+
+        seed = 2**64 - 2
+        for prompt in (prompt for prompt in parity_case.prompts if len(prompt) > WORTH_COPYING):
+            alone = {number: (await ask(prompt, str(number), seed=seed + number))[0] for number in range(3)}
+            before = engine.scheduler_statistics().totals.prefill_tokens
+            assert await ask(prompt, "together", n=3, seed=seed) == alone, where
+            assert engine.scheduler_statistics().totals.prefill_tokens - before == len(prompt) + 2, where
 
 
 async def test_preempted_by_a_small_pool(parity_case: ParityCase) -> None:

@@ -36,7 +36,7 @@ def lives(draw: st.DrawFn, tenants: tuple[str, ...] = ("", "t")) -> Life:
             f"r{number}",
             prompt,
             max_tokens=draw(st.integers(0, 256 - len(prompt))),
-            n=draw(st.sampled_from((1, 1, 2))),
+            n=draw(st.sampled_from((1, 1, 2, 4))),
             priority=draw(st.sampled_from((0, 0, 1))),
             tenant=draw(st.sampled_from(tenants)),
             determinism=draw(st.sampled_from(("default", "strict"))),
@@ -110,6 +110,27 @@ def check_plan(bench: Bench, step: Step) -> None:
         planned = state.table.sequences[chunk.sequence]
         assert planned.place == "running", "a sequence with a chunk was a victim"
         assert planned.computed == chunk.start + chunk.count
+    check_copies(bench, step)
+
+
+def check_copies(bench: Bench, step: Step) -> None:
+    """From a choice that computed the prompt before this step, into a block that nobody else has."""
+    sources, targets = {copy.source for copy in step.copies}, {copy.target for copy in step.copies}
+    assert len(targets) == len(step.copies)
+    assert not sources & targets
+    starts = {chunk.sequence: chunk.start for chunk in step.chunks}
+    sequences = bench.state.table.sequences.values()
+    for copy in step.copies:
+        (twin,) = (sequence for sequence in sequences if copy.target in sequence.blocks)
+        place = twin.blocks.index(copy.target)
+        before = [
+            starts.get(other.id, other.computed)
+            for other in sequences
+            if other.prompt is twin.prompt and other.blocks[place : place + 1] == [copy.source]
+        ]
+        assert max(before) >= twin.prompt_tokens
+        assert place * 64 < starts.get(twin.id, twin.computed) <= min(twin.prompt_tokens, place * 64 + 64)
+        assert twin.reads_prefix_cache
 
 
 @settings(max_examples=80, deadline=None)
@@ -121,6 +142,20 @@ def test_blocks_are_conserved_budgets_kept_and_everybody_ends(life: Life) -> Non
         if message.request.id not in cancels:
             for index in range(message.request.n):
                 assert got.get((message.request.id, index), 0) == message.max_tokens[0]
+
+
+def test_copies_are_planned_in_these_lives() -> None:
+    """Else the test above says nothing of them."""
+    copies = 0
+
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    @given(lives())
+    def count(life: Life) -> None:
+        nonlocal copies
+        copies += sum(len(step.copies) for step in live(life, lambda bench, step: None)[0])
+
+    count()
+    assert copies > 10
 
 
 @settings(max_examples=20, deadline=None)

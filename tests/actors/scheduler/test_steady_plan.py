@@ -28,8 +28,8 @@ def outcome(plan: StepPlan, queues: Queues, pool: BlockPool) -> object:
         for place in places
         for s in place
     ]
-    said = (plan.chunks, plan.new, plan.dropped, plan.started, plan.preempted, plan.blocked, plan.prefill_tokens)
-    return said, sequences, pool.counts(), pool.evictions
+    work = (plan.chunks, plan.new, plan.copies, plan.dropped, plan.prefill_tokens)
+    return work, plan.started, plan.preempted, plan.blocked, sequences, pool.counts(), pool.evictions
 
 
 class Compared:

@@ -30,7 +30,10 @@ def main() -> int:
             print(f"seed {seed} failed; replay it with --seed {seed}", file=sys.stderr)
             return 1
         ends = ", ".join(f"{count} {end}" for end, count in sorted(outcome.ends.items()))
-        print(f"seed {seed} digest {outcome.digest} steps {outcome.steps} preemptions {outcome.preemptions}: {ends}")
+        print(
+            f"seed {seed} digest {outcome.digest} steps {outcome.steps} preemptions {outcome.preemptions} "
+            f"copies {outcome.copies}: {ends}"
+        )
     return 0
 
 

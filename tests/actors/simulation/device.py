@@ -96,6 +96,11 @@ class FakeDevice:
         for record in step.new:
             assert record.sequence not in self.rows, f"sequence {record.sequence} is known already"
             self.rows[record.sequence] = _Row(record)
+        sources, targets = {copy.source for copy in step.copies}, {copy.target for copy in step.copies}
+        assert len(targets) == len(step.copies), "two copies into one block"
+        assert not sources & targets, "a block is source and target: copies of a step run at the same time"
+        for copy in step.copies:
+            self.content[copy.target] = list(self.content[copy.source])
         assert step.chunks, "an empty step"
         assert sum(chunk.count for chunk in step.chunks) <= self._max_step_tokens, "over the token budget"
         assert len({chunk.sequence for chunk in step.chunks}) == len(step.chunks) <= self._max_running

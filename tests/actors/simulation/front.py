@@ -26,6 +26,7 @@ from triolet.protocol.messages import (
 from triolet.protocol.sampling import Sampling
 
 from .device import expected_prompt_logprobs, expected_tokens
+from .scenario import Log
 
 
 class SimulationError(AssertionError):
@@ -102,7 +103,7 @@ class Stream:
 class FrontDesk:
     """Receives what the scheduler says and keeps the streams."""
 
-    def __init__(self, scheduler: trio.MemorySendChannel[ToScheduler], log: list[object]) -> None:
+    def __init__(self, scheduler: trio.MemorySendChannel[ToScheduler], log: Log) -> None:
         self.streams: dict[str, Stream] = {}
         self.live: dict[str, Stream] = {}
         self.scheduler = scheduler

@@ -26,7 +26,7 @@ from triolet.protocol.steps import Step
 
 from .device import EOS, VOCABULARY, expected_tokens
 from .front import SimulationError, require
-from .scenario import Scenario
+from .scenario import Log, Scenario
 from .worker import Supervised
 from .world import PATIENCE, Outcome, check_every_plan, check_nothing_left, run_life
 
@@ -138,7 +138,7 @@ class Client:
             await trio.sleep(rng.uniform(0, 2 * pause))
 
 
-async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: list[object]) -> list[str]:
+async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: Log) -> list[str]:
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
     to_worker, steps = trio.open_memory_channel[Step](scenario.max_steps_in_flight)
     to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](1)

@@ -10,9 +10,11 @@ from msgspec import structs
 
 from triolet.actors.scheduler import plan
 from triolet.actors.scheduler.blocks import BlockPool
+from triolet.actors.scheduler.plan import Joining
 from triolet.actors.scheduler.prefix_keys import Key, PrefixKeys
 from triolet.actors.scheduler.sequence import LiveRequest, Sequence
 from triolet.actors.scheduler.state import SchedulerState
+from triolet.actors.scheduler.step_plan import StepPlan
 from triolet.protocol.events import FinishReason
 from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import StepDone
@@ -90,6 +92,35 @@ def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Rando
     return lambda plan: None
 
 
+def _copies_a_prompt_that_is_not_computed(right: Callable[[Joining, StepPlan], None], rng: random.Random) -> object:
+    def begin(joining: Joining, step: StepPlan) -> None:
+        right(joining, step)
+        for sequence in step.queues.running:
+            if len(sequence.blocks) > sequence.copied_end // BLOCK_SIZE:
+                step.prompt_sources.setdefault(sequence.prompt, sequence)
+        joining._computing.clear()
+
+    return begin
+
+
+def _copies_another_block(right: Callable[[StepPlan], None], rng: random.Random) -> object:
+    def release_sources(step: StepPlan) -> None:
+        right(step)
+        for target, source in step.copies.items():
+            step.copies[target] = (source + (rng.random() < 0.3)) % step.pool.total
+
+    return release_sources
+
+
+def _lost_copy(right: Callable[[StepPlan], None], rng: random.Random) -> object:
+    def release_sources(step: StepPlan) -> None:
+        right(step)
+        if rng.random() < 0.3:
+            step.copies.clear()
+
+    return release_sources
+
+
 PLANTS: dict[str, Plant] = {
     "leaked block": (BlockPool, "release", _leaked_block),
     "doubled token": (SchedulerState, "_apply", _doubled_token),
@@ -100,6 +131,9 @@ PLANTS: dict[str, Plant] = {
     "strict publishes what it generated": (Sequence, "cacheable_blocks", _strict_publishes_what_it_generated),
     "preempted sequence not dropped": (Sequence, "forget_kv", _preempted_sequence_not_dropped),
     "row freed a plan late": (plan, "park", _rows_of_parked_sequences_freed_a_plan_late),
+    "copy of a prompt that is not computed": (Joining, "__init__", _copies_a_prompt_that_is_not_computed),
+    "copy of another block": (StepPlan, "release_sources", _copies_another_block),
+    "lost copy": (StepPlan, "release_sources", _lost_copy),
     "unread tokens survive": (Sequence, "forget_unread", _unread_tokens_survive_a_lost_worker),
 }
 

@@ -6,12 +6,14 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from triolet.protocol.messages import Admit
+from triolet.protocol.messages import Admit, ToDetokenizer
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import Step
 
 from .device import EOS, VOCABULARY, expected_tokens
 
+Log = list[tuple[float, Step | ToDetokenizer]]  # every message of a life, with its time
 HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "grants", "grants", "stalls")
 
 

@@ -8,7 +8,7 @@ from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerLost, Wor
 from triolet.protocol.steps import MemoryPlan, Ready, Step, StepFailed
 
 from .device import EOS, VOCABULARY, FakeDevice
-from .scenario import Scenario
+from .scenario import Log, Scenario
 
 
 def ready(scenario: Scenario) -> Ready:
@@ -42,7 +42,7 @@ def ready(scenario: Scenario) -> Ready:
 class Supervised:
     """The worker of the moment; `device` is None while there is none."""
 
-    def __init__(self, scenario: Scenario, rng: random.Random, log: list[object]) -> None:
+    def __init__(self, scenario: Scenario, rng: random.Random, log: Log) -> None:
         self.device: FakeDevice | None = None
         self.steps = 0
         self._scenario = scenario

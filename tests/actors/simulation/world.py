@@ -26,14 +26,14 @@ from triolet.protocol.steps import Step
 
 from .clients import read
 from .front import FrontDesk, SimulationError, Stream, require
-from .scenario import Scenario, draw_scenario
+from .scenario import Log, Scenario, draw_scenario
 from .worker import Supervised
 
 PATIENCE = 3_600.0  # simulated seconds; no scenario needs more than some minutes unless it is stuck
 
 
 # Lives through a scenario; returns how each request ended.
-Life = Callable[[Scenario, SchedulerState, random.Random, list[object]], Awaitable[list[str]]]
+Life = Callable[[Scenario, SchedulerState, random.Random, Log], Awaitable[list[str]]]
 
 
 class Outcome(NamedTuple):
@@ -44,6 +44,7 @@ class Outcome(NamedTuple):
     preemptions: int
     worker_losses: int
     prefix_hit_tokens: int
+    copies: int  # of KV blocks
     ends: dict[str, int]
 
 
@@ -59,7 +60,7 @@ def run_life(seed: int, life: Life) -> Outcome:
     trio_run._r.seed(seed)
     rng = random.Random(seed)
     scenario = draw_scenario(rng)
-    log: list[object] = []
+    log: Log = []
     state = SchedulerState(
         outbox_tokens=scenario.outbox_tokens,
         stall_timeout=scenario.stall_timeout,
@@ -71,11 +72,17 @@ def run_life(seed: int, life: Life) -> Outcome:
     totals = state.totals
     digest = hashlib.sha256(repr(log).encode()).hexdigest()[:16]
     return Outcome(
-        digest, totals.steps, totals.preemptions, totals.worker_losses, totals.prefix_hit_tokens, dict(Counter(ends))
+        digest=digest,
+        steps=totals.steps,
+        preemptions=totals.preemptions,
+        worker_losses=totals.worker_losses,
+        prefix_hit_tokens=totals.prefix_hit_tokens,
+        copies=sum(len(step.copies) for _, step in log if isinstance(step, Step)),
+        ends=dict(Counter(ends)),
     )
 
 
-async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: list[object]) -> list[str]:
+async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: Log) -> list[str]:
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
     to_worker, steps = trio.open_memory_channel[Step](scenario.max_steps_in_flight)
     to_desk, texts = trio.open_memory_channel[ToDetokenizer](0)
