@@ -1,11 +1,11 @@
-"""BlockPool: the only owner of KV block ids. Always `free + cached + owned == total`.
+"""BlockPool: the only owner of KV block ids. Always `free + cached + owned == total`. Pure.
 
 free     nobody's, content meaningless
 cached   nobody's, but its content has a name (`prefix_keys.py`) and may be attached again; evicted oldest first
 owned    in the table of at least one sequence; shared prefix blocks count one reference per table
 
-Blocks are released at once even while steps that write them are in flight: steps run in order, so whoever gets such a
-block next writes it later. Pure: no clock, no I/O.
+Blocks are released at once, even while steps that write them are in flight. Steps run in order, so the next owner of
+such a block writes it later.
 """
 
 from collections import Counter, OrderedDict
@@ -37,7 +37,7 @@ class BlockCounts(Struct, frozen=True, kw_only=True):
 
 
 class LedgerError(AssertionError):
-    """The ledger does not balance: a bug of ours, and no KV content can be trusted any more."""
+    """The ledger does not balance: we have a bug, and no KV content can be trusted any more."""
 
 
 class BlockPool:
@@ -143,10 +143,10 @@ class BlockPool:
         return BlockCounts(free=len(self._free), cached=len(self._cached), owned=len(self._owned), total=self.total)
 
     def check_step(self, tables: Iterable[Sequence[int]]) -> None:
-        """That no block is lost, after every step, in production too; and the recount as often as it stays cheap.
+        """Check after every step, in production too, that no block is lost; recount references while that is cheap.
 
-        Measured with 64 sequences a recount takes 0.04 ms at 20 blocks each and grows with their text: fewer than
-        RECOUNTED blocks are recounted in every step, n times as many after each n steps without.
+        With 64 sequences of 20 blocks a recount takes 0.04 ms, and it grows with their text. Fewer than RECOUNTED
+        blocks are recounted in every step, n times as many in every n-th.
         """
         self._check_sizes()
         if self._steps_to_recount > 0:
@@ -168,9 +168,9 @@ class BlockPool:
             raise LedgerError(f"references of KV blocks {wrong[:8]} differ from the block tables")
 
     def audit_changes(self, tables: Iterable[Sequence[int]]) -> None:
-        """`audit` of the blocks that were touched since the last one: the others are as it found them.
+        """`audit`, but only of the blocks that were touched since the last one.
 
-        Costs a set operation or two for each of them, where all blocks of a large cache would take milliseconds.
+        That is a set operation or two for each of them. All blocks of a large cache would take milliseconds.
         """
         self.check(tables)
         self._audit(self._changed)

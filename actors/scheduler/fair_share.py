@@ -87,7 +87,7 @@ def goes_first(queues: Queues, waiting: Sequence) -> bool:
 
 
 def makes_room(queues: Queues, waiting: Sequence, missing_blocks: int) -> tuple[Place, list[Sequence]]:
-    """Who gives way to one that goes first, and where they go: "parked" with their KV or "waiting" without it.
+    """The running ones that make room for it, and where they go: "parked" with their KV or "waiting" without it.
 
     `missing_blocks` is what it lacks beyond free blocks and those of parked sequences; it lacks a row if that is 0 or
     less. An empty list: nobody gives way.
@@ -137,7 +137,7 @@ def _given(queues: Queues, waiting: Sequence, sizes: dict[Sequence, int], *, nee
 
 
 def position_of(queues: Queues, waiting: Sequence) -> int:
-    """The place of one in `lined_up`, for the many that may ask: 0.03 ms among 1,000, where lining up takes 1 ms."""
+    """The position in `lined_up`; 1 is next. Many may ask: among 1,000 it takes 0.03 ms, lining them all up 1 ms."""
     mine, priority = queues.tenant_of(waiting), waiting.live.generate.priority
     first = _up_to(priority - 1, mine.waiting)
     before = bisect_left(mine.waiting, waiting.order, key=attrgetter("order"))

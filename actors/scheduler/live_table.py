@@ -30,13 +30,10 @@ class LiveTable:
         self._keys = PrefixKeys(secret)
 
     def add(self, admit: Admit, credit: int) -> LiveRequest:
-        """A new request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
+        """Add a request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
         generate = admit.request
         assert generate.id not in self.requests, f"request id {generate.id} twice"
-        live = LiveRequest(
-            generate, stop_token_ids=admit.stop_token_ids, eos_token_ids=admit.eos_token_ids, credit=credit
-        )
-        self.requests[live.id] = live
+        live = self.requests[generate.id] = LiveRequest(admit, credit)
         if generate.deadline is not None:
             self.timers.set_deadline(live.id, generate.deadline)
         root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt, generate.determinism)
@@ -50,7 +47,7 @@ class LiveTable:
         return live
 
     def grant(self, id: str, tokens: int) -> None:
-        """A reader has room for so many more tokens."""
+        """The reader of a request takes so many more tokens."""
         if live := self.requests.get(id):
             live.granted += tokens
             self._note_credit(live)
@@ -121,7 +118,7 @@ class LiveTable:
         return ran
 
     def tables(self) -> Iterator[list[int]]:
-        """The block tables of all sequences that may have one. A block of any other shows up as one too many."""
+        """The block tables of all sequences that may have one. A waiting one with blocks makes the count wrong."""
         return (sequence.blocks for sequence in chain(self.queues.running, self.queues.parked))
 
     def _note_credit(self, live: LiveRequest) -> None:

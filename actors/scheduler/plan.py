@@ -2,8 +2,8 @@
 
 Running sequences come first, in order, then the waiting ones that may join. A decoding sequence needs one token and
 keeps it whatever else there is. Prompts share what is left, so a long prompt never holds up a running stream.
-Continuous batching, chunked prefill, prefix reuse and preemption by recompute all follow. Pure: the same sequences and
-blocks give the same plan.
+Choices of one prompt share its full blocks and copy the last one. Continuous batching, chunked prefill, prefix reuse
+and preemption by recompute all follow. Pure: the same sequences and blocks give the same plan.
 """
 
 from ...protocol.explanation import Obstacle
@@ -50,7 +50,7 @@ def resume_parked(plan: StepPlan) -> None:
 
 
 def serve(plan: StepPlan, running: list[Sequence]) -> None:
-    """A chunk for every running sequence, as far as budget and blocks reach."""
+    """Give every running sequence a chunk, as far as budget and blocks reach."""
     for sequence in tuple(running):
         remaining = sequence.remaining
         if remaining <= 0 or sequence.place != "running":
@@ -71,23 +71,23 @@ def serve(plan: StepPlan, running: list[Sequence]) -> None:
 
 
 class Joining:
-    """How waiting sequences get a row: in turn, ahead of running ones that make way, never twice for one prefix."""
+    """Gives rows to waiting sequences, in turn. Those that share a prefix wait until the first has computed it."""
 
     def __init__(self, plan: StepPlan) -> None:
         self._plan = plan
         self._queues = plan.queues
         self._pool = plan.pool
-        # Prompt blocks that running ones will publish, and the prompts of several choices: the first that computes it.
+        # Who computes a block that others may share, or a prompt whose last block others may copy: the first in order.
         self._computing: dict[Key | SharedPrompt, Sequence] = {}
         if self._queues.waiting:  # those that share a prefix wait for it instead of computing it again
-            for sequence in self._queues.running:
+            for sequence in self._queues.running:  # parked ones with credit have got a row, if there was one
                 if sequence.prompt.choices > 1 and sequence.computed >= sequence.prompt_tokens:
                     plan.prompt_sources.setdefault(sequence.prompt, sequence)
             for sequence in self._queues.running:
                 self._note_prefix(sequence)
 
     def make_way(self) -> None:
-        """Waiting sequences that go before running ones join first, in the place of those that make room if need be."""
+        """Join those that go before running sequences, in whose place they come if need be."""
         plan, queues = self._plan, self._queues
         while queues.running and (first := next((s for s in fair_share.turns(queues) if not self._not_ready(s)), None)):
             if not fair_share.goes_first(queues, first):
@@ -107,7 +107,7 @@ class Joining:
                     plan.preempt(sequence)
 
     def admit(self) -> None:
-        """In turn, those that may join. The first that finds no place ends it: nobody overtakes a large one."""
+        """Join the others in turn. The first that finds no place ends it: nobody overtakes a large sequence."""
         plan = self._plan
         for sequence in fair_share.turns(self._queues):
             if reason := self._not_ready(sequence):
@@ -128,7 +128,7 @@ class Joining:
         self._note_prefix(sequence)
 
     def _not_ready(self, sequence: Sequence) -> Obstacle | None:
-        """Why it cannot run yet, whatever room there is. Others may go before it meanwhile."""
+        """Why it cannot run yet, even if there is room. Others may go before it meanwhile."""
         if sequence.live.credit <= 0:
             return "credit"
         if sequence.unread:
@@ -161,7 +161,7 @@ class Joining:
             self._computing[key] = sequence
 
     def _no_place(self, sequence: Sequence, cached: list[int]) -> Shortage | None:
-        """Why it cannot join this step; makes room by preempting parked sequences."""
+        """What it lacks to join this step, or None. Makes room by preempting parked sequences."""
         plan, queues = self._plan, self._queues
         if len(queues.running) >= plan.limits.rows:
             return Shortage(sequence, "rows", 1, 0)
@@ -180,8 +180,8 @@ class Joining:
     def _short_of_blocks(self, sequence: Sequence, cached: list[int]) -> Shortage:
         """How many blocks it needs beside the cached ones, and how many it would find.
 
-        Those are fewer than it needs: in a step that has had to preempt, and of parked blocks that others share, it
-        gets none whatever their number.
+        It would find fewer than it needs. After a preemption in this step it gets none, and parked sequences may share
+        their blocks with others.
         """
         need = blocks_for(sequence.read) - len(cached)
         free = need - self._missing(sequence, cached) + self._parked_blocks()
@@ -192,7 +192,7 @@ class Joining:
         return self._pool.match(map(sequence.key, range(sequence.shareable_blocks)))
 
     def _parked_blocks(self) -> int:
-        """What parked sequences hold: one that finds no other room gets it."""
+        """Blocks of parked sequences: a waiting one that finds no other room gets them."""
         return sum(len(sequence.blocks) for sequence in self._queues.parked)
 
     def _missing(self, sequence: Sequence, cached: list[int]) -> int:

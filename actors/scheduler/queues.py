@@ -41,7 +41,7 @@ class TenantQueue:
 
     @property
     def seats(self) -> int:
-        """Sequences that have begun and hold a row, or wait to get theirs back."""
+        """Sequences that have begun: they hold a row or wait to get theirs back."""
         return self.members - len(self.waiting)
 
 
@@ -52,6 +52,7 @@ class Queues:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.parked: list[Sequence] = []
+        self._lists = {"waiting": self.waiting, "running": self.running, "parked": self.parked}
         self.tenants: dict[str, TenantQueue] = {}  # those with sequences in the queues
         self._known: dict[str, TenantQueue] = {}  # every tenant that was ever here, as many as there are API keys
         self._seated: TenantQueue | None = None  # the last that got a row
@@ -68,7 +69,7 @@ class Queues:
 
     def add(self, sequence: Sequence, place: Place = "waiting") -> None:
         sequence.place = place
-        insort(self._list(place), sequence, key=_order)
+        insort(self._lists[place], sequence, key=_order)
         name = sequence.live.generate.tenant
         if (tenant := self._known.get(name)) is None:
             tenant = self._known[name] = TenantQueue()
@@ -84,8 +85,8 @@ class Queues:
             sequence.charged = max(sequence.charged, sequence.computed)  # a cached prefix is free
 
     def remove(self, sequence: Sequence) -> None:
-        """It gives up its place; what it has computed is still there and is charged."""
-        _remove(self._list(sequence.place), sequence)
+        """Take it from its place. What a running one has computed is charged."""
+        _remove(self._lists[sequence.place], sequence)
         name = sequence.live.generate.tenant
         tenant = self.tenants[name]
         tenant.members -= 1
@@ -115,7 +116,10 @@ class Queues:
                 known[sequence.live.generate.tenant].served += served
 
     def _lift(self, tenant: TenantQueue) -> None:
-        """It begins to wait: at the level of the least served that wait, else of the last that got a row."""
+        """Raise the counter of a tenant that begins to wait to the least of those that wait.
+
+        If none does, to that of the tenant that got a row last.
+        """
         others = [other for other in self.tenants.values() if other.waiting]
         if not others:
             if self._seated is None or self._seated is tenant:
@@ -123,14 +127,3 @@ class Queues:
             others = [self._seated]
         self.charge(self.running)
         tenant.served = max(tenant.served, min(other.served for other in others))
-
-    def _list(self, place: Place) -> list[Sequence]:
-        match place:
-            case "waiting":
-                return self.waiting
-            case "running":
-                return self.running
-            case "parked":
-                return self.parked
-            case "ended":
-                raise AssertionError("an ended sequence is in no queue")

@@ -1,7 +1,8 @@
 """The scheduler actor: owns the running and waiting sequences and keeps a few steps in flight.
 
-All decisions are in `state.py` and below; this loop only carries messages and watches the clock. It waits for
-nobody but its own inbox: the executor takes at most the steps in flight, the detokenizer never waits for a client.
+All decisions are in `state.py` and the modules that it imports; this loop only carries messages and watches the clock.
+It waits for nobody but its own inbox: the executor takes at most the steps in flight, and the detokenizer never waits
+for a client.
 """
 
 from math import inf
@@ -25,8 +26,8 @@ async def run_scheduler(
     """Run until the inbox is closed.
 
     The inbox may be unbounded: a live request sends a handful of messages, credit is granted in batches, and there is
-    one StepDone per step in flight. `steps` should hold as many as may be in flight; what a lost worker left in it must
-    be thrown away before the next worker is announced.
+    one StepDone per step in flight. `steps` should hold as many as may be in flight. Steps that a lost worker left in
+    it must be thrown away before the next worker is announced.
     """
     with inbox, steps, texts:
         task_status.started()
@@ -44,7 +45,7 @@ async def run_scheduler(
             now = trio.current_time()
             if message is not None:
                 state.handle(message, now)
-            for message in waiting(inbox):  # what has come meanwhile goes into the next plan
+            for message in waiting(inbox):  # messages that came meanwhile go into the next plan
                 state.handle(message, now)
             state.expire(now)
             while step := state.plan():

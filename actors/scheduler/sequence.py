@@ -10,14 +10,15 @@ from typing import Final, Literal
 from msgspec import structs
 
 from ...protocol.events import TokenLogprob
-from ...protocol.messages import OpenChoice
-from ...protocol.requests import Generate
+from ...protocol.messages import Admit, OpenChoice
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import SequenceRecord
 from .blocks import BlockPool
 from .prefix_keys import Key, SharedPrompt
 
-WORTH_COPYING: Final = 16  # tokens of a KV block
+# Fewer tokens of a KV block are computed again. A copy waits for a step, so two choices of a short prompt get their
+# first tokens sooner if both compute it: with 8 tokens in 0.10 s against 0.13 s, with 16 in 0.19 s against 0.18 s.
+WORTH_COPYING: Final = 16
 Place = Literal["waiting", "running", "parked", "ended"]
 OrderKey = tuple[float, ...]
 
@@ -29,14 +30,12 @@ class LiveRequest:
         "choices", "eos_token_ids", "generate", "granted", "id", "spent", "stop_set", "stop_token_ids",
     )  # fmt: skip
 
-    def __init__(
-        self, generate: Generate, *, stop_token_ids: tuple[int, ...], eos_token_ids: tuple[int, ...], credit: int
-    ) -> None:
-        self.generate = generate
-        self.id = generate.id
-        self.stop_token_ids = stop_token_ids
-        self.stop_set = frozenset(stop_token_ids)
-        self.eos_token_ids = eos_token_ids
+    def __init__(self, admit: Admit, credit: int) -> None:
+        self.generate = admit.request
+        self.id = admit.request.id
+        self.stop_token_ids = admit.stop_token_ids
+        self.stop_set = frozenset(admit.stop_token_ids)
+        self.eos_token_ids = admit.eos_token_ids
         self.choices: dict[int, Sequence] = {}  # unfinished, by index
         self.granted = credit
         self.spent = 0  # tokens planned or delivered
@@ -128,7 +127,7 @@ class Sequence:
 
     @property
     def copied_end(self) -> int:
-        """How far a copy of its prompt's last block would bring it; 0 where it is not worth it.
+        """How many tokens are there after a copy of its prompt's last block; 0 where copying is not worth it.
 
         The last token is always computed. A choice that comes back after a preemption may copy its whole prompt.
         """
@@ -141,7 +140,7 @@ class Sequence:
         return not self.reads_prefix_cache and start < last and self.scored <= last
 
     def key(self, block: int) -> Key:
-        """The name of its full block number `block`; all its tokens are read."""
+        """The name of its full block number `block`, whose tokens are all read."""
         prompt, own = self.prompt, self._own_keys
         full = prompt.full_blocks
         if block < full:
@@ -158,7 +157,7 @@ class Sequence:
         return self.prompt.tokens[start:end] + tuple(self.generated[max(start - length, 0) : max(end - length, 0)])
 
     def record(self) -> SequenceRecord:
-        """Everything a worker needs to go on with it; only possible while no token is unread."""
+        """Everything that a worker needs to go on with it. No token may be unread."""
         assert self.unread == 0, self
         sampling = self.live.generate.sampling
         twin = self.index % self.live.generate.n

@@ -125,7 +125,7 @@ class WaitReasons(NamedTuple):
         return self._share(sequence, shortage.sequence, self._numbers(sequence, "order", wanted, need, free))
 
     def _share(self, sequence: Sequence, first: Sequence | None, short: BlockedOn) -> BlockedOn:
-        """`short`, or that only its tenant's share is used up. `first` has the turn; None: the least served tenant."""
+        """`short`, or its tenant's share if that is the reason. `first` has the turn; None: the least served tenant."""
         queues, mine = self.queues, self.queues.tenant_of(sequence)
         if not queues.several_tenants:
             return short
@@ -137,7 +137,7 @@ class WaitReasons(NamedTuple):
         return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 
     def _numbers(self, sequence: Sequence, kind: Obstacle, wanted: Obstacle, need: int, free: int) -> BlockedOn:
-        """What is wanted and to be had. `kind` is "order" where another sequence is the one that wants it."""
+        """What is needed, free and held. `kind` is "order" if a sequence before this one needs it."""
         assert self.limits is not None
         first = wanted if kind == "order" else None
         if wanted == "budget":

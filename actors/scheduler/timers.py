@@ -21,7 +21,7 @@ class Timers:
         insort(self._in_order, (deadline, id))
 
     def starve(self, id: str, now: float) -> None:
-        """Everything on credit was sent; from now on the reader is waited for."""
+        """Its credit is used up: from now on we wait for its reader."""
         self._starved.setdefault(id, now)
 
     def stop_starving(self, id: str) -> None:

@@ -9,7 +9,7 @@ from .scheduling import admit, text
 
 def sequence(prompt: tuple[int, ...], *, max_tokens: int = 10, index: int = 0, **fields: object) -> Sequence:
     message = admit("a", prompt, max_tokens=max_tokens, **fields)
-    live = LiveRequest(message.request, stop_token_ids=(), eos_token_ids=(), credit=100)
+    live = LiveRequest(message, credit=100)
     keys = PrefixKeys(b"test")
     shared = SharedPrompt(prompt, message.request.n, keys.root("", "", "", "default"), keys)
     return Sequence(1, live, index, shared, len(prompt) + max_tokens)
