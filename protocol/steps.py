@@ -41,7 +41,7 @@ class Chunk(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
 
 class BlockCopy(Struct, frozen=True, array_like=True):
-    """Copy one KV block's content before the step runs."""
+    """Copy one KV block's content before the step runs. All copies of a step run at once: no target is a source."""
 
     source: int
     target: int

@@ -101,6 +101,7 @@ class StepPlan:
         sequence.computed = end
 
     def release_sources(self) -> None:
+        """When all copies are planned: what runs later than this step may write there."""
         self.pool.release(list(self.copies.values()))
 
     def displace(self, sequence: Sequence) -> None:

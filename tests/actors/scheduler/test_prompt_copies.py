@@ -62,6 +62,15 @@ def test_where_no_choice_is_left_the_prompt_is_computed_again() -> None:
     assert (starts(step), step.copies) == ({2: 64}, ())
 
 
+def test_without_the_blocks_before_it_a_block_is_not_copied() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(100), n=2))
+    bench.step()
+    bench.state.table.pool.disown(bench.state.table.sequences[1].blocks)  # as if another's were cached, and evicted
+    step = bench.step()
+    assert (starts(step), step.copies) == ({1: 100, 2: 0}, ())
+
+
 def test_a_choice_that_ended_is_no_source_but_one_that_copied_is() -> None:
     bench = Bench(worker=ready(max_running=2))
     bench.send(admit("a", text(100), n=3))
