@@ -16,11 +16,10 @@ import trio
 
 from ..protocol.messages import ToDetokenizer, ToScheduler
 from ..protocol.settings import ServeSettings
-from ..protocol.steps import Ready, Step
+from ..protocol.steps import Ready, ReportProgress, Step
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
 from .supervisor.restart_budget import RESTARTS
-from .supervisor.supervisor import Progress
 from .supervisor.worker_status import WorkerStatus
 
 _STEPS: Final = 4  # more than the steps in flight: the scheduler bounds them itself
@@ -49,7 +48,7 @@ class Core:
         self._held_open = (self._inbox.clone(), self._steps.clone(), self.texts.clone())
         self._settings = settings
 
-    async def start(self, nursery: trio.Nursery, run_worker: RunWorker, on_progress: Progress) -> Ready:
+    async def start(self, nursery: trio.Nursery, run_worker: RunWorker, on_progress: ReportProgress) -> Ready:
         """Run both in `nursery`. Raises `EngineLoadError` where the model cannot be loaded."""
         nursery.start_soon(partial(run_scheduler, self._inbox, self._to_executor, self._to_texts, state=self.state))
         ready: Ready = await nursery.start(

@@ -3,39 +3,22 @@
 Pure arithmetic over byte counts; the refusals name the numbers and the flags that would change them.
 """
 
-from collections.abc import Mapping
-
-from msgspec import Struct
-
+from ..protocol.settings import BLOCK_SIZE, MIB, EngineSettings
+from ..protocol.steps import MemoryPlan
 from .errors import DoesNotFit, UnsupportedDevice
 
-MIB = 1 << 20
 GIB = 1 << 30
 SHARE = 0.5  # of what weights and working arrays leave free: the machine has other uses for the rest
 MOST = 0.9  # of it, if one sequence of full length needs more than SHARE
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """What the worker allocates; nothing for KV is allocated afterwards."""
-
-    weights_bytes: int
-    workspace_bytes: int
-    kv_bytes: int
-    num_blocks: int
-    block_size: int
-    max_model_len: int
-    max_step_tokens: int
-    max_logit_rows: int
-    threads: int
-    sequences_at_full_length: float
-
-
-def context_length(max_position: int, max_model_len: int | None, counts: Mapping[str, int | None]) -> int:
-    """The longest sequence in tokens; refuses counts (by their flag's name) below 1 and lengths beyond the model's."""
-    for name, value in {"max-model-len": max_model_len, **counts}.items():
+def context_length(settings: EngineSettings, max_position: int) -> int:
+    """The longest sequence in tokens; refuses counts below 1 and lengths beyond the model's."""
+    for name in ("max_model_len", "max_running", "max_step_tokens", "threads"):
+        value: int | None = getattr(settings, name)
         if value is not None and value < 1:
-            raise UnsupportedDevice(f"--{name} {value}: must be at least 1")
-    length = max_model_len or max_position
+            raise UnsupportedDevice(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    length = settings.max_model_len or max_position
     if length > max_position:
         raise DoesNotFit(f"--max-model-len {length} is beyond the model's context of {max_position} tokens: lower it")
     return length
@@ -46,7 +29,6 @@ def choose_num_blocks(
     available: int,
     fixed_bytes: int,
     block_bytes: int,
-    block_size: int,
     max_model_len: int,
     max_running: int,
     kv_cache_memory: int | None,
@@ -55,36 +37,53 @@ def choose_num_blocks(
 
     By default no more than `max_running` sequences of full length could use, and as much again for cached prefixes.
     """
-    one_sequence = -(-max_model_len // block_size)
+    one_sequence = -(-max_model_len // BLOCK_SIZE)
     free = available - fixed_bytes
     if free < block_bytes:
         raise DoesNotFit(
             f"the model needs {size(fixed_bytes)} for weights and working memory, but only {size(available)} are "
             "available: use --quantize int8 or a smaller model, or lower --max-step-tokens"
         )
+    left = f"left of {size(available)} after {size(fixed_bytes)} for weights and working memory"
     if kv_cache_memory is not None:
-        blocks = kv_cache_memory // block_bytes
-        if kv_cache_memory > free:
-            raise DoesNotFit(
-                f"--kv-cache-memory {size(kv_cache_memory)} does not fit: {size(free)} are left of {size(available)} "
-                f"after {size(fixed_bytes)} for weights and working memory; lower it to {size(free)} at most"
-            )
-        if blocks < one_sequence:
-            raise DoesNotFit(
-                f"--kv-cache-memory {size(kv_cache_memory)} holds {blocks * block_size} tokens, but one sequence may "
-                f"have {max_model_len}: raise it to {size(one_sequence * block_bytes)} or pass "
-                f"--max-model-len {max(1, blocks * block_size)}"
-            )
-        return blocks
+        return blocks_in(kv_cache_memory, free, left, block_bytes, max_model_len)
     most = int(free * MOST) // block_bytes
     if one_sequence > most:
         raise DoesNotFit(
             f"one sequence of {max_model_len} tokens needs {size(one_sequence * block_bytes)} of KV cache, but "
-            f"{size(most * block_bytes)} are left of {size(available)} after {size(fixed_bytes)} for weights and "
-            f"working memory: pass --max-model-len {max(1, most * block_size)} or less"
+            f"{size(most * block_bytes)} are {left}: pass --max-model-len {max(1, most * BLOCK_SIZE)} or less"
         )
     useful = 2 * max_running * one_sequence
     return max(one_sequence, min(useful, int(free * SHARE) // block_bytes))
+
+
+def blocks_in(kv_cache_memory: int, free: int, left: str, block_bytes: int, max_model_len: int) -> int:
+    """The blocks that --kv-cache-memory holds; refused where it is more than is free, or too little for a sequence."""
+    if kv_cache_memory > free:
+        raise DoesNotFit(
+            f"--kv-cache-memory {size(kv_cache_memory)} does not fit: {size(free)} are {left}; "
+            f"lower it to {size(free)} at most"
+        )
+    blocks, one_sequence = kv_cache_memory // block_bytes, -(-max_model_len // BLOCK_SIZE)
+    if blocks < one_sequence:
+        raise DoesNotFit(
+            f"--kv-cache-memory {size(kv_cache_memory)} holds {blocks * BLOCK_SIZE} tokens, but one sequence may "
+            f"have {max_model_len}: raise it to {size(one_sequence * block_bytes)} or pass "
+            f"--max-model-len {max(1, blocks * BLOCK_SIZE)}"
+        )
+    return blocks
+
+
+def plan_of(blocks: int, block_bytes: int, max_model_len: int, *, weights: int, workspace: int) -> MemoryPlan:
+    """What the worker reports that it takes."""
+    return MemoryPlan(
+        weights_bytes=weights,
+        workspace_bytes=workspace,
+        kv_bytes=blocks * block_bytes,
+        num_blocks=blocks,
+        block_size=BLOCK_SIZE,
+        sequences_at_full_length=blocks / -(-max_model_len // BLOCK_SIZE),
+    )
 
 
 def size(count: int) -> str:

@@ -4,6 +4,7 @@ The worker is stateful: it keeps the token ids, block table and sampler state of
 the sequence is dropped. So a Step is small. After a restart the new worker gets full records again.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
@@ -89,7 +90,7 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     sequences_at_full_length: float
 
 
-class Load(Message, frozen=True, kw_only=True):
+class LoadModel(Message, frozen=True, kw_only=True):
     """First message to a worker: what to run."""
 
     settings: EngineSettings
@@ -101,6 +102,13 @@ class LoadProgress(Message, frozen=True, kw_only=True):
     stage: str
     done: int
     total: int
+
+
+ReportProgress = Callable[[LoadProgress], None]  # called in the thread that loads
+
+
+def ignore_progress(progress: LoadProgress) -> None:
+    """For who loads a model without a progress bar."""
 
 
 class Ready(Message, frozen=True, kw_only=True):
@@ -147,5 +155,5 @@ class StepFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-ToWorker = Load | Step | Ping
+ToWorker = LoadModel | Step | Ping
 FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed | Pong

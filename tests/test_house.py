@@ -21,10 +21,11 @@ MAX_LINES = 400
 _WEB = ("protocol", "actors.engine", "actors.gateway", "web")
 _EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines", "web.transport.direct")
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.turns")  # by any actor
+_STEPPED = ("protocol.events", "protocol.sampling", "protocol.settings", "protocol.steps")  # what a step consists of
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol",),
     "kernels": ("kernels",),
-    "models": ("models", "kernels"),
+    "models": ("models", "kernels", *_STEPPED),
     "models.demo.training": ("models.demo.training",),
     "actors": ("protocol", "actors"),
     "actors.supervisor": (*_CALLED, "actors.supervisor"),

@@ -1,159 +1,170 @@
-"""The executor's core: the model behind the messages of the link, for the threads of step_thread.py.
+"""The threads in which a model is loaded and its steps run. No event loop: a job goes in by a queue, answers by a call.
 
-Here the messages of the link become the models' own vocabulary and back. The same code runs in the worker process and,
-with `--inline`, in the front. Nothing heavy is imported before `load`.
+One thread loads and runs every step: the kernels' threads, pinned cores and device state belong to the thread that made
+them. Steps wait for it in a queue, so the next one starts at once; at most the steps in flight are ever there. A device
+with a time of its own gets a second thread: a step is launched in the first and waited for in the second, so that the
+next one is launched while the device still computes. Answers come in the order of the steps either way.
+
+Not trio's pool: each further thread that calls a numerical library may start another pool of its own. The same code
+runs in the worker process and, with `--inline`, in the front. Nothing heavy is imported before a model is loaded.
 """
 
+import gc
+import logging
+import queue
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from importlib import metadata
-from os import getpid
-from pathlib import Path
-from platform import python_version
-from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Final, Protocol
 
-from ...protocol.events import TokenLogprob, TopLogprob
+from msgspec.structs import replace
+
+from ...models.stepper import PendingStep, Stepper
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import LoadFailed, LoadProgress, MemoryPlan, Ready, Row, Step, StepDone
+from ...protocol.steps import FromWorker, LoadFailed, Ready, ReportProgress, Step, StepFailed
 from ..observe.ledger import peak_resident_bytes
-from .step_thread import Answer, Progress
 
-if TYPE_CHECKING:
-    from ...models.load import LoadedModel, OverlappedRunner
-    from ...models.steps.step import ChunkResult, StepResult, TokenScore
-    from ...models.steps.steps import Stepper
+_LOG: Final = logging.getLogger("triolet.executor")
+Deliver = Callable[[FromWorker], None]
 
-_VERSIONED = ("triolet", "numpy", "numba", "llvmlite")
-_VERSIONED_GPU = ("triolet", "numpy", "torch", "triton")
+
+class ExecutorCore(Protocol):
+    """What the step thread calls, and nobody else. `begin_step` and `close` are those of a `Stepper`."""
+
+    def load(self, report: ReportProgress) -> Ready | LoadFailed: ...
+    def begin_step(self, step: Step) -> PendingStep: ...
+    def close(self) -> None: ...
 
 
 class ModelCore:
-    """The real core: a runner, the worker's sequences and the sampler."""
+    """The real core: the model that the settings name."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._model: LoadedModel | None = None
-        self._run: Callable[[Step], StepDone | Answer] | None = None
+        self._stepper: Stepper | None = None
 
-    def load(self, progress: Progress) -> Ready | LoadFailed:
+    def load(self, report: ReportProgress) -> Ready | LoadFailed:
         """Load the model; what the person at the command line can mend comes back as a sentence."""
         from ...models.errors import LoadError
-        from ...models.load import OverlappedRunner, load_runner
+        from ...models.load import load_model
 
-        settings = self._settings
         try:
-            model = load_runner(
-                Path(settings.model),
-                device=settings.device,
-                kernels=settings.kernels,
-                dtype=settings.dtype,
-                quantize=settings.quantize,
-                kv_cache_dtype=settings.kv_cache_dtype,
-                max_model_len=settings.max_model_len,
-                max_running=settings.max_running,
-                max_step_tokens=settings.max_step_tokens,
-                kv_cache_memory=settings.kv_cache_memory,
-                gpu_memory=settings.gpu_memory,
-                threads=settings.threads,
-                on_progress=lambda stage, done, total: progress(LoadProgress(stage=stage, done=done, total=total)),
-            )
+            self._stepper, ready = load_model(self._settings, report)
         except LoadError as error:
             return LoadFailed(code=error.code, message=str(error))
         except MemoryError:
             message = "memory ran out while loading; lower --max-model-len, --max-running or --kv-cache-memory"
             return LoadFailed(code="out_of_memory", message=message)
-        self._model = model
-        if isinstance(model.runner, OverlappedRunner):
-            self._run = partial(_launch, model.runner)
-            return _ready(model, settings, _VERSIONED_GPU)
-        from ...models.steps.steps import Stepper
+        return replace(ready, peak_bytes=peak_resident_bytes("self"))
 
-        progress(LoadProgress(stage="loading sampler", done=0, total=1))
-        self._run = partial(_compute, Stepper.of(model, settings.threads))
-        progress(LoadProgress(stage="loading sampler", done=1, total=1))
-        return _ready(model, settings, _VERSIONED)
-
-    def run(self, step: Step) -> StepDone | Answer:
-        assert self._run is not None, "a step before load"
-        return self._run(step)
+    def begin_step(self, step: Step) -> PendingStep:
+        assert self._stepper is not None, "a step before load"
+        return self._stepper.begin_step(step)
 
     def close(self) -> None:
-        if self._model is not None:
-            self._model.runner.close()
+        if self._stepper is not None:
+            self._stepper.close()
 
 
-def _compute(stepper: "Stepper", step: Step) -> StepDone:
-    began = perf_counter()
-    return _done(step, stepper.run(step), began)
+class _JobThread:
+    """A thread that runs one job after another."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def forget_waiting(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
+
+    def close(self, *, wait: bool) -> None:
+        """The jobs submitted so far are the last ones."""
+        self._jobs.put(None)
+        if wait:
+            self._thread.join()
+
+    def _run_jobs(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
 
 
-def _launch(runner: "OverlappedRunner", step: Step) -> Answer:
-    began = perf_counter()
-    pending = runner.begin(step)
-    return lambda: _done(step, pending.finish(), began, *runner.growth())
+class StepThreads:
+    """Loads at once. `deliver` gets progress, then Ready or LoadFailed, then one answer per step.
 
+    It is called in these threads and must not wait long. The first step that raises is answered with StepFailed, and
+    that is the last answer: what the step left behind in the model is unknown.
+    """
 
-def _done(step: Step, result: "StepResult", began: float, allocations: int = 0, compilations: int = 0) -> StepDone:
-    return StepDone(
-        step=step.step,
-        rows=tuple([_row(chunk) for chunk in result.chunks]),
-        duration=perf_counter() - began,
-        model_duration=result.model_seconds,
-        device_allocations=allocations,
-        device_compilations=compilations,
-    )
+    def __init__(self, core: ExecutorCore, deliver: Deliver) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._loaded = self._broken = False
+        self._steps, self._answers = _JobThread("triolet-step"), _JobThread("triolet-wait")
+        self._steps.submit(self._load)
 
+    def submit(self, step: Step) -> None:
+        """Run a step after those before it."""
+        self._steps.submit(partial(self._begin, step))
 
-def _ready(model: "LoadedModel", settings: EngineSettings, versioned: tuple[str, ...]) -> Ready:
-    plan = model.plan
-    return Ready(
-        model=model.name,
-        architecture=model.spec.family,
-        parameters=model.spec.parameters,
-        device=model.device,
-        dtype=model.dtype,
-        quantize=model.quantize,
-        kv_cache_dtype=model.kv_cache_dtype,
-        context_length=plan.max_model_len,
-        vocab_size=model.spec.vocab_size,
-        eos_token_ids=model.generation.eos_token_ids,
-        max_step_tokens=plan.max_step_tokens,
-        max_running=settings.max_running,
-        memory=MemoryPlan(
-            weights_bytes=plan.weights_bytes,
-            workspace_bytes=plan.workspace_bytes,
-            kv_bytes=plan.kv_bytes,
-            num_blocks=plan.num_blocks,
-            block_size=plan.block_size,
-            sequences_at_full_length=plan.sequences_at_full_length,
-        ),
-        sampling_defaults=model.generation.sampling,
-        versions={"python": python_version()} | {name: _version(name) for name in versioned},
-        pid=getpid(),
-        peak_bytes=peak_resident_bytes("self"),
-    )
+    def forget_waiting(self) -> None:
+        """The step that runs is the last one."""
+        self._steps.forget_waiting()
 
+    def end(self) -> None:
+        """Wait for the steps submitted, close the core: no memory is freed under a kernel.
 
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:  # some builds of torch carry Triton under another name
-        return "unknown"
+        A load that is half-way may take long and owns nothing that anyone waits for: it is left to itself.
+        """
+        loaded = self._loaded
+        self._steps.close(wait=loaded)
+        self._answers.close(wait=loaded)  # what was launched is waited for: the device is not left with our memory
+        if loaded:
+            self._core.close()
 
+    def _load(self) -> None:
+        try:
+            answer = self._core.load(self._deliver)
+            # Hundreds of thousands of objects that stay: searching them for garbage would hold up a step for 50 ms.
+            gc.freeze()
+        except Exception as error:  # whatever a checkpoint or a compiler can raise must reach the front as a sentence
+            _LOG.exception("loading failed")
+            message = f"{type(error).__name__} while loading the model: {error}"
+            answer = LoadFailed(code="internal_error", message=message)
+        self._loaded = isinstance(answer, Ready)
+        self._deliver(answer)
 
-def _row(chunk: "ChunkResult") -> Row:
-    if not (chunk.logprobs or chunk.prompt_logprobs or chunk.error):
-        return Row(sequence=chunk.sequence, tokens=chunk.tokens)
-    return Row(
-        sequence=chunk.sequence,
-        tokens=chunk.tokens,
-        logprobs=tuple(map(_logprob, chunk.logprobs)),
-        prompt_logprobs=tuple(map(_logprob, chunk.prompt_logprobs)),
-        error=chunk.error,
-    )
+    def _begin(self, step: Step) -> None:
+        if self._broken:
+            return
+        try:
+            pending = self._core.begin_step(step)
+        except Exception as error:
+            self._fail(step, error)
+            return
+        if pending.computed:
+            self._answer(step, pending)
+        else:
+            self._answers.submit(partial(self._answer, step, pending))
 
+    def _answer(self, step: Step, pending: PendingStep) -> None:
+        """Also after a failure: the step thread may be waiting for what this step holds."""
+        try:
+            done = pending.wait()
+            if not self._broken:
+                self._deliver(done)
+        except Exception as error:
+            self._fail(step, error)
 
-def _logprob(score: "TokenScore") -> TokenLogprob:
-    top = tuple(TopLogprob(token, logprob) for token, logprob in score.top)
-    return TokenLogprob(token_id=score.token, logprob=score.logprob, top=top)
+    def _fail(self, step: Step, error: Exception) -> None:
+        """An error of one step is a message, and the end of this executor."""
+        if self._broken:
+            return
+        _LOG.error("step %d failed", step.step, exc_info=error)
+        self._broken = True
+        self._deliver(StepFailed(step=step.step, message=f"{type(error).__name__}: {error}"))

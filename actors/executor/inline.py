@@ -10,11 +10,20 @@ import trio
 
 from ...protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import FromWorker, LoadFailed, LoadProgress, Pong, Ready, Step, StepDone, StepFailed
+from ...protocol.steps import (
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
+    Pong,
+    Ready,
+    ReportProgress,
+    Step,
+    StepDone,
+    StepFailed,
+)
 from ..errors import EngineLoadError
-from ..supervisor.supervisor import Progress
 from ..supervisor.worker_status import PING_INTERVAL, WorkerStatus
-from .step_thread import ExecutorCore, StepThreads
+from .executor import ExecutorCore, ModelCore, StepThreads
 
 
 async def run_inline(
@@ -23,13 +32,11 @@ async def run_inline(
     steps: trio.MemoryReceiveChannel[Step],
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
-    on_progress: Progress,
+    on_progress: ReportProgress,
     core: ExecutorCore | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load the model and run steps; started with Ready. Raises `EngineLoadError` if that never comes."""
-    from .executor import ModelCore  # only now: it imports what a front with a worker never needs
-
     # Bounded by the steps in flight.
     to_executor, own_steps = trio.open_memory_channel[Step](1000)
     done, answers = trio.open_memory_channel[FromWorker](float("inf"))
@@ -106,7 +113,7 @@ def _take(
     message: FromWorker,
     status: WorkerStatus,
     scheduler: trio.MemorySendChannel[ToScheduler],
-    on_progress: Progress,
+    on_progress: ReportProgress,
     task_status: trio.TaskStatus[Ready],
 ) -> None:
     match message:

@@ -19,10 +19,9 @@ from typing import Final, NoReturn, assert_never
 
 import msgspec
 
-from ...protocol.steps import FromWorker, Load, LoadFailed, Ping, Pong, Step, StepFailed, ToWorker
+from ...protocol.steps import FromWorker, LoadFailed, LoadModel, Ping, Pong, Step, StepFailed, ToWorker
 from .blocking_link import BlockingLink
-from .executor import ModelCore
-from .step_thread import StepThreads
+from .executor import ModelCore, StepThreads
 
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 _PR_SET_PDEATHSIG: Final = 1
@@ -47,7 +46,7 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
             _exit(1 if isinstance(message, StepFailed) else 0)
 
     first = link.receive()
-    assert isinstance(first, Load), f"the first message is {type(first).__name__}, not Load"
+    assert isinstance(first, LoadModel), f"the first message is {type(first).__name__}, not LoadModel"
     threads = StepThreads(ModelCore(first.settings), answer)
     while True:
         message = link.receive()
@@ -56,8 +55,8 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
                 threads.submit(message)
             case Ping():
                 link.send(Pong())
-            case Load():
-                raise AssertionError("a second Load")
+            case LoadModel():
+                raise AssertionError("a second LoadModel")
             case _:
                 assert_never(message)
 

@@ -6,7 +6,6 @@ refused and the front stays up to say so.
 """
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, assert_never
 
@@ -15,7 +14,18 @@ import trio
 
 from ...protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import FromWorker, LoadFailed, LoadProgress, Ping, Pong, Ready, Step, StepDone, StepFailed
+from ...protocol.steps import (
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
+    Ping,
+    Pong,
+    Ready,
+    ReportProgress,
+    Step,
+    StepDone,
+    StepFailed,
+)
 from ..errors import EngineLoadError
 from .link import Link, LinkError
 from .restart_budget import PERIOD, RESTARTS, RestartBudget
@@ -24,7 +34,6 @@ from .worker_status import PING_INTERVAL, WorkerStatus
 
 _LOG: Final = logging.getLogger("triolet.supervisor")
 _DECODER: Final = msgspec.msgpack.Decoder[FromWorker](FromWorker)
-Progress = Callable[[LoadProgress], None]
 
 
 class Supervisor:
@@ -37,7 +46,7 @@ class Supervisor:
         steps: trio.MemoryReceiveChannel[Step],
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
-        on_progress: Progress,
+        on_progress: ReportProgress,
         first: WorkerProcess | None,
     ) -> None:
         self._settings = settings
@@ -106,7 +115,7 @@ class Supervisor:
         return f"{how} ({why})" if why else how
 
     async def _load_while_discarding(self, link: Link[FromWorker]) -> Ready | LoadFailed | str:
-        """The worker's answer to its Load, or why there is none. Steps that come meanwhile are thrown away."""
+        """The worker's answer to its LoadModel, or why there is none. Steps that come meanwhile are thrown away."""
         answer: Ready | LoadFailed | str = ""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._discard_steps)
@@ -227,7 +236,7 @@ async def run_supervisor(
     steps: trio.MemoryReceiveChannel[Step],
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
-    on_progress: Progress,
+    on_progress: ReportProgress,
     first: WorkerProcess | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:

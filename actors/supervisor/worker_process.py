@@ -5,7 +5,7 @@ importing this module takes no event loop.
 """
 
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import Load
+from ...protocol.steps import LoadModel
 from .child_process import ChildProcess
 
 
@@ -13,4 +13,4 @@ class WorkerProcess(ChildProcess):
     """A running worker, told to load a model."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        super().__init__("worker", "triolet.actors.executor.worker", Load(settings=settings))
+        super().__init__("worker", "triolet.actors.executor.worker", LoadModel(settings=settings))

@@ -13,30 +13,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triolet.models.load import LoadedModel, OverlappedRunner, load_runner
-from triolet.models.steps.batch import Batch
+from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.load import load_runner, plan_on_cpu
+from triolet.models.cpu.rows import Batch
+from triolet.models.host import available_memory
+from triolet.protocol.settings import EngineSettings
 
 
-def load_on_cpu(model: Path, settings: dict[str, Any], longest: int | None = None) -> LoadedModel:
+def load_on_cpu(model: Path, settings: dict[str, Any], longest: int | None = None) -> CpuRunner:
     """With the settings of an engine (`quantize`, `dtype`, …), for one sequence at a time."""
-    given = {"device": "cpu", **settings, "max_running": 1}
+    given = {"model": str(model), "device": "cpu", **settings, "max_running": 1}
     if longest is not None:
         given["max_model_len"] = longest
-    loaded = load_runner(model, **given)
-    if isinstance(loaded.runner, OverlappedRunner):
+    if given["device"] != "cpu":
         sys.exit("only the CPU's runner gives raw logits; leave --device at cpu")
-    return loaded
+    checkpoint = Checkpoint(model)
+    sizes, _ = plan_on_cpu(checkpoint, EngineSettings(**given), available_memory())
+    return load_runner(checkpoint, sizes)
 
 
-def logits_of(loaded: LoadedModel, tokens: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+def logits_of(runner: CpuRunner, tokens: Sequence[int]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """(first row, logits) of one part after another; row i predicts token i + 1. A view until the next part."""
-    runner = loaded.runner
-    assert not isinstance(runner, OverlappedRunner)
-    plan = loaded.plan
-    if len(tokens) > plan.max_model_len:
-        raise ValueError(f"{len(tokens)} tokens; this runner was loaded for at most {plan.max_model_len}")
-    ids, table = np.array(tokens, np.int32), np.arange(-(-plan.max_model_len // plan.block_size), dtype=np.int32)[None]
-    part = min(plan.max_step_tokens, plan.max_logit_rows)
+    sizes = runner.sizes
+    if len(tokens) > sizes.max_model_len:
+        raise ValueError(f"{len(tokens)} tokens; this runner was loaded for at most {sizes.max_model_len}")
+    ids, table = np.array(tokens, np.int32), np.arange(sizes.table_width, dtype=np.int32)[None]
+    part = min(sizes.max_step_tokens, sizes.max_logit_rows)
     for first in range(0, len(ids), part):
         rows = np.arange(len(ids[first : first + part]), dtype=np.int32)
         batch = Batch(

@@ -36,6 +36,7 @@ from triolet.loadtest.device.cpu_step import BLOCK, MODEL_LEN, REFERENCE, make_b
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.memory import CpuSizes
 
 ROUND_SECONDS = 0.04  # of either job: short against the minutes over which a shared machine's memory changes
 
@@ -87,7 +88,7 @@ class GemmsAlone:
     """The GEMMs of a runner's step on threads of their own, pinned to the same cores. One of the two runs at a time."""
 
     def __init__(self, runner: CpuRunner, weight_format: WeightFormat, embedding: int, rows: int, threads: int) -> None:
-        shape, memory = runner._shape, runner._workspace.memory(embedding)
+        shape, memory = runner._shape, runner._memory.memory(embedding)
         tag = TAGS[weight_format]
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = runner) -> None:
@@ -113,9 +114,17 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     num_blocks = sequences * MODEL_LEN // BLOCK
     runner = CpuRunner(
-        spec, weights, weight_format=weight_format, num_blocks=num_blocks, max_step_tokens=max(16, sequences),
-        max_logit_rows=sequences, max_model_len=MODEL_LEN, threads=threads,
-    )  # fmt: skip
+        spec,
+        weights,
+        CpuSizes(
+            weight_format=weight_format,
+            num_blocks=num_blocks,
+            max_step_tokens=max(16, sequences),
+            max_logit_rows=sequences,
+            max_model_len=MODEL_LEN,
+            threads=threads,
+        ),
+    )
     batch = make_batch(sequences, 1, context, spec, num_blocks)
     alone = GemmsAlone(runner, weight_format, weights.embedding.ctypes.data, sequences, threads)
 

@@ -23,8 +23,9 @@ from triolet.models.checkpoint.rope_spec import RopeSpec
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
-from triolet.models.cpu.cpu import CpuRunner, memory_plan
-from triolet.models.steps.batch import Batch
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.memory import CpuSizes, memory_needs
+from triolet.models.cpu.rows import Batch
 
 REFERENCE = ModelSpec(
     family="llama", vocab_size=32000, hidden_size=768, num_layers=16, num_heads=12, num_kv_heads=4, head_dim=64,
@@ -97,15 +98,21 @@ def run(
     weight_format: WeightFormat, cache_format: CacheFormat, threads: int, rounds: int, seconds: float
 ) -> dict[str, object]:
     num_blocks = 16 * MODEL_LEN // BLOCK
-    plan = memory_plan(REFERENCE, weight_format, BLOCK, 512, 16, MODEL_LEN, threads, cache_format)
+    sizes = CpuSizes(
+        weight_format=weight_format,
+        cache_format=cache_format,
+        num_blocks=num_blocks,
+        max_step_tokens=512,
+        max_logit_rows=16,
+        max_model_len=MODEL_LEN,
+        threads=threads,
+    )
     start = time.perf_counter()
-    runner = CpuRunner(
-        REFERENCE, random_weights(REFERENCE), weight_format=weight_format, cache_format=cache_format,
-        num_blocks=num_blocks, max_step_tokens=512, max_logit_rows=16, max_model_len=MODEL_LEN, threads=threads,
-    )  # fmt: skip
+    runner = CpuRunner(REFERENCE, random_weights(REFERENCE), sizes)
     result: dict[str, object] = {
         "format": weight_format, "cache": cache_format, "threads": threads,
-        "weights_mb": round(plan.weights_bytes / 1e6, 1), "start_s": round(time.perf_counter() - start, 2),
+        "weights_mb": round(memory_needs(REFERENCE, sizes).weights_bytes / 1e6, 1),
+        "start_s": round(time.perf_counter() - start, 2),
     }  # fmt: skip
     for name, (sequences, tokens, before) in CASES.items():
         times = measure(runner, make_batch(sequences, tokens, before, REFERENCE, num_blocks), rounds, seconds)

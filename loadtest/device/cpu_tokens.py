@@ -70,18 +70,15 @@ def rounded(weights: DecoderWeights, weight_format: WeightFormat) -> DecoderWeig
 
 
 def check(model: Path, settings: dict[str, Any], answers: list[tuple[list[int], list[int]]]) -> dict[str, Any]:
-    loaded = load_on_cpu(model, settings)
+    runner = load_on_cpu(model, settings)
 
     def by_runner(tokens: list[int]) -> Float32Array:
-        return np.concatenate([part.copy() for _, part in logits_of(loaded, tokens)])
+        return np.concatenate([part.copy() for _, part in logits_of(runner, tokens)])
 
     ours = judge(answers, by_runner)
-    loaded.runner.close()
-    weight_format: WeightFormat = msgspec.convert(
-        loaded.dtype if loaded.quantize == "none" else loaded.quantize, WeightFormat
-    )
+    runner.close()
     checkpoint = Checkpoint(model)
-    weights = rounded(load_weights(checkpoint, checkpoint.spec), weight_format)
+    weights = rounded(load_weights(checkpoint), runner.sizes.weight_format)
     defined = judge(answers, lambda tokens: reference_logits(checkpoint.spec, weights, tokens))
     return {
         "tokens": ours.tokens,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip
-from triolet.loadtest.device.gpu_model_run import BLOCK_SIZE, LoadedGpuModel, Sizes
+from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_model_values import sampled_in_every_way
 from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
 from triolet.loadtest.device.gpu_requests import Request, answers
@@ -23,6 +23,7 @@ from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.cuda import CudaDevice
 from triolet.models.gpu.weights import weights_layout
+from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import BlockCopy
 
 SPECS = {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}
@@ -92,7 +93,7 @@ def cold_start(kind: Kind, machine: Machine) -> Figures:
 def bytes_of_a_step(spec: ModelSpec, quantize: str, kv_cache_dtype: str, cached_tokens: float) -> float:
     """Weights that a decode step reads, all but an embedding that is no output layer; and the cache."""
     unread = 0 if spec.tied_embeddings else 2 * spec.vocab_size * spec.hidden_size
-    of_a_token = cache_layout(spec, 1, BLOCK_SIZE, kv_cache_dtype).size / BLOCK_SIZE
+    of_a_token = cache_layout(spec, 1, kv_cache_dtype).size / BLOCK_SIZE
     return weights_layout(spec, quantize).size - unread + cached_tokens * of_a_token
 
 

@@ -9,29 +9,29 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_random_model import packed_once, random_weights
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
-from triolet.models.gpu.buckets import Buckets
+from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.memory import plan_gpu_memory
-from triolet.models.gpu.stepper import GpuStepper, PendingStep
-from triolet.models.memory_plan import Plan
-from triolet.models.steps.step import ChunkResult, StepResult
+from triolet.models.gpu.load import plan_on_gpu
+from triolet.models.gpu.stepper import GpuStepper
+from triolet.models.stepper import PendingStep
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
+from triolet.protocol.settings import BLOCK_SIZE
+from triolet.protocol.steps import BlockCopy, Chunk, LoadProgress, MemoryPlan, Row, SequenceRecord, Step
 
-BLOCK_SIZE = 64
 IN_FLIGHT = 2
 GREEDY = Sampling(temperature=0.0)
-Heard = Callable[[ChunkResult], object]
+Heard = Callable[[Row], object]
 
 
-def _no_one(result: ChunkResult) -> None:
+def _no_one(result: Row) -> None:
     del result
 
 
@@ -58,22 +58,18 @@ class LoadedGpuModel:
         made = time.perf_counter()
         rows = min(sizes.max_step_tokens, max(sizes.max_running, 256))
         buckets = Buckets(max_tokens=sizes.max_step_tokens, max_chunks=sizes.max_running, max_rows=rows)
-        self.plan: Plan = plan_gpu_memory(
-            device, spec, quantize=quantize, kv_cache_dtype=kv_cache_dtype, block_size=BLOCK_SIZE,
-            max_model_len=sizes.max_model_len, buckets=buckets, gpu_memory=None, kv_cache_memory=sizes.kv_bytes,
-        )  # fmt: skip
+        made_for = GpuSizes(
+            quantize=quantize, kv_cache_dtype=kv_cache_dtype, max_model_len=sizes.max_model_len, buckets=buckets
+        )
+        self.plan: MemoryPlan = plan_on_gpu(device, spec, made_for, kv_cache_memory=sizes.kv_bytes)
         stages: dict[str, float] = {}
 
-        def note(stage: str, done: int, total: int) -> None:
-            del done, total
-            stages[stage] = time.perf_counter() - made  # when it last reported: near its end
+        def note(progress: LoadProgress) -> None:
+            stages[progress.stage] = time.perf_counter() - made  # when it last reported: near its end
 
         with packing:
-            self.model = GpuModel(
-                device, spec, weights, quantize=quantize, kv_cache_dtype=kv_cache_dtype,
-                num_blocks=self.plan.num_blocks, block_size=BLOCK_SIZE, max_model_len=sizes.max_model_len,
-                buckets=buckets, on_progress=note,
-            )  # fmt: skip
+            made_for = replace(made_for, num_blocks=self.plan.num_blocks)
+            self.model = GpuModel(device, spec, weights, made_for, note)
         self.stepper = GpuStepper(self.model)
         self.spec, self.quantize = spec, quantize
         self.cold_start: Figures = {
@@ -87,7 +83,7 @@ class LoadedGpuModel:
 
     def growth(self) -> Figures:
         """Raises Wrong where anything was allocated or compiled after the start."""
-        allocations, compilations = self.stepper.growth()
+        allocations, compilations = self.model.device.growth()
         require(allocations == compilations == 0, f"{allocations} allocations and {compilations} compilations since")
         return {"allocations": allocations, "compilations": compilations}
 
@@ -164,7 +160,7 @@ class LoadedGpuModel:
         step = Step(step=self._steps, chunks=tuple(chunks), new=tuple(new), dropped=dropped, copies=copies)
         if len(self._pending) == IN_FLIGHT:
             self._finish()
-        self._pending.append((self.stepper.begin(step), heard))
+        self._pending.append((self.stepper.begin_step(step), heard))
 
     def drain(self) -> None:
         while self._pending:
@@ -172,8 +168,8 @@ class LoadedGpuModel:
 
     def _finish(self) -> None:
         pending, heard = self._pending.popleft()
-        result: StepResult = pending.finish()
-        faults = {chunk.error for chunk in result.chunks if chunk.error}
+        rows = pending.wait().rows
+        faults = {row.error for row in rows if row.error}
         require(not faults, f"a step failed: {', '.join(faults)}")
-        for chunk in result.chunks:
-            heard(chunk)
+        for row in rows:
+            heard(row)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from triolet.loadtest.device.gpu_check import require
-from triolet.loadtest.device.gpu_model_run import BLOCK_SIZE, LoadedGpuModel
-from triolet.models.steps.step import ChunkResult, TokenScore
+from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
+from triolet.protocol.events import TokenLogprob
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import Chunk, SequenceRecord
+from triolet.protocol.settings import BLOCK_SIZE
+from triolet.protocol.steps import Chunk, Row, SequenceRecord
 
 SCORED = Sampling(temperature=0.0, logprobs=5)
 
@@ -30,10 +31,10 @@ class Request:
 @dataclass(slots=True)
 class Answer:
     tokens: list[int] = field(default_factory=list)
-    drawn: list[TokenScore] = field(default_factory=list)
-    prompt: list[TokenScore] = field(default_factory=list)
+    drawn: list[TokenLogprob] = field(default_factory=list)
+    prompt: list[TokenLogprob] = field(default_factory=list)
 
-    def add(self, result: ChunkResult) -> None:
+    def add(self, result: Row) -> None:
         self.tokens += result.tokens
         self.drawn += result.logprobs
         self.prompt += result.prompt_logprobs
@@ -95,7 +96,7 @@ def answers(
     by_name = {life.name: life for life in lives}
     sizes: list[int] = []
 
-    def heard(result: ChunkResult) -> None:
+    def heard(result: Row) -> None:
         by_name[result.sequence].answer.add(result)
 
     while under_way := [life for life in lives if life.drawn < tokens]:

@@ -16,7 +16,7 @@ from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
 from triolet.loadtest.device.gpu_requests import SCORED, Answer, Request, answers
-from triolet.models.steps.step import TokenScore
+from triolet.protocol.events import TokenLogprob
 
 
 class Company(NamedTuple):
@@ -79,8 +79,8 @@ def difference(found: Answer, wanted: Answer) -> str:
     return _first("token", found.drawn, wanted.drawn) or _first("prompt token", found.prompt, wanted.prompt)
 
 
-def _first(what: str, found: list[TokenScore], wanted: list[TokenScore]) -> str:
+def _first(what: str, found: list[TokenLogprob], wanted: list[TokenLogprob]) -> str:
     for place, (one, other) in enumerate(zip(found, wanted, strict=False)):
         if one != other:
-            return f"at {what} {place}: {one.token} {one.logprob!r}, not {other.token} {other.logprob!r}"
+            return f"at {what} {place}: {one.token_id} {one.logprob!r}, not {other.token_id} {other.logprob!r}"
     return "" if len(found) == len(wanted) else f"{len(found)} {what}s, not {len(wanted)}"

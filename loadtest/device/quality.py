@@ -24,10 +24,11 @@ import numpy.typing as npt
 from triolet.actors.tokenizer.text_tokenizer import TextTokenizer, load_text_tokenizer
 from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
 from triolet.loadtest.heldout import HELD_OUT
-from triolet.models.load import LoadedModel
-from triolet.models.steps.steps import Stepper
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.stepper import CpuStepper
 from triolet.protocol.requests import ChatMessage, ChatPrompt, TextPrompt
 from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import Chunk, SequenceRecord, Step
 
 SCATTER = 829  # a prime: its multiples visit every line once, neighbours far apart
@@ -66,22 +67,22 @@ def windows_of_conversations(tokenizer: TextTokenizer, file: Path, tokens: int, 
     return found
 
 
-def served_logprobs(loaded: LoadedModel, windows: Windows) -> Float64Array:
+def served_logprobs(runner: CpuRunner, windows: Windows) -> Float64Array:
     """Log probabilities of every token but each window's first, as the worker answers them."""
-    stepper = Stepper.of(loaded)
-    blocks = tuple(range(loaded.plan.num_blocks))
+    stepper = CpuStepper(runner)
+    blocks = tuple(range(runner.sizes.num_blocks))
     found: list[float] = []
     for sequence, window in enumerate(windows):
         record = SequenceRecord(
             sequence=sequence, tokens=tuple(window), prompt_tokens=len(window), stop_token_ids=(),
             sampling=Sampling(temperature=0.0, prompt_logprobs=0),
         )  # fmt: skip
-        used = blocks[: -(-len(window) // loaded.plan.block_size)]
+        used = blocks[: -(-len(window) // BLOCK_SIZE)]
         chunk = Chunk(sequence=sequence, start=0, count=len(window), blocks=used, prompt_logprobs=True)
-        (result,) = stepper.run(Step(step=sequence, chunks=(chunk,), new=(record,))).chunks
-        stepper.run(Step(step=sequence, chunks=(), dropped=(sequence,)))
+        (result,) = stepper.begin_step(Step(step=sequence, chunks=(chunk,), new=(record,))).wait().rows
+        stepper.begin_step(Step(step=sequence, chunks=(), dropped=(sequence,)))
         assert len(result.prompt_logprobs) == len(window) - 1, "one for every token that another precedes"
-        found += [score.logprob for score in result.prompt_logprobs]
+        found += [score.logprob for score in result.prompt_logprobs if score.logprob is not None]
     return np.array(found)
 
 
@@ -91,7 +92,7 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> Float64Array:
     return normalised
 
 
-def divergences(reference: LoadedModel, variant: LoadedModel, windows: Windows) -> tuple[Float64Array, float]:
+def divergences(reference: CpuRunner, variant: CpuRunner, windows: Windows) -> tuple[Float64Array, float]:
     """KL(float32 || variant) of every row in nats, and the share of rows with the same most probable token."""
     found: list[Float64Array] = []
     same = 0
@@ -128,8 +129,8 @@ def measure(model: Path, variants: dict[str, dict[str, Any]], windows: Windows, 
             "kl_p99": float(np.quantile(rows, 0.99)), "kl_max": float(rows.max()), "same_choice": same,
             "text": text, "note": note,
         })  # fmt: skip
-        variant.runner.close()
-    reference.runner.close()
+        variant.close()
+    reference.close()
     return results
 
 

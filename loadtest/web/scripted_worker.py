@@ -25,7 +25,7 @@ from ...actors.executor.blocking_link import BlockingLink
 from ...actors.supervisor.frame import FrameWriter
 from ...actors.supervisor.worker_process import WorkerProcess
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
-from ...protocol.steps import Load, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
+from ...protocol.steps import LoadModel, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
 from .script import Script, key_of
 
 BLOCKS: Final = 1 << 14  # of the KV cache that is not there: a million tokens
@@ -48,7 +48,7 @@ class ScriptedWorker(WorkerProcess):
             )
         if cpu is not None:
             os.sched_setaffinity(self._process.pid, {cpu})
-        self._socket.sendall(FrameWriter().write(Load(settings=settings)))
+        self._socket.sendall(FrameWriter().write(LoadModel(settings=settings)))
 
 
 class _Stream:
@@ -132,7 +132,7 @@ def serve(link: BlockingLink[ToWorker], pace: str, tokens_per_row: int) -> None:
     """Until the front is gone."""
     wait = pacing(pace, link)
     load = link.receive()
-    assert isinstance(load, Load), f"the first message is {type(load).__name__}, not Load"
+    assert isinstance(load, LoadModel), f"the first message is {type(load).__name__}, not LoadModel"
     script = Script(Path(load.settings.model))
     link.send(ready(load.settings, script))
     streams: dict[int, _Stream] = {}

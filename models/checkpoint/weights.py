@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
+from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..errors import CheckpointError, UnsupportedModel
 from .checkpoint import Checkpoint
 from .safetensors import WeightArray
@@ -46,10 +47,9 @@ class DecoderWeights(Struct, frozen=True, kw_only=True):
     lm_head: WeightArray | None  # [vocab, hidden]; None when tied
 
 
-def load_weights(
-    checkpoint: Checkpoint, spec: ModelSpec, on_progress: Callable[[int, int], None] | None = None
-) -> DecoderWeights:
-    """Pop every weight of `spec` from the checkpoint. `on_progress(layers done, layers)`."""
+def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progress) -> DecoderWeights:
+    """Pop every weight of the checkpoint's spec."""
+    spec = checkpoint.spec
     left = set(checkpoint.tensor_names)
 
     def take(name: str, *shape: int) -> WeightArray:
@@ -65,8 +65,7 @@ def load_weights(
     layers: list[LayerWeights] = []
     for index in range(spec.num_layers):
         layers.append(_take_layer(take, spec, f"model.layers.{index}."))
-        if on_progress is not None:
-            on_progress(index + 1, spec.num_layers)
+        report(LoadProgress(stage="reading weights", done=index + 1, total=spec.num_layers))
     final_norm = take("model.norm.weight", spec.hidden_size)
     lm_head = None if spec.tied_embeddings else take("lm_head.weight", spec.vocab_size, spec.hidden_size)
     _refuse_leftovers(checkpoint, left, embedding)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +24,15 @@ from ...kernels.decoder_step.stage import (
     stage_batch,
 )
 from ...kernels.rope.cpu import head_positions
-from ...kernels.simd.formats import CACHE_TAGS, TAGS, CacheFormat, WeightFormat, default_cache_format
+from ...kernels.simd.formats import CACHE_TAGS, TAGS
 from ...kernels.threads.pool import WorkerPool
 from ...kernels.threads.waiting import STATE_BYTES, stop_workers
+from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
 from ..rope import rope_tables
-from ..steps.batch import Batch
-from .memory import Limits, MemoryPlan, Workspace, check_block_size, make_shape, memory_plan
+from .memory import CpuSizes, RunnerMemory, make_shape
+from .rows import Batch
 from .weights import PackedWeights
 
 FloatArray = npt.NDArray[np.float32]
@@ -46,8 +46,6 @@ FAULTS = {
     BAD_LOGIT_ROW: "logit_rows must be indices into tokens",
 }
 
-__all__ = ["CpuRunner", "MemoryPlan", "memory_plan"]
-
 
 class CpuRunner:
     """`forward` and `copy_blocks` are for one thread at a time."""
@@ -56,74 +54,63 @@ class CpuRunner:
         self,
         spec: ModelSpec,
         weights: DecoderWeights,
-        *,
-        weight_format: WeightFormat,
-        cache_format: CacheFormat | None = None,
-        num_blocks: int,
-        block_size: int = 64,
-        max_step_tokens: int,
-        max_logit_rows: int,
-        max_model_len: int,
-        threads: int,
-        on_progress: Callable[[str, int, int], None] | None = None,
+        sizes: CpuSizes,
+        report: ReportProgress = ignore_progress,
     ) -> None:
-        check_block_size(block_size)
-        limits = Limits(max_step_tokens, max_logit_rows, max_model_len, threads, num_blocks)
-        for name, value in limits._asdict().items():
+        for name in ("max_step_tokens", "max_logit_rows", "max_model_len", "threads", "num_blocks"):
+            value: int = getattr(sizes, name)
             if value < 1:
                 raise ValueError(f"{name} = {value}: must be at least 1")
-        self._limits = limits
+        self.spec, self.sizes = spec, sizes
         embedding = np.ascontiguousarray(weights.embedding)
-        cache_format = cache_format or default_cache_format(weight_format)
-        in_bfloat16 = embedding.dtype == np.uint16
-        shape = make_shape(spec, weight_format, cache_format, limits, embedding_is_bfloat16=in_bfloat16)
-        workspace = Workspace(shape, limits)
-        _fill_rotation(workspace.rotation, rope_tables(spec, max_model_len), shape.head_dim)
-        progress = on_progress or _ignore
-        packing = partial(progress, "packing weights")
-        packed = PackedWeights(shape, weights, weight_format, workspace.weight_table, packing)
-        memory = workspace.memory(embedding.ctypes.data)
-        self._shape, self._workspace = shape, workspace
-        tag, cache_tag = TAGS[weight_format], CACHE_TAGS[cache_format]
+        shape = make_shape(spec, sizes, embedding_is_bfloat16=embedding.dtype == np.uint16)
+        held = RunnerMemory(shape, sizes)
+        # Cosines and sines are spread to the padded halves of a head; the padding stays zero.
+        held.rotation[:, head_positions(spec.head_dim)] = rope_tables(spec, sizes.max_model_len)
+        packed = PackedWeights(shape, weights, sizes.weight_format, held.weight_table, report)
+        memory = held.memory(embedding.ctypes.data)
+        self._shape, self._memory = shape, held
+        tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[sizes.kv_format]
 
-        def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, workspace)) -> None:
-            work(tag, cache_tag, thread, threads, state, shape, memory, workspace.staged)
+        def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, held)) -> None:
+            work(tag, cache_tag, thread, threads, state, shape, memory, held.staged)
 
-        progress("loading kernels", 0, 1)
-        with telling_compilations(partial(progress, FIRST_START)):
+        def report_compilation(done: int, total: int) -> None:
+            report(LoadProgress(stage=FIRST_START, done=done, total=total))
+
+        report(LoadProgress(stage="loading kernels", done=0, total=1))
+        with telling_compilations(report_compilation):
             _run_stopped(body)  # compiles, or loads from the disk cache
-        pool = WorkerPool(threads, body)
+        pool = WorkerPool(sizes.threads, body)
         self._pool = pool
-        self._logits = workspace.logits[:0, : shape.vocab_size]
+        self._logits = held.logits[:0, : shape.vocab_size]
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
-        workspace.populate()
+        held.populate()
         self._warm_up()
-        progress("loading kernels", 1, 1)
-
-    memory_plan = staticmethod(memory_plan)
+        report(LoadProgress(stage="loading kernels", done=1, total=1))
 
     def forward(self, batch: Batch) -> FloatArray:
         """Run one step; float32 logits [S, vocab], a view that the next step overwrites."""
         tokens, rows = batch.tokens.shape[0], batch.logit_rows.shape[0]
-        if not 1 <= tokens <= self._limits.step_tokens:
-            raise ValueError(f"tokens: {tokens} in one step; from 1 to max_step_tokens = {self._limits.step_tokens}")
-        if rows > self._limits.logit_rows:
-            raise ValueError(f"logit_rows: {rows}, more than max_logit_rows = {self._limits.logit_rows}")
+        if not 1 <= tokens <= self.sizes.max_step_tokens:
+            raise ValueError(f"tokens: {tokens} in one step; from 1 to max_step_tokens = {self.sizes.max_step_tokens}")
+        if rows > self.sizes.max_logit_rows:
+            raise ValueError(f"logit_rows: {rows}, more than max_logit_rows = {self.sizes.max_logit_rows}")
         chunks = batch.starts.shape[0] - 1
         if batch.positions.shape[0] != tokens or not 1 <= chunks == batch.block_tables.shape[0]:
             raise ValueError("positions must be as long as tokens, starts one longer than block_tables")
         arrays = [_checked(batch, name) for name in batch.__struct_fields__]
-        fault, index = stage_batch(self._shape, self._workspace.staged, *arrays)
+        fault, index = stage_batch(self._shape, self._memory.staged, *arrays)
         if fault != OK:
             raise ValueError(f"{FAULTS[fault]} (at index {index})")
         self._pool.run()
         if len(self._logits) != rows:  # else the same object: whoever knows it need not look at it again
-            self._logits = self._workspace.logits[:rows, : self._shape.vocab_size]
+            self._logits = self._memory.logits[:rows, : self._shape.vocab_size]
         return self._logits
 
     def copy_blocks(self, sources: IntArray, targets: IntArray) -> None:
         """Copy KV blocks, in every layer: targets[i] becomes what sources[i] was before the call."""
-        cache = self._workspace.cache
+        cache = self._memory.cache
         cache[:, targets] = cache[:, sources]
 
     def close(self) -> None:
@@ -158,12 +145,3 @@ def _run_stopped(body: Callable[[int, int, int], None]) -> None:
     state = np.zeros(STATE_BYTES // 8, np.int64)
     stop_workers(state.ctypes.data)
     body(0, 1, state.ctypes.data)
-
-
-def _fill_rotation(target: FloatArray, tables: FloatArray, head_dim: int) -> None:
-    """Spread cosines and sines to the padded halves of a head; the padding stays zero."""
-    target[:, head_positions(head_dim)] = tables
-
-
-def _ignore(stage: str, done: int, total: int) -> None:
-    pass

@@ -6,7 +6,6 @@ All of it is allocated when the runner starts, and touched then or, the KV cache
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,7 +30,28 @@ NO_WINDOW = 1 << 31
 LONGEST_INT8_SUM = 65_536  # inputs; twice as many products of 127 * 127 add up within int32
 
 
-class MemoryPlan(msgspec.Struct, frozen=True):
+class CpuSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner is made for: its number formats and its largest step."""
+
+    weight_format: WeightFormat
+    cache_format: CacheFormat | None = None  # None: the weight format's default
+    max_step_tokens: int
+    max_logit_rows: int
+    max_model_len: int
+    threads: int = 1
+    num_blocks: int = 1
+
+    @property
+    def kv_format(self) -> CacheFormat:
+        return self.cache_format or default_cache_format(self.weight_format)
+
+    @property
+    def table_width(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.max_model_len // BLOCK_TOKENS)
+
+
+class MemoryNeeds(msgspec.Struct, frozen=True):
     """Bytes that a CpuRunner will take; KV blocks come on top, each of kv_block_bytes."""
 
     weights_bytes: int
@@ -39,55 +59,20 @@ class MemoryPlan(msgspec.Struct, frozen=True):
     kv_block_bytes: int
 
 
-class Limits(NamedTuple):
-    """What the largest step may hold."""
-
-    step_tokens: int
-    logit_rows: int
-    model_len: int
-    threads: int
-    num_blocks: int
-
-
-def memory_plan(
-    spec: ModelSpec,
-    weight_format: WeightFormat,
-    block_size: int,
-    max_step_tokens: int,
-    max_logit_rows: int,
-    max_model_len: int,
-    threads: int = 1,
-    cache_format: CacheFormat | None = None,
-) -> MemoryPlan:
-    """Sizes before loading. cache_format None is the weight format's default. The embedding table counts although it
-    stays mapped from the checkpoint.
-    """
-    check_block_size(block_size)
-    limits = Limits(max_step_tokens, max_logit_rows, max_model_len, threads, 0)
-    cache_format = cache_format or default_cache_format(weight_format)
-    shape = make_shape(spec, weight_format, cache_format, limits, embedding_is_bfloat16=True)
+def memory_needs(spec: ModelSpec, sizes: CpuSizes) -> MemoryNeeds:
+    """Before loading. The embedding table counts although it stays mapped from the checkpoint."""
+    shape = make_shape(spec, sizes, embedding_is_bfloat16=True)
     vectors = (2 * shape.hidden_padded + shape.qkv_padded) * 4 * spec.num_layers
-    embedding = spec.vocab_size * spec.hidden_size * (4 if weight_format == "float32" else 2)
-    return MemoryPlan(
-        weights_bytes=matrix_bytes(shape, weight_format) + vectors + embedding,
-        workspace_bytes=sum(workspace_sizes(shape, limits).values()),
+    embedding = spec.vocab_size * spec.hidden_size * (4 if sizes.weight_format == "float32" else 2)
+    return MemoryNeeds(
+        weights_bytes=matrix_bytes(shape, sizes.weight_format) + vectors + embedding,
+        workspace_bytes=sum(workspace_sizes(shape, sizes).values()),
         kv_block_bytes=spec.num_layers * spec.num_kv_heads * shape.region_bytes,
     )
 
 
-def check_block_size(block_size: int) -> None:
-    if block_size != BLOCK_TOKENS:
-        raise ValueError(f"block_size = {block_size}: the CPU kernels have blocks of {BLOCK_TOKENS} tokens; use that")
-
-
-def make_shape(
-    spec: ModelSpec,
-    weight_format: WeightFormat,
-    cache_format: CacheFormat,
-    limits: Limits,
-    *,
-    embedding_is_bfloat16: bool,
-) -> Shape:
+def make_shape(spec: ModelSpec, sizes: CpuSizes, *, embedding_is_bfloat16: bool) -> Shape:
+    weight_format, cache_format = sizes.weight_format, sizes.kv_format
     head = padded_head(spec.head_dim)
     hidden, mlp = padded(spec.hidden_size), padded(spec.mlp_size)
     attention = spec.num_heads * head
@@ -114,10 +99,10 @@ def make_shape(
         group_shift=GROUP_SHIFTS.get(weight_format, 0),
         region_bytes=region_bytes(head, cache_format),
         query_bytes=query_bytes(head, cache_format),
-        num_blocks=limits.num_blocks,
-        max_tokens=limits.step_tokens,
-        max_length=limits.model_len,
-        table_width=-(-limits.model_len // BLOCK_TOKENS),
+        num_blocks=sizes.num_blocks,
+        max_tokens=sizes.max_step_tokens,
+        max_length=sizes.max_model_len,
+        table_width=sizes.table_width,
         # One line more than the row, so that the rows of a tile do not fall into the same set of the L1 cache.
         activation_stride=padded(row_bytes(weight_format, widest)) + CACHE_LINE,
         scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head))) + CACHE_LINE,
@@ -143,20 +128,20 @@ def matrix_bytes(shape: Shape, weight_format: WeightFormat) -> int:
     return shape.layers * layer + packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
 
 
-def workspace_sizes(shape: Shape, limits: Limits) -> dict[str, int]:
+def workspace_sizes(shape: Shape, sizes: CpuSizes) -> dict[str, int]:
     """Bytes of every working array; the names are those of Memory and Staged."""
-    tokens, rows = limits.step_tokens, max(limits.step_tokens, limits.logit_rows, limits.threads)
+    tokens, rows = sizes.max_step_tokens, max(sizes.max_step_tokens, sizes.max_logit_rows, sizes.threads)
     tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, MOST_ROWS)
     return {
-        "rotation": limits.model_len * shape.head_padded * 4,
+        "rotation": sizes.max_model_len * shape.head_padded * 4,
         "hidden": tokens * shape.hidden_padded * 4,
         "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads on where a row is missing
         "qkv": tokens * shape.qkv_padded * 4,
         "queries": tokens * shape.heads * shape.query_bytes,
         "attention": tokens * shape.attention_padded * 4,
         "gate_up": tokens * 2 * shape.mlp_padded * 4,
-        "logits": max(1, limits.logit_rows) * shape.vocab_padded * 4,
-        "scratch": limits.threads * shape.scratch_stride,
+        "logits": max(1, sizes.max_logit_rows) * shape.vocab_padded * 4,
+        "scratch": sizes.threads * shape.scratch_stride,
         "counters": shape.layers * CACHE_LINE,
         "tables": tokens * shape.table_width * 4,
         "tasks": tasks * 4 * 4,
@@ -174,25 +159,25 @@ def aligned_bytes(size: int) -> ByteArray:
     return whole
 
 
-class Workspace:
+class RunnerMemory:
     """The working arrays, the KV cache, and the views of them that the compiled step takes."""
 
-    def __init__(self, shape: Shape, limits: Limits) -> None:
-        self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(shape, limits).items()}
+    def __init__(self, shape: Shape, sizes: CpuSizes) -> None:
+        self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(shape, sizes).items()}
         block_bytes = shape.kv_heads * shape.region_bytes
-        cache = zeroed_pages(shape.layers * limits.num_blocks * block_bytes)
-        self.cache = cache.reshape(shape.layers, limits.num_blocks, block_bytes)
+        cache = zeroed_pages(shape.layers * sizes.num_blocks * block_bytes)
+        self.cache = cache.reshape(shape.layers, sizes.num_blocks, block_bytes)
         self.rotation = self._floats("rotation", shape.head_padded)
         self.logits = self._floats("logits", shape.vocab_padded)
         self.weight_table = np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64)
         self.staged = Staged(
             job=np.zeros(JOB_SLOTS, np.int64),
-            tokens=np.zeros(limits.step_tokens, np.int32),
-            positions=np.zeros(limits.step_tokens, np.int32),
-            slots=np.zeros(limits.step_tokens, np.int32),
-            starts=np.zeros(limits.step_tokens + 1, np.int32),
+            tokens=np.zeros(sizes.max_step_tokens, np.int32),
+            positions=np.zeros(sizes.max_step_tokens, np.int32),
+            slots=np.zeros(sizes.max_step_tokens, np.int32),
+            starts=np.zeros(sizes.max_step_tokens + 1, np.int32),
             tables=self.arrays["tables"].view(np.int32).reshape(-1, shape.table_width),
-            logit_rows=np.zeros(max(1, limits.logit_rows), np.int32),
+            logit_rows=np.zeros(max(1, sizes.max_logit_rows), np.int32),
             tasks=self.arrays["tasks"].view(np.int32).reshape(-1, 4),
         )
 

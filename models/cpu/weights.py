@@ -7,8 +7,6 @@ model of 125 million weights reads for a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -30,17 +28,21 @@ from ...kernels.decoder_step.shape import (
 from ...kernels.gemm.pack import IndexArray, Part, WeightArray, pack, packed_bytes, panel_bytes, to_float32
 from ...kernels.rope.cpu import head_positions
 from ...kernels.simd.formats import WeightFormat
+from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.weights import DecoderWeights, LayerWeights
 from .memory import aligned_bytes, layer_matrices, matrix_bytes
-
-Progress = Callable[[int, int], None]
 
 
 class PackedWeights:
     """Fills the address table; the object keeps the memory alive."""
 
     def __init__(
-        self, shape: Shape, weights: DecoderWeights, weight_format: WeightFormat, table: Int64Array, progress: Progress
+        self,
+        shape: Shape,
+        weights: DecoderWeights,
+        weight_format: WeightFormat,
+        table: Int64Array,
+        report: ReportProgress,
     ) -> None:
         self._shape, self._format = shape, weight_format
         # All matrices are one array: numpy asks for huge pages where an array has at least 4 MB. A single sequence
@@ -51,7 +53,7 @@ class PackedWeights:
         total = shape.layers + 1  # the head is one more
         for index, layer in enumerate(weights.layers):
             self._layer(layer, table[index])
-            progress(index + 1, total)
+            report(LoadProgress(stage="packing weights", done=index + 1, total=total))
         hidden = np.arange(shape.hidden)
         head = weights.embedding if weights.lm_head is None else weights.lm_head
         self._matrix(
@@ -63,7 +65,7 @@ class PackedWeights:
             shape.hidden_padded,
         )
         table[shape.layers, FINAL_NORM] = self._vector(weights.final_norm, hidden, shape.hidden_padded)
-        progress(total, total)
+        report(LoadProgress(stage="packing weights", done=total, total=total))
 
     def _layer(self, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape

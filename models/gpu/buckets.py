@@ -11,8 +11,12 @@ from bisect import bisect_left
 from itertools import zip_longest
 from typing import NamedTuple
 
+from msgspec import Struct
 
-class Shape(NamedTuple):
+from ...protocol.settings import BLOCK_SIZE
+
+
+class PassShape(NamedTuple):
     """Padded sizes of one forward pass."""
 
     tokens: int
@@ -31,31 +35,52 @@ class Buckets:
         self.tokens = token_sizes(max_tokens)
         self.rows = row_sizes(max_rows)
 
-    def shape(self, lengths: list[int], rows: int, *, strict: bool = False) -> Shape:
+    def shape(self, lengths: list[int], rows: int, *, strict: bool = False) -> PassShape:
         """The least shape for chunks of these lengths."""
         if max(lengths) == 1 and rows <= len(lengths) <= self.decode[-1]:
             size = _least(self.decode, len(lengths))
-            return Shape(size, size, size, True, strict)
-        return Shape(_least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False, strict)
+            return PassShape(size, size, size, True, strict)
+        return PassShape(_least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False, strict)
 
     @property
     def graph_count(self) -> int:
         """Graphs that are captured: one for each decode shape, one for each size of the two halves of mixed ones."""
         return 2 * (len(self.decode) + len(self.tokens) + len(self.rows))
 
-    def every(self) -> list[Shape]:
+    def every(self) -> list[PassShape]:
         """Shapes that between them have every size: what must have run before nothing is compiled any more."""
         return [shape for strict in (False, True) for shape in self.mixed(strict) + self.decoding(strict)]
 
-    def mixed(self, strict: bool) -> list[Shape]:
+    def mixed(self, strict: bool) -> list[PassShape]:
         """Every number of tokens, and every number of rows."""
         pairs = zip_longest(self.tokens, self.rows)
         return [
-            Shape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False, strict) for tokens, rows in pairs
+            PassShape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False, strict)
+            for tokens, rows in pairs
         ]
 
-    def decoding(self, strict: bool) -> list[Shape]:
-        return [Shape(size, size, size, True, strict) for size in reversed(self.decode)]
+    def decoding(self, strict: bool) -> list[PassShape]:
+        return [PassShape(size, size, size, True, strict) for size in reversed(self.decode)]
+
+
+class GpuSizes(Struct, frozen=True, kw_only=True):
+    """What a model on a GPU is made for: its number formats and the shapes of its steps."""
+
+    quantize: str = "none"
+    kv_cache_dtype: str = "bfloat16"
+    max_model_len: int
+    buckets: Buckets
+    num_blocks: int = 0  # of the KV cache; the memory plan says how many
+
+    @property
+    def table_width(self) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.max_model_len // BLOCK_SIZE)
+
+    @property
+    def slots(self) -> int:
+        """Those of three steps, two of them in flight, of which the first third have counts of seen tokens."""
+        return 3 * self.buckets.chunks
 
 
 def row_sizes(most: int) -> list[int]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import torch
 
 from ...kernels.rope.gpu_launch import LayerCache
+from ...protocol.settings import BLOCK_SIZE
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout
 
 DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
-def cache_layout(spec: ModelSpec, num_blocks: int, block_size: int, kv_cache_dtype: str) -> Layout:
+def cache_layout(spec: ModelSpec, num_blocks: int, kv_cache_dtype: str) -> Layout:
     """Keys and values of every layer, and their scales."""
     layout, dtype = Layout(), DTYPES[kv_cache_dtype]
-    rows = (spec.num_layers, 2, num_blocks, spec.num_kv_heads, block_size)
+    rows = (spec.num_layers, 2, num_blocks, spec.num_kv_heads, BLOCK_SIZE)
     layout.add("cache", dtype, *rows, spec.head_dim)
     if dtype.itemsize == 1:
         layout.add("scales", torch.float32, *rows)

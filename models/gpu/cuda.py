@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from .device import Event, Graph, Growth, Work
+from .device import DeviceEvent, Graph, Growth, Work
 
 _compilations = 0
 
@@ -87,7 +87,7 @@ class CudaDevice:
         self._stream.synchronize()
         return captured
 
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has no types for it
         event.record(self._stream)
         return _CudaEvent(event)

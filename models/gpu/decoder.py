@@ -20,7 +20,7 @@ from ...kernels.rope.gpu_launch import LayerCache, rope_cache
 from ...kernels.silu_mul.gpu_launch import silu_mul
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout
-from .buckets import Buckets, Shape
+from .buckets import GpuSizes, PassShape
 from .cache import DTYPES
 from .device import Device
 from .linear import Activations, linear_workspace
@@ -29,7 +29,7 @@ from .weights import DeviceLayer, DeviceWeights, matrices
 DTYPE = torch.bfloat16  # of activations
 
 
-def attention_launch(spec: ModelSpec, shape: Shape, device: Device, kv_cache_dtype: str) -> AttentionLaunch:
+def attention_launch(spec: ModelSpec, shape: PassShape, device: Device, kv_cache_dtype: str) -> AttentionLaunch:
     return choose_launch(
         device.capability,
         spec.head_dim,
@@ -41,16 +41,15 @@ def attention_launch(spec: ModelSpec, shape: Shape, device: Device, kv_cache_dty
     )
 
 
-def decoder_layout(
-    spec: ModelSpec, buckets: Buckets, device: Device, width: int, quantize: str, kv_cache_dtype: str
-) -> Layout:
+def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     """Every buffer of a forward pass, for the largest shape."""
+    buckets, quantize = sizes.buckets, sizes.quantize
     layout, tokens, rows, chunks = Layout(), buckets.tokens[-1], buckets.rows[-1], buckets.chunks
     query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     for name in ("ids", "positions", "slots"):
         layout.add(name, torch.int32, tokens)
     layout.add("lengths", torch.int32, chunks)
-    layout.add("block_tables", torch.int32, chunks, width)
+    layout.add("block_tables", torch.int32, chunks, sizes.table_width)
     for name, columns in {
         "residual": spec.hidden_size, "hidden": spec.hidden_size, "qkv": query + 2 * kv, "mixed": query,
         "gate_up": 2 * spec.mlp_size,
@@ -63,13 +62,15 @@ def decoder_layout(
     for name in ("last_residual", "last_hidden", "last_normed"):
         layout.add(name, DTYPE, rows, spec.hidden_size)
     layout.add("logits", torch.float32, rows, spec.vocab_size)
-    launches = {(shape.chunks, attention_launch(spec, shape, device, kv_cache_dtype)) for shape in buckets.every()}
+    launches = {
+        (shape.chunks, attention_launch(spec, shape, device, sizes.kv_cache_dtype)) for shape in buckets.every()
+    }
     heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
     layout.add("plan", torch.int32, max(plan_words(n, spec.num_kv_heads, launch) for n, launch in launches))
     layout.add("partials", torch.float32, max(workspace_floats(n, *heads, launch) for n, launch in launches))
-    sizes = [linear_workspace(*size, quantize, tokens, device.capability) for size in matrices(spec).values()]
-    sizes.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
-    layout.add("workspace", torch.uint8, max(1, *sizes))
+    products = [linear_workspace(*size, quantize, tokens, device.capability) for size in matrices(spec).values()]
+    products.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
+    layout.add("workspace", torch.uint8, max(1, *products))
     return layout
 
 
@@ -93,7 +94,7 @@ class Decoder:
         if self._normed.scales is not None:
             self._mixed = Activations.of(buffers, "mixed.quantised")
 
-    def layers(self, shape: Shape, starts: torch.Tensor) -> None:
+    def layers(self, shape: PassShape, starts: torch.Tensor) -> None:
         """From the ids of all tokens to the last layer's output: "hidden", to be added to "residual"."""
         spec, weights, capability = self._spec, self._weights, self._device.capability
         launch = attention_launch(spec, shape, self._device, self._kv_cache_dtype)
@@ -130,7 +131,7 @@ class Decoder:
         )  # fmt: skip
 
     def _attention(
-        self, layer: DeviceLayer, cache: LayerCache, shape: Shape, starts: torch.Tensor, launch: AttentionLaunch
+        self, layer: DeviceLayer, cache: LayerCache, shape: PassShape, starts: torch.Tensor, launch: AttentionLaunch
     ) -> None:
         spec, buffers, tokens, chunks = self._spec, self._buffers, shape.tokens, shape.chunks
         qkv, mixed = buffers["qkv"][:tokens], buffers["mixed"][:tokens]

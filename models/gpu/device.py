@@ -29,7 +29,7 @@ class Growth(NamedTuple):
     compilations: int  # of kernels, one for each new specialisation
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     def wait(self) -> None:
         """Block until all work enqueued before this event is done. From any thread, without the GIL."""
         ...
@@ -88,7 +88,7 @@ class Device(Protocol):
         """
         ...
 
-    def record(self) -> Event: ...
+    def record(self) -> DeviceEvent: ...
 
     def synchronize(self) -> None:
         """Wait for everything enqueued."""
@@ -99,3 +99,18 @@ class Device(Protocol):
         ...
 
     def growth(self) -> Growth: ...
+
+
+def gpu_problem() -> str:
+    """Why there is no GPU to use here; empty where there is one. Imports torch."""
+    try:
+        import torch
+        import triton
+    except ImportError as error:
+        return f"{error.name} is not installed: pip install 'triolet[cuda]'"
+    del triton
+    if not torch.cuda.is_available():
+        return "torch sees no GPU: check `nvidia-smi` and that torch was built for CUDA"
+    if torch.cuda.get_device_capability() < (8, 0):
+        return "the GPU is older than compute capability 8.0 (Ampere)"
+    return ""

@@ -1,24 +1,39 @@
-"""From a checkpoint to a stepper on a GPU, or on the rehearsal device: the refusals, the plan, the model."""
+"""From a checkpoint to a stepper on a GPU, or on the rehearsal device: the refusals, the memory plan, the model.
+
+The plan's sizes come from the layouts that are allocated later, so they are exact; only what the driver takes for
+graphs, by their launches, and for cuBLAS is an estimate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from msgspec.structs import replace
 
 from ...kernels.gemm.gpu_weights import GROUPS
 from ...kernels.paged_attention.gpu_table import E4M3_CAPABILITY, choose_launch
+from ...protocol.settings import BLOCK_SIZE, MIB, EngineSettings
+from ...protocol.steps import MemoryPlan, ReportProgress
 from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import load_weights
 from ..errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
-from ..memory_plan import Plan, context_length
-from .buckets import Buckets
-from .cache import DTYPES
+from ..memory_plan import blocks_in, context_length, plan_of, size
+from ..stepper import LoadedModel
+from .buckets import Buckets, GpuSizes
+from .cache import DTYPES, cache_layout
 from .device import Device
-from .gpu import GpuModel
-from .memory import plan_gpu_memory
+from .gpu import GpuModel, buffer_layout
+from .linear import linear_launches
+from .packet import packet_layout
 from .stepper import GpuStepper
+from .weights import matrices, weights_layout
 
-Progress = Callable[[str, int, int], None]  # stage, done, total
 MAX_LOGIT_ROWS = 256  # of one pass; prompt log probabilities that want more run in parts
+SHARE = 0.9  # of the free memory, where nothing is said: other processes, and what the driver takes, need some
+LAUNCH_BYTES = 24 << 10  # of a launch in a captured graph, generously; not measured yet
+# In a pass, beside the products: of a layer, and of everything around the layers.
+LAYER_LAUNCHES, OTHER_LAUNCHES = 8, 16
+LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB a stream, and its handle takes as much
+LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * BLOCK_SIZE], in int32
 
 
 def open_device(kernels: str) -> Device:
@@ -32,40 +47,36 @@ def open_device(kernels: str) -> Device:
     return CudaDevice()
 
 
-def gpu_problem() -> str:
-    """Why there is no GPU to use here; empty where there is one."""
-    try:
-        import torch
-        import triton
-    except ImportError as error:
-        return f"{error.name} is not installed: pip install 'triolet[cuda]'"
-    del triton
-    if not torch.cuda.is_available():
-        return "torch sees no GPU: check `nvidia-smi` and that torch was built for CUDA"
-    if torch.cuda.get_device_capability() < (8, 0):
-        return "the GPU is older than compute capability 8.0 (Ampere)"
-    return ""
-
-
 def load_on_gpu(
-    checkpoint: Checkpoint,
-    device: Device,
-    *,
-    dtype: str,
-    quantize: str,
-    kv_cache_dtype: str = "auto",
-    block_size: int,
-    max_model_len: int | None,
-    max_running: int,
-    max_step_tokens: int,
-    gpu_memory: float | int | None,
-    kv_cache_memory: int | None,
-    on_progress: Progress,
-) -> tuple[GpuStepper, Plan]:
+    checkpoint: Checkpoint, settings: EngineSettings, device: Device, report: ReportProgress
+) -> LoadedModel:
     """Every refusal is made before weights are read, but for memory that somebody else took meanwhile."""
     spec = checkpoint.spec
-    if dtype not in ("auto", "bfloat16"):
-        raise UnsupportedDevice(f"--dtype {dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
+    sizes = gpu_sizes(spec, settings, device)
+    plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory)
+    weights = load_weights(checkpoint, report)
+    try:
+        model = GpuModel(device, spec, weights, replace(sizes, num_blocks=plan.num_blocks), report)
+    except RuntimeError as error:  # torch's, Triton's and the driver's own errors have no other class in common
+        if "out of memory" not in str(error):
+            raise
+        raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
+    return LoadedModel(
+        stepper=GpuStepper(model),
+        device=device.name,
+        dtype="bfloat16",
+        kv_cache_dtype=sizes.kv_cache_dtype,
+        context_length=sizes.max_model_len,
+        memory=plan,
+        libraries=("torch", "triton"),
+    )
+
+
+def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
+    """What is asked for, if the device and its kernels can do it."""
+    quantize, kv_cache_dtype = settings.quantize, settings.kv_cache_dtype
+    if settings.dtype not in ("auto", "bfloat16"):
+        raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
     if quantize not in ("none", "int8", "int4", "fp8"):
         raise UnsupportedDevice(f"--quantize {quantize}: the GPU runs none, int8, int4 and fp8")
     if quantize == "fp8" and device.capability < E4M3_CAPABILITY:
@@ -77,49 +88,77 @@ def load_on_gpu(
         kv_cache_dtype = "bfloat16"
     if kv_cache_dtype not in DTYPES:
         raise UnsupportedDevice(f"--kv-cache-dtype {kv_cache_dtype}: the GPU has {', '.join(DTYPES)}")
-    if max_step_tokens == 1:
+    if settings.max_step_tokens == 1:
         raise UnsupportedDevice("--max-step-tokens 1: a step on the GPU takes at least 2 tokens; raise it")
-    for name, size in (("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)):
-        if quantize == "int4" and size % min(GROUPS):
-            raise UnsupportedModel(name, size, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
-    counts = {"max-running": max_running, "max-step-tokens": max_step_tokens}
-    length = context_length(spec.max_position, max_model_len, counts)
+    for name, inputs in (("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)):
+        if quantize == "int4" and inputs % min(GROUPS):
+            raise UnsupportedModel(name, inputs, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
+    length = context_length(settings, spec.max_position)
     try:
-        choose_launch(
-            device.capability, spec.head_dim, DTYPES[kv_cache_dtype].itemsize, 1, 1,
-            multiprocessors=device.multiprocessors,
-        )  # fmt: skip
+        item_bytes, processors = DTYPES[kv_cache_dtype].itemsize, device.multiprocessors
+        choose_launch(device.capability, spec.head_dim, item_bytes, 1, 1, multiprocessors=processors)
     except ValueError as error:
         raise UnsupportedModel("head_dim", spec.head_dim, f"{error}; run this model on the CPU") from error
-    rows = min(max_step_tokens, max(max_running, MAX_LOGIT_ROWS))
-    buckets = Buckets(max_tokens=max_step_tokens, max_chunks=max_running, max_rows=rows)
-    plan = plan_gpu_memory(
-        device,
-        spec,
+    rows = min(settings.max_step_tokens, max(settings.max_running, MAX_LOGIT_ROWS))
+    return GpuSizes(
         quantize=quantize,
         kv_cache_dtype=kv_cache_dtype,
-        block_size=block_size,
         max_model_len=length,
-        buckets=buckets,
-        gpu_memory=gpu_memory,
-        kv_cache_memory=kv_cache_memory,
+        buckets=Buckets(max_tokens=settings.max_step_tokens, max_chunks=settings.max_running, max_rows=rows),
     )
-    weights = load_weights(checkpoint, spec, lambda done, total: on_progress("reading weights", done, total))
-    try:
-        model = GpuModel(
-            device,
-            spec,
-            weights,
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
-            num_blocks=plan.num_blocks,
-            block_size=block_size,
-            max_model_len=length,
-            buckets=buckets,
-            on_progress=on_progress,
+
+
+def plan_on_gpu(
+    device: Device,
+    spec: ModelSpec,
+    sizes: GpuSizes,
+    gpu_memory: float | None = None,
+    kv_cache_memory: int | None = None,
+) -> MemoryPlan:
+    """Weights, working buffers, graphs, and all the rest for KV. `gpu_memory`: a share of the device's up to 1, or
+    bytes; all that this worker may take.
+    """
+    budget = _budget(*device.free_memory(), gpu_memory)
+    weights = weights_layout(spec, sizes.quantize).size
+    graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
+    workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size + graphs
+    block_bytes = cache_layout(spec, 1, sizes.kv_cache_dtype).size
+    rest, most = budget - weights - workspace, LARGEST_CACHE_ROWS // (spec.num_kv_heads * BLOCK_SIZE)
+    left = f"left of {size(budget)} after {size(weights)} for weights and {size(workspace)} for buffers and graphs"
+    if kv_cache_memory is None:
+        blocks = min(max(0, rest) // block_bytes, most)
+        if blocks < sizes.table_width:
+            raise DoesNotFit(
+                f"one sequence of {sizes.max_model_len} tokens needs {size(sizes.table_width * block_bytes)} of KV "
+                f"cache, but {size(rest)} are {left}: raise --gpu-memory, or lower --max-model-len, --max-running or "
+                "--max-step-tokens"
+            )
+    else:
+        blocks = min(blocks_in(kv_cache_memory, rest, left, block_bytes, sizes.max_model_len), most)
+    return plan_of(blocks, block_bytes, sizes.max_model_len, weights=weights, workspace=workspace)
+
+
+def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
+    buckets = sizes.buckets
+    launches = OTHER_LAUNCHES * buckets.graph_count
+    for strict in (False, True):
+        for tokens in (*buckets.decode, *buckets.tokens):
+            products = sum(
+                linear_launches(*matrix, sizes.quantize, tokens, capability, strict=strict)
+                for matrix in matrices(spec).values()
+            )
+            launches += spec.num_layers * (LAYER_LAUNCHES + products)
+    return LAUNCH_BYTES * launches
+
+
+def _budget(free: int, total: int, gpu_memory: float | None) -> int:
+    if gpu_memory is None:
+        return int(free * SHARE)
+    wanted = int(gpu_memory * total) if gpu_memory <= 1 else int(gpu_memory)
+    if wanted < 1:
+        raise UnsupportedDevice(f"--gpu-memory {gpu_memory}: give a share such as 0.9, or a size such as 20GiB")
+    if wanted > free:
+        raise DoesNotFit(
+            f"--gpu-memory {size(wanted)}: only {size(free)} of the GPU's {size(total)} are free; lower it"
         )
-    except RuntimeError as error:  # torch's, Triton's and the driver's own errors have no other class in common
-        if "out of memory" not in str(error):
-            raise
-        raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
-    return GpuStepper(model), plan
+    return wanted

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from ...kernels.sampling.rows import MAX_TOP, Float32Array, Int32Array
+from ...kernels.sampling.rows import MAX_TOP, Int32Array, Sampled
 from ...kernels.step_inputs.gpu_launch import copy_blocks, keep_drawn, prepare, scatter
-from ..steps.rows import Piece
 from .arena import Arena, Layout
-from .buckets import Buckets, Shape
+from .buckets import GpuSizes, PassShape
 from .device import Device
-from .sampling_rows import LogitRows, SamplingPart, add_edits, add_sampling_rows
-from .sequences import NO_SLOT, states_of
+from .sampler import LogitRows, SamplingPart, add_edits, add_sampling_rows
+from .sequences import NO_SLOT, Pieces
 
 
-def packet_layout(buckets: Buckets, width: int, vocab_size: int) -> Layout:
+def packet_layout(sizes: GpuSizes, vocab_size: int) -> Layout:
+    buckets, width = sizes.buckets, sizes.table_width
     layout, chunks, rows = Layout(), buckets.chunks, buckets.rows[-1]
     for name in ("chunk_slots", "first_positions"):
         layout.add(name, torch.int32, chunks)
@@ -53,35 +52,37 @@ def result_layout(rows: int) -> Layout:
     return layout
 
 
-class Exchange:
+class HostBuffers:
     """One pinned packet and one pinned result: a step that is under way owns it until its answer was read."""
 
-    def __init__(self, device: Device, buckets: Buckets, width: int, vocab_size: int) -> None:
-        self.packet = Arena(device, packet_layout(buckets, width, vocab_size), pinned=True)
-        self.result = Arena(device, result_layout(buckets.rows[-1]), pinned=True)
+    def __init__(self, device: Device, sizes: GpuSizes, vocab_size: int) -> None:
+        self.packet = Arena(device, packet_layout(sizes, vocab_size), pinned=True)
+        self.result = Arena(device, result_layout(sizes.buckets.rows[-1]), pinned=True)
         self.lists_sent = 0  # entries of `places` and `values` in this step: the device may not have read them yet
         self._sampling = SamplingPart(self.packet)
         # Making an array of a tensor takes as long as filling one of 256 entries: all are made once.
         self._chunk_slots, self._first_positions, self._starts, self._row_tokens, self._row_slots, self._given = map(
             self.ints, ("chunk_slots", "first_positions", "starts", "row_tokens", "row_slots", "given_ids")
         )
-        self.drawn: Int32Array = self.result["drawn"].numpy()
-        self.status: npt.NDArray[np.uint8] = self.result["status"].numpy()
-        self.logprobs: Float32Array = self.result["logprobs"].numpy()
-        self.top_tokens: Int32Array = self.result["top_tokens"].numpy()
-        self.top_logprobs: Float32Array = self.result["top_logprobs"].numpy()
+        self.sampled = Sampled(
+            tokens=self.result["drawn"].numpy(),
+            status=self.result["status"].numpy(),
+            logprobs=self.result["logprobs"].numpy(),
+            top_tokens=self.result["top_tokens"].numpy(),
+            top_logprobs=self.result["top_logprobs"].numpy(),
+        )
 
     def ints(self, name: str) -> Int32Array:
         array: Int32Array = self.packet[name].numpy()
         return array
 
-    def fill(self, shape: Shape, pieces: Sequence[Piece]) -> tuple[int, bool]:
+    def fill(self, shape: PassShape, pieces: Pieces) -> tuple[int, bool]:
         """Everything of a pass, padded to its shape; (entries in the edit lists, whether log probabilities are asked).
 
         Padding chunks are empty, padding rows have no slot. Several pieces may be of one sequence: they share its slot.
         """
-        count, states, starts = len(pieces), states_of(pieces), self._starts
-        self._chunk_slots[:count] = [state.slot for state in states]
+        count, starts = len(pieces), self._starts
+        self._chunk_slots[:count] = [piece.state.slot for piece in pieces]
         leads = [piece.lead for piece in pieces]
         firsts = [piece.start - lead for piece, lead in zip(pieces, leads, strict=True)]
         lengths = [piece.length + lead for piece, lead in zip(pieces, leads, strict=True)]
@@ -92,20 +93,18 @@ class Exchange:
         self._chunk_slots[count : shape.chunks] = 0
         self._first_positions[count : shape.chunks] = 0
         given, place = self._given, 0
-        for state, first, length in zip(states, firsts, lengths, strict=True):
+        for piece, first, length in zip(pieces, firsts, lengths, strict=True):
             if length == 1:
-                given[place] = state.id_at(first)
+                given[place] = piece.state.id_at(first)
             else:
-                given[place : place + length] = state.ids(first, length)
+                given[place : place + length] = piece.state.ids(first, length)
             place += length
-        scored = np.array([piece.scored for piece in pieces], np.int64)
-        sample = np.array([piece.sample for piece in pieces], np.int64)
-        rows = LogitRows.of(starts[: count + 1], np.array(leads, np.int64), scored, sample)
+        rows = LogitRows.of(pieces, starts[: count + 1], np.array(leads, np.int64))
         slots = np.where(rows.draws, self._chunk_slots[rows.owners], NO_SLOT)
         wanted = len(rows.owners)
         self._row_tokens[:wanted], self._row_slots[:wanted] = rows.tokens, slots
         self._row_tokens[wanted : shape.rows], self._row_slots[wanted : shape.rows] = 0, NO_SLOT
-        return self._sampling.fill(shape.rows, rows, slots, pieces, states)
+        return self._sampling.fill(shape.rows, rows, slots, pieces)
 
 
 class Packet:
@@ -116,47 +115,46 @@ class Packet:
         device: Device,
         buffers: Arena,
         cache: Sequence[torch.Tensor],  # [layers, 2, blocks, …] each: keys and values, and their scales where there are
-        buckets: Buckets,
-        width: int,
+        sizes: GpuSizes,
         vocab_size: int,
     ) -> None:
         self._device, self._buffers = device, buffers
-        self.arena = Arena(device, packet_layout(buckets, width, vocab_size))
+        self.arena = Arena(device, packet_layout(sizes, vocab_size))
         self.slot_rows = buffers["slot_rows"]
         self._cache_words = [part.flatten(0, 1).flatten(2).view(torch.int32) for part in cache]
 
-    def send(self, exchange: Exchange, shape: Shape, edits: int) -> None:
+    def send(self, host: HostBuffers, shape: PassShape, edits: int) -> None:
         """The front, up to the last id of the shape, and the list of edits."""
         given = self.arena["given_ids"]
         size = given.data_ptr() - self.arena.memory.data_ptr() + 4 * shape.tokens
-        self._device.upload(self.arena.memory[:size], exchange.packet.memory[:size])
+        self._device.upload(self.arena.memory[:size], host.packet.memory[:size])
         for name in ("edit_tokens", "edit_values") if edits else ():
-            self._device.upload(self.arena[name][:edits], exchange.packet[name][:edits])
+            self._device.upload(self.arena[name][:edits], host.packet[name][:edits])
 
-    def write(self, exchange: Exchange, target: torch.Tensor, places: Int32Array, values: Int32Array) -> None:
+    def write(self, host: HostBuffers, target: torch.Tensor, places: Int32Array, values: Int32Array) -> None:
         """target.flatten()[places] = values, before the pass."""
         count, room = len(places), len(self.arena["places"])
         if count > room:
             raise ValueError(f"{count} entries to write at once, there is room for {room}")
-        if exchange.lists_sent + count > room:  # very many sequences with penalties come in
+        if host.lists_sent + count > room:  # very many sequences with penalties come in
             self._device.record().wait()
-            exchange.lists_sent = 0
+            host.lists_sent = 0
         # Appended on the host, where the device may still be reading, and always at the front on the device.
-        first = exchange.lists_sent
-        exchange.lists_sent = first + count
-        sent_values = self._send_list(exchange, "values", values, first)
-        sent_places = self._send_list(exchange, "places", places, first)
+        first = host.lists_sent
+        host.lists_sent = first + count
+        sent_values = self._send_list(host, "values", values, first)
+        sent_places = self._send_list(host, "places", places, first)
         self._device.run(partial(scatter, sent_values, sent_places, target))
 
-    def copy_blocks(self, exchange: Exchange, sources: Int32Array, targets: Int32Array) -> None:
+    def copy_blocks(self, host: HostBuffers, sources: Int32Array, targets: Int32Array) -> None:
         count, room = len(sources), len(self.arena["sources"])
         if count > room:
             raise ValueError(f"{count} blocks to copy in one step, there is room for {room}")
-        sent = self._send_list(exchange, "sources", sources, 0), self._send_list(exchange, "targets", targets, 0)
+        sent = self._send_list(host, "sources", sources, 0), self._send_list(host, "targets", targets, 0)
         for words in self._cache_words:
             self._device.run(partial(copy_blocks, *sent, words))
 
-    def prepare(self, shape: Shape) -> None:
+    def prepare(self, shape: PassShape) -> None:
         """The first launch of a pass: ids, positions, slots, lengths and block tables from the packet."""
         packet, buffers, chunks, tokens = self.arena, self._buffers, shape.chunks, shape.tokens
         prepare(
@@ -166,14 +164,14 @@ class Packet:
             lengths=buffers["lengths"][:chunks], block_tables=buffers["block_tables"][:chunks],
         )  # fmt: skip
 
-    def keep_drawn(self, shape: Shape) -> None:
+    def keep_drawn(self, shape: PassShape) -> None:
         """The last launch of a pass: what was drawn is what the next step reads."""
         keep_drawn(self._buffers["drawn"][: shape.rows], self.arena["row_slots"][: shape.rows], self.slot_rows)
 
-    def _send_list(self, exchange: Exchange, name: str, array: Int32Array, first: int) -> torch.Tensor:
+    def _send_list(self, host: HostBuffers, name: str, array: Int32Array, first: int) -> torch.Tensor:
         """Through the host's list, from entry `first` on, to the front of the device's."""
         part = slice(first, first + len(array))
-        exchange.ints(name)[part] = array
+        host.ints(name)[part] = array
         target = self.arena[name][: len(array)]
-        self._device.upload(target, exchange.packet[name][part])
+        self._device.upload(target, host.packet[name][part])
         return target

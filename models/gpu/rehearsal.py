@@ -23,7 +23,7 @@ from typing import Final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .device import DeviceFault, Event, Graph, Growth, Work
+from .device import DeviceEvent, DeviceFault, Graph, Growth, Work
 from .rehearsal_launches import Launch, Recording
 
 POISON = 0xA5  # fills a download's target until the copy has run: NaN-like as a float, absurd as a token id
@@ -97,7 +97,7 @@ class RehearsalDevice:
             raise DeviceFault("a kernel is compiled during capture: run the same work once before")
         return _RehearsalGraph(recording.launches, self._enqueue)
 
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         return _RehearsalEvent(partial(self._run_until, self._enqueued))
 
     def synchronize(self) -> None:

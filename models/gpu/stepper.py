@@ -1,112 +1,115 @@
-"""Steps on a GPU: `begin` launches one, its answer is waited for elsewhere, so the next is launched meanwhile.
+"""Steps on a GPU: a step is launched, its answer is waited for elsewhere, so the next is launched meanwhile.
 
 Nothing of a step waits for the one before: drawn tokens stay on the device and are read there. At most `STEPS_AHEAD`
-answers are outstanding; `begin` then waits for one. A step that wants more rows of logits than there is room for (log
-probabilities of a long prompt) runs in several passes, each waited for but the last.
+answers are outstanding; `begin_step` then waits for one. A step that wants more rows of logits than there is room for
+runs in several passes, each waited for but the last.
 """
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from time import perf_counter
 
-import numpy as np
-
-from ..steps.rows import Piece
-from ..steps.step import ChunkResult, StepResult, StepWork
-from ..steps.steps import join, split
-from .answers import collect
-from .device import Event, Growth
+from ...protocol.steps import Row, Step, StepDone
+from ..stepper import PendingStep
+from ..steps.sequences import Piece
+from ..steps.steps import block_copies, collect, join, split
+from .device import DeviceEvent
 from .gpu import GpuModel
-from .packet import Exchange
-from .sequences import UNREAD, SequenceTable, states_of
-from .strict import as_first_computed
+from .packet import HostBuffers
+from .sequences import UNREAD, DeviceSequence, DeviceSequences, Pieces
 
 STEPS_AHEAD = 2
 
 
-class PendingStep:
-    """A step that was launched. `finish` is called once, from any one thread, in the order of the steps."""
-
-    def __init__(self, finish: Callable[[], StepResult]) -> None:
-        self._finish = finish
-
-    def finish(self) -> StepResult:
-        """Wait for the device and read the answer."""
-        return self._finish()
-
-
 class GpuStepper:
-    """Owns the worker's sequences and everything on the device. One thread calls `begin`."""
+    """Owns the worker's sequences and everything on the device. One thread calls `begin_step`."""
 
     def __init__(self, model: GpuModel) -> None:
         self._model = model
-        self._table = SequenceTable(
-            vocab_size=model.spec.vocab_size,
-            block_size=model.block_size,
-            max_model_len=model.max_model_len,
-            slots=model.slots,
+        self._sequences = DeviceSequences(
+            vocab_size=model.spec.vocab_size, max_model_len=model.sizes.max_model_len, slots=model.sizes.slots
         )
-        self._free: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[HostBuffers] = queue.SimpleQueue()
         for _ in range(STEPS_AHEAD):
-            self._free.put(model.make_exchange())
+            self._free.put(model.make_host_buffers())
         self._last_done = 0.0
         model.device.seal()
-
-    def growth(self) -> Growth:
-        """Allocations and compilations since loading; both must stay zero."""
-        return self._model.device.growth()
 
     def close(self) -> None:
         """Wait until the device is done with our memory. If it failed, a step has said so."""
         with suppress(Exception):
             self._model.device.synchronize()
 
-    def begin(self, step: StepWork) -> PendingStep:
-        for sequence in step.dropped:
-            self._table.drop(sequence)
-        for record in step.new:
-            self._table.add(record)
-        pieces = [self._table.piece(chunk) for chunk in step.chunks]
-        copies = [(copy.source, copy.target) for copy in step.copies]
-        if {source for source, _ in copies} & {target for _, target in copies}:
-            raise ValueError("copies: a block is source and target in one step; send the second copy with the next one")
-        began, exchange = perf_counter(), self._free.get()
-        if copies:
-            sources, targets = np.array(copies, np.int32).T
-            self._model.packet.copy_blocks(exchange, sources, targets)
-        self._table.give_slots(pieces)
-        self._model.install(exchange, pieces)
-        results = list[ChunkResult]()
-        buckets = self._model.buckets
+    def begin_step(self, step: Step) -> PendingStep:
+        began, model = perf_counter(), self._model
+        pieces = self._sequences.apply(step)
+        copies = block_copies(step)
+        launching, host = perf_counter(), self._free.get()
+        if step.copies:
+            model.packet.copy_blocks(host, *copies)
+        self._sequences.give_slots(pieces)
+        model.install(host, pieces)
+        results = list[Row]()
+        buckets = model.buckets
         groups = list(split(as_first_computed(pieces), buckets.tokens[-1], buckets.rows[-1], buckets.chunks))
         for group in groups[:-1]:
-            self._launch(exchange, group).wait()
-            results += collect(exchange, group)
+            self._launch(host, group).wait()
+            results += collect(group, host.sampled)
         last = groups[-1] if groups else []
-        event = self._launch(exchange, last) if last else self._model.device.record()
+        event = self._launch(host, last) if last else model.device.record()
 
-        def finish() -> StepResult:
+        def wait() -> StepDone:
             try:
                 event.wait()
                 done = perf_counter()
-                seconds = done - max(began, self._last_done)
+                seconds = done - max(launching, self._last_done)
                 self._last_done = done
-                return StepResult(tuple(join([*results, *collect(exchange, last)])), seconds)
+                rows = tuple(join([*results, *collect(last, host.sampled)]))
             finally:
-                self._free.put(exchange)
+                self._free.put(host)
+            allocations, compilations = model.device.growth()
+            return StepDone(
+                step=step.step,
+                rows=rows,
+                duration=perf_counter() - began,
+                model_duration=seconds,
+                device_allocations=allocations,
+                device_compilations=compilations,
+            )
 
-        return PendingStep(finish)
+        return PendingStep(wait)
 
-    def _launch(self, exchange: Exchange, pieces: list[Piece]) -> Event:
-        model, states = self._model, states_of(pieces)
+    def _launch(self, host: HostBuffers, pieces: Pieces) -> DeviceEvent:
+        model = self._model
         rows = sum([piece.scored + piece.sample for piece in pieces])
         lengths = [piece.lead + piece.length for piece in pieces]
-        shape = model.buckets.shape(lengths, rows, strict=any(state.strict for state in states))
-        event = model.launch(exchange, shape, pieces)
-        for piece, state in zip(pieces, states, strict=True):
+        shape = model.buckets.shape(lengths, rows, strict=any(piece.state.strict for piece in pieces))
+        event = model.launch(host, shape, pieces)
+        for piece in pieces:
             if piece.sample:
-                state.drawn.append(UNREAD)
+                piece.state.drawn.append(UNREAD)
         return event
+
+
+def as_first_computed(pieces: Iterable[Piece[DeviceSequence]]) -> Iterator[Piece[DeviceSequence]]:
+    """The pieces of a step, drawn tokens of strict sequences in pieces of their own.
+
+    Under strict determinism every token is always computed by the same kernels, whatever came between. Launches that
+    do not depend on the batch are half of it (`PassShape.strict`). The other half is here: a prompt's tokens go through
+    prefill and drawn ones through decode, whose sums have another order, also when a preempted sequence is computed
+    again in chunks that mix them. A chunk of one token is a decode row to the kernels, so a prompt's chunk behind its
+    first token begins one token earlier (`Piece.lead`) and writes the same keys and values there once more.
+    """
+    for piece in pieces:
+        state, end = piece.state, piece.start + piece.length
+        drawn = max(piece.start, state.prompt_tokens)
+        if not state.strict or piece.length == 1 or end <= drawn:
+            yield piece
+            continue
+        if piece.start < drawn:
+            yield piece._replace(length=drawn - piece.start, sample=False)
+        for position in range(drawn, end):
+            yield piece._replace(start=position, length=1, sample=piece.sample and position == end - 1, scored=0)

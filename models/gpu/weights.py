@@ -6,7 +6,7 @@ other matrix is a `Linear`, which knows how it is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from ...kernels.gemm.gpu_weights import pack_bf16
 from ...kernels.rope.gpu_launch import HeadWeights
+from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights, LayerWeights
@@ -79,7 +80,7 @@ def load_weights_to(
     spec: ModelSpec,
     weights: DecoderWeights,
     quantize: str,
-    on_progress: Callable[[int, int], None],
+    report: ReportProgress,
 ) -> DeviceWeights:
     arena = Arena(device, weights_layout(spec, quantize))
 
@@ -106,7 +107,7 @@ def load_weights_to(
     def layers() -> Iterator[DeviceLayer]:
         for index, layer in enumerate(weights.layers):
             yield _layer(f"{index}.", layer)
-            on_progress(index + 1, spec.num_layers)
+            report(LoadProgress(stage="loading weights", done=index + 1, total=spec.num_layers))
 
     def _layer(prefix: str, layer: LayerWeights) -> DeviceLayer:
         return DeviceLayer(

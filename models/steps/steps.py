@@ -1,110 +1,36 @@
-"""One step from order to answer: sequences in and out, block copies, the forward pass, the draw.
+"""A step on any device: its pieces cut into passes, its block copies, and its answer put together."""
 
-A step that wants more rows of logits than the runner has room for (log probabilities of a long prompt) is run as
-several forward passes: runners give the same logits however a prompt is cut.
-"""
-
-from collections.abc import Iterable, Iterator
-from time import perf_counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ...kernels.sampling.launch import CpuSampler
-from ..host import usable_cores
-from ..load import LoadedModel, OverlappedRunner, Runner
-from .rows import Piece, RowStore
-from .steady_rows import SteadyRows
-from .step import ChunkResult, StepResult, StepWork
+from ...kernels.sampling.rows import OK, Int32Array, Sampled
+from ...protocol.events import TokenLogprob, TopLogprob
+from ...protocol.steps import Row, Step
+from .sequences import Piece, State
+
+PLACEHOLDER = 0  # stands for the token that a failed row did not give; the sequence is dropped soon
 
 
-class Stepper:
-    """Owns the worker's sequences; the runner owns the device. One thread calls it. Compiles when it is made."""
-
-    def __init__(
-        self,
-        runner: Runner,
-        *,
-        vocab_size: int,
-        block_size: int,
-        max_model_len: int,
-        max_step_tokens: int,
-        max_logit_rows: int,
-        threads: int = 1,
-    ) -> None:
-        self._runner = runner
-        self._max_rows = max_logit_rows
-        self._max_tokens = max_step_tokens
-        self._block_size = block_size
-        self._steady: SteadyRows | None = None  # of the last step, if the next may go on with its rows
-        self._store = RowStore(vocab_size=vocab_size, block_size=block_size, max_model_len=max_model_len)
-        self._sampler = CpuSampler(vocab_size, threads)
-        self._sampler.warm_up()
-
-    @classmethod
-    def of(cls, model: LoadedModel, threads: int | None = None) -> "Stepper":
-        """`threads` as in `load_runner`."""
-        plan, runner = model.plan, model.runner
-        assert not isinstance(runner, OverlappedRunner), "it steps itself"
-        return cls(
-            runner,
-            vocab_size=model.spec.vocab_size,
-            block_size=plan.block_size,
-            max_model_len=plan.max_model_len,
-            max_step_tokens=plan.max_step_tokens,
-            max_logit_rows=plan.max_logit_rows,
-            threads=usable_cores() if threads is None else threads,
-        )
-
-    def run(self, step: StepWork) -> StepResult:
-        steady, self._steady = self._steady, None
-        if steady is not None:
-            if not (step.dropped or step.new or step.copies) and steady.advance(step.chunks):
-                return self._go_on(steady)
-            steady.settle()
-        for sequence in step.dropped:
-            self._store.drop(sequence)
-        for record in step.new:
-            self._store.add(record)
-        if step.copies:
-            sources, targets = zip(*((copy.source, copy.target) for copy in step.copies), strict=True)
-            self._runner.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
-        pieces = [self._store.piece(chunk) for chunk in step.chunks]
-        seconds, results = 0.0, list[ChunkResult]()
-        for group in split(pieces, self._max_tokens, self._max_rows):
-            batch = self._store.batch(group)
-            began = perf_counter()
-            logits = self._runner.forward(batch)
-            seconds += perf_counter() - began
-            rows = self._store.sampling_rows(group)
-            sampled = self._sampler.sample(logits, rows)
-            results += self._store.collect(group, rows, sampled)
-            if len(group) == len(step.chunks):
-                self._steady = SteadyRows.after(group, batch, rows, sampled, self._block_size)
-        return StepResult(tuple(join(results)), seconds)
-
-    def _go_on(self, steady: SteadyRows) -> StepResult:
-        """A step of the last one's sequences, each by the token just drawn."""
-        began = perf_counter()
-        logits = self._runner.forward(steady.batch)
-        seconds = perf_counter() - began
-        sampled = self._sampler.greedy(logits) if steady.greedy else self._sampler.sample(logits, steady.rows)
-        results = steady.collect(sampled)
-        if results is None:
-            steady.settle()
-            results = self._store.collect(steady.pieces, steady.rows, sampled)
-        else:
-            self._steady = steady
-        return StepResult(tuple(results), seconds)
+def block_copies(step: Step) -> tuple[Int32Array, Int32Array]:
+    """The sources and the targets of a step's block copies. They may run in any order."""
+    sources, targets = [copy.source for copy in step.copies], [copy.target for copy in step.copies]
+    if not set(sources).isdisjoint(targets):
+        raise ValueError("copies: a block is source and target in one step; send the second copy with the next one")
+    return np.array(sources, np.int32), np.array(targets, np.int32)
 
 
 def split(
-    pieces: Iterable[Piece], max_tokens: int, max_rows: int, max_pieces: int | None = None
-) -> Iterator[list[Piece]]:
-    """Cut pieces into groups that fit one forward pass; almost always there is one group."""
-    group: list[Piece] = []
+    pieces: Iterable[Piece[State]], max_tokens: int, max_rows: int, max_pieces: int | None = None
+) -> Iterator[list[Piece[State]]]:
+    """Cut pieces into groups that fit one forward pass; almost always there is one group.
+
+    More than one is for log probabilities of a long prompt, which want more rows of logits than there is room for.
+    """
+    group: list[Piece[State]] = []
     tokens = rows = 0
     for piece in pieces:
-        rest: Piece | None = piece
+        rest: Piece[State] | None = piece
         while rest is not None:
             size, wanted, full = rest.lead + rest.length, rest.scored + rest.sample, len(group) == max_pieces
             if tokens + size <= max_tokens and rows + wanted <= max_rows and not full:
@@ -125,12 +51,49 @@ def split(
         yield group
 
 
-def join(results: list[ChunkResult]) -> Iterator[ChunkResult]:
+def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
+    """What each piece gave; the sequences learn their tokens. `sampled` begins with the rows of these pieces."""
+    count = sum([piece.scored + piece.sample for piece in pieces])
+    tokens, status = sampled.tokens[:count].tolist(), sampled.status[:count].tolist()
+    sound, first = not any(status), 0
+    results: list[Row] = []
+    for sequence, state, start, length, sample, scored in pieces:
+        last = first + scored
+        failed = not sound and any(code != OK for code in status[first : last + sample])
+        if sample:  # also where it failed: the next step may be on its way already and counts on a token here
+            state.learn_token(start + length, PLACEHOLDER if failed else tokens[last])
+        if failed:
+            results.append(Row(sequence=sequence, error="nonfinite_logits"))
+        elif scored or (sample and state.top >= 0):
+            results.append(
+                Row(
+                    sequence=sequence,
+                    tokens=(tokens[last],) if sample else (),
+                    logprobs=(_logprob(sampled, last, state.top),) if sample and state.top >= 0 else (),
+                    prompt_logprobs=tuple(_logprob(sampled, row, state.prompt_top) for row in range(first, last)),
+                )
+            )
+        else:
+            results.append(Row(sequence=sequence, tokens=(tokens[last],) if sample else ()))
+        first = last + sample
+    return results
+
+
+def _logprob(sampled: Sampled, row: int, top: int) -> TokenLogprob:
+    ids, values = sampled.top_tokens[row, :top].tolist(), sampled.top_logprobs[row, :top].tolist()
+    return TokenLogprob(
+        token_id=int(sampled.tokens[row]),
+        logprob=float(sampled.logprobs[row]),
+        top=tuple(map(TopLogprob, ids, values)),
+    )
+
+
+def join(results: Iterable[Row]) -> Iterator[Row]:
     """Put the results of one chunk's pieces, which follow each other, back together."""
-    last: ChunkResult | None = None
+    last: Row | None = None
     for result in results:
         if last is not None and last.sequence == result.sequence:
-            last = ChunkResult(
+            last = Row(
                 sequence=last.sequence,
                 tokens=last.tokens + result.tokens,
                 logprobs=last.logprobs + result.logprobs,

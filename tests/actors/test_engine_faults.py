@@ -9,12 +9,12 @@ import trio
 import triolet.actors.engine as engine_module
 from triolet.actors.detokenizer.detokenizer import Detokenizer
 from triolet.actors.engine import Engine, run_engine
-from triolet.actors.executor.executor import Progress
 from triolet.actors.executor.inline import run_inline
+from triolet.models.stepper import PendingStep
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed, Finished
 from triolet.protocol.messages import ToDetokenizer
-from triolet.protocol.steps import LoadFailed, Ready, Row, Step, StepDone
+from triolet.protocol.steps import LoadFailed, Ready, ReportProgress, Row, Step, StepDone
 
 from .engine_house import Answer, settings_for, submit
 
@@ -26,17 +26,18 @@ class CountingCore:
         self._ready = ready
         self._fails_at = fails_at
 
-    def load(self, progress: Progress) -> Ready | LoadFailed:
+    def load(self, report: ReportProgress) -> Ready | LoadFailed:
         return self._ready
 
-    def run(self, step: Step) -> StepDone:
+    def begin_step(self, step: Step) -> PendingStep:
         if step.step >= self._fails_at:
             raise ZeroDivisionError("the kernel is broken")
         rows = tuple(
             Row(sequence=chunk.sequence, tokens=(200 + step.step % 100,) if chunk.sample else ())
             for chunk in step.chunks
         )
-        return StepDone(step=step.step, rows=rows, duration=0.0, model_duration=0.0)
+        done = StepDone(step=step.step, rows=rows, duration=0.0, model_duration=0.0)
+        return PendingStep(lambda: done, computed=True)
 
     def close(self) -> None:
         pass

@@ -10,6 +10,7 @@ from triolet.kernels.simd.formats import WeightFormat
 from triolet.loadtest.device.cpu_stages import GemmsAlone, measure
 from triolet.loadtest.device.cpu_step import BLOCK, MODEL_LEN, REFERENCE, make_batch, random_weights
 from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.memory import CpuSizes
 
 SPEC = msgspec.structs.replace(
     REFERENCE, vocab_size=300, hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, mlp_size=192
@@ -21,19 +22,24 @@ SPEC = msgspec.structs.replace(
 def test_the_gemms_alone_end_in_the_step_s_logits(weight_format: WeightFormat, sequences: int) -> None:
     weights = random_weights(SPEC)
     blocks = sequences * MODEL_LEN // BLOCK
-    runner = CpuRunner(
-        SPEC, weights, weight_format=weight_format, num_blocks=blocks, max_step_tokens=16, max_logit_rows=sequences,
-        max_model_len=MODEL_LEN, threads=2,
-    )  # fmt: skip
+    sizes = CpuSizes(
+        weight_format=weight_format,
+        num_blocks=blocks,
+        max_step_tokens=16,
+        max_logit_rows=sequences,
+        max_model_len=MODEL_LEN,
+        threads=2,
+    )
+    runner = CpuRunner(SPEC, weights, sizes)
     alone = GemmsAlone(runner, weight_format, weights.embedding.ctypes.data, sequences, 2)
     batch = make_batch(sequences, 1, 5, SPEC, blocks)
     logits = runner.forward(batch).copy()
     assert np.isfinite(logits).all()
-    outputs = {name: runner._workspace.arrays[name].view(np.float32) for name in ("logits", "qkv", "gate_up")}
+    outputs = {name: runner._memory.arrays[name].view(np.float32) for name in ("logits", "qkv", "gate_up")}
     for array in outputs.values():
         array.fill(np.nan)
     alone.run()
-    np.testing.assert_array_equal(runner._workspace.logits[:sequences, : SPEC.vocab_size], logits)
+    np.testing.assert_array_equal(runner._memory.logits[:sequences, : SPEC.vocab_size], logits)
     for name, channels in (("qkv", 8 * 32), ("gate_up", 2 * 192)):
         assert np.isfinite(outputs[name][: sequences * channels]).all(), f"{name} was not computed"
     alone.close()

@@ -29,13 +29,13 @@ def test_a_wrong_token_and_its_gap_are_seen() -> None:
     "settings", [{"dtype": "float32", "quantize": "none"}, {"quantize": "int8"}, {"quantize": "int4"}]
 )
 def test_the_runner_decoding_token_by_token_answers_as_its_own_single_pass(settings: dict[str, str]) -> None:
-    loaded = load_on_cpu(MODEL, {**settings, "threads": 2}, 64)
+    runner = load_on_cpu(MODEL, {**settings, "threads": 2}, 64)
     prompt = [20, 300, 41, 7]
     answer: list[int] = []
     for _ in range(6):
-        *_, (_, logits) = logits_of(loaded, [*prompt, *answer])
+        *_, (_, logits) = logits_of(runner, [*prompt, *answer])
         answer.append(int(logits[-1].argmax()))
-    loaded.runner.close()
+    runner.close()
     found = check(MODEL, {**settings, "threads": 2}, [(prompt, answer)])
     assert (found["tokens"], found["equal_runner"]) == (6, 6)
     # The definition differs by float32 sums alone; what it does not round is worth some hundredths of a deviation.

@@ -16,7 +16,7 @@ from triolet.loadtest.device.gpu_random_model import LLAMA_8B, TINY
 from triolet.loadtest.device.gpu_requests import Answer, Request, answers
 from triolet.loadtest.device.gpu_strict_bits import Company
 from triolet.models.gpu.rehearsal import RehearsalDevice
-from triolet.models.steps.step import TokenScore
+from triolet.protocol.events import TokenLogprob
 from triolet.protocol.steps import Chunk, Step
 
 COMPANIES = (Company(1, 4), Company(1, 8))
@@ -43,13 +43,13 @@ def test_steps_are_mixed_and_a_preempted_request_is_computed_again(
     model: LoadedGpuModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[Step] = []
-    begin = model.stepper.begin
+    begin = model.stepper.begin_step
 
     def seen(step: Step) -> object:
         steps.append(step)
         return begin(step)
 
-    monkeypatch.setattr(model.stepper, "begin", seen)
+    monkeypatch.setattr(model.stepper, "begin_step", seen)
     requests = [Request((1, 2, 3, 4), (3,), preempted_after=2), Request((9, 8, 7, 6, 5), sampling=values.PROMPT_SCORED)]
     found, sizes = answers(model, requests, 3, strict=True, step_tokens=6)
     assert chunks_of(steps) == [
@@ -102,7 +102,7 @@ def test_bits_alone_are_compared_with_those_in_company(model: LoadedGpuModel, mo
 
 def test_a_missing_token_is_a_difference() -> None:
     assert bits.difference(Answer(), Answer()) == ""
-    score = TokenScore(1, -1.0)
+    score = TokenLogprob(token_id=1, logprob=-1.0)
     assert bits.difference(Answer(drawn=[score]), Answer()) == "1 tokens, not 0"
 
 

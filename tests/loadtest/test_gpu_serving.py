@@ -53,7 +53,7 @@ def test_a_random_checkpoint_is_read_as_the_model_it_was_made_from() -> None:
     with random_checkpoint(TINY) as folder:
         checkpoint = Checkpoint(folder)
         assert checkpoint.spec == TINY
-        weights, made = load_weights(checkpoint, TINY), random_weights(TINY)
+        weights, made = load_weights(checkpoint), random_weights(TINY)
         assert weights.layers[0].down.tobytes() == made.layers[0].down.tobytes()
         assert weights.lm_head is not None
     assert not folder.exists()

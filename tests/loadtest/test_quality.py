@@ -36,17 +36,17 @@ def test_log_softmax_is_that_of_the_definition() -> None:
 
 def test_the_served_log_probabilities_are_those_of_the_raw_logits() -> None:
     windows = _windows()
-    loaded = load_on_cpu(MODEL, FLOAT32, max(map(len, windows)))
-    served = served_logprobs(loaded, windows)
+    runner = load_on_cpu(MODEL, FLOAT32, max(map(len, windows)))
+    served = served_logprobs(runner, windows)
     raw = np.concatenate(
         [
-            log_softmax(np.concatenate([part.copy() for _, part in logits_of(loaded, window)]))[
+            log_softmax(np.concatenate([part.copy() for _, part in logits_of(runner, window)]))[
                 np.arange(len(window) - 1), window[1:]
             ]
             for window in windows
         ]
     )
-    loaded.runner.close()
+    runner.close()
     # The sampler sums 2,048 exponentials in float32: 2,048 half units in the last place of a sum, 1.2e-4, at worst.
     np.testing.assert_allclose(served, raw, atol=2e-4)
     assert np.abs(served[:-1] - raw[1:]).max() > 0.1  # shifted by one place they are others
@@ -60,12 +60,12 @@ def test_a_model_does_not_diverge_from_itself_and_fewer_bits_diverge_more() -> N
     rows, agreed = divergences(reference, same, windows)
     assert rows.shape == (sum(map(len, windows)),)
     assert (np.abs(rows).max(), agreed) == (0.0, 1.0)
-    same.runner.close()
+    same.close()
     eight = load_on_cpu(MODEL, {"quantize": "int8", "threads": 2}, longest)
     four = load_on_cpu(MODEL, {"quantize": "int4", "threads": 2}, longest)
     losses = [divergences(reference, variant, windows)[0].mean() for variant in (eight, four)]
-    for loaded in (reference, eight, four):
-        loaded.runner.close()
+    for runner in (reference, eight, four):
+        runner.close()
     assert 0 < losses[0] < losses[1] < 0.1
 
 

@@ -6,20 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import convert
 from safetensors.numpy import save_file
 
 from triolet.models.checkpoint.checkpoint import Checkpoint
-from triolet.models.cpu.load import plan_memory
+from triolet.models.cpu.load import plan_on_cpu
+from triolet.models.cpu.memory import CpuSizes
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.host import available_memory, usable_cores
-from triolet.models.load import load_runner
-from triolet.models.memory_plan import GIB, MIB, choose_num_blocks, size
+from triolet.models.load import load_model
+from triolet.models.memory_plan import GIB, choose_num_blocks, size
+from triolet.protocol.settings import MIB, EngineSettings
+from triolet.protocol.steps import MemoryPlan
 
 NEEDS: dict[str, Any] = {
     "available": 8 * GIB,
     "fixed_bytes": 2 * GIB,
     "block_bytes": MIB,
-    "block_size": 64,
     "max_model_len": 4096,  # 64 blocks
     "max_running": 4,
     "kv_cache_memory": None,
@@ -85,27 +88,26 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     """From the headers alone: the weights are not even the model's."""
     checkpoint = Checkpoint(write(tmp_path))
     assert checkpoint.widened_bytes == 16
-    limits: dict[str, Any] = {
-        "block_size": 64,
-        "max_model_len": None, "max_running": 2, "max_step_tokens": 64, "kv_cache_memory": None, "threads": 1,
-        "available": GIB,
-    }  # fmt: skip
-    plan = plan_memory(checkpoint, "bfloat16", **limits)
-    assert plan.max_model_len == 1000
-    assert plan.num_blocks == 2 * 2 * 16
-    assert plan.sequences_at_full_length == 4
-    assert plan.kv_bytes % plan.num_blocks == 0
-    assert plan.max_logit_rows == 64
-    assert plan_memory(checkpoint, "float32", **limits).kv_bytes == 2 * plan.kv_bytes
-    narrow = plan_memory(checkpoint, "bfloat16", cache_format="int8", **limits)  # a head of 4, padded to 32, + 2 scales
-    assert narrow.kv_bytes * 2 * 32 == plan.kv_bytes * (32 + 4)
-    short = plan_memory(checkpoint, "bfloat16", **{**limits, "max_model_len": 65})
+
+    def plan(**changes: object) -> tuple[CpuSizes, MemoryPlan]:
+        fields = {"max_running": 2, "max_step_tokens": 64, "threads": 1, "dtype": "bfloat16", **changes}
+        return plan_on_cpu(checkpoint, convert({"model": str(tmp_path), **fields}, EngineSettings), GIB)
+
+    sizes, memory = plan()
+    assert (sizes.max_model_len, sizes.max_logit_rows) == (1000, 64)
+    assert sizes.num_blocks == memory.num_blocks == 2 * 2 * 16
+    assert memory.sequences_at_full_length == 4
+    assert memory.kv_bytes % memory.num_blocks == 0
+    assert plan(dtype="float32")[1].kv_bytes == 2 * memory.kv_bytes
+    _, narrow = plan(kv_cache_dtype="int8")  # a head of 4, padded to 32, + 2 scales
+    assert narrow.kv_bytes * 2 * 32 == memory.kv_bytes * (32 + 4)
+    short, _ = plan(max_model_len=65)
     assert (short.max_model_len, short.num_blocks) == (65, 8)
     with pytest.raises(DoesNotFit, match="--max-model-len 1001 is beyond the model's context of 1000"):
-        plan_memory(checkpoint, "bfloat16", **{**limits, "max_model_len": 1001})
+        plan(max_model_len=1001)
     for name in ("max_model_len", "max_running", "max_step_tokens", "threads"):
         with pytest.raises(UnsupportedDevice, match=f"--{name.replace('_', '-')} 0: must be at least 1"):
-            plan_memory(checkpoint, "bfloat16", **{**limits, name: 0})
+            plan(**{name: 0})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
 )
 def test_unsupported_devices_and_formats(options: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedDevice, match=message):
-        load_runner(write(tmp_path), **options)  # type: ignore[arg-type]
+        load_model(EngineSettings(model=str(write(tmp_path)), **options))  # type: ignore[arg-type]
 
 
 def fake_host(root: Path, cgroup: str, files: dict[str, str]) -> tuple[Path, Path]:

@@ -15,9 +15,10 @@ from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights
 from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.memory import CpuSizes
+from triolet.models.cpu.rows import Batch
+from triolet.models.cpu.stepper import CpuStepper
 from triolet.models.reference import reference_logits
-from triolet.models.steps.batch import Batch
-from triolet.models.steps.steps import Stepper
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord, Step
 
@@ -31,7 +32,7 @@ FloatArray = npt.NDArray[np.float32]
 @pytest.fixture(scope="module")
 def loaded(parity_case: ParityCase) -> Loaded:
     checkpoint = Checkpoint(parity_case.folder)
-    return checkpoint.spec, load_weights(checkpoint, checkpoint.spec)
+    return checkpoint.spec, load_weights(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +43,8 @@ def runner(loaded: Loaded) -> Iterator[CpuRunner]:
 
 
 def make_runner(spec: ModelSpec, weights: DecoderWeights) -> CpuRunner:
-    return CpuRunner(
-        spec, weights, weight_format="float32", num_blocks=24, block_size=BLOCK, max_step_tokens=224,
-        max_logit_rows=224, max_model_len=256, threads=1,
-    )  # fmt: skip
+    sizes = CpuSizes(weight_format="float32", num_blocks=24, max_step_tokens=224, max_logit_rows=224, max_model_len=256)
+    return CpuRunner(spec, weights, sizes)
 
 
 def check(case: ParityCase, index: int, logits: FloatArray) -> None:
@@ -87,20 +86,17 @@ def test_cpu_runner_logits_whole_and_in_chunks(parity_case: ParityCase, loaded: 
 
 
 @pytest.mark.parametrize("step_tokens", [224, 23], ids=["whole", "chunked"])
-def test_cpu_runner_greedy(parity_case: ParityCase, loaded: Loaded, runner: CpuRunner, step_tokens: int) -> None:
+def test_cpu_runner_greedy(parity_case: ParityCase, runner: CpuRunner, step_tokens: int) -> None:
     """Every prompt alone, then all of them at once: decode rows and pieces of prompts share the steps."""
     for index, prompt in enumerate(parity_case.prompts):
-        assert decode(runner, loaded[0], [prompt], step_tokens) == [parity_case.continuations[index]]
-    assert decode(runner, loaded[0], parity_case.prompts, step_tokens) == parity_case.continuations
+        assert decode(runner, [prompt], step_tokens) == [parity_case.continuations[index]]
+    assert decode(runner, parity_case.prompts, step_tokens) == parity_case.continuations
 
 
-def decode(runner: CpuRunner, spec: ModelSpec, prompts: list[list[int]], step_tokens: int) -> list[list[int]]:
-    """64 greedy tokens of each prompt through Stepper, by a small scheduler: decode first, the rest of the budget to
+def decode(runner: CpuRunner, prompts: list[list[int]], step_tokens: int) -> list[list[int]]:
+    """64 greedy tokens of each prompt through CpuStepper, by a small scheduler: decode first, the rest of the budget to
     prompts. Each sequence owns 4 blocks, handed out when it reaches them."""
-    stepper = Stepper(
-        runner, vocab_size=spec.vocab_size, block_size=BLOCK, max_model_len=256, max_step_tokens=step_tokens,
-        max_logit_rows=2,
-    )  # fmt: skip
+    stepper = CpuStepper(runner)
     computed, new = [0] * len(prompts), [list[int]() for _ in prompts]
     records = tuple(
         SequenceRecord(
@@ -123,9 +119,9 @@ def decode(runner: CpuRunner, spec: ModelSpec, prompts: list[list[int]], step_to
             chunks.append(Chunk(sequence=index, start=computed[index], count=count, blocks=blocks, sample=sample))
             computed[index] += count
             budget -= count
-        result = stepper.run(Step(step=step, chunks=tuple(chunks), new=records if step == 0 else ()))
-        for chunk in result.chunks:
-            new[chunk.sequence] += chunk.tokens
+        pending = stepper.begin_step(Step(step=step, chunks=tuple(chunks), new=records if step == 0 else ()))
+        for row in pending.wait().rows:
+            new[row.sequence] += row.tokens
         step += 1
     return new
 

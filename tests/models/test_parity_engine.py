@@ -16,7 +16,7 @@ from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
 from triolet.actors.scheduler.sequence import WORTH_COPYING
 from triolet.models.checkpoint.spec import ModelSpec, load_spec
-from triolet.models.cpu.memory import memory_plan
+from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import Determinism, Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
@@ -33,7 +33,10 @@ async def engine_with(case: ParityCase, *, blocks: int, outbox_tokens: int = 256
     """An engine whose KV pool has so many blocks, and whose streams run so far ahead of their readers."""
     spec = load_spec(case.folder)
     write_tokenizer(case.folder, spec)
-    block_bytes = memory_plan(spec, "float32", 64, STEP_TOKENS, STEP_TOKENS, MAX_MODEL_LEN).kv_block_bytes
+    sizes = CpuSizes(
+        weight_format="float32", max_step_tokens=STEP_TOKENS, max_logit_rows=STEP_TOKENS, max_model_len=MAX_MODEL_LEN
+    )
+    block_bytes = memory_needs(spec, sizes).kv_block_bytes
     settings = EngineSettings(
         model=str(case.folder),
         dtype="float32",

@@ -9,8 +9,17 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.executor.inline import run_executor
-from triolet.actors.executor.step_thread import Answer, Progress
-from triolet.protocol.steps import FromWorker, LoadFailed, LoadProgress, Ready, Step, StepDone, StepFailed
+from triolet.models.stepper import PendingStep
+from triolet.protocol.steps import (
+    FromWorker,
+    LoadFailed,
+    LoadProgress,
+    Ready,
+    ReportProgress,
+    Step,
+    StepDone,
+    StepFailed,
+)
 
 
 class Core:
@@ -23,12 +32,12 @@ class Core:
         self.go_on = threading.Event()
         self.log: list[str] = []
 
-    def load(self, progress: Progress) -> Ready | LoadFailed:
+    def load(self, report: ReportProgress) -> Ready | LoadFailed:
         self.threads.add(threading.get_ident())
-        progress(LoadProgress(stage="test", done=1, total=1))
+        report(LoadProgress(stage="test", done=1, total=1))
         return self.answer
 
-    def run(self, step: Step) -> StepDone | Answer:
+    def begin_step(self, step: Step) -> PendingStep:
         self.threads.add(threading.get_ident())
         if step.step == 13:
             raise ZeroDivisionError("unlucky")
@@ -36,7 +45,8 @@ class Core:
             self.running.set()
             self.go_on.wait()
         self.log.append(f"step {step.step}")
-        return StepDone(step=step.step, rows=(), duration=0.0, model_duration=0.0)
+        done = StepDone(step=step.step, rows=(), duration=0.0, model_duration=0.0)
+        return PendingStep(lambda: done, computed=True)
 
     def close(self) -> None:
         self.log.append("closed")
@@ -76,12 +86,12 @@ class Device(Core):
         self.free = threading.Semaphore(2)
         self.second = threading.Event()
 
-    def run(self, step: Step) -> StepDone | Answer:
+    def begin_step(self, step: Step) -> PendingStep:
         self.free.acquire()
         self.log.append(f"launch {step.step}")
         if step.step == 2:
             self.second.set()
-        return partial(self.answered, step)
+        return PendingStep(partial(self.answered, step))
 
     def answered(self, step: Step) -> StepDone:
         try:
@@ -139,7 +149,7 @@ async def test_a_model_that_does_not_load_is_a_message(caplog: pytest.LogCapture
     refusal = LoadFailed(code="unsupported_model", message="no")
 
     class Broken(Core):
-        def load(self, progress: Progress) -> Ready | LoadFailed:
+        def load(self, report: ReportProgress) -> Ready | LoadFailed:
             raise OSError("disk on fire")
 
     for core, expected in (

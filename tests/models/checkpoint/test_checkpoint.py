@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.checkpoint.weights import load_weights
 from triolet.models.errors import CheckpointError, UnsupportedModel
+from triolet.protocol.steps import LoadProgress
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 20, "hidden_size": 8,
@@ -61,7 +62,7 @@ def write_index(folder: Path, weight_map: object) -> None:
 
 def load(folder: Path) -> Tensors:
     checkpoint = Checkpoint(folder)
-    weights = load_weights(checkpoint, checkpoint.spec)
+    weights = load_weights(checkpoint)
     head = {} if weights.lm_head is None else {"head": weights.lm_head}
     return {"embedding": weights.embedding, "down": weights.layers[1].down, "v": weights.layers[0].v, **head}
 
@@ -78,10 +79,10 @@ def test_single_and_sharded_hold_the_same(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[LoadProgress] = []
     checkpoint = Checkpoint(write(tmp_path))
-    load_weights(checkpoint, checkpoint.spec, lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 2), (2, 2)]
+    load_weights(checkpoint, seen.append)
+    assert seen == [LoadProgress(stage="reading weights", done=done, total=2) for done in (1, 2)]
     assert checkpoint.name == tmp_path.name
     assert (checkpoint.dtype, checkpoint.widened_bytes) == ("float32", 0)
 

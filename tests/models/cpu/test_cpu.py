@@ -26,9 +26,10 @@ from triolet.kernels.simd.formats import CacheFormat, WeightFormat
 from triolet.models.checkpoint.rope_spec import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
-from triolet.models.cpu.cpu import CpuRunner, memory_plan
+from triolet.models.cpu.cpu import CpuRunner
+from triolet.models.cpu.memory import CpuSizes, memory_needs
+from triolet.models.cpu.rows import Batch
 from triolet.models.rope import rope_tables
-from triolet.models.steps.batch import Batch
 
 FORMATS = get_args(WeightFormat)
 CACHES: list[tuple[WeightFormat, CacheFormat | None]] = [*((one, None) for one in FORMATS), ("bfloat16", "int8")]
@@ -151,15 +152,24 @@ def batch_of(chunks: list[Chunk]) -> Batch:
     )
 
 
+def sizes_of(weight_format: WeightFormat, threads: int = 2, cache_format: CacheFormat | None = None) -> CpuSizes:
+    return CpuSizes(
+        weight_format=weight_format,
+        cache_format=cache_format,
+        num_blocks=BLOCKS,
+        max_step_tokens=MOST_TOKENS,
+        max_logit_rows=MOST_TOKENS,
+        max_model_len=MODEL_LEN,
+        threads=threads,
+    )
+
+
 def make_runner(
     name: str, weight_format: WeightFormat, threads: int = 2, cache_format: CacheFormat | None = None
 ) -> CpuRunner:
     """With a cache full of NaN: stale memory of earlier sequences at its worst."""
-    runner = CpuRunner(
-        SPECS[name], weights_of(name), weight_format=weight_format, num_blocks=BLOCKS, max_step_tokens=MOST_TOKENS,
-        max_logit_rows=MOST_TOKENS, max_model_len=MODEL_LEN, threads=threads, cache_format=cache_format,
-    )  # fmt: skip
-    runner._workspace.cache[:] = 0xFF
+    runner = CpuRunner(SPECS[name], weights_of(name), sizes_of(weight_format, threads, cache_format))
+    runner._memory.cache[:] = 0xFF
     return runner
 
 
@@ -320,21 +330,21 @@ def test_other_number_types_are_refused(runner: CpuRunner) -> None:
 @pytest.mark.parametrize(("weight_format", "cache_format"), CACHES)
 def test_the_memory_plan_is_what_is_allocated(weight_format: WeightFormat, cache_format: CacheFormat | None) -> None:
     name = "qwen3-norm-head-10"
-    plan = memory_plan(SPECS[name], weight_format, 64, MOST_TOKENS, MOST_TOKENS, MODEL_LEN, 2, cache_format)
+    needs = memory_needs(SPECS[name], sizes_of(weight_format, 2, cache_format))
     runner = make_runner(name, weight_format, 2, cache_format)
-    workspace = runner._workspace
-    assert workspace.cache.nbytes == plan.kv_block_bytes * BLOCKS
-    assert sum(array.nbytes for array in workspace.arrays.values()) == plan.workspace_bytes
+    memory = runner._memory
+    assert memory.cache.nbytes == needs.kv_block_bytes * BLOCKS
+    assert sum(array.nbytes for array in memory.arrays.values()) == needs.workspace_bytes
     runner.close()
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
-    with pytest.raises(ValueError, match="block_size = 16"):
-        memory_plan(LLAMA, "int8", 16, 64, 8, MODEL_LEN)
     with pytest.raises(ValueError, match="too wide for int8"):
-        memory_plan(msgspec.structs.replace(LLAMA, mlp_size=70_000), "int8", 64, 64, 8, MODEL_LEN)
+        memory_needs(msgspec.structs.replace(LLAMA, mlp_size=70_000), sizes_of("int8"))
     with pytest.raises(ValueError, match="too wide for an int8 KV cache"):
-        memory_plan(msgspec.structs.replace(LLAMA, head_dim=520), "float32", 64, 64, 8, MODEL_LEN, 1, "int8")
+        memory_needs(msgspec.structs.replace(LLAMA, head_dim=520), sizes_of("float32", cache_format="int8"))
+    with pytest.raises(ValueError, match="max_logit_rows = 0: must be at least 1"):
+        CpuRunner(LLAMA, weights_of("mha-head-8"), msgspec.structs.replace(sizes_of("int8"), max_logit_rows=0))
 
 
 def test_a_runner_left_open_does_not_keep_the_interpreter() -> None:

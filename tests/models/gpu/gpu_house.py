@@ -12,15 +12,15 @@ from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
 from triolet.models.cpu.cpu import CpuRunner
-from triolet.models.gpu.buckets import Buckets
+from triolet.models.cpu.memory import CpuSizes
+from triolet.models.cpu.stepper import CpuStepper
+from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.rehearsal import RehearsalDevice
-from triolet.models.gpu.stepper import GpuStepper, PendingStep
 from triolet.models.reference import reference_logits
-from triolet.models.steps.step import ChunkResult
-from triolet.models.steps.steps import Stepper
+from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
+from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step, StepDone
 
 SPEC = ModelSpec(
     family="qwen3", vocab_size=120, hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=64,
@@ -75,25 +75,25 @@ def make_gpu_model(
         RehearsalDevice(),
         SPEC,
         weights_of(SPEC),
-        quantize=quantize,
-        kv_cache_dtype=kv_cache_dtype,
-        num_blocks=blocks,
-        block_size=64,
-        max_model_len=SPEC.max_position,
-        buckets=Buckets(max_tokens=max_tokens, max_chunks=max_running, max_rows=MAX_ROWS),
-        on_progress=lambda stage, done, total: None,
+        GpuSizes(
+            quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
+            num_blocks=blocks,
+            max_model_len=SPEC.max_position,
+            buckets=Buckets(max_tokens=max_tokens, max_chunks=max_running, max_rows=MAX_ROWS),
+        ),
     )
 
 
-def make_cpu_stepper() -> Stepper:
-    runner = CpuRunner(
-        SPEC, weights_of(SPEC), weight_format="float32", num_blocks=BLOCKS, max_step_tokens=MAX_TOKENS,
-        max_logit_rows=MAX_ROWS, max_model_len=SPEC.max_position, threads=1,
-    )  # fmt: skip
-    return Stepper(
-        runner, vocab_size=SPEC.vocab_size, block_size=64, max_model_len=SPEC.max_position,
-        max_step_tokens=MAX_TOKENS, max_logit_rows=MAX_ROWS,
-    )  # fmt: skip
+def make_cpu_stepper() -> CpuStepper:
+    sizes = CpuSizes(
+        weight_format="float32",
+        num_blocks=BLOCKS,
+        max_step_tokens=MAX_TOKENS,
+        max_logit_rows=MAX_ROWS,
+        max_model_len=SPEC.max_position,
+    )
+    return CpuStepper(CpuRunner(SPEC, weights_of(SPEC), sizes))
 
 
 def prompt_of(length: int, seed: int) -> tuple[int, ...]:
@@ -137,11 +137,12 @@ def record(
 class Driver:
     """Steps one after another; with `ahead`, the next is begun before the last is finished."""
 
-    def __init__(self, stepper: GpuStepper | Stepper, *, ahead: bool = False) -> None:
+    def __init__(self, stepper: Stepper, *, ahead: bool = False) -> None:
         self._stepper, self._ahead = stepper, ahead
         self._pending: list[PendingStep] = []
         self._number = 0
-        self.results: list[tuple[ChunkResult, ...]] = []
+        self.results: list[tuple[Row, ...]] = []
+        self.done: list[StepDone] = []
 
     def step(
         self, *chunks: Chunk, new: Iterable[SequenceRecord] = (), dropped: Iterable[int] = (),
@@ -149,14 +150,11 @@ class Driver:
     ) -> None:  # fmt: skip
         self._number += 1
         step = Step(step=self._number, chunks=chunks, new=tuple(new), dropped=tuple(dropped), copies=tuple(copies))
-        if isinstance(self._stepper, Stepper):
-            self.results.append(self._stepper.run(step).chunks)
-            return
-        self._pending.append(self._stepper.begin(step))
+        self._pending.append(self._stepper.begin_step(step))
         while len(self._pending) > self._ahead:
             self._finish()
 
-    def drain(self) -> list[tuple[ChunkResult, ...]]:
+    def drain(self) -> list[tuple[Row, ...]]:
         while self._pending:
             self._finish()
         return self.results
@@ -166,4 +164,5 @@ class Driver:
         return [token for step in self.drain() for row in step if row.sequence == sequence for token in row.tokens]
 
     def _finish(self) -> None:
-        self.results.append(self._pending.pop(0).finish().chunks)
+        self.done.append(self._pending.pop(0).wait())
+        self.results.append(self.done[-1].rows)

@@ -10,22 +10,23 @@ import pytest
 import torch
 
 from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, ROW
-from triolet.models.gpu.answers import collect
 from triolet.models.gpu.arena import Arena, Layout
-from triolet.models.gpu.buckets import Buckets, Shape
-from triolet.models.gpu.device import Event
-from triolet.models.gpu.packet import Exchange, Packet
+from triolet.models.gpu.buckets import Buckets, GpuSizes, PassShape
+from triolet.models.gpu.device import DeviceEvent
+from triolet.models.gpu.packet import HostBuffers, Packet
 from triolet.models.gpu.rehearsal import RehearsalDevice
-from triolet.models.gpu.sequences import NO_SLOT, UNREAD, DeviceSequence, SequenceTable, states_of, table_updates
-from triolet.models.steps.rows import PLACEHOLDER, Piece
-from triolet.models.steps.sequence_state import sampling_row
-from triolet.models.steps.step import ChunkResult, TokenScore
-from triolet.protocol.steps import Chunk, SequenceRecord
+from triolet.models.gpu.sequences import NO_SLOT, UNREAD, DeviceSequence, DeviceSequences, table_updates
+from triolet.models.steps.sequences import Piece, sampling_row
+from triolet.models.steps.steps import PLACEHOLDER, collect
+from triolet.protocol.events import TokenLogprob, TopLogprob
+from triolet.protocol.steps import Chunk, Row, SequenceRecord
 
 from .gpu_house import prompt_of, record
 
 VOCAB, WIDTH, PROMPT = 120, 3, 20
 BUCKETS = Buckets(max_tokens=96, max_chunks=12, max_rows=40)
+SIZES = GpuSizes(max_model_len=192, buckets=BUCKETS)
+Pieces = list[Piece[DeviceSequence]]
 CHUNK_FIELDS = ("chunk_slots", "first_positions", "starts", "given_ids")
 ROW_FIELDS = ("row_tokens", "row_slots", "seen_slots", "edit_starts", "sampling")
 KINDS: tuple[dict[str, Any], ...] = (  # Any: whatever an option may be
@@ -42,21 +43,21 @@ def table_record(number: int) -> SequenceRecord:
     return record(number, prompt_of(PROMPT, number), PROMPT, (4, 9), **KINDS[number % len(KINDS)])
 
 
-def table_of_all_kinds() -> SequenceTable:
+def table_of_all_kinds() -> DeviceSequences:
     """Two sequences of each, whose last token only the device knows."""
-    table = SequenceTable(vocab_size=VOCAB, block_size=64, max_model_len=192, slots=36)
+    table = DeviceSequences(vocab_size=VOCAB, max_model_len=192, slots=36)
     for number in range(2 * len(KINDS)):
         table.add(table_record(number))
     pieces = [table.piece(Chunk(sequence=n, start=0, count=PROMPT, blocks=(n, n + 20))) for n in range(2 * len(KINDS))]
     table.give_slots(pieces)
-    for state in states_of(pieces):
+    for state in [piece.state for piece in pieces]:
         state.drawn += [30 + state.slot, UNREAD]
     return table
 
 
-def drawn_pieces(table: SequenceTable, seed: int) -> list[Piece]:
+def drawn_pieces(table: DeviceSequences, seed: int) -> Pieces:
     """A few of them: prompts, decoded tokens, and tails that are computed again, token by token."""
-    rng, pieces = np.random.default_rng(seed), list[Piece]()
+    rng, pieces = np.random.default_rng(seed), Pieces()
     for number in rng.permutation(2 * len(KINDS))[: rng.integers(1, 9)].tolist():
         kind = rng.integers(0, 4)
         if kind == 0:
@@ -73,11 +74,12 @@ def drawn_pieces(table: SequenceTable, seed: int) -> list[Piece]:
     return pieces
 
 
-def check_fill(exchange: Exchange, shape: Shape, pieces: list[Piece]) -> None:
+def check_fill(host: HostBuffers, shape: PassShape, pieces: Pieces) -> None:
     """Row by row, from the pieces and their records."""
-    ints, records = exchange.ints, exchange.packet["sampling"].numpy().reshape(-1).view(ROW)
+    ints, records = host.ints, host.packet["sampling"].numpy().reshape(-1).view(ROW)
     tokens = row = edits = 0
-    for index, (piece, state) in enumerate(zip(pieces, states_of(pieces), strict=True)):
+    for index, piece in enumerate(pieces):
+        state = piece.state
         end = piece.start + piece.length
         assert ints("chunk_slots")[index] == state.slot
         lead = int("strict" in KINDS[piece.sequence % len(KINDS)] and 0 < piece.start < PROMPT)
@@ -88,10 +90,11 @@ def check_fill(exchange: Exchange, shape: Shape, pieces: list[Piece]) -> None:
         assert ints("given_ids")[tokens : tokens + size].tolist() == everything[piece.start - lead : end]
         for place in range(piece.scored + piece.sample):
             draws = place == piece.scored
-            expected = sampling_row(table_record(piece.sequence).sampling, VOCAB)
+            parameters = sampling_row(table_record(piece.sequence).sampling, state.top, VOCAB)
+            expected = np.frombuffer(parameters, ROW).copy()[0]
             if draws:
                 expected["position"] = end
-                edits += check_edits(exchange, row, edits, state, end)
+                edits += check_edits(host, row, edits, state, end)
             else:
                 expected["target"] = everything[piece.start + place + 1]
                 expected["top"], expected["position"] = state.prompt_top, records[row]["position"]
@@ -115,35 +118,35 @@ def check_fill(exchange: Exchange, shape: Shape, pieces: list[Piece]) -> None:
     assert not ints("row_tokens")[row : shape.rows].any()
 
 
-def check_edits(exchange: Exchange, row: int, first: int, state: DeviceSequence, end: int) -> int:
+def check_edits(host: HostBuffers, row: int, first: int, state: DeviceSequence, end: int) -> int:
     expected = dict(zip(state.bias_tokens.tolist(), state.bias_values.tolist(), strict=True))
     if end - state.prompt_tokens < state.min_tokens:
         expected |= dict.fromkeys(state.banned.tolist(), -np.inf)
     last = first + len(expected)
-    assert exchange.ints("edit_starts")[row : row + 2].tolist() == [first, last]
-    values: npt.NDArray[np.float32] = exchange.packet["edit_values"][first:last].numpy()
-    tokens = exchange.ints("edit_tokens")[first:last]
+    assert host.ints("edit_starts")[row : row + 2].tolist() == [first, last]
+    values: npt.NDArray[np.float32] = host.packet["edit_values"][first:last].numpy()
+    tokens = host.ints("edit_tokens")[first:last]
     assert dict(zip(tokens.tolist(), values.tolist(), strict=True)) == expected
     return len(expected)
 
 
-def shape_of(pieces: list[Piece]) -> Shape:
+def shape_of(pieces: Pieces) -> PassShape:
     rows = sum(piece.scored + piece.sample for piece in pieces)
     return BUCKETS.shape([piece.lead + piece.length for piece in pieces], rows)
 
 
 def test_a_packet_says_what_its_pieces_say() -> None:
     """And a packet with one number changed does not: each of these, where the step uses it."""
-    exchange, table = Exchange(RehearsalDevice(), BUCKETS, WIDTH, VOCAB), table_of_all_kinds()
+    host, table = HostBuffers(RehearsalDevice(), SIZES, VOCAB), table_of_all_kinds()
     kinds = set[object]()
     for seed in range(60):
         pieces = drawn_pieces(table, seed)
         shape = shape_of(pieces)
-        edits, asked = exchange.fill(shape, pieces)
-        check_fill(exchange, shape, pieces)
+        edits, asked = host.fill(shape, pieces)
+        check_fill(host, shape, pieces)
         rows = sum(piece.scored + piece.sample for piece in pieces)
-        records = exchange.packet["sampling"].numpy().reshape(-1).view(ROW)
-        assert edits == exchange.ints("edit_starts")[rows]
+        records = host.packet["sampling"].numpy().reshape(-1).view(ROW)
+        assert edits == host.ints("edit_starts")[rows]
         assert asked == bool(np.any(records["top"][:rows] >= 0))
         kinds |= {
             shape.decode,
@@ -152,16 +155,16 @@ def test_a_packet_says_what_its_pieces_say() -> None:
             *((piece.scored > 0, "lead", piece.lead) for piece in pieces),
         }
         for name in (*CHUNK_FIELDS, *(ROW_FIELDS if rows else ())):
-            array = exchange.ints(name).reshape(-1)
+            array = host.ints(name).reshape(-1)
             array[0] += 1
             with pytest.raises(AssertionError):
-                check_fill(exchange, shape, pieces)
+                check_fill(host, shape, pieces)
             array[0] -= 1
     assert kinds >= {True, False, (True,), (False,), (True, "edits"), (False, "edits")}
     assert kinds >= {(True, "lead", 0), (True, "lead", 1)}
     shape = BUCKETS.decoding(strict=False)[0]
-    assert exchange.fill(shape, []) == (0, False)
-    check_fill(exchange, shape, [])
+    assert host.fill(shape, []) == (0, False)
+    check_fill(host, shape, [])
 
 
 class Bench(NamedTuple):
@@ -170,7 +173,7 @@ class Bench(NamedTuple):
     device: RehearsalDevice
     buffers: Arena
     packet: Packet
-    exchange: Exchange
+    host: HostBuffers
 
     @classmethod
     def make(cls) -> Bench:
@@ -181,8 +184,8 @@ class Bench(NamedTuple):
         layout.add("slot_rows", torch.int32, 36, 1 + WIDTH)
         buffers = Arena(device, layout)
         cache = device.allocate(64 * 4).view(1, 1, 64, 4)
-        packet = Packet(device, buffers, [cache], BUCKETS, WIDTH, VOCAB)
-        return cls(device, buffers, packet, Exchange(device, BUCKETS, WIDTH, VOCAB))
+        packet = Packet(device, buffers, [cache], SIZES, VOCAB)
+        return cls(device, buffers, packet, HostBuffers(device, SIZES, VOCAB))
 
     def numbers(self, name: str) -> npt.NDArray[np.int32]:
         self.device.synchronize()
@@ -199,11 +202,11 @@ def test_pieces_of_one_sequence_follow_each_other_in_a_pass() -> None:
     pieces = [table.piece(chunk) for chunk in chunks]
     table.give_slots(pieces)
     shape, (slot, other) = shape_of(pieces), (pieces[0].state.slot, pieces[1].state.slot)
-    bench.packet.write(bench.exchange, bench.packet.slot_rows, *table_updates(pieces, WIDTH))
+    bench.packet.write(bench.host, bench.packet.slot_rows, *table_updates(pieces, WIDTH))
     drawn_last = np.array([slot, other], np.int32) * (1 + WIDTH)
-    bench.packet.write(bench.exchange, bench.packet.slot_rows, drawn_last, np.array([77, 88], np.int32))
-    edits, _ = bench.exchange.fill(shape, pieces)
-    bench.packet.send(bench.exchange, shape, edits)
+    bench.packet.write(bench.host, bench.packet.slot_rows, drawn_last, np.array([77, 88], np.int32))
+    edits, _ = bench.host.fill(shape, pieces)
+    bench.packet.send(bench.host, shape, edits)
     bench.device.run(lambda: bench.packet.prepare(shape))
     assert bench.numbers("ids")[:5].tolist() == [prompt_of(PROMPT, 0)[-1], 30 + other, 88, 30 + slot, 77]
     assert bench.numbers("positions")[:5].tolist() == [last - 2, last - 1, last, last - 1, last]
@@ -220,8 +223,8 @@ def test_lists_of_a_step_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPa
     bench, waits = Bench.make(), list[int]()
     record_event = bench.device.record
 
-    def counted() -> Event:
-        waits.append(bench.exchange.lists_sent)
+    def counted() -> DeviceEvent:
+        waits.append(bench.host.lists_sent)
         return record_event()
 
     monkeypatch.setattr(bench.device, "record", counted)
@@ -231,46 +234,49 @@ def test_lists_of_a_step_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPa
         places = np.concatenate([places, np.full(max(0, count - len(places)), places[0], np.int32)])
         values = rng.integers(1, 1000, count, dtype=np.int32)
         values[len(expected) :] = values[0]  # a place twice: the same value
-        bench.packet.write(bench.exchange, bench.packet.slot_rows, places, values)
+        bench.packet.write(bench.host, bench.packet.slot_rows, places, values)
         expected[places] = values
     assert waits == [156, 101]
     assert bench.numbers("slot_rows").flatten().tolist() == expected.tolist()
     with pytest.raises(ValueError, match="157 entries to write at once, there is room for 156"):
-        bench.packet.write(bench.exchange, bench.packet.slot_rows, *np.zeros((2, 157), np.int32))
+        bench.packet.write(bench.host, bench.packet.slot_rows, *np.zeros((2, 157), np.int32))
     with pytest.raises(ValueError, match="37 blocks to copy in one step, there is room for 36"):
-        bench.packet.copy_blocks(bench.exchange, *np.zeros((2, 37), np.int32))
+        bench.packet.copy_blocks(bench.host, *np.zeros((2, 37), np.int32))
+
+
+def scored_token(token: int, logprob: float, *top: int) -> TokenLogprob:
+    return TokenLogprob(token_id=token, logprob=logprob, top=tuple(TopLogprob(other, -other) for other in top))
 
 
 def test_answers_reach_their_sequences() -> None:
-    exchange, table = Exchange(RehearsalDevice(), BUCKETS, WIDTH, VOCAB), table_of_all_kinds()
+    host, table = HostBuffers(RehearsalDevice(), SIZES, VOCAB), table_of_all_kinds()
     decoded = [table.piece(Chunk(sequence=n, start=PROMPT + 1, count=1, sample=True)) for n in (0, 1, 5)]
     scored = table.piece(Chunk(sequence=4, start=3, count=2, prompt_logprobs=True))
-    for state in states_of(decoded):
+    for state in [piece.state for piece in decoded]:
         state.drawn.append(UNREAD)
     pieces = [decoded[0], decoded[1], scored, decoded[2]]
-    exchange.drawn[:5], exchange.status[:5] = [50, 51, 52, 53, 54], 0
-    exchange.logprobs[:5] = [-1, -2, -3, -4, -5]
-    exchange.top_tokens[:5] = np.arange(5 * MAX_TOP).reshape(5, MAX_TOP)
-    exchange.top_logprobs[:5] = -exchange.top_tokens[:5]
+    sampled = host.sampled
+    sampled.tokens[:5], sampled.status[:5] = [50, 51, 52, 53, 54], 0
+    sampled.logprobs[:5] = [-1, -2, -3, -4, -5]
+    sampled.top_tokens[:5] = np.arange(5 * MAX_TOP).reshape(5, MAX_TOP)
+    sampled.top_logprobs[:5] = -sampled.top_tokens[:5]
     expected = [
-        ChunkResult(sequence=0, tokens=(50,)),
-        ChunkResult(
-            sequence=1, tokens=(51,), logprobs=(TokenScore(51, -2.0, ((20, -20.0), (21, -21.0), (22, -22.0))),)
-        ),
-        ChunkResult(
+        Row(sequence=0, tokens=(50,)),
+        Row(sequence=1, tokens=(51,), logprobs=(scored_token(51, -2.0, 20, 21, 22),)),
+        Row(
             sequence=4,
             prompt_logprobs=(
-                TokenScore(52, -3.0, ((40, -40.0), (41, -41.0))),
-                TokenScore(53, -4.0, ((60, -60.0), (61, -61.0))),
+                scored_token(52, -3.0, 40, 41),
+                scored_token(53, -4.0, 60, 61),
             ),
         ),
-        ChunkResult(sequence=5, tokens=(54,)),
+        Row(sequence=5, tokens=(54,)),
     ]
-    assert collect(exchange, pieces) == expected
-    assert [state.drawn[-1] for state in states_of(decoded)] == [50, 51, 54]
+    assert collect(pieces, sampled) == expected
+    assert [state.drawn[-1] for state in [piece.state for piece in decoded]] == [50, 51, 54]
     # A row that is not finite fails its own piece, and the next step finds a token all the same.
-    exchange.status[[0, 3]] = NOT_FINITE
-    failed = {number: ChunkResult(sequence=number, error="nonfinite_logits") for number in (0, 4)}
-    assert collect(exchange, pieces) == [failed.get(result.sequence, result) for result in expected]
-    assert [state.drawn[-1] for state in states_of(decoded)] == [PLACEHOLDER, 51, 54]
-    assert collect(exchange, []) == []
+    sampled.status[[0, 3]] = NOT_FINITE
+    failed = {number: Row(sequence=number, error="nonfinite_logits") for number in (0, 4)}
+    assert collect(pieces, sampled) == [failed.get(result.sequence, result) for result in expected]
+    assert [state.drawn[-1] for state in [piece.state for piece in decoded]] == [PLACEHOLDER, 51, 54]
+    assert collect(list[Piece[DeviceSequence]](), sampled) == []

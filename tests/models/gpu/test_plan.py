@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from triolet.models.checkpoint.rope_spec import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
-from triolet.models.gpu.buckets import Buckets, row_sizes, token_sizes
-from triolet.models.gpu.memory import plan_gpu_memory
+from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
+from triolet.models.gpu.load import plan_on_gpu
 from triolet.models.gpu.rehearsal import RehearsalDevice
-from triolet.models.memory_plan import GIB, MIB, Plan
+from triolet.models.memory_plan import GIB
+from triolet.protocol.settings import MIB
+from triolet.protocol.steps import MemoryPlan
 
 LLAMA_8B = ModelSpec(
     family="llama", vocab_size=128256, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
@@ -50,12 +52,10 @@ def test_every_step_has_a_shape_that_was_compiled(max_tokens: int, max_chunks: i
         assert shape.tokens <= max(16, sum(lengths) * 5 // 4 + 16)
 
 
-def plan(memory: int, **changes: Any) -> Plan:  # Any: whatever an option may be
-    options: dict[str, Any] = {
-        "quantize": "none", "block_size": 64, "max_model_len": 8192, "gpu_memory": None, "kv_cache_memory": None,
-        "buckets": Buckets(max_tokens=512, max_chunks=64, max_rows=256),
-    }  # fmt: skip
-    return plan_gpu_memory(RehearsalDevice(memory), LLAMA_8B, **options | changes)
+def plan(memory: int, quantize: str = "none", **asked: Any) -> MemoryPlan:  # Any: whatever an option may be
+    buckets = Buckets(max_tokens=512, max_chunks=64, max_rows=256)
+    sizes = GpuSizes(quantize=quantize, max_model_len=8192, buckets=buckets)
+    return plan_on_gpu(RehearsalDevice(memory), LLAMA_8B, sizes, **asked)
 
 
 def test_kv_gets_what_is_left() -> None:

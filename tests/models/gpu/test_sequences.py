@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triolet.models.gpu.sampling_rows import seen_counts
-from triolet.models.gpu.sequences import NO_SLOT, UNREAD, DeviceSequence, SequenceTable, counting_slots, table_updates
-from triolet.models.steps.rows import Piece
+from triolet.models.gpu.sampler import seen_counts
+from triolet.models.gpu.sequences import (
+    NO_SLOT,
+    UNREAD,
+    DeviceSequence,
+    DeviceSequences,
+    counting_slots,
+    table_updates,
+)
+from triolet.models.steps.sequences import Piece
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord
 
@@ -15,28 +22,25 @@ WIDTH = 4
 PLAIN, PENALTY = Sampling(min_tokens=2), Sampling(presence_penalty=1.0)
 
 
-def table_with(sequences: int, slots: int, sampling: Sampling = PLAIN) -> SequenceTable:
-    table = SequenceTable(vocab_size=50, block_size=64, max_model_len=256, slots=slots)
+def table_with(sequences: int, slots: int, sampling: Sampling = PLAIN) -> DeviceSequences:
+    table = DeviceSequences(vocab_size=50, max_model_len=256, slots=slots)
     for number in range(sequences):
         add(table, number, sampling)
     return table
 
 
-def add(table: SequenceTable, number: int, sampling: Sampling) -> None:
+def add(table: DeviceSequences, number: int, sampling: Sampling) -> None:
     table.add(
         SequenceRecord(sequence=number, tokens=(1, 2, 3), prompt_tokens=2, sampling=sampling, stop_token_ids=(4,))
     )
 
 
-def run(table: SequenceTable, number: int, start: int, count: int, blocks: tuple[int, ...] = ()) -> Piece:
+def run(
+    table: DeviceSequences, number: int, start: int, count: int, blocks: tuple[int, ...] = ()
+) -> Piece[DeviceSequence]:
     piece = table.piece(Chunk(sequence=number, start=start, count=count, blocks=blocks, sample=True))
     table.give_slots([piece])
     return piece
-
-
-def state_of(piece: Piece) -> DeviceSequence:
-    assert isinstance(piece.state, DeviceSequence)
-    return piece.state
 
 
 def test_the_sequence_that_has_not_run_for_longest_gives_its_slot() -> None:
@@ -64,28 +68,28 @@ def test_sequences_with_penalties_share_the_slots_that_count() -> None:
     plain = [run(table, number, 0, 3, (number,)) for number in (0, 1)]
     first = run(table, 2, 0, 3, (2,))
     assert first.state.slot < counting_slots(3) == 1
-    state_of(first).fresh = False
+    first.state.fresh = False
     second = run(table, 3, 0, 3, (3,))
     assert (first.state.slot, second.state.slot) == (NO_SLOT, 0)
     assert {piece.state.slot for piece in plain} == {1, 2}
-    state_of(first).drawn.append(7)  # what it drew meanwhile was read, and is counted anew
-    assert state_of(run(table, 2, 3, 1)).fresh
-    assert seen_counts(state_of(first)).T.tolist() == [[1, 1], [2, 1], [3, 3], [7, 3]]
+    first.state.drawn.append(7)  # what it drew meanwhile was read, and is counted anew
+    assert run(table, 2, 3, 1).state.fresh
+    assert seen_counts(first.state).T.tolist() == [[1, 1], [2, 1], [3, 3], [7, 3]]
 
 
 def test_a_token_that_only_the_device_knows() -> None:
     """The slot it lies in may be given away while its step is in flight, but not be missing when it is wanted."""
     table = table_with(2, 3, PENALTY)
     first = run(table, 0, 0, 3, (0,))
-    state_of(first).drawn.append(UNREAD)
+    first.state.drawn.append(UNREAD)
     assert run(table, 0, 3, 1).state.slot == 0  # the next step, one ahead
     run(table, 1, 0, 3, (1,))
     assert first.state.slot == NO_SLOT
     with pytest.raises(AssertionError, match="only its lost slot knew"):
         run(table, 0, 3, 1)
     with pytest.raises(AssertionError, match="host does not know"):
-        seen_counts(state_of(first))
-    state_of(first).drawn[-1] = 9
+        seen_counts(first.state)
+    first.state.drawn[-1] = 9
     assert run(table, 0, 3, 1).state.slot == 0
 
 
@@ -131,7 +135,7 @@ def test_pieces_of_one_sequence_share_its_slot_and_bring_its_table_once() -> Non
 
 def test_ids_are_the_hosts_as_far_as_it_knows_them() -> None:
     table = table_with(1, 3)
-    state = state_of(run(table, 0, 0, 3, (0,)))
+    state = run(table, 0, 0, 3, (0,)).state
     assert np.array_equal(state.ids(1, 2), [2, 3])
     state.drawn += [9, UNREAD]
     assert state.total == 5

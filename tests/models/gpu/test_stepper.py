@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from triolet.kernels.step_inputs.gpu import scatter_kernel
+from triolet.models.cpu.stepper import CpuStepper
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.stepper import GpuStepper
-from triolet.models.steps.steps import Stepper
 from triolet.protocol.steps import BlockCopy, Chunk
 
 from .gpu_house import MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_cpu_stepper, make_gpu_model, prompt_of, record
@@ -33,7 +33,7 @@ def gpu(model: GpuModel) -> Iterator[GpuStepper]:
 
 
 @pytest.fixture(scope="module")
-def cpu() -> Stepper:
+def cpu() -> CpuStepper:
     return make_cpu_stepper()
 
 
@@ -80,7 +80,7 @@ def mixed_scenario(driver: Driver) -> dict[int, list[int]]:
     return result
 
 
-def test_greedy_tokens_are_those_of_the_cpu(gpu: GpuStepper, cpu: Stepper) -> None:
+def test_greedy_tokens_are_those_of_the_cpu(gpu: GpuStepper, cpu: CpuStepper) -> None:
     expected = mixed_scenario(Driver(cpu))
     assert mixed_scenario(Driver(gpu, ahead=True)) == expected
     assert [len(tokens) for tokens in expected.values()] == [6, 3, 5]
@@ -105,9 +105,10 @@ def test_sampling_parameters_reach_their_rows(gpu: GpuStepper) -> None:
               for number in (11, 13)}  # fmt: skip
     assert scores[11] == [(), (), ()]
     for (score,), token in zip(scores[13], (8, 8, 7), strict=True):
-        assert score.token == token
+        assert score.token_id == token
         assert len(score.top) == 2
-        assert score.logprob <= score.top[0][1] <= 0.0
+        assert score.logprob is not None
+        assert score.logprob <= score.top[0].logprob <= 0.0
     # Dropped and sent again: the counts on the device are made anew, from the record.
     again = record(11, (*prompt_of(2, 4), 7, 7), 2, logit_bias=bias, frequency_penalty=100.0)
     driver.step(Chunk(sequence=11, start=0, count=4, blocks=(9,), sample=True), new=[again], dropped=[11, 12, 13])
@@ -117,7 +118,7 @@ def test_sampling_parameters_reach_their_rows(gpu: GpuStepper) -> None:
     driver.drain()
 
 
-def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: Stepper) -> None:
+def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: CpuStepper) -> None:
     """More rows than one pass has. Ten roundings of 2^-9 to logits of up to 16 leave 0.1, twice of it is allowed."""
     results = []
     for stepper in (gpu, cpu):
@@ -129,7 +130,7 @@ def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: Steppe
         driver.drain()
     on_gpu, on_cpu = ([score.logprob for score in result.prompt_logprobs] for result in results)
     assert results[0].tokens == results[1].tokens
-    assert [score.token for score in results[0].prompt_logprobs] == list(prompt_of(7, 8)[1:])
+    assert [score.token_id for score in results[0].prompt_logprobs] == list(prompt_of(7, 8)[1:])
     assert np.abs(np.subtract(on_gpu, on_cpu)).max() < 0.2
     assert np.abs(np.subtract(on_gpu, np.roll(on_cpu, 1))).max() > 0.2
 
@@ -176,8 +177,12 @@ def test_nothing_is_allocated_or_compiled_after_ready(model: GpuModel, gpu: GpuS
             chunks.append(Chunk(sequence=number, start=0, count=length, blocks=(len(new),), sample=True))
         driver.step(*chunks, new=new, dropped=range(number - 10, number - len(lengths) + 1))
     driver.drain()
-    assert gpu.growth() == Growth(0, 0)
+    assert model.device.growth() == Growth(0, 0)
+    assert {(done.device_allocations, done.device_compilations) for done in driver.done} == {(0, 0)}
     model.device.run(lambda: model.packet.slot_rows + 1)
-    assert gpu.growth() == Growth(1, 0)
+    assert model.device.growth() == Growth(1, 0)
     model.device.run(lambda: scatter_kernel[(1,)](*[model.packet.slot_rows] * 3, 0, BLOCK=16))
-    assert gpu.growth() == Growth(1, 1)
+    assert model.device.growth() == Growth(1, 1)
+    driver.step()
+    driver.drain()
+    assert (driver.done[-1].device_allocations, driver.done[-1].device_compilations) == (1, 1)

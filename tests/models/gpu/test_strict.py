@@ -10,7 +10,7 @@ import torch
 from triolet.models.gpu import sequences as gpu_sequences
 from triolet.models.gpu import stepper as gpu_stepper
 from triolet.models.gpu.stepper import GpuStepper
-from triolet.models.steps.step import TokenScore
+from triolet.protocol.events import TokenLogprob
 from triolet.protocol.steps import Chunk
 
 from .gpu_house import Driver, make_gpu_model, prompt_of, record
@@ -21,7 +21,7 @@ START, LENGTH = 128, 11
 PROMPT = prompt_of(START + LENGTH, 40)
 NOISE = (0, 1)
 DRAWS = 4
-Answer = tuple[list[int], list[TokenScore], list[TokenScore]]  # tokens, their scores, those of the prompt
+Answer = tuple[list[int], list[TokenLogprob], list[TokenLogprob]]  # tokens, their scores, those of the prompt
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "fp8"])
@@ -44,8 +44,8 @@ class Life:
     def __init__(self, gpu: GpuStepper) -> None:
         self._driver = Driver(gpu, ahead=True)
         self._tokens: list[int] = []
-        self._scores: list[TokenScore] = []
-        self._prompt: list[TokenScore] = []
+        self._scores: list[TokenLogprob] = []
+        self._prompt: list[TokenLogprob] = []
 
     def step(self, *beside: Chunk, start: int, count: int, block: int | None = None, **other: object) -> None:
         """A chunk of the request; it draws where the chunk ends at the last token."""

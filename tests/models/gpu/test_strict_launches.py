@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from triolet.models.gpu import decoder as gpu_decoder
-from triolet.models.gpu.buckets import Buckets, Shape
+from triolet.models.gpu.buckets import Buckets, GpuSizes, PassShape
 from triolet.models.gpu.device import Graph, Work
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.rehearsal import RehearsalDevice
@@ -32,7 +32,7 @@ class Recorder(RehearsalDevice):
 
     def __init__(self) -> None:
         super().__init__()
-        self.captured: dict[tuple[str, Shape], Forms] = {}
+        self.captured: dict[tuple[str, PassShape], Forms] = {}
 
     def run(self, work: Work) -> None:
         with self._recording(capturing=False):
@@ -53,17 +53,24 @@ class Recorder(RehearsalDevice):
         return Ignored()
 
 
-def captured(quantize: str, kv_cache_dtype: str) -> dict[tuple[str, Shape], Forms]:
+def captured(quantize: str, kv_cache_dtype: str) -> dict[tuple[str, PassShape], Forms]:
     device = Recorder()
     GpuModel(
-        device, SPEC, weights_of(SPEC), quantize=quantize, kv_cache_dtype=kv_cache_dtype, num_blocks=4, block_size=64,
-        max_model_len=SPEC.max_position, buckets=Buckets(max_tokens=1100, max_chunks=70, max_rows=300),
-        on_progress=lambda stage, done, total: None,
-    )  # fmt: skip
+        device,
+        SPEC,
+        weights_of(SPEC),
+        GpuSizes(
+            quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
+            num_blocks=4,
+            max_model_len=SPEC.max_position,
+            buckets=Buckets(max_tokens=1100, max_chunks=70, max_rows=300),
+        ),
+    )
     return device.captured
 
 
-def differing(found: dict[tuple[str, Shape], Forms], *, strict: bool) -> set[str]:
+def differing(found: dict[tuple[str, PassShape], Forms], *, strict: bool) -> set[str]:
     """Kernels of which not all shapes launch the same forms, a decode step those of layers and head together."""
     parts: dict[str, list[Forms]] = defaultdict(list)
     for (part, shape), forms in found.items():

@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from triolet.models.checkpoint.rope_spec import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
 from triolet.models.cpu.cpu import CpuRunner
-from triolet.models.steps.rows import Piece, RowStore
-from triolet.models.steps.step import ChunkResult, TokenScore
-from triolet.models.steps.steps import Stepper, join, split
+from triolet.models.cpu.memory import CpuSizes
+from triolet.models.cpu.stepper import CpuStepper
+from triolet.models.steps.sequences import Piece, SequenceState, SequenceTable
+from triolet.models.steps.steps import join, split
+from triolet.protocol.events import TokenLogprob
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import BlockCopy, Chunk, SequenceRecord, Step
+from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step
 
 SPEC = ModelSpec(
     family="llama", vocab_size=40, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_size=24,
@@ -40,16 +43,31 @@ def weights() -> DecoderWeights:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[CpuRunner]:
-    runner = CpuRunner(
-        SPEC, weights(), weight_format="float32", num_blocks=8, max_step_tokens=128, max_logit_rows=128,
-        max_model_len=128, threads=1,
-    )  # fmt: skip
+    sizes = CpuSizes(weight_format="float32", num_blocks=8, max_step_tokens=128, max_logit_rows=128, max_model_len=128)
+    runner = CpuRunner(SPEC, weights(), sizes)
     yield runner
     runner.close()
 
 
-def make_stepper(runner: CpuRunner, tokens: int = 128, rows: int = 128) -> Stepper:
-    return Stepper(runner, vocab_size=40, block_size=64, max_model_len=128, max_step_tokens=tokens, max_logit_rows=rows)
+class Narrow:
+    """A runner that says it holds less than it does."""
+
+    def __init__(self, runner: CpuRunner, tokens: int, rows: int) -> None:
+        self.spec, self.sizes = runner.spec, replace(runner.sizes, max_step_tokens=tokens, max_logit_rows=rows)
+        self.forward, self.copy_blocks, self.close = runner.forward, runner.copy_blocks, runner.close
+
+
+def make_stepper(runner: CpuRunner, tokens: int = 128, rows: int = 128) -> CpuStepper:
+    return CpuStepper(Narrow(runner, tokens, rows))  # type: ignore[arg-type]  # what a stepper asks of a runner
+
+
+def run_step(stepper: CpuStepper, step: Step) -> tuple[Row, ...]:
+    pending = stepper.begin_step(step)
+    assert pending.computed
+    done = pending.wait()
+    assert (done.step, done.device_allocations) == (step.step, 0)
+    assert 0 <= done.model_duration <= done.duration
+    return done.rows
 
 
 def sequence(number: int, **sampling: int) -> SequenceRecord:
@@ -59,7 +77,7 @@ def sequence(number: int, **sampling: int) -> SequenceRecord:
 
 
 def test_a_step_larger_than_the_runner_runs_in_parts(runner: CpuRunner) -> None:
-    def run(**limits: int) -> tuple[ChunkResult, ...]:
+    def run(**limits: int) -> tuple[Row, ...]:
         step = Step(
             step=1,
             new=(sequence(1, seed=3, prompt_logprobs=2), sequence(2, seed=4, logprobs=1)),
@@ -70,7 +88,7 @@ def test_a_step_larger_than_the_runner_runs_in_parts(runner: CpuRunner) -> None:
         )
         rest = Chunk(sequence=1, start=50, count=20, blocks=(1,), sample=True, prompt_logprobs=True)
         stepper = make_stepper(runner, **limits)
-        return stepper.run(step).chunks + stepper.run(Step(step=2, chunks=(rest,))).chunks
+        return run_step(stepper, step) + run_step(stepper, Step(step=2, chunks=(rest,)))
 
     whole = run()
     assert [len(chunk.prompt_logprobs) for chunk in whole] == [50, 0, 19]
@@ -83,15 +101,17 @@ def test_copied_blocks_and_dropped_sequences(runner: CpuRunner) -> None:
     """A copy of a block serves another sequence as the original does; a dropped id may come again."""
     stepper = make_stepper(runner)
     whole = Chunk(sequence=1, start=0, count=70, blocks=(0, 1), sample=True)
-    first = stepper.run(Step(step=1, new=(sequence(1, seed=3),), chunks=(whole,)))
+    first = run_step(stepper, Step(step=1, new=(sequence(1, seed=3),), chunks=(whole,)))
     suffix = Chunk(sequence=2, start=64, count=6, blocks=(5, 6), sample=True)
-    copied = stepper.run(
-        Step(step=2, new=(sequence(2, seed=3),), copies=(BlockCopy(0, 5),), dropped=(1,), chunks=(suffix,))
+    copied = run_step(
+        stepper, Step(step=2, new=(sequence(2, seed=3),), copies=(BlockCopy(0, 5),), dropped=(1,), chunks=(suffix,))
     )
-    assert copied.chunks[0].tokens == first.chunks[0].tokens
-    again = stepper.run(Step(step=3, new=(sequence(1, seed=3),), dropped=(2, 77), chunks=(whole,)))
-    assert again.chunks == first.chunks
-    assert stepper.run(Step(step=4, dropped=(1,), chunks=())).chunks == ()
+    assert copied[0].tokens == first[0].tokens
+    again = run_step(stepper, Step(step=3, new=(sequence(1, seed=3),), dropped=(2, 77), chunks=(whole,)))
+    assert again == first
+    assert run_step(stepper, Step(step=4, dropped=(1,), chunks=())) == ()
+    with pytest.raises(ValueError, match="source and target in one step"):
+        stepper.begin_step(Step(step=5, copies=(BlockCopy(0, 5), BlockCopy(5, 6)), chunks=()))
 
 
 @given(
@@ -102,7 +122,7 @@ def test_copied_blocks_and_dropped_sequences(runner: CpuRunner) -> None:
 def test_split_covers_every_row_once_in_order(
     sizes: list[tuple[int, int, bool]], max_tokens: int, max_rows: int
 ) -> None:
-    store = RowStore(vocab_size=40, block_size=64, max_model_len=128)
+    store = SequenceTable(SequenceState, vocab_size=40, max_model_len=128)
     store.add(sequence(1))
     state = store.piece(Chunk(sequence=1, start=0, count=1, blocks=(0,))).state
     # A drawn row is never scored as well, so of `length` rows at most `length` logits are wanted.
@@ -128,15 +148,15 @@ def test_split_covers_every_row_once_in_order(
 
 
 def test_join() -> None:
-    score = TokenScore(1, -0.5)
+    score = TokenLogprob(token_id=1, logprob=-0.5)
     parts = [
-        ChunkResult(sequence=1, prompt_logprobs=(score,)),
-        ChunkResult(sequence=1, error="nonfinite_logits"),
-        ChunkResult(sequence=1, tokens=(4,), prompt_logprobs=(score,)),
-        ChunkResult(sequence=2, tokens=(5,)),
+        Row(sequence=1, prompt_logprobs=(score,)),
+        Row(sequence=1, error="nonfinite_logits"),
+        Row(sequence=1, tokens=(4,), prompt_logprobs=(score,)),
+        Row(sequence=2, tokens=(5,)),
     ]
     assert list(join(parts)) == [
-        ChunkResult(sequence=1, tokens=(4,), prompt_logprobs=(score, score), error="nonfinite_logits"),
-        ChunkResult(sequence=2, tokens=(5,)),
+        Row(sequence=1, tokens=(4,), prompt_logprobs=(score, score), error="nonfinite_logits"),
+        Row(sequence=2, tokens=(5,)),
     ]
     assert list(join([])) == []

@@ -1,21 +1,30 @@
-"""The worker's sequences: chunks become batches and sampler rows, answers become tokens."""
+"""The CPU's rows: chunks become batches and sampler rows, answers become tokens."""
 
 import numpy as np
 import pytest
 
 from triolet.kernels.sampling.launch import CpuSampler
 from triolet.kernels.sampling.rows import MAX_TOP, SamplingRows
-from triolet.models.steps.rows import PLACEHOLDER, Piece, RowStore
-from triolet.models.steps.sequence_state import GrowingInts, SeenTokens
-from triolet.models.steps.step import ChunkResult
+from triolet.models.cpu.rows import Batch, make_rows
+from triolet.models.steps.sequences import GrowingInts, Piece, SeenTokens, SequenceState, SequenceTable
+from triolet.models.steps.steps import PLACEHOLDER, collect
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import Chunk, SequenceRecord
+from triolet.protocol.steps import Chunk, Row, SequenceRecord
 
-VOCAB = 50
+VOCAB, LENGTH = 50, 192
+Pieces = list[Piece[SequenceState]]
 
 
-def make_store() -> RowStore:
-    return RowStore(vocab_size=VOCAB, block_size=4, max_model_len=32)
+def make_store() -> SequenceTable[SequenceState]:
+    return SequenceTable(SequenceState, vocab_size=VOCAB, max_model_len=LENGTH)
+
+
+def batch_of(pieces: Pieces) -> Batch:
+    return make_rows(pieces, LENGTH // 64)[0]
+
+
+def sampling_rows_of(pieces: Pieces) -> SamplingRows:
+    return make_rows(pieces, LENGTH // 64)[1]
 
 
 def record(sequence: int, tokens: tuple[int, ...], prompt: int | None = None, **sampling: object) -> SequenceRecord:
@@ -28,10 +37,10 @@ def record(sequence: int, tokens: tuple[int, ...], prompt: int | None = None, **
     )
 
 
-def answer(store: RowStore, pieces: list[Piece], logits: np.ndarray) -> tuple[SamplingRows, list[ChunkResult]]:
-    rows = store.sampling_rows(pieces)
+def answer(pieces: Pieces, logits: np.ndarray) -> tuple[SamplingRows, list[Row]]:
+    rows = sampling_rows_of(pieces)
     sampled = CpuSampler(VOCAB).sample(logits.astype(np.float32), rows)
-    return rows, store.collect(pieces, rows, sampled)
+    return rows, collect(pieces, sampled)
 
 
 def one_hot(*tokens: int) -> np.ndarray:
@@ -42,16 +51,16 @@ def one_hot(*tokens: int) -> np.ndarray:
 
 def test_a_ragged_batch() -> None:
     store = make_store()
-    store.add(record(1, (10, 11, 12, 13, 14, 15)))
+    store.add(record(1, (*range(40), *range(24), 14, 15)))
     store.add(record(2, (20, 21)))
-    store.piece(Chunk(sequence=1, start=0, count=4, blocks=(5,)))
+    store.piece(Chunk(sequence=1, start=0, count=64, blocks=(5,)))
     pieces = [
         store.piece(Chunk(sequence=2, start=1, count=1, blocks=(9,), sample=True)),
-        store.piece(Chunk(sequence=1, start=4, count=2, blocks=(3,), sample=True)),
+        store.piece(Chunk(sequence=1, start=64, count=2, blocks=(3,), sample=True)),
     ]
-    batch = store.batch(pieces)
+    batch = batch_of(pieces)
     assert batch.tokens.tolist() == [21, 14, 15]
-    assert batch.positions.tolist() == [1, 4, 5]
+    assert batch.positions.tolist() == [1, 64, 65]
     assert batch.starts.tolist() == [0, 1, 3]
     assert batch.block_tables[:, :2].tolist() == [[9, 0], [5, 3]]
     assert batch.logit_rows.tolist() == [0, 2]
@@ -67,11 +76,11 @@ def test_decoding_appends_and_moves_the_random_position() -> None:
         chunk = Chunk(sequence=1, start=0 if step == 0 else 1 + step, count=2 if step == 0 else 1,
                       blocks=(step,) if step in (0, 2) else (), sample=True)  # fmt: skip
         pieces = [store.piece(chunk)]
-        assert store.batch(pieces).tokens.tolist() == ([10, 11] if step == 0 else [30 + step - 1])
-        rows, results = answer(store, pieces, one_hot(30 + step))
+        assert batch_of(pieces).tokens.tolist() == ([10, 11] if step == 0 else [30 + step - 1])
+        rows, results = answer(pieces, one_hot(30 + step))
         assert rows.rows["position"].tolist() == [2 + step]
         assert rows.rows["seed"].tolist() == [2**64 - 1]
-        assert results == [ChunkResult(sequence=1, tokens=(30 + step,))]
+        assert results == [Row(sequence=1, tokens=(30 + step,))]
 
 
 def test_a_sequence_that_came_back_draws_the_same() -> None:
@@ -81,13 +90,13 @@ def test_a_sequence_that_came_back_draws_the_same() -> None:
     store = make_store()
     store.add(record(1, (10, 11, 10), **options))
     pieces = [store.piece(Chunk(sequence=1, start=0, count=3, blocks=(0,), sample=True))]
-    first = answer(store, pieces, logits)[1][0].tokens
+    first = answer(pieces, logits)[1][0].tokens
     pieces = [store.piece(Chunk(sequence=1, start=3, count=1, sample=True))]
-    expected, results = answer(store, pieces, logits)
+    expected, results = answer(pieces, logits)
     other = make_store()
     other.add(record(9, (10, 11, 10, *first), prompt=3, **options))
     pieces = [other.piece(Chunk(sequence=9, start=0, count=4, blocks=(6,), sample=True))]
-    rows, again = answer(other, pieces, logits)
+    rows, again = answer(pieces, logits)
     assert again[0].tokens == results[0].tokens
     assert rows.rows.tolist() == expected.rows.tolist()
     # The order of seen tokens may differ (they are a set), their counts may not.
@@ -103,25 +112,25 @@ def test_stop_tokens_are_banned_until_min_tokens() -> None:
     pieces = [store.piece(Chunk(sequence=1, start=0, count=1, blocks=(0,), sample=True))]
     logits = one_hot(7)
     logits[0, 30] = 5
-    assert answer(store, pieces, logits)[1][0].tokens == (30,)
+    assert answer(pieces, logits)[1][0].tokens == (30,)
     pieces = [store.piece(Chunk(sequence=1, start=1, count=1, sample=True))]
-    assert answer(store, pieces, logits)[1][0].tokens == (7,)
+    assert answer(pieces, logits)[1][0].tokens == (7,)
 
 
 def test_prompt_logprobs_follow_the_prompt() -> None:
     store = make_store()
     store.add(record(1, (1, 2, 3, 4), temperature=0.0, prompt_logprobs=1, logprobs=0, min_tokens=2, presence_penalty=1))
     pieces = [store.piece(Chunk(sequence=1, start=0, count=4, blocks=(0,), sample=True, prompt_logprobs=True))]
-    batch = store.batch(pieces)
+    batch = batch_of(pieces)
     assert batch.logit_rows.tolist() == [0, 1, 2, 3]
-    rows, (result,) = answer(store, pieces, one_hot(2, 9, 4, 7))
+    rows, (result,) = answer(pieces, one_hot(2, 9, 4, 7))
     assert rows.rows["target"].tolist() == [2, 3, 4, -1]
     assert rows.banned_starts.tolist() == [0, 0, 0, 0, 2]
-    assert [score.token for score in result.prompt_logprobs] == [2, 3, 4]
-    assert [score.top[0][0] for score in result.prompt_logprobs] == [2, 9, 4]
+    assert [score.token_id for score in result.prompt_logprobs] == [2, 3, 4]
+    assert [score.top[0].token_id for score in result.prompt_logprobs] == [2, 9, 4]
     exact = 9 - np.log(np.exp(9.0) + VOCAB - 1)
-    assert abs(result.prompt_logprobs[0].logprob - exact) < 1e-6
-    assert abs(result.prompt_logprobs[1].logprob - (exact - 9)) < 1e-6
+    found = [score.logprob for score in result.prompt_logprobs[:2]]
+    assert found == pytest.approx([exact, exact - 9], abs=1e-6)
     assert result.tokens != (7,)
     assert result.logprobs[0].top == ()
 
@@ -134,13 +143,13 @@ def test_a_broken_row_fails_alone_and_the_next_step_still_runs() -> None:
     pieces = [store.piece(chunk) for chunk in chunks]
     logits = one_hot(5, 6)
     logits[0, 3] = np.nan
-    _, results = answer(store, pieces, logits)
-    assert results == [ChunkResult(sequence=1, error="nonfinite_logits"), ChunkResult(sequence=2, tokens=(6,))]
+    _, results = answer(pieces, logits)
+    assert results == [Row(sequence=1, error="nonfinite_logits"), Row(sequence=2, tokens=(6,))]
     pieces = [store.piece(Chunk(sequence=sequence, start=2, count=1, sample=True)) for sequence in (1, 2)]
-    assert store.batch(pieces).tokens.tolist() == [PLACEHOLDER, 6]
+    assert batch_of(pieces).tokens.tolist() == [PLACEHOLDER, 6]
 
 
-def test_slots_are_reused_and_grow() -> None:
+def test_many_sequences_come_and_go() -> None:
     store = make_store()
     for sequence in range(200):
         store.add(record(sequence, (1,), seed=sequence))
@@ -152,7 +161,7 @@ def test_slots_are_reused_and_grow() -> None:
     assert len(store) == 200
     ids = [*range(1, 200, 2), *range(200, 300)]
     pieces = [store.piece(Chunk(sequence=i, start=0, count=1, blocks=(0,), sample=True)) for i in ids]
-    assert store.sampling_rows(pieces).rows["seed"].tolist() == ids
+    assert sampling_rows_of(pieces).rows["seed"].tolist() == ids
 
 
 @pytest.mark.parametrize(
@@ -162,7 +171,7 @@ def test_slots_are_reused_and_grow() -> None:
         (record(2, (1, VOCAB)), "tokens of sequence 2"),
         (record(2, (-1,)), "tokens of sequence 2"),
         (record(2, (1,), logit_bias=((VOCAB, 1.0),)), "logit_bias of sequence 2"),
-        (record(2, tuple(range(33))), "expected 1 to 32 tokens"),
+        (record(2, (1,) * (LENGTH + 1)), f"expected 1 to {LENGTH} tokens"),
         (record(2, (1,), prompt=0), "prompt first"),
     ],
 )
@@ -182,11 +191,13 @@ def test_bad_records_are_refused(bad: SequenceRecord, message: str) -> None:
         (Chunk(sequence=1, start=0, count=2, blocks=(0,), sample=True), "of 3 tokens"),
         (Chunk(sequence=1, start=-1, count=2, blocks=(0,)), "of 3 tokens"),
         (Chunk(sequence=1, start=0, count=3), "0 blocks do not hold 3 tokens"),
+        (Chunk(sequence=2, start=0, count=65, blocks=(0,)), "1 blocks do not hold 65 tokens"),
     ],
 )
 def test_bad_chunks_are_refused(chunk: Chunk, message: str) -> None:
     store = make_store()
     store.add(record(1, (1, 2, 3)))
+    store.add(record(2, (1,) * 65))
     with pytest.raises(ValueError, match=message):
         store.piece(chunk)
 
@@ -195,7 +206,7 @@ def test_top_is_bounded() -> None:
     store = make_store()
     store.add(record(1, (1,), logprobs=500))
     piece = store.piece(Chunk(sequence=1, start=0, count=1, blocks=(0,), sample=True))
-    assert store.sampling_rows([piece]).rows["top"].tolist() == [MAX_TOP]
+    assert sampling_rows_of([piece]).rows["top"].tolist() == [MAX_TOP]
 
 
 def test_growing_ints() -> None:

@@ -10,12 +10,11 @@ from triolet.models.checkpoint.rope_spec import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
 from triolet.models.cpu.cpu import CpuRunner
-from triolet.models.steps.batch import Batch
-from triolet.models.steps.steady_rows import SteadyRows
-from triolet.models.steps.step import ChunkResult
-from triolet.models.steps.steps import Stepper
+from triolet.models.cpu.memory import CpuSizes
+from triolet.models.cpu.rows import Batch, SteadyRows
+from triolet.models.cpu.stepper import CpuStepper
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import Chunk, SequenceRecord, Step
+from triolet.protocol.steps import Chunk, Row, SequenceRecord, Step
 
 VOCAB, BLOCK, LENGTH = 40, 64, 192
 SPEC = ModelSpec(
@@ -37,10 +36,10 @@ def runner() -> Iterator[CpuRunner]:
         down=matrix(16, 24), input_norm=ones, post_norm=ones,
     )  # fmt: skip
     weights = DecoderWeights(embedding=matrix(VOCAB, 16), layers=(layer,), final_norm=ones, lm_head=None)
-    runner = CpuRunner(
-        SPEC, weights, weight_format="float32", num_blocks=16, max_step_tokens=192, max_logit_rows=16,
-        max_model_len=LENGTH, threads=1,
-    )  # fmt: skip
+    sizes = CpuSizes(
+        weight_format="float32", num_blocks=16, max_step_tokens=192, max_logit_rows=16, max_model_len=LENGTH
+    )
+    runner = CpuRunner(SPEC, weights, sizes)
     yield runner
     runner.close()
 
@@ -49,11 +48,9 @@ class Life:
     """A stepper and what the scheduler would know of its sequences; every sequence has three blocks of its own."""
 
     def __init__(self, runner: CpuRunner) -> None:
-        self.stepper = Stepper(
-            runner, vocab_size=VOCAB, block_size=BLOCK, max_model_len=LENGTH, max_step_tokens=192, max_logit_rows=16
-        )
+        self.stepper = CpuStepper(runner)
         self.totals: dict[int, int] = {}
-        self.said: list[tuple[ChunkResult, ...]] = []
+        self.said: list[tuple[Row, ...]] = []
 
     def start(self, number: int, length: int, sampling: Sampling) -> None:
         tokens = tuple((7 * number + 3 * place) % VOCAB for place in range(length))
@@ -76,12 +73,13 @@ class Life:
     def _run(
         self, chunks: tuple[Chunk, ...], new: tuple[SequenceRecord, ...] = (), dropped: tuple[int, ...] = ()
     ) -> None:
-        self.said.append(self.stepper.run(Step(step=1, chunks=chunks, new=new, dropped=dropped)).chunks)
+        step = Step(step=1, chunks=chunks, new=new, dropped=dropped)
+        self.said.append(self.stepper.begin_step(step).wait().rows)
         for chunk in chunks:
             self.totals[chunk.sequence] += 1
 
 
-def live(runner: CpuRunner, *, temperature: float = 0.0) -> list[tuple[ChunkResult, ...]]:
+def live(runner: CpuRunner, *, temperature: float = 0.0) -> list[tuple[Row, ...]]:
     """Sequences come, go on together, leave, and are met again: also across the ends of blocks."""
     life = Life(runner)
     for number, length in enumerate((60, 61, 3)):
@@ -156,7 +154,7 @@ class Poisoned:
     """A runner one of whose steps gives a row that is no number."""
 
     def __init__(self, runner: CpuRunner, step: int) -> None:
-        self.copy_blocks = runner.copy_blocks
+        self.spec, self.sizes, self.copy_blocks = runner.spec, runner.sizes, runner.copy_blocks
         self._runner = runner
         self._steps = step
 

@@ -1,0 +1,202 @@
+"""The sequences that a worker knows, and the pieces of them that a step runs. Knows neither batches nor devices.
+
+Arrays grow by doubling, so that a decoded token costs no allocation.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ...kernels.sampling.rows import MAX_TOP, ROW, Int32Array
+from ...protocol.sampling import Sampling
+from ...protocol.settings import BLOCK_SIZE
+from ...protocol.steps import Chunk, SequenceRecord, Step
+
+
+class GrowingInts:
+    """An int32 list in a numpy array: `view()` is its content, without a copy."""
+
+    def __init__(self, values: Sequence[int] | Int32Array) -> None:
+        self.size = len(values)
+        self.array = np.empty(self.size + 64, np.int32)
+        self.array[: self.size] = values
+
+    def append(self, value: int) -> None:
+        if self.size == len(self.array):
+            self._grow(self.size + 1)
+        self.array[self.size] = value
+        self.size += 1
+
+    def extend(self, values: Sequence[int]) -> None:
+        end = self.size + len(values)
+        if end > len(self.array):
+            self._grow(end)
+        self.array[self.size : end] = values
+        self.size = end
+
+    def view(self) -> Int32Array:
+        return self.array[: self.size]
+
+    def _grow(self, least: int) -> None:
+        larger = np.empty(max(least, 2 * len(self.array)), np.int32)
+        larger[: self.size] = self.view()
+        self.array = larger
+
+
+class SeenTokens:
+    """The distinct tokens of a sequence, and how often each was generated (0: it is only in the prompt)."""
+
+    def __init__(self, tokens: Int32Array, prompt_tokens: int) -> None:
+        distinct = np.unique(tokens)
+        counts = np.zeros(len(distinct), np.int32)
+        generated, times = np.unique(tokens[prompt_tokens:], return_counts=True)
+        counts[np.searchsorted(distinct, generated)] = times
+        self.tokens, self.counts = GrowingInts(distinct), GrowingInts(counts)
+        self._place = {token: place for place, token in enumerate(distinct.tolist())}
+
+    def add_generated(self, token: int) -> None:
+        place = self._place.setdefault(token, self.tokens.size)
+        if place == self.tokens.size:
+            self.tokens.append(token)
+            self.counts.append(1)
+        else:
+            self.counts.array[place] += 1
+
+
+class SequenceState:
+    """One sequence: its tokens, its KV block table, and what its sampler rows are made of."""
+
+    __slots__ = (
+        "banned", "bias_tokens", "bias_values", "blocks", "edited", "min_tokens", "parameters", "prompt_tokens",
+        "prompt_top", "seen", "strict", "tokens", "top",
+    )  # fmt: skip
+
+    def __init__(self, record: SequenceRecord, vocab_size: int) -> None:
+        sampling = record.sampling
+        self.tokens = GrowingInts(record.tokens)
+        self.blocks = GrowingInts(())
+        self.prompt_tokens = record.prompt_tokens
+        self.strict = record.strict
+        self.top = -1 if sampling.logprobs is None else min(sampling.logprobs, MAX_TOP)
+        self.prompt_top = min(sampling.prompt_logprobs or 0, MAX_TOP)
+        self.parameters = sampling_row(sampling, self.top, vocab_size)
+        self.min_tokens = sampling.min_tokens
+        self.bias_tokens = np.array([token for token, _ in sampling.logit_bias], np.int32)
+        self.bias_values = np.array([value for _, value in sampling.logit_bias], np.float32)
+        self.banned = np.array(record.stop_token_ids if sampling.min_tokens else (), np.int32)
+        self.edited = self.bias_tokens.size + self.banned.size > 0  # some of its logits may be changed
+        penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+        penalised = penalties != (1.0, 0.0, 0.0)
+        self.seen = SeenTokens(self.tokens.view(), record.prompt_tokens) if penalised else None
+        for name, ids in (
+            ("tokens", self.tokens.view()),
+            ("logit_bias", self.bias_tokens),
+            ("stop_token_ids", self.banned),
+        ):
+            if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+                raise ValueError(f"{name} of sequence {record.sequence}: expected token ids below {vocab_size}")
+
+    @property
+    def plain(self) -> bool:
+        """Its sampler row is all that the sampler needs: no lists go with it."""
+        return self.seen is None and not self.edited
+
+    @property
+    def total(self) -> int:
+        """Tokens so far, drawn ones included."""
+        return self.tokens.size
+
+    def lead(self, start: int) -> int:
+        """How many tokens before `start` a piece that begins there computes again."""
+        return 0
+
+    def bans_at(self, position: int) -> bool:
+        """Are stop tokens masked for the token at this place?"""
+        return self.banned.size > 0 and position - self.prompt_tokens < self.min_tokens
+
+    def learn_token(self, position: int, token: int) -> None:
+        """Learn the token that was drawn for this place: the next one, where answers are read in order."""
+        self.tokens.append(token)
+        if self.seen is not None:
+            self.seen.add_generated(token)
+
+
+State = TypeVar("State", bound=SequenceState)
+
+
+class Piece(NamedTuple, Generic[State]):
+    """Tokens [start, start + length) of a sequence in one pass, and the logits wanted of them."""
+
+    sequence: int
+    state: State
+    start: int
+    length: int
+    sample: bool  # draw a token after the last row
+    scored: int  # so many leading rows report the log probability of the prompt token that follows
+
+    @property
+    def lead(self) -> int:
+        """Tokens before `start` that are computed once more with it."""
+        return self.state.lead(self.start)
+
+
+class SequenceTable(Generic[State]):
+    """Sequences by id. One thread calls it."""
+
+    def __init__(self, state_of: type[State], *, vocab_size: int, max_model_len: int) -> None:
+        self._state_of, self._vocab_size, self._max_model_len = state_of, vocab_size, max_model_len
+        self._sequences: dict[int, State] = {}
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def apply(self, step: Step) -> list[Piece[State]]:
+        """Forget and learn the sequences that a step drops and brings; its chunks, each as one piece."""
+        for sequence in step.dropped:
+            self.drop(sequence)
+        for record in step.new:
+            self.add(record)
+        return [self.piece(chunk) for chunk in step.chunks]
+
+    def add(self, record: SequenceRecord) -> None:
+        if record.sequence in self._sequences:
+            raise ValueError(f"sequence {record.sequence} is already here; drop it first")
+        if not 0 < record.prompt_tokens <= len(record.tokens) <= self._max_model_len:
+            raise ValueError(f"sequence {record.sequence}: expected 1 to {self._max_model_len} tokens, prompt first")
+        self._sequences[record.sequence] = self._state_of(record, self._vocab_size)
+
+    def drop(self, sequence: int) -> State | None:
+        """Forget a sequence. Unknown ids are fine: it may have come and gone before a step was planned for it."""
+        return self._sequences.pop(sequence, None)
+
+    def piece(self, chunk: Chunk) -> Piece[State]:
+        """The whole of a chunk; its blocks are appended to the sequence's table."""
+        state = self._sequences.get(chunk.sequence)
+        if state is None:
+            raise ValueError(f"sequence {chunk.sequence} is not known here; send its record first")
+        if chunk.blocks:
+            state.blocks.extend(chunk.blocks)
+        start, end, total = chunk.start, chunk.start + chunk.count, state.total
+        if start < 0 or chunk.count < 1 or end > total or (chunk.sample and end < total):
+            raise ValueError(f"chunk [{start}, {end}) of sequence {chunk.sequence} of {total} tokens")
+        if end > state.blocks.size * BLOCK_SIZE:
+            raise ValueError(f"{state.blocks.size} blocks do not hold {end} tokens of sequence {chunk.sequence}")
+        scored = max(0, min(end, state.prompt_tokens - 1) - start) if chunk.prompt_logprobs else 0
+        return Piece(chunk.sequence, state, start, chunk.count, chunk.sample, scored)
+
+
+def sampling_row(sampling: Sampling, top: int, vocab_size: int) -> bytes:
+    """A sequence's sampler row but for position and target, which are the step's. Bytes join faster than arrays."""
+    row = np.zeros((), ROW)
+    row["repetition"] = sampling.repetition_penalty
+    row["presence"] = sampling.presence_penalty
+    row["frequency"] = sampling.frequency_penalty
+    row["temperature"] = sampling.temperature
+    row["top_k"] = sampling.top_k if 0 < sampling.top_k < vocab_size else 0
+    row["top_p"] = sampling.top_p
+    row["min_p"] = sampling.min_p
+    row["seed"] = sampling.seed
+    row["target"] = -1
+    row["top"] = top
+    return row.tobytes()
