@@ -1,22 +1,27 @@
 """What fits into memory: block counts, plain refusals, and what the machine says it has."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import convert
+from msgspec.structs import replace
 from safetensors.numpy import save_file
 
+from triolet.kernels.paged_attention.cache import BLOCK_TOKENS
+from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS
+from triolet.models import load
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.cpu.load import plan_on_cpu
 from triolet.models.cpu.memory import CpuSizes
-from triolet.models.errors import DoesNotFit, UnsupportedDevice
+from triolet.models.errors import CheckpointError, DoesNotFit, UnsupportedDevice
 from triolet.models.host import available_memory, usable_cores
 from triolet.models.load import load_model
 from triolet.models.memory_plan import GIB, choose_num_blocks, size
-from triolet.protocol.settings import MIB, EngineSettings
+from triolet.protocol.settings import BLOCK_SIZE, MIB, EngineSettings
 from triolet.protocol.steps import MemoryPlan
 
 NEEDS: dict[str, Any] = {
@@ -84,6 +89,11 @@ def write(folder: Path, **options: object) -> Path:
     return folder
 
 
+def test_blocks_are_of_one_size_everywhere() -> None:
+    """The scheduler counts in the protocol's blocks; the kernels have them compiled in."""
+    assert BLOCK_SIZE == BLOCK_TOKENS == PAGE_TOKENS
+
+
 def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     """From the headers alone: the weights are not even the model's."""
     checkpoint = Checkpoint(write(tmp_path))
@@ -122,6 +132,18 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
 def test_unsupported_devices_and_formats(options: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedDevice, match=message):
         load_model(EngineSettings(model=str(write(tmp_path)), **options))  # type: ignore[arg-type]
+
+
+def test_a_gpu_without_torch_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NVIDIA driver does not mean that the `cuda` extra is installed."""
+    monkeypatch.setattr(load, "has_nvidia_driver", lambda: True)
+    for name in ("torch", "triton"):
+        monkeypatch.setitem(sys.modules, name, None)
+    settings = EngineSettings(model=str(write(tmp_path)), device="cuda")
+    with pytest.raises(UnsupportedDevice, match=r"torch is not installed: pip install 'triolet\[cuda\]'"):
+        load_model(settings)
+    with pytest.raises(CheckpointError, match="embed_tokens"):  # it goes on to the CPU
+        load_model(replace(settings, device="auto"))
 
 
 def fake_host(root: Path, cgroup: str, files: dict[str, str]) -> tuple[Path, Path]:

@@ -294,6 +294,26 @@ def test_copied_blocks_continue_the_sequence(runner: CpuRunner) -> None:
     np.testing.assert_array_equal(runner.forward(batch_of([Chunk(tokens[100:], 100, [15, 16])])), last)
 
 
+@pytest.mark.parametrize(("weight_format", "cache_format"), CACHES)
+def test_a_copied_block_that_is_half_full_serves_another_sequence(
+    weight_format: WeightFormat, cache_format: CacheFormat | None
+) -> None:
+    """What lies behind the shared positions, here tokens of the first sequence, is written over before it is read."""
+    name = "llama-gqa-ragged-mlp"
+    runner, tokens = make_runner(name, weight_format, 2, cache_format), prompt_of(name, 100)
+    first, other = tokens[70:], tokens[70:][::-1].copy()
+    runner.forward(batch_of([Chunk(tokens[:70], 0, [7, 3])]))
+    expected = [runner.forward(batch_of([Chunk(other, 70, [7, 3])])).copy()]
+    expected.append(runner.forward(batch_of([Chunk(first, 70, [7, 3])])).copy())
+    runner.copy_blocks(np.array([3, 3], np.int32), np.array([15, 16], np.int32))
+    logits = runner.forward(batch_of([Chunk(other, 70, [7, 15]), Chunk(first, 70, [7, 16])]))
+    np.testing.assert_array_equal(logits, np.concatenate(expected))
+    np.testing.assert_array_equal(runner.forward(batch_of([Chunk(first[-1:], 99, [7, 3])])), expected[1][-1:])
+    without = runner.forward(batch_of([Chunk(other, 70, [7, 17])]))
+    assert not np.array_equal(without, expected[0])
+    runner.close()
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

@@ -147,6 +147,39 @@ def test_copied_blocks_serve_another_sequence(gpu: GpuStepper) -> None:
     driver.drain()
 
 
+def choices_of_a_prompt(driver: Driver, *copies: BlockCopy) -> list[tuple[int, float | None]]:
+    """What three choices draw, and how likely. Two of them get the first one's block, or compute the prompt anew."""
+    prompt = prompt_of(9, 10)
+    records = [record(number, prompt, logit_bias=[(number, 400.0)], logprobs=0) for number in (33, 34, 35)]
+    driver.step(Chunk(sequence=33, start=0, count=9, blocks=(3,), sample=True), new=records[:1])
+    driver.step(Chunk(sequence=33, start=9, count=1, sample=True))  # behind the prompt, in the block that is copied
+    first = [Chunk(sequence=number, start=0, count=8, blocks=(number - 30,)) for number in (34, 35)]
+    if not copies:
+        driver.step(first[0], new=records[1:2])
+        driver.step(first[1], new=records[2:])
+    driver.step(
+        *(Chunk(sequence=number, start=8, count=1, blocks=(number - 30,) if copies else (), sample=True)
+          for number in (34, 35)),
+        new=records[1:] if copies else [],
+        copies=copies,
+    )  # fmt: skip
+    driver.step(*(Chunk(sequence=number, start=9, count=1, sample=True) for number in (34, 35)))
+    driver.step(Chunk(sequence=33, start=10, count=1, sample=True), dropped=[34, 35])
+    driver.step(dropped=[33])
+    return [(token, score.logprob) for step in driver.drain() for row in step
+            for token, score in zip(row.tokens, row.logprobs, strict=True)]  # fmt: skip
+
+
+def test_a_copied_block_that_is_half_full_serves_other_choices(gpu: GpuStepper) -> None:
+    """As choices of one request share a prompt: its last block is copied, and behind it each writes its own."""
+    expected = choices_of_a_prompt(Driver(gpu, ahead=True))
+    assert [token for token, _ in expected] == [33, 33, 34, 35, 34, 35, 33]
+    copied = choices_of_a_prompt(Driver(gpu, ahead=True), BlockCopy(3, 4), BlockCopy(3, 5))
+    assert copied == expected
+    wrong = choices_of_a_prompt(Driver(gpu, ahead=True), BlockCopy(3, 4), BlockCopy(2, 5))
+    assert wrong[3] != expected[3]
+
+
 def test_bad_steps_are_refused_by_name(gpu: GpuStepper) -> None:
     driver = Driver(gpu)
     driver.step(new=[record(41, (1, 2))])
