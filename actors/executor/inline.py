@@ -36,19 +36,27 @@ async def run_inline(
     core: ExecutorCore | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load the model and run steps; started with Ready. Raises `EngineLoadError` if that never comes."""
-    # Bounded by the steps in flight.
-    to_executor, own_steps = trio.open_memory_channel[Step](1000)
-    done, answers = trio.open_memory_channel[FromWorker](float("inf"))
+    """Load the model and run steps until cancelled; started with Ready. `EngineLoadError` if that never comes.
 
-    async def feed() -> None:
+    Cancelling waits for the step that is running.
+    """
+    token = trio.lowlevel.current_trio_token()
+    # Unbounded: a few progress messages, and one answer per step in flight.
+    from_threads, answers = trio.open_memory_channel[FromWorker](float("inf"))
+
+    def deliver(message: FromWorker) -> None:
+        with suppress(trio.ClosedResourceError):  # nobody listens any more
+            from_threads.send_nowait(message)
+
+    def report(message: FromWorker) -> None:
+        """In the threads."""
+        with suppress(trio.RunFinishedError):  # a loop that has ended needs no messages
+            token.run_sync_soon(deliver, message)
+
+    async def feed(threads: StepThreads) -> None:
         async for step in steps:
             status.step_sent(step.step, trio.current_time())
-            to_executor.send_nowait(step)
-
-    async def listen() -> None:
-        async for message in answers:
-            _take(message, status, scheduler, on_progress, task_status)
+            threads.submit(step)
 
     async def hear() -> None:
         """The event loop that asks is the one that would answer."""
@@ -56,60 +64,21 @@ async def run_inline(
             status.heard(trio.current_time())
             await trio.sleep(PING_INTERVAL)
 
-    # `own_steps` is held open too: a step may follow before the scheduler hears that the executor has ended.
-    with steps, scheduler, to_executor, own_steps.clone():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(hear)
-            nursery.start_soon(feed)
-            nursery.start_soon(listen)
-            await run_executor(own_steps, done, core=core or ModelCore(settings))
-
-
-async def run_executor(
-    steps: trio.MemoryReceiveChannel[Step],
-    done: trio.MemorySendChannel[FromWorker],
-    *,
-    core: ExecutorCore,
-) -> None:
-    """The threads of a core behind channels: load, then run every step, until there are no more or one has failed.
-
-    `done` is unbounded by its maker: a few progress messages, and one answer per step in flight. Cancelling waits for
-    the step that is running.
-    """
-    token, failed = trio.lowlevel.current_trio_token(), trio.Event()
-
-    def deliver(message: FromWorker) -> None:
-        if isinstance(message, LoadFailed | StepFailed):
-            failed.set()
-        try:
-            done.send_nowait(message)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            failed.set()  # nobody listens any more
-
-    def report(message: FromWorker) -> None:
-        with suppress(trio.RunFinishedError):  # a loop that has ended needs no messages
-            token.run_sync_soon(deliver, message)
-
-    with steps, done:
-        threads = StepThreads(core, report)
+    with steps, scheduler, from_threads, answers:
+        threads = StepThreads(core or ModelCore(settings), report)
         try:
             async with trio.open_nursery() as nursery:
-
-                async def feed() -> None:
-                    async for step in steps:
-                        threads.submit(step)
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(feed)
-                await failed.wait()
-                nursery.cancel_scope.cancel()
+                nursery.start_soon(hear)
+                nursery.start_soon(feed, threads)
+                async for message in answers:
+                    _pass_on(message, status, scheduler, on_progress, task_status)
         finally:
             threads.forget_waiting()
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(threads.end)
 
 
-def _take(
+def _pass_on(
     message: FromWorker,
     status: WorkerStatus,
     scheduler: trio.MemorySendChannel[ToScheduler],

@@ -8,10 +8,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.actors.executor.inline import run_executor
+from triolet.actors.errors import EngineLoadError
+from triolet.actors.executor.inline import run_inline
+from triolet.actors.supervisor.worker_status import WorkerStatus
 from triolet.models.stepper import PendingStep
+from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerReady
+from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
-    FromWorker,
     LoadFailed,
     LoadProgress,
     Ready,
@@ -52,26 +55,49 @@ class Core:
         self.log.append("closed")
 
 
-Answers = trio.MemoryReceiveChannel[FromWorker]
+class House:
+    """The executor inline, and what the scheduler would see of it: `messages`, after those of loading."""
 
+    def __init__(self, core: Core) -> None:
+        self.progress: list[LoadProgress] = []
+        self.messages: trio.MemoryReceiveChannel[ToScheduler]
+        self._core = core
 
-async def start(nursery: trio.Nursery, core: Core) -> tuple[Callable[[int], None], Answers]:
-    to_executor, steps = trio.open_memory_channel[Step](10)
-    done, answers = trio.open_memory_channel[FromWorker](float("inf"))
-    nursery.start_soon(lambda: run_executor(steps, done, core=core))
-    return lambda number: to_executor.send_nowait(Step(step=number, chunks=())), answers
+    async def start(self, nursery: trio.Nursery) -> None:
+        self._to_executor, steps = trio.open_memory_channel[Step](10)
+        scheduler, self.messages = trio.open_memory_channel[ToScheduler](float("inf"))
+        ready: Ready = await nursery.start(
+            partial(
+                run_inline,
+                EngineSettings(model="none"),
+                steps=steps,
+                scheduler=scheduler,
+                status=WorkerStatus(),
+                on_progress=self.progress.append,
+                core=self._core,
+            )
+        )
+        assert await self.messages.receive() == WorkerReady(ready=ready)
+
+    def send(self, *numbers: int) -> None:
+        for number in numbers:
+            self._to_executor.send_nowait(Step(step=number, chunks=()))
+
+    async def receive(self, count: int) -> list[int]:
+        """The numbers of so many steps that were done."""
+        steps = [await self.messages.receive() for _ in range(count)]
+        assert all(isinstance(step, StepDone) for step in steps)
+        return [step.step for step in steps if isinstance(step, StepDone)]
 
 
 async def test_everything_runs_in_one_thread_and_in_order(make_ready: Callable[[], Ready]) -> None:
     core = Core(make_ready())
+    house = House(core)
     async with trio.open_nursery() as nursery:
-        send, answers = await start(nursery, core)
-        for number in (1, 2, 3):
-            send(number)
-        assert isinstance(await answers.receive(), LoadProgress)
-        assert await answers.receive() == core.answer
-        steps = [await answers.receive() for _ in range(3)]
-        assert [step.step for step in steps if isinstance(step, StepDone)] == [1, 2, 3]
+        await house.start(nursery)
+        assert house.progress == [LoadProgress(stage="test", done=1, total=1)]
+        house.send(1, 2, 3)
+        assert await house.receive(3) == [1, 2, 3]
         nursery.cancel_scope.cancel()
     assert len(core.threads) == 1
     assert core.threads.isdisjoint({threading.get_ident()})
@@ -105,14 +131,28 @@ class Device(Core):
 
 async def test_the_next_step_is_launched_before_the_last_is_answered(make_ready: Callable[[], Ready]) -> None:
     core = Device(make_ready())
+    house = House(core)
     async with trio.open_nursery() as nursery:
-        send, answers = await start(nursery, core)
-        for number in (1, 2, 3, 4):
-            send(number)
-        received = [await answers.receive() for _ in range(6)]
-        assert [step.step for step in received if isinstance(step, StepDone)] == [1, 2, 3, 4]
+        await house.start(nursery)
+        house.send(1, 2, 3, 4)
+        assert await house.receive(4) == [1, 2, 3, 4]
         nursery.cancel_scope.cancel()
     assert core.log == ["launch 1", "launch 2", "launch 3", "launch 4", "closed"]
+
+
+async def check_failure(core: Core, numbers: tuple[int, ...], answered: list[int]) -> None:
+    """Step 13 is the last one that is answered, and the engine fails with it."""
+    house = House(core)
+    async with trio.open_nursery() as nursery:
+        await house.start(nursery)
+        house.send(*numbers)
+        assert await house.receive(len(answered)) == answered
+        assert await house.messages.receive() == StepFailed(step=13, message="ZeroDivisionError: unlucky")
+        assert isinstance(await house.messages.receive(), EngineFailed)
+        nursery.cancel_scope.cancel()
+    with pytest.raises(trio.EndOfChannel):
+        house.messages.receive_nowait()
+    assert core.log[-1] == "closed"
 
 
 async def test_a_step_that_fails_on_the_device_is_the_last_one(
@@ -121,13 +161,7 @@ async def test_a_step_that_fails_on_the_device_is_the_last_one(
     """Those behind it are launched already, or blocked in the launch: they end unanswered."""
     core = Device(make_ready())
     core.second.set()
-    async with trio.open_nursery() as nursery:
-        send, answers = await start(nursery, core)
-        for number in (13, 4, 5, 6):
-            send(number)
-        received = [message async for message in answers]
-    assert received[-1] == StepFailed(step=13, message="ZeroDivisionError: unlucky")
-    assert core.log[-1] == "closed"
+    await check_failure(core, (13, 4, 5, 6), [])
     assert "step 13 failed" in caplog.text
 
 
@@ -135,17 +169,12 @@ async def test_a_step_that_raises_is_a_message_and_the_last_one(
     make_ready: Callable[[], Ready], caplog: pytest.LogCaptureFixture
 ) -> None:
     core = Core(make_ready())
-    async with trio.open_nursery() as nursery:
-        send, answers = await start(nursery, core)
-        for number in (1, 13, 3):
-            send(number)
-        received = [message async for message in answers]
-    assert received[-1] == StepFailed(step=13, message="ZeroDivisionError: unlucky")
+    await check_failure(core, (1, 13, 3), [1])
     assert core.log == ["step 1", "closed"]
     assert "step 13 failed" in caplog.text
 
 
-async def test_a_model_that_does_not_load_is_a_message(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_model_that_does_not_load_is_an_error() -> None:
     refusal = LoadFailed(code="unsupported_model", message="no")
 
     class Broken(Core):
@@ -153,29 +182,34 @@ async def test_a_model_that_does_not_load_is_a_message(caplog: pytest.LogCapture
             raise OSError("disk on fire")
 
     for core, expected in (
-        (Core(refusal), refusal),
-        (Broken(refusal), LoadFailed(code="internal_error", message="OSError while loading the model: disk on fire")),
+        (Core(refusal), ("unsupported_model", "no")),
+        (Broken(refusal), ("internal_error", "OSError while loading the model: disk on fire")),
     ):
-        async with trio.open_nursery() as nursery:
-            _, answers = await start(nursery, core)
-            received = [message async for message in answers]
-        assert received[-1] == expected
+        with pytest.RaisesGroup(EngineLoadError, flatten_subgroups=True) as raised:
+            async with trio.open_nursery() as nursery:
+                await House(core).start(nursery)
+        assert [(error.code, error.message) for error in leaves(raised.value)] == [expected]
+        assert core.log == []  # there is nothing to close
+
+
+def leaves(error: BaseException) -> list[EngineLoadError]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    assert isinstance(error, EngineLoadError)
+    return [error]
 
 
 async def test_cancelling_waits_for_the_running_step_and_forgets_the_next(make_ready: Callable[[], Ready]) -> None:
     core = Core(make_ready())
+    house = House(core)
 
     async def let_go() -> None:
         await wait_all_tasks_blocked()  # the executor waits for its thread
         core.go_on.set()
 
     async with trio.open_nursery() as outer, trio.open_nursery() as nursery:
-        send, answers = await start(nursery, core)
-        send(42)
-        send(43)
-        async for message in answers:
-            if isinstance(message, Ready):
-                break
+        await house.start(nursery)
+        house.send(42, 43)
         await trio.to_thread.run_sync(core.running.wait)
         nursery.cancel_scope.cancel()
         outer.start_soon(let_go)
