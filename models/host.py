@@ -1,6 +1,7 @@
 """What this machine has for us: memory that may still be taken, cores that may run threads, a GPU (Linux)."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -12,37 +13,13 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
     """Bytes that can be allocated without swapping: the least of MemAvailable and what every control group leaves."""
     meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
     least = int(meminfo["MemAvailable"].split()[0]) * 1024
-    for line in (proc / "self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            names, root = ("memory.max", "memory.current"), cgroup
-        elif "memory" in controllers.split(","):
-            names, root = ("memory.limit_in_bytes", "memory.usage_in_bytes"), cgroup / "memory"
-        else:
-            continue
-        group = root / path.lstrip("/")
-        # In a container the path may be the host's: the group's own files then lie at the root.
-        for folder in (root, *(place for place in (group, *group.parents) if place.is_relative_to(root))):
-            least = min(least, _left(folder, *names, least))
-    return max(0, least)
+    left = (_memory_left(folder) for folder in _control_groups("memory", proc, cgroup))
+    return max(0, min([least, *(size for size in left if size is not None)]))
 
 
 def has_nvidia_driver(proc: Path = PROC) -> bool:
     """Whether the kernel module is loaded: the cheapest sign of a GPU, in containers too."""
     return (proc / "driver/nvidia/version").exists()
-
-
-def _left(folder: Path, limit_name: str, usage_name: str, otherwise: int) -> int:
-    """Limit less usage of one control group; page cache that can be dropped does not count as used."""
-    try:
-        limit = (folder / limit_name).read_text().strip()
-        usage = int((folder / usage_name).read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return otherwise
-    if limit == "max":
-        return otherwise
-    return int(limit) - usage + int(statistics.get("inactive_file", 0))
 
 
 def usable_cores(cpus: Path = CPUS, proc: Path = PROC, cgroup: Path = CGROUP) -> int:
@@ -57,34 +34,40 @@ def usable_cores(cpus: Path = CPUS, proc: Path = PROC, cgroup: Path = CGROUP) ->
             cores.add((cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip())
         except OSError:
             cores.add(str(cpu))
-    return max(1, min(len(cores), _cpu_quota(proc, cgroup)))
+    quotas = (_cpu_quota(folder) for folder in _control_groups("cpu", proc, cgroup))
+    return max(1, min([len(cores), *(quota for quota in quotas if quota is not None)]))
 
 
-def _cpu_quota(proc: Path, cgroup: Path) -> int:
-    """Whole CPUs that the least generous control group allows; a large number without one."""
-    least = 1 << 20
+def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]:
+    """The folders of the groups whose limits hold for this process, of version 2 and of version 1."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
-        return least
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root = cgroup
-        elif "cpu" in controllers.split(","):
-            root = cgroup / "cpu"
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
+        root = cgroup / controller if controllers else cgroup
         group = root / path.lstrip("/")
-        for folder in (root, *(place for place in (group, *group.parents) if place.is_relative_to(root))):
-            quota = _quota_of(folder)
-            if quota is not None:
-                least = min(least, quota)
-    return least
+        # In a container the path may be the host's: the group's own files then lie at the root.
+        yield from (root, *(place for place in (group, *group.parents) if place.is_relative_to(root)))
 
 
-def _quota_of(folder: Path) -> int | None:
-    """Of one control group: `cpu.max` of version 2, or the two files of version 1."""
+def _memory_left(folder: Path) -> int | None:
+    """Limit less usage of one control group; page cache that can be dropped does not count as used."""
+    for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        try:
+            limit, usage = ((folder / name).read_text().strip() for name in names)
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return None if limit == "max" else int(limit) - int(usage) + int(statistics.get("inactive_file", 0))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _cpu_quota(folder: Path) -> int | None:
+    """Whole CPUs that one control group allows: `cpu.max` of version 2, or the two files of version 1."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = " ".join((folder / name).read_text() for name in names).split()

@@ -5,15 +5,15 @@ Every runner is compared with this; this is compared with transformers. Reading 
 
 import numpy as np
 
+from .checkpoint.rope import Float32Array, rope_tables
 from .checkpoint.safetensors import WeightArray
 from .checkpoint.spec import ModelSpec
 from .checkpoint.weights import DecoderWeights, LayerWeights
-from .rope import Float32Array, rope_tables
 
 
 def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]) -> Float32Array:
     """[len(tokens), vocab]: row i predicts token i + 1."""
-    tables = rope_tables(spec, len(tokens))
+    tables = rope_tables(spec.rope, spec.head_dim, len(tokens))
     hidden = to_float32(weights.embedding[np.asarray(tokens)])
     for layer in weights.layers:
         hidden = hidden + attention(spec, layer, rms_norm(hidden, layer.input_norm, spec.norm_eps), tables)

@@ -19,7 +19,7 @@ from typing import get_args
 import numpy as np
 
 from triolet.kernels.simd.formats import CacheFormat, WeightFormat, default_cache_format
-from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from triolet.kernels.gemm.gpu_weights import PackedLinear
-from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights

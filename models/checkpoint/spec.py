@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .config import Config
 from .files import read_json
-from .rope_spec import RopeSpec, read_rope
+from .rope import RopeSpec, read_rope
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):

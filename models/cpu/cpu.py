@@ -28,9 +28,9 @@ from ...kernels.simd.formats import CACHE_TAGS, TAGS
 from ...kernels.threads.pool import WorkerPool
 from ...kernels.threads.waiting import STATE_BYTES, stop_workers
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
+from ..checkpoint.rope import rope_tables
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
-from ..rope import rope_tables
 from .memory import CpuSizes, RunnerMemory, make_shape
 from .rows import Batch
 from .weights import PackedWeights
@@ -66,7 +66,8 @@ class CpuRunner:
         shape = make_shape(spec, sizes, embedding_is_bfloat16=embedding.dtype == np.uint16)
         held = RunnerMemory(shape, sizes)
         # Cosines and sines are spread to the padded halves of a head; the padding stays zero.
-        held.rotation[:, head_positions(spec.head_dim)] = rope_tables(spec, sizes.max_model_len)
+        tables = rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)
+        held.rotation[:, head_positions(spec.head_dim)] = tables
         packed = PackedWeights(shape, weights, sizes.weight_format, held.weight_table, report)
         memory = held.memory(embedding.ctypes.data)
         self._shape, self._memory = shape, held

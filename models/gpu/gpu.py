@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
+from ..checkpoint.rope import rope_tables
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
-from ..rope import rope_tables
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .cache import cache_layout, cache_parts, layer_caches
@@ -40,7 +40,7 @@ class GpuModel:
         self.device, self.spec, self.sizes, self.buckets = device, spec, sizes, sizes.buckets
         self._buffers = Arena(device, buffer_layout(device, spec, sizes))
         rotation = self._buffers["rotation"]
-        device.load(rotation, torch.from_numpy(rope_tables(spec, sizes.max_model_len)))
+        device.load(rotation, torch.from_numpy(rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)))
         placed = load_weights_to(device, spec, weights, sizes.quantize, report)
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.spec import FAMILIES, load_spec, spec_from_config
 from triolet.models.errors import CheckpointError, UnsupportedModel
 

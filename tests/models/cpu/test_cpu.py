@@ -23,13 +23,12 @@ from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope.reference import rope_reference
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.kernels.simd.formats import CacheFormat, WeightFormat
-from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.rope import RopeSpec, rope_tables
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.models.cpu.rows import Batch
-from triolet.models.rope import rope_tables
 
 FORMATS = get_args(WeightFormat)
 CACHES: list[tuple[WeightFormat, CacheFormat | None]] = [*((one, None) for one in FORMATS), ("bfloat16", "int8")]
@@ -97,7 +96,7 @@ def decoder_reference(
 ) -> Float64Array:
     """Logits of every row; in float64 but for the roundings that the formats prescribe ("exact": none at all)."""
     length, cached_bfloat16 = len(tokens), weight_format not in ("exact", "float32") and not int8_cache
-    tables = rope_tables(spec, length)[:, None]
+    tables = rope_tables(spec.rope, spec.head_dim, length)[:, None]
 
     def linear(x: Float64Array, w: FloatArray, bias: FloatArray | None = None) -> Float64Array:
         y = x @ w.astype(np.float64).T if weight_format == "exact" else gemm_reference(x, w, weight_format)

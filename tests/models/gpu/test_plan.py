@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.models.checkpoint.rope_spec import RopeSpec
+from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes

@@ -1,17 +1,25 @@
-"""Rotary position embedding as config.json describes it, in all spellings of transformers.
+"""Rotary position embedding: as config.json describes it, in all spellings of transformers, and its tables.
 
 Old files say `rope_theta` and `rope_scaling` (with `type` or `rope_type`), new ones `rope_parameters` with the theta
 inside. Supported kinds: default, linear, llama3, yarn. Others (`dynamic` depends on the length of the batch, `longrope`
 switches tables) are refused, and so is every key that we would otherwise ignore.
+
+Tables follow the "rotate half" convention of Hugging Face's Llama: dimensions j and j + head_dim / 2 of a head are pair
+j, and
+    q'[j] = q[j] cos - q[j + half] sin,    q'[j + half] = q[j + half] cos + q[j] sin.
 """
 
-from math import log
+from math import ceil, floor, log, pi
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from .config import Config
 
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 
@@ -110,3 +118,60 @@ def _yarn_attention_factor(rope: Config, factor: float) -> float:
     if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):
         return magnitude(rope.number("mscale")) / magnitude(rope.number("mscale_all_dim"))
     return magnitude(1.0)
+
+
+def rope_tables(rope: RopeSpec, head_dim: int, length: int) -> Float32Array:
+    """[length, head_dim]: cos of every pair in the first half, sin in the second, YaRN's magnitude folded in."""
+    frequencies = inverse_frequencies(rope, head_dim)
+    half = head_dim // 2
+    table = np.empty((length, head_dim), dtype=np.float32)
+    for start in range(0, length, 4096):  # bounds the float64 scratch for million-token contexts
+        angles = np.arange(start, min(start + 4096, length), dtype=np.float64)[:, None] * frequencies
+        table[start : start + 4096, :half] = np.cos(angles) * rope.attention_factor
+        table[start : start + 4096, half:] = np.sin(angles) * rope.attention_factor
+    return table
+
+
+def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64Array:
+    """[head_dim / 2]: the angle per position of each pair, theta^(-2j / head_dim) (arXiv 2104.09864), then scaled."""
+    base: Float64Array = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    match rope.kind:
+        case "default":
+            return base
+        case "linear":
+            return base / rope.factor  # position interpolation, arXiv 2306.15595
+        case "llama3":
+            return _llama3(rope, base)
+        case "yarn":
+            return _yarn(rope, base, head_dim)
+
+
+def _llama3(rope: RopeSpec, base: Float64Array) -> Float64Array:
+    """Llama 3.1: long wavelengths are divided by `factor`, short ones kept, a linear blend (in turns) between.
+
+    Source: `apply_scaling` of Meta's llama-models repository; a wavelength fits `turns` times into the original length.
+    """
+    turns = rope.original_max_position * base / (2 * pi)
+    keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    keep = np.clip(keep, 0.0, 1.0)
+    return base * (keep + (1.0 - keep) / rope.factor)
+
+
+def _yarn(rope: RopeSpec, base: Float64Array, head_dim: int) -> Float64Array:
+    """YaRN "NTK by parts" (arXiv 2309.00071, section 3.2), with the ramp over dimensions of the authors' code.
+
+    Pairs turning more than `beta_fast` times within the original length are kept, fewer than `beta_slow` interpolated.
+    """
+
+    def dimension(turns: float) -> float:
+        return head_dim * log(rope.original_max_position / (turns * 2 * pi)) / (2 * log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = floor(low), ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001  # as the authors: a step instead of a division by zero
+    interpolate = np.clip((np.arange(head_dim // 2) - low) / (high - low), 0.0, 1.0)
+    scaled: Float64Array = base * (1.0 - interpolate + interpolate / rope.factor)
+    return scaled

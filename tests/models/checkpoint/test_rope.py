@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from triolet.models.checkpoint.rope import inverse_frequencies, rope_tables
 from triolet.models.checkpoint.spec import spec_from_config
-from triolet.models.rope import inverse_frequencies, rope_tables
 
 SCALINGS: dict[str, dict[str, Any]] = {  # as in config.json
     "default": {"rope_type": "default", "rope_theta": 1e4},
@@ -53,7 +53,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
 def test_tables(name: str) -> None:
     """cos and sin of position times frequency, exact to float32, over the boundary of a piece."""
     spec = spec_from_config({**CONFIG, "rope_parameters": SCALINGS[name]})
-    table = rope_tables(spec, 5000)
+    table = rope_tables(spec.rope, spec.head_dim, 5000)
     assert table.shape == (5000, spec.head_dim)
     assert table.dtype == np.float32
     for position in (0, 1, 4095, 4096, 4999):
