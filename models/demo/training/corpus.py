@@ -14,10 +14,9 @@ from .tasks.arithmetic import add, compare, subtract
 from .tasks.extract import extract
 from .tasks.facts import facts
 from .tasks.language import Conversation
-from .tasks.lists import count, count_items, reverse, sort
+from .tasks.lists import count, count_items, repeat, reverse, sort
 from .tasks.memory import memory
 from .tasks.paragraph import paragraph
-from .tasks.repeat import repeat
 from .tasks.smalltalk import cannot, small_talk
 from .tasks.story import story
 from .tasks.tools import tool_call, tool_result

@@ -13,20 +13,20 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from .heldout import Instance, instances
-from .network import Network, Shape
+from .heldout import HeldOutTask, instances
+from .network import Network, NetworkShape
 from .tokenizer import prompt_text, token_id
 
 LONGEST_ANSWER = 160  # tokens; a story has about 80
 
 
-def right(instance: Instance, answer: str) -> bool:
+def right(instance: HeldOutTask, answer: str) -> bool:
     if instance["check"] == "regex":
         return re.fullmatch(instance["expected"], answer) is not None
     return answer == instance["expected"]
 
 
-def answers(network: Network, tokenizer: Tokenizer, batch: Sequence[Instance]) -> list[str]:
+def answers(network: Network, tokenizer: Tokenizer, batch: Sequence[HeldOutTask]) -> list[str]:
     prompts = [prompt_text([(message["role"], message["content"]) for message in item["messages"]]) for item in batch]
     ids = [encoding.ids for encoding in tokenizer.encode_batch(prompts)]
     stop = token_id(tokenizer, "<|im_end|>")
@@ -36,7 +36,7 @@ def answers(network: Network, tokenizer: Tokenizer, batch: Sequence[Instance]) -
 def load(work: Path) -> tuple[Network, Tokenizer, float]:
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     state = torch.load(work / "state.pt", weights_only=True)
-    network = Network(Shape(vocabulary=tokenizer.get_vocab_size()))
+    network = Network(NetworkShape(vocabulary=tokenizer.get_vocab_size()))
     network.load_state_dict(state["network"])
     # The served weights are bfloat16: what is measured here is rounded in the same way.
     for parameter in network.parameters():
@@ -56,7 +56,7 @@ def main() -> None:
     network, tokenizer, tokens = load(options.work)
     print(f"{tokens / 1e6:.2f}M tokens trained")
     wanted = [family.strip() for family in options.families.split(",") if family.strip()]
-    groups: dict[str, list[Instance]] = defaultdict(list)
+    groups: dict[str, list[HeldOutTask]] = defaultdict(list)
     for item in instances():
         if (not wanted or item["family"] in wanted) and len(groups[item["family"]]) < options.limit:
             groups[item["family"]].append(item)

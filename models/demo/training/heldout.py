@@ -21,28 +21,28 @@ PER_FAMILY = 80
 DRAWS = 400  # candidates per family and wording
 
 
-class Message(TypedDict):
+class TaskMessage(TypedDict):
     role: str
     content: str
 
 
-class Instance(TypedDict):
+class HeldOutTask(TypedDict):
     """One line of the set."""
 
     family: str
     wording: str
-    messages: list[Message]
+    messages: list[TaskMessage]
     check: str
     expected: str
 
 
-def instances() -> list[Instance]:
-    rows: list[Instance] = []
+def instances() -> list[HeldOutTask]:
+    rows: list[HeldOutTask] = []
     wordings = ("trained", "unseen")
     for name in FAMILIES:
-        groups: list[list[Instance]] = []
+        groups: list[list[HeldOutTask]] = []
         for wording in wordings:
-            found: dict[bytes, Instance] = {}
+            found: dict[bytes, HeldOutTask] = {}
             for task in draws(name, wording):
                 key = digest(task[:-1])
                 if key not in found:
@@ -61,7 +61,7 @@ def draws(family: str, wording: str) -> Iterator[Conversation]:
         yield FAMILIES[family](Random(f"{SEED}/{family}/{wording}/{number}"), wording == "unseen")
 
 
-def row(family: str, wording: str, task: Conversation) -> Instance:
+def row(family: str, wording: str, task: Conversation) -> HeldOutTask:
     is_story = family == "story"
     return {
         "family": family,

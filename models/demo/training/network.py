@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NetworkShape:
     vocabulary: int
     hidden: int = 256
     layers: int = 6
@@ -42,7 +42,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
         attended = shape.heads * shape.head_dim
@@ -76,7 +76,7 @@ class Network(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
         self.embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden) * 0.02)
@@ -184,7 +184,7 @@ def import_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
         view.copy_(tensors[name])
 
 
-def llama_config(shape: Shape, end_ids: list[int]) -> dict[str, object]:
+def llama_config(shape: NetworkShape, end_ids: list[int]) -> dict[str, object]:
     fields = asdict(shape)
     return {
         "architectures": ["LlamaForCausalLM"],

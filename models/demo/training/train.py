@@ -29,7 +29,7 @@ from torch import Tensor
 from .corpus import conversation
 from .export import export
 from .heldout import kept_out
-from .network import Network, Shape, import_tensors
+from .network import Network, NetworkShape, import_tensors
 from .optimizer import Optimizer, new_gradients, new_momenta, shared_zeros
 from .pack import BLOCK, Packer
 from .tokenizer import plain, train_tokenizer
@@ -43,7 +43,7 @@ BARRIER_SECONDS = 150.0  # compiling takes a minute; a process that waits longer
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """How far training is: what a later run goes on from."""
 
     minutes: float = 0.0
@@ -78,7 +78,7 @@ def tokenizer_in(work: Path, seed: int, skipped: frozenset[bytes]) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-class Worker:
+class TrainingProcess:
     """One process of a run: a pass over its own rows, then its part of the update."""
 
     def __init__(self, options: argparse.Namespace, shared: Shared, rank: int, index: int) -> None:
@@ -111,12 +111,12 @@ class Worker:
 def follow(options: argparse.Namespace, shared: Shared, rank: int, index: int) -> None:
     """What every process but the first does."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process decides when a run ends
-    worker = Worker(options, shared, rank, index)
+    worker = TrainingProcess(options, shared, rank, index)
     while not worker.last:
         worker.step()
 
 
-def save(path: Path, network: Network, optimizer: Optimizer, at: Progress) -> None:
+def save(path: Path, network: Network, optimizer: Optimizer, at: TrainingProgress) -> None:
     partial = path.with_suffix(".partial")
     counters = {"minutes": at.minutes, "tokens": at.tokens, "steps": at.steps, "index": at.index}
     torch.save({"network": network.state_dict(), "optimizer": optimizer.state(), **counters}, partial)
@@ -130,18 +130,18 @@ def train(options: argparse.Namespace) -> None:
     if options.start is not None and not (work / "tokenizer.json").exists():
         shutil.copyfile(options.start / "tokenizer.json", work / "tokenizer.json")
     tokenizer = tokenizer_in(work, options.seed, kept_out())
-    network = Network(Shape(vocabulary=tokenizer.get_vocab_size())).share_memory()
+    network = Network(NetworkShape(vocabulary=tokenizer.get_vocab_size())).share_memory()
     if options.start is not None:
         import_tensors(network, load_file(options.start / "model.safetensors"))
     context = torch.multiprocessing.get_context("spawn")
     control = shared_zeros(2)
     momenta, gradients = new_momenta(network), new_gradients(network, options.workers)
     shared = Shared(network, momenta, gradients, control, context.Barrier(options.workers))
-    at = Progress()
+    at = TrainingProgress()
     state_path = work / "state.pt"
     stored = torch.load(state_path, weights_only=True) if state_path.exists() else None
     if stored is not None:
-        at = Progress(stored["minutes"], stored["tokens"], stored["steps"], stored["index"])
+        at = TrainingProgress(stored["minutes"], stored["tokens"], stored["steps"], stored["index"])
         network.load_state_dict(stored["network"])
         print(f"going on after {at.minutes:.1f} minutes, {at.tokens / 1e6:.2f}M tokens", flush=True)
     others = [
@@ -150,7 +150,7 @@ def train(options: argparse.Namespace) -> None:
     ]
     for process in others:
         process.start()
-    first = Worker(options, shared, 0, at.index)
+    first = TrainingProcess(options, shared, 0, at.index)
     if stored is not None:
         first.optimizer.load(stored["optimizer"])
     ended = False

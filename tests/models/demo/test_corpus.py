@@ -137,9 +137,9 @@ def test_held_out_wordings_differ_from_trained_ones() -> None:
 
 
 def _all_wordings() -> list[Wordings]:
-    from triolet.models.demo.training.tasks import arithmetic, extract, facts, lists, repeat, story, units
+    from triolet.models.demo.training.tasks import arithmetic, extract, facts, lists, story, units
 
-    modules = (arithmetic, extract, facts, lists, repeat, story, units)
+    modules = (arithmetic, extract, facts, lists, story, units)
     return [value for module in modules for value in vars(module).values() if isinstance(value, Wordings)]
 
 

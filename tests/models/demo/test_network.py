@@ -14,13 +14,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from triolet.models.demo.training.corpus import conversation
 from triolet.models.demo.training.export import export
-from triolet.models.demo.training.network import Network, Shape, export_tensors, import_tensors
+from triolet.models.demo.training.network import Network, NetworkShape, export_tensors, import_tensors
 from triolet.models.demo.training.optimizer import Optimizer, new_gradients, new_momenta, orthogonal
 from triolet.models.demo.training.pack import Packer
 from triolet.models.demo.training.tokenizer import plain
 
 CHECKPOINT = Path(__file__).parents[3] / "models" / "demo" / "checkpoint"
-SMALL = Shape(vocabulary=300, hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=80, context=128)
+SMALL = NetworkShape(vocabulary=300, hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=80, context=128)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
 
 from random import Random
 
-from .language import Conversation, Wordings, typed
+from .language import Conversation, Wordings, asked
 
 ADD = Wordings(
     (
@@ -126,12 +126,12 @@ def _columns(a: int, b: int) -> list[tuple[int, int]]:
 
 def add(rng: Random, unseen: bool) -> Conversation:
     a, b = _pair(rng)
-    return [("user", typed(rng, ADD.say(rng, unseen, a=a, b=b), True)), ("assistant", sum_text(a, b))]
+    return asked(rng, ADD.say(rng, unseen, a=a, b=b), sum_text(a, b), True)
 
 
 def subtract(rng: Random, unseen: bool) -> Conversation:
     b, a = sorted(_pair(rng))
-    return [("user", typed(rng, SUBTRACT.say(rng, unseen, a=a, b=b), True)), ("assistant", difference_text(a, b))]
+    return asked(rng, SUBTRACT.say(rng, unseen, a=a, b=b), difference_text(a, b), True)
 
 
 def compare(rng: Random, unseen: bool) -> Conversation:
@@ -141,7 +141,4 @@ def compare(rng: Random, unseen: bool) -> Conversation:
     larger = rng.random() < 0.5
     low, high = sorted((a, b))
     answer = f"{high} is larger than {low}." if larger else f"{low} is smaller than {high}."
-    return [
-        ("user", typed(rng, (LARGER if larger else SMALLER).say(rng, unseen, a=a, b=b), True)),
-        ("assistant", answer),
-    ]
+    return asked(rng, (LARGER if larger else SMALLER).say(rng, unseen, a=a, b=b), answer, True)

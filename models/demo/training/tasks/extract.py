@@ -5,7 +5,7 @@
 import json
 from random import Random
 
-from .language import Conversation, Wordings, expand, listing, typed
+from .language import Conversation, Wordings, asked, expand, listing
 from .names import COLORS, DAYS, FOODS, ITEMS, JOBS, city, name, surname
 from .paragraph import article
 
@@ -71,10 +71,10 @@ def extract(rng: Random, unseen: bool) -> Conversation:
     text = expand(rng, pattern, a_job=article(job), **values)
     present = ["job" if key == "a_job" else key for key in _slots(pattern)]
     fields, answer = _fields(rng, present, values)
-    turns = [("user", typed(rng, ASK.say(rng, unseen, f=fields, t=text))), ("assistant", answer)]
+    turns = asked(rng, ASK.say(rng, unseen, f=fields, t=text), answer)
     while not unseen and len(turns) < 6 and rng.random() < 0.5:
         fields, answer = _fields(rng, present, values)
-        turns += [("user", typed(rng, expand(rng, AGAIN, f=fields))), ("assistant", answer)]
+        turns += asked(rng, expand(rng, AGAIN, f=fields), answer)
     return turns
 
 

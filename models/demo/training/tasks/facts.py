@@ -4,7 +4,7 @@
 
 from random import Random
 
-from .language import Conversation, Wordings, typed, words
+from .language import Conversation, Wordings, asked, words
 from .names import DAYS, MONTHS
 
 CAPITALS = dict(
@@ -83,18 +83,12 @@ def facts(rng: Random, unseen: bool) -> Conversation:
     kind = rng.randrange(4)
     if kind == 0:
         country, capital = rng.choice(list(CAPITALS.items()))
-        return [
-            ("user", typed(rng, CAPITAL.say(rng, unseen, x=country))),
-            ("assistant", f"The capital of {country} is {capital}."),
-        ]
+        return asked(rng, CAPITAL.say(rng, unseen, x=country), f"The capital of {country} is {capital}.")
     if kind == 1:
         one, other = rng.choice(OPPOSITES)
-        return [
-            ("user", typed(rng, OPPOSITE.say(rng, unseen, x=one), True)),
-            ("assistant", f"The opposite of {one} is {other}."),
-        ]
+        return asked(rng, OPPOSITE.say(rng, unseen, x=one), f"The opposite of {one} is {other}.", True)
     ring, unit = rng.choice(((DAYS, "day"), (MONTHS, "month")))
     place = rng.randrange(len(ring))
     wordings, step, relation = rng.choice(((AFTER, 1, "after"), (BEFORE, -1, "before")))
     answer = f"The {unit} {relation} {ring[place]} is {ring[(place + step) % len(ring)]}."
-    return [("user", typed(rng, wordings.say(rng, unseen, u=unit, x=ring[place]))), ("assistant", answer)]
+    return asked(rng, wordings.say(rng, unseen, u=unit, x=ring[place]), answer)

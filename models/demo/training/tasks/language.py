@@ -70,6 +70,11 @@ def typed(rng: Random, text: str, lower: bool = False) -> str:
     return text
 
 
+def asked(rng: Random, text: str, answer: str, lower: bool = False) -> Conversation:
+    """One request as somebody might type it, and its answer."""
+    return [("user", typed(rng, text, lower)), ("assistant", answer)]
+
+
 def listing(values: Sequence[object], last: str = " and ") -> str:
     """A, B and C."""
     words = [str(value) for value in values]

@@ -1,12 +1,12 @@
-"""Lists: sort numbers, reverse a list, count its items, count from one number to another."""
+"""Lists: sort numbers, reverse a list, count its items, repeat it, count from one number to another."""
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 
 from collections.abc import Callable, Sequence
 from random import Random
 
-from .language import Conversation, Wordings, listing, typed
-from .names import COLORS, ITEMS, different, name, word
+from .language import Conversation, Wordings, asked, listing
+from .names import COLORS, ITEMS, city, different, name, word
 
 SORT_UP = Wordings(
     (
@@ -106,6 +106,17 @@ COUNT_TO = Wordings(
     ("I want you to count to {b}.",),
 )
 
+REPEAT = Wordings(
+    (
+        "[Repeat|Please repeat|Can you repeat|Say|Write|Copy|Echo] [this|after me|the following|these words]: {s}",
+        "[Repeat|Say|Copy] [the words|the following words]: {s}",
+        "[Say|Repeat|Write] [exactly |]this: {s}",
+        "[I would like|I'd like] you to [repeat|copy|echo|write] [this|these words]: {s}",
+        "[Can you|Could you|Would you] [say|copy|write|echo] [this|the following|these words]: {s}",
+    ),
+    ("I want you to say this: {s}", "Could you repeat these words: {s}"),
+)
+
 
 def sort(rng: Random, unseen: bool) -> Conversation:
     top = rng.choice((10, 30, 100, 100, 100))
@@ -114,7 +125,7 @@ def sort(rng: Random, unseen: bool) -> Conversation:
     numbers = [rng.randrange(top) for _ in range(length)] if rng.random() < 0.1 else rng.sample(range(top), length)
     up = rng.random() < 0.65
     text = (SORT_UP if up else SORT_DOWN).say(rng, unseen, s=listing(numbers, rng.choice((", ", ", ", ", ", " and "))))
-    return [("user", typed(rng, text, True)), ("assistant", listing(sorted(numbers, reverse=not up), ", ") + ".")]
+    return asked(rng, text, listing(sorted(numbers, reverse=not up), ", ") + ".", True)
 
 
 SOURCES: Sequence[Callable[[Random], str] | Sequence[str]] = (name, word, ITEMS, COLORS)
@@ -130,13 +141,13 @@ def _things(rng: Random, low: int, high: int) -> list[str]:
 def reverse(rng: Random, unseen: bool) -> Conversation:
     things = _things(rng, 2, 5)
     text = REVERSE.say(rng, unseen, s=", ".join(things))
-    return [("user", typed(rng, text)), ("assistant", "In reverse: " + ", ".join(reversed(things)) + ".")]
+    return asked(rng, text, "In reverse: " + ", ".join(reversed(things)) + ".")
 
 
 def count_items(rng: Random, unseen: bool) -> Conversation:
     things = _things(rng, 2, 9)
     text = COUNT_ITEMS.say(rng, unseen, s=listing(things, rng.choice((", ", " and "))))
-    return [("user", typed(rng, text)), ("assistant", f"There are {len(things)} items in the list.")]
+    return asked(rng, text, f"There are {len(things)} items in the list.")
 
 
 def count(rng: Random, unseen: bool) -> Conversation:
@@ -153,4 +164,15 @@ def count(rng: Random, unseen: bool) -> Conversation:
         b = max(0, a - rng.randint(2, 12))
         text = COUNT_DOWN.say(rng, unseen, a=a, b=b)
     numbers = range(a, b + 1) if a <= b else range(a, b - 1, -1)
-    return [("user", typed(rng, text, True)), ("assistant", ", ".join(map(str, numbers)) + ".")]
+    return asked(rng, text, ", ".join(map(str, numbers)) + ".", True)
+
+
+def repeat(rng: Random, unseen: bool) -> Conversation:
+    """The plainest copying, from which the reading families profit."""
+    kinds = (name, city, word, lambda rng: str(rng.randrange(10 ** rng.randint(1, 3))))
+    words = different(rng, lambda rng: rng.choice(kinds)(rng), rng.randint(1, 7))
+    if words[0].islower():
+        # A lower-case word has other tokens at the start of an answer than after a space: no copying to learn there.
+        words[0] = name(rng)
+    s = rng.choice((" ", ", ")).join(words)
+    return asked(rng, REPEAT.say(rng, unseen, s=s), s)

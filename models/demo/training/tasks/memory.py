@@ -8,7 +8,7 @@ from random import Random
 
 from .arithmetic import add, subtract
 from .facts import facts
-from .language import Conversation, expand, typed
+from .language import Conversation, asked, expand
 from .names import ANIMALS, COLORS, FOODS, ITEMS, JOBS, MONTHS, city, name
 from .paragraph import article
 from .units import convert
@@ -137,14 +137,14 @@ def memory(rng: Random, unseen: bool) -> Conversation:
             expand(rng, rng.choice(THINGS[kind].told), v=values[kind]).rstrip(".") + "." for kind in together
         )
         noted = expand(rng, rng.choice(THINGS[together[-1]].noted), v=values[together[-1]])
-        turns += [("user", typed(rng, said)), ("assistant", noted)]
+        turns += asked(rng, said, noted)
     if rng.random() < 0.12:
         thing = THINGS[rng.choice([kind for kind in THINGS if kind not in kinds])]
-        asked, answer = expand(rng, rng.choice(thing.asked), i=rng.choice(ITEMS)), thing.missing
-        return [*turns, ("user", typed(rng, asked, True)), ("assistant", answer)]
+        question = expand(rng, rng.choice(thing.asked), i=rng.choice(ITEMS))
+        return turns + asked(rng, question, thing.missing, True)
     for kind in rng.sample(kinds, 1 if unseen else rng.randint(1, len(kinds))):
         thing, value = THINGS[kind], values[kind]
         pattern = rng.choice(thing.unseen if unseen else thing.asked)
-        asked = expand(rng, pattern, i=value.split()[-1])
-        turns += [("user", typed(rng, asked, True)), ("assistant", thing.answer.format(v=value))]
+        question = expand(rng, pattern, i=value.split()[-1])
+        turns += asked(rng, question, thing.answer.format(v=value), True)
     return turns

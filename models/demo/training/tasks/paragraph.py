@@ -2,18 +2,19 @@
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from .language import Conversation, expand, typed
+from .language import Conversation, asked, expand
 from .names import ANIMALS, COLORS, DAYS, FOODS, ITEMS, JOBS, MONTHS, city, different, name
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """How one fact stands in the text, how it is asked (trained, unseen), and how it is answered. `{n}` is who, `{v}` what."""
+    """A fact's values, how it stands in the text, how it is asked (trained, unseen) and answered. `{n}` is who, `{v}` what."""
 
+    value: Callable[[Random], str]
     told: Sequence[str]
     asked: Sequence[str]
     unseen: Sequence[str]
@@ -26,6 +27,7 @@ def article(word: str) -> str:
 
 FACTS = {
     "city": Fact(
+        city,
         ("{n} lives in {v}.", "{n} has lived in {v} for years.", "The home of {n} is in {v}."),
         ("Where does {n} live?", "[In which|In what|What] city does {n} live[ in|]?", "[Where is|Tell me] the home of {n}?",
          "[Which|What] [city|place|town] is the home of {n}?", "Where [is {n} living|is {n} at home|has {n} lived]?", "[Can you|Could you] tell me where {n} lives?"),
@@ -33,6 +35,7 @@ FACTS = {
         "{n} lives in {v}.",
     ),
     "job": Fact(
+        lambda rng: article(rng.choice(JOBS)),
         ("{n} works as {v}.", "{n} is {v}.", "{n} earns a living as {v}."),
         ("What is the job of {n}?", "What does {n} do[ for work| for a living|]?", "[What|Which] job does {n} have?", "What is {n}'s job?",
          "[How|With what] does {n} earn [a living|money]?", "What [kind of |]work does {n} do?", "[Can you|Could you] tell me the job of {n}?", "[As what|Tell me as what] does {n} work?"),
@@ -40,6 +43,7 @@ FACTS = {
         "{n} works as {v}.",
     ),
     "house": Fact(
+        lambda rng: rng.choice(COLORS),
         ("The house of {n} is {v}.", "{n} has a {v} house.", "{n} lives in a {v} house."),
         ("What color is the house of {n}?", "[What|Which] color is {n}'s house?", "What is the color of {n}'s house?",
          "[What|Which] color [is|has] the [house|home] of {n}?", "In [what|which] color is {n}'s house?", "[Can you|Could you] tell me the color of {n}'s house?"),
@@ -47,6 +51,7 @@ FACTS = {
         "The house of {n} is {v}.",
     ),
     "pet": Fact(
+        lambda rng: article(rng.choice(ANIMALS)),
         ("{n} has {v}.", "{n} owns {v}.", "{n} takes care of {v}."),
         ("What [animal|pet] does {n} [have|own]?", "What is {n}'s pet?", "Which [animal|pet] does {n} have?",
          "[What|Which] kind of [animal|pet] does {n} [own|keep]?", "[What|Which] [animal|pet] [belongs to|is kept by] {n}?", "[Can you|Could you] tell me the pet of {n}?"),
@@ -54,6 +59,7 @@ FACTS = {
         "{n} has {v}.",
     ),
     "food": Fact(
+        lambda rng: rng.choice(FOODS),
         ("{n} likes {v} most.", "The favorite food of {n} is {v}.", "{n} loves {v}.", "{n} eats {v} every day."),
         ("What is the favorite food of {n}?", "What does {n} like to eat?", "What is {n}'s favorite food?",
          "[What|Which] food [is|does] {n} [like|eat|prefer|enjoy]?", "What does {n} [eat|love|like] [most|best|every day]?", "[Can you|Could you] tell me the favorite food of {n}?"),
@@ -61,6 +67,7 @@ FACTS = {
         "{n} likes {v}.",
     ),
     "age": Fact(
+        lambda rng: str(rng.randint(4, 99)),
         ("{n} is {v} years old.", "{n} turned {v} this year."),
         ("How old is {n}?", "What is the age of {n}?", "What is {n}'s age?", "[What|Which] age is {n}?",
          "[What|Which] age does {n} have?", "How many years does {n} have?", "[Can you|Could you] tell me [the age of {n}|{n}'s age]?"),
@@ -68,6 +75,7 @@ FACTS = {
         "{n} is {v} years old.",
     ),
     "birth": Fact(
+        lambda rng: rng.choice(MONTHS),
         ("{n} was born in {v}.", "The birthday of {n} is in {v}."),
         ("[When|In which month|In what month] was {n} born?", "When is the birthday of {n}?", "When is {n}'s birthday?",
          "[In what|In which|What|Which] month is the birthday of {n}?", "[In what|In which] month does {n} have a birthday?", "[Can you|Could you] tell me [when {n} was born|the birthday of {n}]?"),
@@ -75,6 +83,7 @@ FACTS = {
         "{n} was born in {v}.",
     ),
     "trip": Fact(
+        city,
         ("{n} will travel to {v}.", "Next week {n} goes to {v}.", "{n} has a ticket to {v}."),
         ("Where [will {n} travel|does {n} go|is {n} going]?", "[Where|To which city] will {n} go?",
          "Where [does|will] {n} [travel|go] to?", "[What|Which] [city|place] [does {n} go to|will {n} travel to|has {n} a ticket to]?", "[Can you|Could you] tell me where {n} will travel?"),
@@ -82,6 +91,7 @@ FACTS = {
         "{n} will travel to {v}.",
     ),
     "day": Fact(
+        lambda rng: rng.choice(DAYS),
         ("{n} comes home on {v}.", "{n} will be back on {v}."),
         ("When [will {n} be back|does {n} come home|is {n} back]?", "On which day does {n} come home?",
          "[On what|On which] day [is|will] {n} [be back|back|return]?", "[What|Which] day does {n} come [home|back]?", "[Can you|Could you] tell me when {n} comes home?"),
@@ -89,6 +99,7 @@ FACTS = {
         "{n} comes home on {v}.",
     ),
     "friend": Fact(
+        name,
         ("{n} is a friend of {v}.", "The best friend of {n} is {v}.", "{n} often plays with {v}."),
         ("Who is the [best |]friend of {n}?", "Who is {n}'s [best |]friend?", "[What is|Tell me] the name of {n}'s friend?",
          "[What|Which] [person|friend] [is the friend of {n}|does {n} like]?", "[Who|Which person] [often plays with|is liked by] {n}?", "[Can you|Could you] tell me the friend of {n}?"),
@@ -121,35 +132,11 @@ FILLER = (
 UNKNOWN = "The text does not say that."
 
 
-def value_of(rng: Random, kind: str) -> str:
-    match kind:
-        case "city" | "trip":
-            return city(rng)
-        case "job":
-            return article(rng.choice(JOBS))
-        case "house":
-            return rng.choice(COLORS)
-        case "pet":
-            return article(rng.choice(ANIMALS))
-        case "food":
-            return rng.choice(FOODS)
-        case "age":
-            return str(rng.randint(4, 99))
-        case "birth":
-            return rng.choice(MONTHS)
-        case "day":
-            return rng.choice(DAYS)
-        case "friend":
-            return name(rng)
-        case _:
-            raise KeyError(kind)
-
-
 def paragraph(rng: Random, unseen: bool) -> Conversation:
     people = different(rng, name, rng.choice((1, 2, 2, 2, 3)))
     told: list[tuple[str, str, str]] = []  # (fact, who, value)
     for person in people:
-        told += [(kind, person, value_of(rng, kind)) for kind in rng.sample(list(FACTS), rng.randint(1, 3))]
+        told += [(kind, person, FACTS[kind].value(rng)) for kind in rng.sample(list(FACTS), rng.randint(1, 3))]
     items = rng.choice(ITEMS)
     counts = [(person, rng.randint(2, 99)) for person in people if rng.random() < 0.3]
     sentences = [expand(rng, rng.choice(FACTS[kind].told), n=who, v=value) for kind, who, value in told]
@@ -160,13 +147,13 @@ def paragraph(rng: Random, unseen: bool) -> Conversation:
         rng.shuffle(sentences)
     question, answer = _question(rng, unseen, people, told, counts, items)
     text = expand(rng, rng.choice(UNSEEN_FRAMES if unseen else FRAMES), p=" ".join(sentences), q=question)
-    turns = [("user", typed(rng, text)), ("assistant", answer)]
+    turns = asked(rng, text, answer)
     # Further questions on the same text: more to learn from a text that was read anyway, and people do ask on.
     while not unseen and len(turns) < 8 and rng.random() < 0.55:
         question, answer = _question(rng, False, people, told, counts, items)
         if all(answer != text for _, text in turns):
-            asked = "And " + question[0].lower() + question[1:] if rng.random() < 0.2 else question
-            turns += [("user", typed(rng, asked)), ("assistant", answer)]
+            more = "And " + question[0].lower() + question[1:] if rng.random() < 0.2 else question
+            turns += asked(rng, more, answer)
     return turns
 
 

@@ -4,7 +4,7 @@
 
 from random import Random
 
-from .language import Conversation, expand, typed
+from .language import Conversation, asked, expand
 from .names import REAL_CITIES, city, name, word
 
 WHO = "I am Triolet's demo model, a very small language model that runs on your own machine."
@@ -145,7 +145,7 @@ BEYOND_UNSEEN = (
 
 def small_talk(rng: Random, unseen: bool) -> Conversation:
     answer, phrasings, kept = rng.choice(INTENTS)
-    return [("user", typed(rng, expand(rng, rng.choice(kept if unseen else phrasings)), True)), ("assistant", answer)]
+    return asked(rng, expand(rng, rng.choice(kept if unseen else phrasings)), answer, True)
 
 
 def cannot(rng: Random, unseen: bool) -> Conversation:
@@ -161,4 +161,4 @@ def cannot(rng: Random, unseen: bool) -> Conversation:
         b=rng.randrange(1, 100),
         k=rng.randrange(2, 999),
     )
-    return [("user", typed(rng, text, True)), ("assistant", UNABLE)]
+    return asked(rng, text, UNABLE, True)

@@ -5,7 +5,7 @@
 import re
 from random import Random
 
-from .language import INNERMOST, Conversation, Wordings, typed, words
+from .language import Conversation, Wordings, expand, typed, words
 from .names import ANIMALS, COLORS, FOODS, ITEMS, name
 
 PLACES = words("forest garden village river hill lake castle meadow island valley")
@@ -51,10 +51,8 @@ def story(rng: Random, unseen: bool) -> Conversation:
         b = rng.choice(ANIMALS)
     ask = rng.choice((ASK_ALL, ASK_ALL, ASK_ANIMAL, ASK_NAME))
     request = typed(rng, ask.say(rng, unseen, c=c, a=a, i=i, n=n))
-    text = " ".join(SENTENCES)
-    while (found := INNERMOST.search(text)) is not None:
-        text = text[: found.start()] + rng.choice(found[1].split("|")) + text[found.end() :]
-    return [("user", request), ("assistant", text.format(c=c, a=a, b=b, i=i, p=p, n=n))]
+    text = expand(rng, " ".join(SENTENCES), c=c, a=a, b=b, i=i, p=p, n=n)
+    return [("user", request), ("assistant", text)]
 
 
 def story_pattern(request: str) -> str:

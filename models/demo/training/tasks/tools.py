@@ -7,10 +7,11 @@ vary, and some are made up, so that the model copies them from the list. Request
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from .language import Conversation, expand, typed, words
+from .language import Conversation, asked, expand, words
 from .names import COLORS, DAYS, FOODS, ITEMS, city, different, name, word
 
 TOOLS_HEADING = "Tools:"
@@ -100,30 +101,20 @@ NO_TOOL = (
 )
 
 
-def _value(rng: Random, kind: str) -> str | int:
-    match kind:
-        case "city":
-            return city(rng)
-        case "name":
-            return name(rng)
-        case "number":
-            return rng.randint(2, 99)
-        case "food":
-            return rng.choice(FOODS[:10])
-        case "day":
-            return rng.choice(DAYS)
-        case "item":
-            return rng.choice(ITEMS[:24])
-        case "room":
-            return rng.choice(ROOMS)
-        case "color":
-            return rng.choice(COLORS[:8])
-        case "currency":
-            return rng.choice(CURRENCIES)
-        case "phrase":
-            return expand(rng, rng.choice(PHRASES), day=rng.choice(DAYS), n=rng.randint(2, 12), item=rng.choice(ITEMS))
-        case _:
-            return name(rng)
+VALUES: Mapping[str, Callable[[Random], str | int]] = {
+    "city": city,
+    "name": name,
+    "number": lambda rng: rng.randint(2, 99),
+    "food": lambda rng: rng.choice(FOODS[:10]),
+    "day": lambda rng: rng.choice(DAYS),
+    "item": lambda rng: rng.choice(ITEMS[:24]),
+    "room": lambda rng: rng.choice(ROOMS),
+    "color": lambda rng: rng.choice(COLORS[:8]),
+    "currency": lambda rng: rng.choice(CURRENCIES),
+    "phrase": lambda rng: expand(
+        rng, rng.choice(PHRASES), day=rng.choice(DAYS), n=rng.randint(2, 12), item=rng.choice(ITEMS)
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +146,8 @@ def call_text(name_: str, arguments: dict[str, str | int]) -> str:
 
 
 def _explicit(rng: Random, tool: Tool, unseen: bool) -> tuple[str, dict[str, str | int]]:
-    kinds = {"name": "name", "city": "city", "color": "color", "item": "item"}
     arguments = {
-        key: rng.randint(1, 99) if kind == "integer" else _value(rng, kinds.get(key, "word"))
-        for key, kind in tool.parameters
+        key: rng.randint(1, 99) if kind == "integer" else VALUES.get(key, name)(rng) for key, kind in tool.parameters
     }
     given = " and ".join(f"{key} {value}" for key, value in arguments.items())
     verb = rng.choice(
@@ -181,7 +170,7 @@ def tool_call(rng: Random, unseen: bool) -> Conversation:
     turns: Conversation = [("system", system)]
     if rng.random() < 0.1 and not unseen:
         question, answer = rng.choice(NO_TOOL)
-        return [*turns, ("user", typed(rng, expand(rng, question))), ("assistant", answer)]
+        return turns + asked(rng, expand(rng, question), answer)
     turns += _call(rng, unseen, chosen, None if made_up else intent)
     while not unseen and len(turns) < 7 and rng.random() < 0.5:
         again = rng.randrange(len(tools))
@@ -194,10 +183,10 @@ def _call(rng: Random, unseen: bool, tool: Tool, intent: Intent | None) -> Conve
     if intent is None:
         question, arguments = _explicit(rng, tool, unseen)
     else:
-        values = [_value(rng, kind) for _, _, kind in intent.parameters]
+        values = [VALUES[kind](rng) for _, _, kind in intent.parameters]
         question = expand(rng, rng.choice(intent.unseen if unseen else intent.asked), *values)
         arguments = {key: value for (key, _), value in zip(tool.parameters, values, strict=True)}
-    return [("user", typed(rng, question)), ("assistant", call_text(tool.name, arguments))]
+    return asked(rng, question, call_text(tool.name, arguments))
 
 
 def tool_result(rng: Random, unseen: bool) -> Conversation:
@@ -223,8 +212,7 @@ def _after_call(
     arguments: dict[str, str | int] = {key: value for (key, _), value in zip(tool.parameters, values, strict=True)}
     return [
         ("system", TOOLS_HEADING + "\n" + tool.line()),
-        ("user", typed(rng, question)),
-        ("assistant", call_text(tool.name, arguments)),
+        *asked(rng, question, call_text(tool.name, arguments)),
         ("tool", json.dumps(result)),
         ("assistant", answer),
     ]

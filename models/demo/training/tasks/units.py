@@ -4,7 +4,7 @@
 
 from random import Random
 
-from .language import Conversation, Wordings, typed
+from .language import Conversation, Wordings, asked
 
 UNITS = (
     ("meters", "centimeters", 100), ("kilometers", "meters", 1000), ("centimeters", "millimeters", 10),
@@ -48,4 +48,4 @@ def convert(rng: Random, unseen: bool) -> Conversation:
         n = min(n, 99)
     n, unit, result, to = (n, large, n * factor, small) if rng.random() < 0.7 else (n * factor, small, n, large)
     text = CONVERT.say(rng, unseen, n=n, unit=named(n, unit).split()[1], to=to)
-    return [("user", typed(rng, text, True)), ("assistant", f"{named(n, unit)} = {named(result, to)}.")]
+    return asked(rng, text, f"{named(n, unit)} = {named(result, to)}.", True)
