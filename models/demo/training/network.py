@@ -107,45 +107,6 @@ class Network(nn.Module):
     def head(self, h: Tensor) -> Tensor:
         return F.linear(F.rms_norm(h, (self.shape.hidden,), self.norm, self.shape.rms_eps), self.embedding)
 
-    @torch.inference_mode()
-    def complete(self, prompts: list[list[int]], stop: int, limit: int) -> list[list[int]]:
-        """Greedy continuations of prompts of any lengths, as one batch with a key-value cache."""
-        s, batch = self.shape, len(prompts)
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        width = int(lengths.max()) + limit
-        tokens = torch.zeros(batch, int(lengths.max()), dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            tokens[row, : len(prompt)] = torch.tensor(prompt)
-        cache = torch.zeros(s.layers, 2, batch, s.kv_heads, width, s.head_dim)
-        h = self.embedding[tokens]
-        for index, layer in enumerate(self.stack()):
-            q, k, v = layer.project(h, self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]])
-            cache[index, 0, :, :, : tokens.shape[1]], cache[index, 1, :, :, : tokens.shape[1]] = k, v
-            h = layer.finish(h, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
-        rows = torch.arange(batch)
-        last = self.head(h[rows, lengths - 1]).argmax(-1)
-        answers: list[list[int]] = [[] for _ in prompts]
-        done = torch.zeros(batch, dtype=torch.bool)
-        for step in range(limit):
-            done |= last == stop
-            for row in torch.nonzero(~done).flatten().tolist():
-                answers[row].append(int(last[row]))
-            if bool(done.all()):
-                break
-            place = lengths + step
-            seen = (torch.arange(width) <= place[:, None])[:, None, None]
-            h = self.embedding[last][:, None]
-            cos, sin = self.cos[place][:, None, None], self.sin[place][:, None, None]
-            for index, layer in enumerate(self.stack()):
-                q, k, v = layer.project(h, cos, sin)
-                cache[index, 0, rows, :, place], cache[index, 1, rows, :, place] = k[:, :, 0], v[:, :, 0]
-                attended = F.scaled_dot_product_attention(
-                    q, cache[index, 0], cache[index, 1], attn_mask=seen, enable_gqa=True
-                )
-                h = layer.finish(h, attended)
-            last = self.head(h[:, 0]).argmax(-1)
-        return answers
-
 
 def named_views(network: Network) -> dict[str, Tensor]:
     """The weights under the names that LlamaForCausalLM expects; the head is tied to the embedding."""

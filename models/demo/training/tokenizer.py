@@ -56,8 +56,3 @@ def pieces(conversation: Conversation) -> list[tuple[str, bool]]:
 
 def plain(conversation: Conversation) -> str:
     return "".join(text for text, _ in pieces(conversation))
-
-
-def prompt_text(conversation: Conversation) -> str:
-    """What the model sees before it answers the last turn."""
-    return plain(conversation) + "<|im_start|>assistant\n"

@@ -1,4 +1,4 @@
-"""The trainer's network: its export is the Llama that transformers knows, batches complete as rows alone, it learns."""
+"""The trainer's network: its export is the Llama that transformers knows, and it learns."""
 
 import copy
 import json
@@ -69,21 +69,6 @@ def test_the_export_is_the_llama_that_transformers_knows(
     assert config["rope_theta"] == SMALL.rope_theta
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 5000.0}))
     assert not torch.allclose(as_transformers(tmp_path)(tokens).logits, ours, atol=1e-5, rtol=1e-5)
-
-
-def test_a_batch_completes_as_each_alone(network: Network) -> None:
-    prompts = [[5, 6, 7], [9] * 40, list(range(20, 31))]
-    together = network.complete(prompts, stop=-1, limit=12)
-    assert together == [network.complete([prompt], stop=-1, limit=12)[0] for prompt in prompts]
-    for prompt, answer in zip(prompts, together, strict=True):
-        logits = network(torch.tensor([prompt + answer]))[0]
-        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer
-
-
-def test_completion_stops_at_the_stop_token(network: Network) -> None:
-    free = network.complete([[5, 6, 7]], stop=-1, limit=12)[0]
-    stop = free[5]
-    assert network.complete([[5, 6, 7]], stop=stop, limit=12)[0] == free[: free.index(stop)]
 
 
 def test_a_row_opens_with_a_conversation_and_knows_its_answers(tokenizer: Tokenizer) -> None:

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 
 from triolet.models.demo.training.corpus import conversation
 from triolet.models.demo.training.tasks.tools import tool_call, tool_result
-from triolet.models.demo.training.tokenizer import pieces, plain, prompt_text, train_tokenizer
+from triolet.models.demo.training.tokenizer import pieces, plain, train_tokenizer
 
+GENERATE = "<|im_start|>assistant\n"  # what the model sees before it answers
 CHECKPOINT = Path(__file__).parents[3] / "models" / "demo" / "checkpoint"
 
 
@@ -45,7 +46,7 @@ def test_the_template_writes_what_training_wrote() -> None:
         turns = conversation(2, index)
         messages = [{"role": role, "content": text} for role, text in turns]
         assert render(messages, generate=False) == plain(turns)
-        assert render(messages[:-1]) == prompt_text(turns[:-1])
+        assert render(messages[:-1]) == plain(turns[:-1]) + GENERATE
 
 
 def test_tools_are_rendered_as_the_tool_family_sees_them() -> None:
@@ -68,7 +69,7 @@ def test_tools_are_rendered_as_the_tool_family_sees_them() -> None:
             for line in listed.splitlines()
         ]
         before = [{"role": "system", "content": preamble.strip()}] if preamble else []
-        assert render([*before, {"role": "user", "content": turns[1][1]}], tools) == prompt_text(turns[:2])
+        assert render([*before, {"role": "user", "content": turns[1][1]}], tools) == plain(turns[:2]) + GENERATE
 
 
 @pytest.mark.parametrize("as_text", [True, False])
