@@ -5,12 +5,14 @@ Absent and null mean the same, as in transformers. Knows nothing of families or 
 
 from collections.abc import Mapping
 from math import isfinite
+from typing import TypeVar
 
 from msgspec import ValidationError, convert
 
 from ..errors import CheckpointError, UnsupportedModel
 
 LARGEST_SIZE = 2**31 - 1  # token ids and tensor shapes are int32 in the kernels
+Value = TypeVar("Value")
 
 
 class Config:
@@ -33,55 +35,41 @@ class Config:
 
     def size(self, key: str, default: int | None = None) -> int:
         """A positive integer."""
-        value = self.values.get(key)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LARGEST_SIZE:
-            raise self.invalid(key, f"expected an integer from 1 to {LARGEST_SIZE}")
+        remedy = f"expected an integer from 1 to {LARGEST_SIZE}"
+        value = self._read(key, int, default, remedy)
+        if not 0 < value <= LARGEST_SIZE:
+            raise self.invalid(key, remedy)
         return value
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A finite number greater than `above`."""
-        value = self.values.get(key)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= above:
-            raise self.invalid(key, f"expected a number greater than {above:g}")
-        return float(value)
+        remedy = f"expected a number greater than {above:g}"
+        value = self._read(key, float, default, remedy)
+        if not isfinite(value) or value <= above:
+            raise self.invalid(key, remedy)
+        return value
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.invalid(key, "expected true or false")
-        return value
+        return self._read(key, bool, default, "expected true or false")
 
     def text(self, key: str, default: str | None = None) -> str:
+        return self._read(key, str, default, "expected a string")
+
+    def texts(self, key: str) -> list[str] | None:
+        return self._read(key, list[str]) if self.has(key) else None
+
+    def mapping(self, key: str) -> "Config | None":
+        return Config(self._read(key, dict[str, object]), f"{self.prefix}{key}.") if self.has(key) else None
+
+    def _read(self, key: str, kind: type[Value], default: Value | None = None, remedy: str | None = None) -> Value:
+        """`remedy` None: what msgspec says is wrong with the value."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if not isinstance(value, str):
-            raise self.invalid(key, "expected a string")
-        return value
-
-    def texts(self, key: str) -> list[str] | None:
-        value = self.values.get(key)
-        if value is None:
-            return None
         try:
-            return convert(value, list[str])
+            return convert(value, kind)
         except ValidationError as error:
-            raise self.invalid(key, str(error)) from None
-
-    def mapping(self, key: str) -> "Config | None":
-        value = self.values.get(key)
-        if value is None:
-            return None
-        try:
-            return Config(convert(value, dict[str, object]), f"{self.prefix}{key}.")
-        except ValidationError as error:
-            raise self.invalid(key, str(error)) from None
+            raise self.invalid(key, remedy or str(error)) from None
 
     def must_be(self, key: str, *allowed: object, remedy: str) -> None:
         """Refuse any value but these; absent and null are fine."""
