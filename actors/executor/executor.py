@@ -16,10 +16,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
+from ...models.errors import LoadError
 from ...models.stepper import PendingStep, Stepper
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import FromWorker, LoadFailed, Ready, ReportProgress, Step, StepFailed
@@ -27,44 +28,15 @@ from ..observe.ledger import peak_resident_bytes
 
 _LOG: Final = logging.getLogger("triolet.executor")
 Deliver = Callable[[FromWorker], None]
+Load = Callable[[ReportProgress], tuple[Stepper, Ready]]
 
 
-class ExecutorCore(Protocol):
-    """What the step thread calls, and nobody else. `begin_step` and `close` are those of a `Stepper`."""
+def load_from(settings: EngineSettings, report: ReportProgress) -> tuple[Stepper, Ready]:
+    """Load the model that the settings name."""
+    from ...models.load import load_model
 
-    def load(self, report: ReportProgress) -> Ready | LoadFailed: ...
-    def begin_step(self, step: Step) -> PendingStep: ...
-    def close(self) -> None: ...
-
-
-class ModelCore:
-    """The real core: the model that the settings name."""
-
-    def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
-        self._stepper: Stepper | None = None
-
-    def load(self, report: ReportProgress) -> Ready | LoadFailed:
-        """Load the model; what the person at the command line can mend comes back as a sentence."""
-        from ...models.errors import LoadError
-        from ...models.load import load_model
-
-        try:
-            self._stepper, ready = load_model(self._settings, report)
-        except LoadError as error:
-            return LoadFailed(code=error.code, message=str(error))
-        except MemoryError:
-            message = "memory ran out while loading; lower --max-model-len, --max-running or --kv-cache-memory"
-            return LoadFailed(code="out_of_memory", message=message)
-        return replace(ready, peak_bytes=peak_resident_bytes("self"))
-
-    def begin_step(self, step: Step) -> PendingStep:
-        assert self._stepper is not None, "a step before load"
-        return self._stepper.begin_step(step)
-
-    def close(self) -> None:
-        if self._stepper is not None:
-            self._stepper.close()
+    stepper, ready = load_model(settings, report)
+    return stepper, replace(ready, peak_bytes=peak_resident_bytes("self"))
 
 
 class _JobThread:
@@ -101,12 +73,12 @@ class StepThreads:
     that is the last answer: what the step left behind in the model is unknown.
     """
 
-    def __init__(self, core: ExecutorCore, deliver: Deliver) -> None:
-        self._core = core
+    def __init__(self, load: Load, deliver: Deliver) -> None:
         self._deliver = deliver
-        self._loaded = self._broken = False
+        self._stepper: Stepper | None = None  # once the model is loaded
+        self._broken = False
         self._steps, self._answers = _JobThread("triolet-step"), _JobThread("triolet-wait")
-        self._steps.submit(self._load)
+        self._steps.submit(partial(self._load, load))
 
     def submit(self, step: Step) -> None:
         """Run a step after those before it."""
@@ -117,33 +89,40 @@ class StepThreads:
         self._steps.forget_waiting()
 
     def end(self) -> None:
-        """Wait for the steps submitted, close the core: no memory is freed under a kernel.
+        """Wait for the steps submitted, close the stepper: no memory is freed under a kernel.
 
         A load that is half-way may take long and owns nothing that anyone waits for: it is left to itself.
         """
-        loaded = self._loaded
-        self._steps.close(wait=loaded)
-        self._answers.close(wait=loaded)  # what was launched is waited for: the device is not left with our memory
-        if loaded:
-            self._core.close()
+        stepper = self._stepper
+        self._steps.close(wait=stepper is not None)
+        self._answers.close(wait=stepper is not None)  # or the device would be left with our memory
+        if stepper is not None:
+            stepper.close()
 
-    def _load(self) -> None:
+    def _load(self, load: Load) -> None:
+        """What the person at the command line can mend is answered with a sentence, and so is all else."""
+        answer: Ready | LoadFailed
         try:
-            answer = self._core.load(self._deliver)
+            self._stepper, answer = load(self._deliver)
             # Hundreds of thousands of objects that stay: searching them for garbage would hold up a step for 50 ms.
             gc.freeze()
-        except Exception as error:  # whatever a checkpoint or a compiler can raise must reach the front as a sentence
+        except LoadError as error:
+            answer = LoadFailed(code=error.code, message=str(error))
+        except MemoryError:
+            message = "memory ran out while loading; lower --max-model-len, --max-running or --kv-cache-memory"
+            answer = LoadFailed(code="out_of_memory", message=message)
+        except Exception as error:  # whatever a checkpoint or a compiler can raise
             _LOG.exception("loading failed")
             message = f"{type(error).__name__} while loading the model: {error}"
             answer = LoadFailed(code="internal_error", message=message)
-        self._loaded = isinstance(answer, Ready)
         self._deliver(answer)
 
     def _begin(self, step: Step) -> None:
         if self._broken:
             return
         try:
-            pending = self._core.begin_step(step)
+            assert self._stepper is not None, "a step before the model is loaded"
+            pending = self._stepper.begin_step(step)
         except Exception as error:
             self._fail(step, error)
             return

@@ -4,6 +4,7 @@ There is no process to replace: when a step raises, its requests fail, and so do
 """
 
 from contextlib import suppress
+from functools import partial
 from typing import assert_never
 
 import trio
@@ -23,7 +24,7 @@ from ...protocol.steps import (
 )
 from ..errors import EngineLoadError
 from ..supervisor.worker_status import PING_INTERVAL, WorkerStatus
-from .executor import ExecutorCore, ModelCore, StepThreads
+from .executor import Load, StepThreads, load_from
 
 
 async def run_inline(
@@ -33,7 +34,7 @@ async def run_inline(
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: ReportProgress,
-    core: ExecutorCore | None = None,
+    load: Load | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load the model and run steps until cancelled; started with Ready. `EngineLoadError` if that never comes.
@@ -65,7 +66,7 @@ async def run_inline(
             await trio.sleep(PING_INTERVAL)
 
     with steps, scheduler, from_threads, answers:
-        threads = StepThreads(core or ModelCore(settings), report)
+        threads = StepThreads(load or partial(load_from, settings), report)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(hear)

@@ -15,13 +15,14 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from typing import Final, NoReturn, assert_never
 
 import msgspec
 
 from ...protocol.steps import FromWorker, LoadFailed, LoadModel, Ping, Pong, Step, StepFailed, ToWorker
 from .blocking_link import BlockingLink
-from .executor import ModelCore, StepThreads
+from .executor import StepThreads, load_from
 
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 _PR_SET_PDEATHSIG: Final = 1
@@ -47,7 +48,7 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
 
     first = link.receive()
     assert isinstance(first, LoadModel), f"the first message is {type(first).__name__}, not LoadModel"
-    threads = StepThreads(ModelCore(first.settings), answer)
+    threads = StepThreads(partial(load_from, first.settings), answer)
     while True:
         message = link.receive()
         match message:

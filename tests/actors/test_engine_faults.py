@@ -10,11 +10,11 @@ import triolet.actors.engine as engine_module
 from triolet.actors.detokenizer.detokenizer import Detokenizer
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.executor.inline import run_inline
-from triolet.models.stepper import PendingStep
+from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed, Finished
 from triolet.protocol.messages import ToDetokenizer
-from triolet.protocol.steps import LoadFailed, Ready, ReportProgress, Row, Step, StepDone
+from triolet.protocol.steps import Ready, ReportProgress, Row, Step, StepDone
 
 from .engine_house import Answer, settings_for, submit
 
@@ -26,8 +26,8 @@ class CountingCore:
         self._ready = ready
         self._fails_at = fails_at
 
-    def load(self, report: ReportProgress) -> Ready | LoadFailed:
-        return self._ready
+    def load(self, report: ReportProgress) -> tuple[Stepper, Ready]:
+        return self, self._ready
 
     def begin_step(self, step: Step) -> PendingStep:
         if step.step >= self._fails_at:
@@ -47,7 +47,7 @@ class CountingCore:
 def with_core(make_ready: Callable[[], Ready], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def replace(**options: int) -> None:
         core = CountingCore(make_ready(), **options)
-        monkeypatch.setattr(engine_module, "run_inline", partial(run_inline, core=core))
+        monkeypatch.setattr(engine_module, "run_inline", partial(run_inline, load=core.load))
 
     return replace
 

@@ -11,11 +11,11 @@ from trio.testing import wait_all_tasks_blocked
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.executor.inline import run_inline
 from triolet.actors.supervisor.worker_status import WorkerStatus
-from triolet.models.stepper import PendingStep
+from triolet.models.errors import UnsupportedModel
+from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
-    LoadFailed,
     LoadProgress,
     Ready,
     ReportProgress,
@@ -28,17 +28,19 @@ from triolet.protocol.steps import (
 class Core:
     """Answers each step with its own number; step 13 raises, step 42 waits until it may go on."""
 
-    def __init__(self, ready: Ready | LoadFailed) -> None:
-        self.answer = ready
+    def __init__(self, ready: Ready | Exception) -> None:
+        self.ready = ready
         self.threads: set[int] = set()
         self.running = threading.Event()
         self.go_on = threading.Event()
         self.log: list[str] = []
 
-    def load(self, report: ReportProgress) -> Ready | LoadFailed:
+    def load(self, report: ReportProgress) -> tuple[Stepper, Ready]:
         self.threads.add(threading.get_ident())
         report(LoadProgress(stage="test", done=1, total=1))
-        return self.answer
+        if isinstance(self.ready, Exception):
+            raise self.ready
+        return self, self.ready
 
     def begin_step(self, step: Step) -> PendingStep:
         self.threads.add(threading.get_ident())
@@ -74,7 +76,7 @@ class House:
                 scheduler=scheduler,
                 status=WorkerStatus(),
                 on_progress=self.progress.append,
-                core=self._core,
+                load=self._core.load,
             )
         )
         assert await self.messages.receive() == WorkerReady(ready=ready)
@@ -107,7 +109,7 @@ async def test_everything_runs_in_one_thread_and_in_order(make_ready: Callable[[
 class Device(Core):
     """Launches steps and answers them later, as a GPU does; at most two are under way."""
 
-    def __init__(self, ready: Ready | LoadFailed) -> None:
+    def __init__(self, ready: Ready) -> None:
         super().__init__(ready)
         self.free = threading.Semaphore(2)
         self.second = threading.Event()
@@ -175,20 +177,18 @@ async def test_a_step_that_raises_is_a_message_and_the_last_one(
 
 
 async def test_a_model_that_does_not_load_is_an_error() -> None:
-    refusal = LoadFailed(code="unsupported_model", message="no")
-
-    class Broken(Core):
-        def load(self, report: ReportProgress) -> Ready | LoadFailed:
-            raise OSError("disk on fire")
-
-    for core, expected in (
-        (Core(refusal), ("unsupported_model", "no")),
-        (Broken(refusal), ("internal_error", "OSError while loading the model: disk on fire")),
+    for raised, code, message in (
+        (UnsupportedModel("key", 1, "no"), "unsupported_model", "key = 1: no"),
+        (MemoryError(), "out_of_memory", "memory ran out while loading; lower --max-model-len"),
+        (OSError("disk on fire"), "internal_error", "OSError while loading the model: disk on fire"),
     ):
-        with pytest.RaisesGroup(EngineLoadError, flatten_subgroups=True) as raised:
+        core = Core(raised)
+        with pytest.RaisesGroup(EngineLoadError, flatten_subgroups=True) as group:
             async with trio.open_nursery() as nursery:
                 await House(core).start(nursery)
-        assert [(error.code, error.message) for error in leaves(raised.value)] == [expected]
+        (error,) = leaves(group.value)
+        assert error.code == code
+        assert error.message.startswith(message)
         assert core.log == []  # there is nothing to close
 
 
