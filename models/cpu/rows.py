@@ -66,7 +66,7 @@ def make_rows(pieces: Pieces, table_width: int) -> tuple[Batch, SamplingRows]:
         block_tables=tables,
         logit_rows=_int32(logit_rows),
     )
-    records = np.frombuffer(bytearray().join(parameters), ROW)
+    records = np.frombuffer(b"".join(parameters), ROW).copy()  # in memory that is aligned and may be written to
     records["position"] = next_positions
     rows = SamplingRows(records)
     if not all([piece.state.plain for piece in pieces]):  # noqa: C419 - a list is quicker
@@ -80,7 +80,7 @@ def _int32(numbers: list[int]) -> Int32Array:
 
 def _scored_rows(state: SequenceState, first: int, count: int) -> list[bytes]:
     """Sampler rows that report the log probabilities of the prompt's tokens [first, first + count)."""
-    row = np.frombuffer(bytearray(state.parameters), ROW)
+    row = np.frombuffer(state.parameters, ROW).copy()
     row["top"] = state.prompt_top
     rows = np.repeat(row, count)
     rows["target"] = state.tokens.array[first : first + count]
@@ -88,7 +88,7 @@ def _scored_rows(state: SequenceState, first: int, count: int) -> list[bytes]:
 
 
 def _add_lists(rows: SamplingRows, pieces: Pieces) -> None:
-    """Add the sparse lists of those rows that have any; scored rows (None) have none."""
+    """Add the sparse lists of those rows that have any. Scored rows have none."""
     drawing: list[Piece[SequenceState] | None] = []
     for piece in pieces:
         drawing += [None] * piece.scored + [piece] * piece.sample
@@ -122,9 +122,9 @@ class SteadyRows:
     """Batch and sampler rows of a step whose sequences all go on by one token, as they do while answers stream.
 
     What `make_rows` would build anew for the next step differs by little: tokens are those just drawn, positions grow
-    by one, and now and then a table gets a block. `advance` makes that difference: at 16 rows it takes a sixth of the
-    time. The sequences learn their tokens when the rows end: what a step touches has been driven out of the caches by
-    the weights, one sequence after another.
+    by one, and now and then a table gets a block. `advance` makes that difference: measured without a model, a step
+    of 16 rows takes 6 us of Python in place of 36, one of 64 rows 17 in place of 120. The sequences learn their tokens
+    when the rows end: the weights of a step drive their arrays out of the caches.
     """
 
     def __init__(self, pieces: Pieces, batch: Batch, rows: SamplingRows, drawn: Int32Array) -> None:
