@@ -1,18 +1,24 @@
 """Rows that are moved on from step to step give what rows made anew for every step give."""
 
 from collections.abc import Iterator
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from triolet.kernels.sampling.rows import Sampled
 from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
-from triolet.models.cpu.rows import Batch, SteadyRows
+from triolet.models.cpu.rows import Batch, SteadyRows, make_rows
 from triolet.models.cpu.stepper import CpuStepper
+from triolet.models.steps.sequences import SequenceState, SequenceTable
+from triolet.models.steps.steps import collect
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, Row, SequenceRecord, Step
 
@@ -148,6 +154,61 @@ def test_rows_that_are_moved_on_wrongly_are_noticed(
             return
     anew(monkeypatch)
     assert live(runner) != wrong_life
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 130), min_size=1, max_size=5), st.integers(1, 70), st.randoms(use_true_random=False))
+def test_moved_on_or_made_anew_the_rows_are_equal(lengths: list[int], steps: int, random: Random) -> None:
+    """Number by number, in every step; and so are the sequences when the rows end."""
+    tables = [SequenceTable(SequenceState, vocab_size=VOCAB, max_model_len=256) for _ in range(2)]
+    for number, length in enumerate(lengths):
+        tokens, sampling = tuple(range(length % VOCAB + 1)) * length, Sampling(temperature=1.0, seed=number)
+        record = SequenceRecord(
+            sequence=number, tokens=tokens[:length], prompt_tokens=length, sampling=sampling, stop_token_ids=()
+        )
+        blocks = tuple(range(4 * number, 4 * number + -(-length // BLOCK)))
+        chunk = Chunk(sequence=number, start=0, count=length, blocks=blocks, sample=True)
+        for table in tables:
+            table.add(record)
+            collect([table.piece(chunk)], sampled_of([number]))
+    steady: SteadyRows | None = None
+    for step in range(steps):
+        chunks = list[Chunk]()
+        for number, length in enumerate(lengths):
+            start = length + step
+            blocks = (4 * number + start // BLOCK,) if start % BLOCK == 0 else ()
+            chunks.append(Chunk(sequence=number, start=start, count=1, blocks=blocks, sample=True))
+        sampled = sampled_of([random.randrange(VOCAB) for _ in lengths])
+        pieces = [tables[1].piece(chunk) for chunk in chunks]
+        batch, rows = make_rows(pieces, 4)
+        anew = collect(pieces, sampled)
+        if steady is None:
+            pieces = [tables[0].piece(chunk) for chunk in chunks]
+            steady = SteadyRows.after(pieces, *make_rows(pieces, 4), sampled)
+            assert steady is not None
+            collect(pieces, sampled)
+            continue
+        assert steady.advance(chunks)
+        for name in batch.__struct_fields__:
+            np.testing.assert_array_equal(getattr(steady.batch, name), getattr(batch, name))
+        assert steady.rows.rows.tolist() == rows.rows.tolist()
+        assert steady.collect(sampled) == anew
+    assert steady is not None
+    steady.settle()
+    states = [[table.piece(Chunk(sequence=n, start=0, count=1)).state for n in range(len(lengths))] for table in tables]
+    found, expected = ([state.tokens.view().tolist() for state in of_table] for of_table in states)
+    assert found == expected
+
+
+def sampled_of(tokens: list[int]) -> Sampled:
+    count = len(tokens)
+    return Sampled(
+        tokens=np.array(tokens, np.int32),
+        status=np.zeros(count, np.uint8),
+        logprobs=np.zeros(count, np.float32),
+        top_tokens=np.zeros((count, 0), np.int32),
+        top_logprobs=np.zeros((count, 0), np.float32),
+    )
 
 
 class Poisoned:
