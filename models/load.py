@@ -1,4 +1,4 @@
-"""The way from a checkpoint to a model that runs: the choice of a device, and what the worker reports of both."""
+"""Loads a model: opens the checkpoint, chooses the device, and describes both for the front."""
 
 from importlib import metadata
 from os import getpid

@@ -33,7 +33,7 @@ def choose_num_blocks(
     max_running: int,
     kv_cache_memory: int | None,
 ) -> int:
-    """KV blocks: what was asked for, or a share of what `fixed_bytes` (weights, working arrays) leaves of `available`.
+    """KV blocks: the number asked for, or a share of what weights and working arrays (`fixed_bytes`) leave free.
 
     By default no more than `max_running` sequences of full length could use, and as much again for cached prefixes.
     """

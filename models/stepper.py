@@ -1,4 +1,4 @@
-"""The interface of what runs a model's steps, the same for every device. Nothing heavy is imported here."""
+"""What runs a model's steps: one interface for every device. Nothing heavy is imported here."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -31,7 +31,7 @@ class Stepper(Protocol):
 
 
 class LoadedModel(Struct, frozen=True, kw_only=True):
-    """A model on its device, and what the worker reports of it beside what the checkpoint says."""
+    """A model on its device, and the facts about it that the checkpoint does not have."""
 
     stepper: Stepper
     device: str

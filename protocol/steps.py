@@ -108,7 +108,7 @@ ReportProgress = Callable[[LoadProgress], None]  # called in the thread that loa
 
 
 def ignore_progress(progress: LoadProgress) -> None:
-    """For who loads a model without a progress bar."""
+    """For callers without a progress bar."""
 
 
 class Ready(Message, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ class Ready(Message, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, …
     versions: dict[str, str]
     pid: int
-    peak_bytes: int = 0  # the most memory the worker held in RAM until now; 0 where the system does not tell
+    peak_bytes: int = 0  # the most memory the worker held in RAM until now; 0 where the system does not report it
 
 
 class LoadFailed(Message, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class LoadFailed(Message, frozen=True, kw_only=True):
 
 
 class Ping(Message, frozen=True, kw_only=True):
-    """Sent to a worker to which nothing else was to be said for a moment; it answers with a Pong, also in mid-step."""
+    """Sent when nothing else was sent for a moment. The worker answers with a Pong, even in the middle of a step."""
 
 
 class Pong(Message, frozen=True, kw_only=True):

@@ -1,12 +1,12 @@
-"""The threads in which a model is loaded and its steps run. No event loop: a job goes in by a queue, answers by a call.
+"""The threads in which a model is loaded and its steps run. There is no event loop: jobs are queued, answers are calls.
 
-One thread loads and runs every step: the kernels' threads, pinned cores and device state belong to the thread that made
-them. Steps wait for it in a queue, so the next one starts at once; at most the steps in flight are ever there. A device
-with a time of its own gets a second thread: a step is launched in the first and waited for in the second, so that the
-next one is launched while the device still computes. Answers come in the order of the steps either way.
+One thread loads the model and runs every step: kernel threads, pinned cores and device state belong to the thread that
+made them. Steps wait in a queue, so the next one starts at once; the queue never holds more than the steps in flight.
+A GPU works on its own, so it gets a second thread: steps are launched in the first and waited for in the second, and
+the next step is launched while the device still computes. Answers are always delivered in the order of the steps.
 
-Not trio's pool: each further thread that calls a numerical library may start another pool of its own. The same code
-runs in the worker process and, with `--inline`, in the front. Nothing heavy is imported before a model is loaded.
+trio's thread pool is not used: every thread that calls a numerical library may start another pool of that library.
+The same code runs in the worker process and, with `--inline`, in the front. Nothing heavy is imported at the top.
 """
 
 import gc
@@ -85,22 +85,22 @@ class StepThreads:
         self._steps.submit(partial(self._begin, step))
 
     def forget_waiting(self) -> None:
-        """The step that runs is the last one."""
+        """Drop the steps that have not started."""
         self._steps.forget_waiting()
 
     def end(self) -> None:
         """Wait for the steps submitted, close the stepper: no memory is freed under a kernel.
 
-        A load that is half-way may take long and owns nothing that anyone waits for: it is left to itself.
+        A load that is still running is not waited for: it may take long, and nothing depends on it.
         """
         stepper = self._stepper
         self._steps.close(wait=stepper is not None)
-        self._answers.close(wait=stepper is not None)  # or the device would be left with our memory
+        self._answers.close(wait=stepper is not None)  # the device may still use our memory until then
         if stepper is not None:
             stepper.close()
 
     def _load(self, load: Load) -> None:
-        """What the person at the command line can mend is answered with a sentence, and so is all else."""
+        """Deliver Ready, or LoadFailed with a sentence for the person at the command line."""
         answer: Ready | LoadFailed
         try:
             self._stepper, answer = load(self._deliver)
@@ -132,7 +132,7 @@ class StepThreads:
             self._answers.submit(partial(self._answer, step, pending))
 
     def _answer(self, step: Step, pending: PendingStep) -> None:
-        """Also after a failure: the step thread may be waiting for what this step holds."""
+        """Wait even after a failure: the step thread may be blocked until this step frees its buffers."""
         try:
             done = pending.wait()
             if not self._broken:
@@ -141,7 +141,7 @@ class StepThreads:
             self._fail(step, error)
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """An error of one step is a message, and the end of this executor."""
+        """Answer with the error; nothing is answered after it."""
         if self._broken:
             return
         _LOG.error("step %d failed", step.step, exc_info=error)

@@ -37,7 +37,7 @@ async def run_inline(
     load: Load | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load the model and run steps until cancelled; started with Ready. `EngineLoadError` if that never comes.
+    """Load the model and run steps until cancelled; started with Ready. Raises `EngineLoadError` if loading fails.
 
     Cancelling waits for the step that is running.
     """
@@ -46,12 +46,12 @@ async def run_inline(
     from_threads, answers = trio.open_memory_channel[FromWorker](float("inf"))
 
     def deliver(message: FromWorker) -> None:
-        with suppress(trio.ClosedResourceError):  # nobody listens any more
+        with suppress(trio.ClosedResourceError):  # the engine has ended
             from_threads.send_nowait(message)
 
     def report(message: FromWorker) -> None:
-        """In the threads."""
-        with suppress(trio.RunFinishedError):  # a loop that has ended needs no messages
+        """Called in the executor's threads."""
+        with suppress(trio.RunFinishedError):  # the event loop has ended
             token.run_sync_soon(deliver, message)
 
     async def feed(threads: StepThreads) -> None:
@@ -60,7 +60,7 @@ async def run_inline(
             threads.submit(step)
 
     async def hear() -> None:
-        """The event loop that asks is the one that would answer."""
+        """There is no process that could be silent: the event loop that checks is the one that runs this."""
         while True:
             status.heard(trio.current_time())
             await trio.sleep(PING_INTERVAL)
@@ -104,6 +104,6 @@ def _pass_on(
         case LoadFailed():
             raise EngineLoadError(message.code, message.message)
         case Pong():
-            raise AssertionError("nobody pings")
+            raise AssertionError("no ping was sent")
         case _:
             assert_never(message)

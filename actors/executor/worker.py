@@ -2,10 +2,10 @@
 
 `python -m triolet.actors.executor.worker FD`, started by the supervisor alone.
 
-The socket's end is its life's end: when the front closes it or dies, the worker exits at once, in the middle of a step
-if need be; there is nothing to save. Its main thread only reads, so it answers a ping while the step thread computes;
-the answer to a step is written by the thread that has it. It ignores SIGINT and SIGTERM, which a terminal or a service
-manager sends to the whole group: the front drains first and then lets it go.
+When the front closes the socket or dies, the worker exits at once, even in the middle of a step: it has nothing to
+save. Its main thread only reads, so it answers pings while the step thread computes; the thread that has the answer to
+a step writes it. It ignores SIGINT and SIGTERM, which a terminal or a service manager sends to the whole group: the
+front drains first and then closes the socket.
 """
 
 import ctypes
@@ -29,16 +29,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends, however that happens, also while this one is stopped."""
+    """Ask Linux to kill this process when its parent ends for any reason, even while this one is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def serve(link: BlockingLink[ToWorker]) -> NoReturn:
-    """Load what the first message says, then run what comes, until the front is gone or a step has failed."""
+    """Load the model of the first message, then run steps until the front is gone or a step has failed."""
 
     def answer(message: FromWorker) -> None:
-        """In the threads of the steps. After a failure has been told, the process has nothing left to do."""
+        """Called in the executor's threads. After a failure was sent, the process ends."""
         try:
             link.send(message)
         except OSError:

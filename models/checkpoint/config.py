@@ -62,7 +62,7 @@ class Config:
         return Config(self._read(key, dict[str, object]), f"{self.prefix}{key}.") if self.has(key) else None
 
     def _read(self, key: str, kind: type[Value], default: Value | None = None, remedy: str | None = None) -> Value:
-        """`remedy` None: what msgspec says is wrong with the value."""
+        """`remedy` None: the text of msgspec's error."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default

@@ -75,7 +75,7 @@ def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
 
 
 def parse_object(text: bytes, name: str) -> dict[str, object]:
-    """A JSON object without duplicate keys. NaN and Infinity are accepted by nobody's JSON and refused here."""
+    """A JSON object without duplicate keys. NaN and Infinity are refused: they are not JSON."""
     try:
         return convert(json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant), dict[str, object])
     except (ValueError, RecursionError) as error:  # a ValidationError is a ValueError

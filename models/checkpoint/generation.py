@@ -22,7 +22,7 @@ INTEGERS = {"top_k", "max_new_tokens"}
 
 
 class GenerationDefaults(Struct, frozen=True, kw_only=True):
-    """What holds for a request that does not say otherwise. `sampling` has only the keys that the file names."""
+    """Defaults of a request. `sampling` has only the keys that the file has."""
 
     eos_token_ids: tuple[int, ...] = ()
     sampling: dict[str, float | int] = {}

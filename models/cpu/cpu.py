@@ -105,7 +105,7 @@ class CpuRunner:
         if fault != OK:
             raise ValueError(f"{FAULTS[fault]} (at index {index})")
         self._pool.run()
-        if len(self._logits) != rows:  # else the same object: whoever knows it need not look at it again
+        if len(self._logits) != rows:  # the same object otherwise: `CpuSampler.greedy` checks a new one
             self._logits = self._memory.logits[:rows, : self._shape.vocab_size]
         return self._logits
 
@@ -133,7 +133,7 @@ class CpuRunner:
 
 
 def _checked(batch: Batch, name: str) -> IntArray:
-    """The array as the compiled code knows it: another type or layout would make numba compile a new variant."""
+    """The array in the type and layout of the compiled code: numba would compile a variant for any other."""
     array: IntArray = getattr(batch, name)
     if array.dtype != np.int32 or array.ndim != (2 if name == "block_tables" else 1):
         raise ValueError(f"{name} is {array.ndim}-dimensional {array.dtype}; must be int32, as Batch describes it")

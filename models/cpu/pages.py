@@ -1,8 +1,8 @@
-"""Large zeroed memory whose pages are taken from the system by a thread of its own, once its owner is ready.
+"""Large zeroed memory. A thread of its own takes the pages from the system once the owner is ready.
 
 A page that is first touched inside a step costs that step a fault, and pages never touched are all one page of zeros,
 which flatters a benchmark. But touching the KV cache takes 0.05 to 1 s, as long as the rest of a start. The kernel can
-take pages without changing what is in them (MADV_POPULATE_WRITE), so this goes on beside the first requests.
+take pages without changing what is in them (MADV_POPULATE_WRITE), so the first requests run meanwhile.
 """
 
 import ctypes
@@ -31,8 +31,7 @@ def zeroed_pages(size: int) -> ByteArray:
 
 
 def populate(array: ByteArray) -> None:
-    """Take all pages of a `zeroed_pages` that nobody has written to yet: small ones now, others when
-    the cores are idle."""
+    """Take all pages of an unwritten `zeroed_pages`: at once if it is small, else while the cores are idle."""
     if array.size < _TOUCHED_AT_ONCE or not _take(array, 0, mmap.PAGESIZE):
         array.fill(0)
     else:
@@ -40,7 +39,7 @@ def populate(array: ByteArray) -> None:
 
 
 def _take_all(array: ByteArray) -> None:
-    """Only while the cores have nothing else to do: beside a step, one of its threads would wait for seconds.
+    """Run at idle priority: next to this, a step would wait for seconds.
 
     Measured with 11 GB on two cores: at ordinary priority both prefill and decode ran at half speed meanwhile.
     """

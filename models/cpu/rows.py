@@ -157,7 +157,7 @@ class SteadyRows:
         return [Row(sequence=id, tokens=(token,)) for id, token in zip(self._ids, tokens, strict=True)]
 
     def settle(self) -> None:
-        """Give the sequences their tokens; before anybody else looks at them."""
+        """Give the sequences their tokens, before anything else reads them."""
         for piece, tokens in zip(self.pieces, zip(*self._untold, strict=True), strict=False):
             piece.state.tokens.extend(tokens)
         self._untold.clear()

@@ -2,7 +2,7 @@
 
 A step is padded to the next larger shape. Decode-only steps (one token of every chunk) have a shape of their own for
 every few rows and are one graph. The others pad their tokens, by a quarter at most from 64 tokens on, and are two
-graphs: the layers know nothing of the rows of logits, nor the head of the tokens, so sizes add up and do not multiply.
+graphs: layers do not depend on the rows of logits, nor the head on the tokens, so sizes add up and do not multiply.
 """
 
 from __future__ import annotations

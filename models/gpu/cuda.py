@@ -16,7 +16,7 @@ from .device import DeviceEvent, Graph, Growth, Work
 _compilations = 0
 
 
-def _count_compilation(**_: Any) -> None:  # Any: whatever Triton tells its hooks
+def _count_compilation(**_: Any) -> None:  # Any: whatever Triton passes to its hooks
     global _compilations
     _compilations += 1
 

@@ -1,4 +1,4 @@
-"""y = x W^T for every way in which W may be stored: `Linear` hides which one it is from the decoder.
+"""y = x W^T for every format of W: `Linear` hides the format from the decoder.
 
 `none` is bfloat16 by cuBLAS; int8 has a scale per output channel, int4 a scale and a zero point for 128 inputs (for 64
 or 32 where 128 does not divide them); both keep bfloat16 activations. fp8 is e4m3 with a scale per output channel, and

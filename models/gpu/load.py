@@ -28,7 +28,7 @@ from .stepper import GpuStepper
 from .weights import matrices, weights_layout
 
 MAX_LOGIT_ROWS = 256  # of one pass; prompt log probabilities that want more run in parts
-SHARE = 0.9  # of the free memory, where nothing is said: other processes, and what the driver takes, need some
+SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
 LAUNCH_BYTES = 24 << 10  # of a launch in a captured graph, generously; not measured yet
 # In a pass, beside the products: of a layer, and of everything around the layers.
 LAYER_LAUNCHES, OTHER_LAUNCHES = 8, 16
@@ -50,7 +50,7 @@ def open_device(kernels: str) -> Device:
 def load_on_gpu(
     checkpoint: Checkpoint, settings: EngineSettings, device: Device, report: ReportProgress
 ) -> LoadedModel:
-    """Every refusal is made before weights are read, but for memory that somebody else took meanwhile."""
+    """Every refusal comes before weights are read, except for memory that another process took meanwhile."""
     spec = checkpoint.spec
     sizes = gpu_sizes(spec, settings, device)
     plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory)
@@ -73,7 +73,7 @@ def load_on_gpu(
 
 
 def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
-    """What is asked for, if the device and its kernels can do it."""
+    """What the settings ask for, checked against what the device and its kernels can do."""
     quantize, kv_cache_dtype = settings.quantize, settings.kv_cache_dtype
     if settings.dtype not in ("auto", "bfloat16"):
         raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")

@@ -1,8 +1,8 @@
-"""The sampler of a GPU: what the packet says of each row of logits, and the launch that draws from them.
+"""The sampler of a GPU: its part of the packet, and the launch that draws from the logits.
 
-Rows are the CPU sampler's records, and lists. Whatever every row has is written for all rows at once; Python loops over
-those that have more. Counts of seen tokens live on the device, a line for each counting slot: the kernel that draws a
-token counts it, so the next step's penalties know it before the host does.
+Each row of logits has the record of the CPU's sampler; some have lists too. Records are written for all rows at once,
+and Python loops over rows with lists only. Counts of seen tokens live on the device, a line for each counting slot: the
+kernel that draws a token counts it, so penalties of the next step include it before the host has read it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SamplingPart:
     def fill(self, size: int, rows: LogitRows, slots: Int32Array, pieces: Pieces) -> tuple[int, bool]:
         """Write these rows, padded to `size`; (entries of the edit lists, whether a log probability is asked for).
 
-        `slots` [R]: those of rows that draw. Padding rows only report, and nobody asked.
+        `slots` [R]: those of rows that draw. Padding rows only report, and their answer is not read.
         """
         count = len(rows.owners)
         joined = b"".join([piece.state.parameters for piece in pieces])

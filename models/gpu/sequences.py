@@ -1,4 +1,4 @@
-"""The sequences that a GPU worker knows: their token ids as far as the host has them, their blocks, their slots.
+"""The sequences of a GPU worker: their token ids as far as the host has them, their blocks, their slots.
 
 A sequence that runs has a slot on the device: its block table and the token drawn last. Slots are few; a sequence that
 has not run for long gives its slot away and gets another, with its whole table, when it runs again. A drawn token is
@@ -53,11 +53,11 @@ class DeviceSequence(SequenceState):
         return bool(self.drawn) and self.drawn[-1] == UNREAD
 
     def lead(self, start: int) -> int:
-        """One under strict determinism within the prompt (`as_first_computed` says why)."""
+        """One under strict determinism within the prompt (see `as_first_computed`)."""
         return int(self.strict and 0 < start < self.prompt_tokens)
 
     def id_at(self, place: int) -> int:
-        """Its token at a place, UNREAD where only the device knows it."""
+        """Its token at a place, UNREAD where only the device has it."""
         return self.drawn[place - self.known] if place >= self.known else int(self.tokens.array[place])
 
     def ids(self, start: int, length: int) -> Int32Array | list[int]:
@@ -76,7 +76,7 @@ Pieces: TypeAlias = Sequence[Piece[DeviceSequence]]
 
 
 class SlotPool:
-    """Slots, and who holds them. A step holds all that it wants before it takes, so that it takes none of its own."""
+    """Slots and the sequences that hold them. A step holds its own slots first, so it never takes them for others."""
 
     def __init__(self, slots: range) -> None:
         self._free = list(slots)
@@ -87,7 +87,7 @@ class SlotPool:
         self._holders[sequence] = state
 
     def release(self, sequence: int, slot: int) -> None:
-        self._free.append(slot)  # steps in flight still use it, and run before whoever gets it next
+        self._free.append(slot)  # steps in flight still use it, but run before those of its next holder
         del self._holders[sequence]
 
     def take_slot(self) -> int:
@@ -101,7 +101,7 @@ class SlotPool:
 
 
 class DeviceSequences(SequenceTable[DeviceSequence]):
-    """Sequences by id, and who has which slot. One thread calls it."""
+    """Sequences by id, and their slots. One thread calls it."""
 
     def __init__(self, *, vocab_size: int, max_model_len: int, slots: int) -> None:
         super().__init__(DeviceSequence, vocab_size=vocab_size, max_model_len=max_model_len)

@@ -39,7 +39,7 @@ class GpuStepper:
         model.device.seal()
 
     def close(self) -> None:
-        """Wait until the device is done with our memory. If it failed, a step has said so."""
+        """Wait until the device is done with our memory. A failure of it was reported by a step."""
         with suppress(Exception):
             self._model.device.synchronize()
 

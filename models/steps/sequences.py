@@ -1,4 +1,4 @@
-"""The sequences that a worker knows, and the pieces of them that a step runs. Knows neither batches nor devices.
+"""A worker's sequences, and the pieces of them that a step runs. Independent of batches and devices.
 
 Arrays grow by doubling, so that a decoded token costs no allocation.
 """
@@ -116,7 +116,7 @@ class SequenceState:
         return self.banned.size > 0 and position - self.prompt_tokens < self.min_tokens
 
     def learn_token(self, position: int, token: int) -> None:
-        """Learn the token that was drawn for this place: the next one, where answers are read in order."""
+        """Append the token that was drawn; `position` is its place in the sequence."""
         self.tokens.append(token)
         if self.seen is not None:
             self.seen.add_generated(token)
@@ -152,7 +152,7 @@ class SequenceTable(Generic[State]):
         return len(self._sequences)
 
     def apply(self, step: Step) -> list[Piece[State]]:
-        """Forget and learn the sequences that a step drops and brings; its chunks, each as one piece."""
+        """Drop and add the sequences that a step names, and return its chunks, each as one piece."""
         for sequence in step.dropped:
             self.drop(sequence)
         for record in step.new:
@@ -167,7 +167,7 @@ class SequenceTable(Generic[State]):
         self._sequences[record.sequence] = self._state_of(record, self._vocab_size)
 
     def drop(self, sequence: int) -> State | None:
-        """Forget a sequence. Unknown ids are fine: it may have come and gone before a step was planned for it."""
+        """Forget a sequence. Unknown ids are allowed: it may have ended before any step held it."""
         return self._sequences.pop(sequence, None)
 
     def piece(self, chunk: Chunk) -> Piece[State]:

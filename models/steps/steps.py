@@ -60,7 +60,7 @@ def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
     for sequence, state, start, length, sample, scored in pieces:
         last = first + scored
         failed = not sound and any(code != OK for code in status[first : last + sample])
-        if sample:  # also where it failed: the next step may be on its way already and counts on a token here
+        if sample:  # even if it failed: the next step may be under way and expects a token here
             state.learn_token(start + length, PLACEHOLDER if failed else tokens[last])
         if failed:
             results.append(Row(sequence=sequence, error="nonfinite_logits"))

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from .tasks.language import Conversation
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MARKERS = ("<tool_call>", "</tool_call>")  # ordinary text to whoever decodes, one token each to the model
+MARKERS = ("<tool_call>", "</tool_call>")  # ordinary text when decoded, one token each to the model
 VOCABULARY = 2048
 
 
