@@ -22,10 +22,19 @@ _WEB = ("protocol", "actors.engine", "actors.gateway", "web")
 _EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines", "web.transport.direct")
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.turns")  # by any actor
 _STEPPED = ("protocol.events", "protocol.sampling", "protocol.settings", "protocol.steps")  # what a step consists of
+_ON_A_DEVICE = (
+    *("kernels", "models.checkpoint", "models.steps", *_STEPPED),
+    *("models.errors", "models.host", "models.memory_plan", "models.stepper"),
+)
+_LOADED = ("models.errors", "models.load", "models.stepper")  # what the executor sees of a model
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol",),
     "kernels": ("kernels",),
     "models": ("models", "kernels", *_STEPPED),
+    "models.checkpoint": ("models.checkpoint", "models.errors", "protocol.steps"),
+    "models.steps": ("models.steps", "kernels.sampling", *_STEPPED),
+    "models.cpu": ("models.cpu", *_ON_A_DEVICE),
+    "models.gpu": ("models.gpu", *_ON_A_DEVICE),
     "models.demo.training": ("models.demo.training",),
     "actors": ("protocol", "actors"),
     "actors.supervisor": (*_CALLED, "actors.supervisor"),
@@ -35,7 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.scheduler": ("protocol", "actors.scheduler"),
     "actors.scheduler.scheduler": ("protocol", "actors.scheduler", "actors.turns"),
     "actors.detokenizer": (*_CALLED, "actors.detokenizer", "actors.gateway", "actors.tokenizer"),
-    "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", "actors.observe.ledger", "models"),
+    "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", "actors.observe.ledger", *_LOADED),
     "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),
     "web": _WEB,
     "web.transport": (*_EXCHANGE, "web.transport", "web.asgi", "web.conversation"),
@@ -183,6 +192,10 @@ def test_imports_point_one_way() -> None:
         ("protocol.events", "import trio"),
         ("kernels.gemm.cpu", "from ...models.spec import ModelSpec"),
         ("models.decoder", "def load():\n    import trio"),
+        ("models.decoder", "from ..protocol.messages import WorkerReady"),
+        ("models.steps.steps", "from ..cpu.rows import Batch"),
+        ("models.cpu.rows", "def lazily():\n    from ..gpu.packet import Packet"),
+        ("actors.executor.executor", "from ...models.cpu.stepper import CpuStepper"),
         ("actors.engine", "from ..models.load import load_model"),
         ("actors.scheduler.plan", "import trio.lowlevel"),
         ("actors.scheduler.plan", "from ..gateway import gateway"),

@@ -19,6 +19,8 @@ class Fact:
     asked: Sequence[str]
     unseen: Sequence[str]
     answer: str
+    missing: str = ""  # the answer to the question about a fact that was not told
+    noted: Sequence[str] = ()  # what to reply when the fact is told
 
 
 def article(word: str) -> str:
