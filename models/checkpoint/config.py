@@ -43,7 +43,7 @@ class Config:
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A finite number greater than `above`."""
-        remedy = f"expected a number greater than {above:g}"
+        remedy = f"expected a number greater than {above:g}" if isfinite(above) else "expected a number"
         value = self._read(key, float, default, remedy)
         if not isfinite(value) or value <= above:
             raise self.invalid(key, remedy)

@@ -1,6 +1,6 @@
 """`generation_config.json`: which tokens end a sequence, and the sampling defaults the model's authors chose."""
 
-from math import isfinite
+from math import inf
 from pathlib import Path
 
 from msgspec import Struct, ValidationError, convert
@@ -45,13 +45,11 @@ def read_generation(folder: Path, vocab_size: int) -> GenerationDefaults:
 
 
 def _default(generation: Config, key: str) -> float | int:
-    value = generation.values[key]
+    value = generation.number(key, above=-inf)
     least, greatest = RANGES[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise generation.invalid(key, "expected a number")
-    if not least <= value <= greatest or (key in INTEGERS and not float(value).is_integer()):
+    if not least <= value <= greatest or (key in INTEGERS and not value.is_integer()):
         raise generation.invalid(key, f"expected a value from {least:g} to {greatest:g}")
-    return int(value) if key in INTEGERS else float(value)
+    return int(value) if key in INTEGERS else value
 
 
 def _eos(config: Config, vocab_size: int) -> tuple[int, ...]:
