@@ -66,7 +66,7 @@ IMPURE_NAMES = frozenset({"os.urandom", "os.getrandom"})
 NOT_HIDDEN = frozenset({"random.Random"})
 MAY_BE_IMPURE = {
     "actors.scheduler.scheduler": {"trio"},  # the actor beside the modules that decide for it
-    "models.steps.steps": {"time"},  # every step reports the seconds of its forward pass
+    "models.cpu.stepper": {"time"},  # every step reports the seconds of its forward pass
     "models.gpu.stepper": {"time"},  # likewise
     "models.demo.training.train": {"time"},  # a program that prints its progress
 }
@@ -230,7 +230,7 @@ def test_a_planted_import_is_found(module: str, source: str) -> None:
         ("web.app", "from ..actors.engine import Engine\nfrom ..actors.gateway import gateway"),
         ("loadtest.device.cpu_step", "from triolet.kernels.gemm import cpu\nimport numba"),
         ("models.load", "from .checkpoint.spec import ModelSpec\nfrom ..kernels.rope import reference"),
-        ("models.steps.steps", "from time import perf_counter"),
+        ("models.cpu.stepper", "from time import perf_counter"),
         ("actors.scheduler.scheduler", "import trio\nfrom ..turns import waiting"),
         ("actors.gateway.places", "import trio"),
         ("loadtest.serve.mix", '"""A mix. Pure."""\nfrom random import Random'),

@@ -16,7 +16,7 @@ class CpuStepper:
 
     def __init__(self, runner: CpuRunner) -> None:
         vocab_size, sizes = runner.spec.vocab_size, runner.sizes
-        self._runner, self._sizes = runner, sizes
+        self._runner, self._sizes, self._table_width = runner, sizes, sizes.table_width
         self._sequences = SequenceTable(SequenceState, vocab_size=vocab_size, max_model_len=sizes.max_model_len)
         self._steady: SteadyRows | None = None  # of the last step, if the next may go on with its rows
         self._sampler = CpuSampler(vocab_size, sizes.threads)
@@ -43,7 +43,7 @@ class CpuStepper:
             self._runner.copy_blocks(*block_copies(step))
         seconds, results = 0.0, list[Row]()
         for group in split(pieces, self._sizes.max_step_tokens, self._sizes.max_logit_rows):
-            batch, rows = make_rows(group, self._sizes.table_width)
+            batch, rows = make_rows(group, self._table_width)
             began = perf_counter()
             logits = self._runner.forward(batch)
             seconds += perf_counter() - began
