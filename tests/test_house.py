@@ -54,10 +54,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "loadtest": ("loadtest", "protocol"),
     "loadtest.compare": ("loadtest", "protocol", "actors.engine", "cli"),
     "loadtest.web.scripted_worker": ("loadtest", "protocol", "actors"),  # the other end of the link
+    "loadtest.quality": ("loadtest", "protocol", "models", "kernels.gemm", "kernels.simd", "actors.tokenizer"),
     "loadtest.device": ("loadtest", "protocol", "kernels", "models", "actors"),
 }
 DEVICE_LIBRARIES = frozenset({"torch", "triton", "numba", "llvmlite", "transformers"})
-MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "loadtest.device")
+MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "loadtest.device", "loadtest.peers")
 # What pure modules decide depends on their arguments alone: no trio, no clock, no randomness of their own. That is so
 # in these folders and in every module whose docstring says "Pure". `Random` may be imported: its seed is an argument.
 PURE = ("protocol", "kernels", "models", "actors.scheduler")

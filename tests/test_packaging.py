@@ -1,5 +1,6 @@
 """The wheel holds `triolet/…` and nothing else: every module, the page, the bundled model and the type markers."""
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,7 @@ from triolet.loadtest.install_size import distributions, size_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("actors", "cli", "kernels", "loadtest", "models", "protocol", "web")
-DEVELOPERS_ONLY = ("models/demo/training",)  # run from a checkout; not in the wheel
+DEVELOPERS_ONLY = ("loadtest/device", "models/demo/training")  # run from a checkout; not in the wheel
 
 # Millions of bytes that serving on a CPU pulls in: 354 with the pinned versions (LLVM 180, numpy 71), Triolet apart.
 MOST_MEGABYTES = 370
@@ -36,6 +37,46 @@ def test_every_folder_with_modules_is_listed() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     assert listed == sorted(listed)
     assert set(listed) == {".".join(("triolet", *path.parent.parts)) for path in _shipped()}
+
+
+def names_developers_only(path: Path, text: str) -> list[str]:
+    """Modules outside the wheel that a module imports or starts with `python -m`. A docstring may name them."""
+    tree = ast.parse(text)
+    folders = [f"triolet.{folder.replace('/', '.')}" for folder in DEVELOPERS_ONLY]
+    package = ["triolet", *path.parent.parts]
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found += [alias.name for alias in names]
+            case ast.ImportFrom(module=module, level=level, names=names):
+                base = ".".join([*package[: len(package) + 1 - level], *([module] if module else [])])
+                found += [f"{base if level else module}.{alias.name}" for alias in names]
+            case ast.Constant(value=str(value)) if " " not in value:
+                found.append(value)
+            case _:
+                pass
+    return [name for name in found if any(f"{name}.".startswith(f"{folder}.") for folder in folders)]
+
+
+def test_what_ships_uses_nothing_that_does_not() -> None:
+    found = {path: names_developers_only(path, (ROOT / path).read_text()) for path in _shipped()}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import triolet.loadtest.device.gpu_suite",
+        "from triolet.loadtest.device import gpu_suite",
+        "from ..device import cpu_step",
+        "from ..device.cpu_step import REFERENCE",
+        'command = [python, "-m", f"triolet.loadtest.device.{program}"]',
+    ],
+)
+def test_the_rule_sees_an_import_and_a_command(line: str) -> None:
+    assert names_developers_only(Path("loadtest/compare/page.py"), line)
+    assert not names_developers_only(Path("loadtest/compare/page.py"), line.replace("device", "devices"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """What a variant's precision costs, and whether its tokens are the reference's: asked of processes that hold a runner.
 
-The programs are `triolet.loadtest.device.cpu_tokens` and `.quality`; they import the compiler, this process does not.
+The programs are in loadtest/quality/; they import the compiler, this process does not.
 """
 
 import subprocess
@@ -43,7 +43,7 @@ class Quality(Struct, frozen=True, kw_only=True):
 
 def check_tokens(model: Path, name: str, settings: dict[str, Any], answers: Sequence[Answer]) -> TokenCheck:
     asked = {"model": str(model), "settings": settings, "answers": answers}
-    found = _run("cpu_tokens", [], msgspec.json.encode(asked))
+    found = _run("tokens", [], msgspec.json.encode(asked))
     return msgspec.json.decode(msgspec.json.encode({"name": name, **msgspec.json.decode(found)}), type=TokenCheck)
 
 
@@ -53,7 +53,7 @@ def measure_quality(model: Path, settings: dict[str, dict[str, Any]], text: Path
 
 
 def _run(program: str, words: Sequence[str], told: bytes) -> bytes:
-    command = [sys.executable, "-m", f"triolet.loadtest.device.{program}", *words]
+    command = [sys.executable, "-m", f"triolet.loadtest.quality.{program}", *words]
     done = subprocess.run(command, input=told, capture_output=True, check=False)
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip()[-800:]

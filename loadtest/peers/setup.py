@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REFERENCE_MODEL = HERE.parent / "device" / "reference_model.py"
+REFERENCE_MODEL = HERE / "reference_model.py"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # torch without CUDA
 CONVERTING = ["torch", "transformers", "gguf"]
 # An engine's packages, and what they need to convert a checkpoint.

@@ -23,7 +23,7 @@ from triolet.protocol.settings import EngineSettings
 
 def load_on_cpu(model: Path, settings: dict[str, Any], longest: int | None = None) -> CpuRunner:
     """With the settings of an engine (`quantize`, `dtype`, …), for one sequence at a time."""
-    given = {"model": str(model), "device": "cpu", **settings, "max_running": 1}
+    given: dict[str, Any] = {"model": str(model), "device": "cpu", **settings, "max_running": 1}
     if longest is not None:
         given["max_model_len"] = longest
     if given["device"] != "cpu":

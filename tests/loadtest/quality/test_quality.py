@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from triolet.actors.tokenizer.text_tokenizer import load_text_tokenizer
-from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
-from triolet.loadtest.device.quality import (
+from triolet.loadtest.quality.logits import load_on_cpu, logits_of
+from triolet.loadtest.quality.quality import (
     HELD_OUT,
     SCATTER,
     divergences,
@@ -19,7 +19,7 @@ from triolet.loadtest.device.quality import (
     windows_of_text,
 )
 
-MODEL = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
+MODEL = Path(__file__).resolve().parents[3] / "models" / "demo" / "checkpoint"
 FLOAT32 = {"dtype": "float32", "quantize": "none", "threads": 2}
 
 

@@ -1,6 +1,6 @@
 """Are greedy answers of the served engine what the reference would have answered?
 
-    python -m triolet.loadtest.device.cpu_tokens < ASKED        as `triolet bench compare` does
+    python -m triolet.loadtest.quality.tokens < ASKED        as `triolet bench compare` does
 
 ASKED is {"model", "settings", "answers": [{"prompt": […], "tokens": […]}]}, the settings those the answers were made
 with. Each answer is judged by one pass over prompt and answer: if every token of it is the largest logit of the row
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from triolet.kernels.gemm.reference import rounded_weights
 from triolet.kernels.simd.formats import WeightFormat
-from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
+from triolet.loadtest.quality.logits import load_on_cpu, logits_of
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights

@@ -1,6 +1,6 @@
 """Makes the checkpoint that CPU engines are compared on: a Llama of 125 million parameters with random weights.
 
-    python -m triolet.loadtest.device.reference_model OUT [--gguf]
+    python -m triolet.loadtest.peers.reference_model OUT [--gguf]
 
 Speed does not depend on what the weights are. OUT/hf is a checkpoint folder as Hugging Face writes it; with --gguf (the
 `gguf` package is then needed) OUT/{bf16,q8,q4}.gguf hold the same weights for llama.cpp. Imports nothing of ours, so

@@ -1,6 +1,6 @@
 """What a precision costs on given texts: perplexity and divergence from float32, of the same model by the same runner.
 
-    python -m triolet.loadtest.device.quality MODEL --quantize int8 int4 bfloat16 [--text FILE] [--tokens 4096] [--json]
+    python -m triolet.loadtest.quality.quality MODEL --quantize int8 int4 bfloat16 [--text FILE] [--json]
 
 - perplexity: from the log probabilities that the worker answers for the tokens of a prompt (`prompt_logprobs`),
 - KL divergence: of float32's distribution of the next token from the variant's, raw logits, in nats a token,
@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triolet.actors.tokenizer.text_tokenizer import TextTokenizer, load_text_tokenizer
-from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
-from triolet.loadtest.heldout import HELD_OUT
+from triolet.loadtest.heldout import HELD_OUT, read_instances
+from triolet.loadtest.quality.logits import load_on_cpu, logits_of
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.stepper import CpuStepper
 from triolet.protocol.requests import ChatMessage, ChatPrompt, TextPrompt
@@ -53,15 +53,14 @@ def windows_of_text(tokenizer: TextTokenizer, text: str, tokens: int, vocab_size
 
 def windows_of_conversations(tokenizer: TextTokenizer, file: Path, tokens: int, vocab_size: int) -> Windows:
     """Conversations with their expected answers from all over the file, which is in order of families."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    exact = [line for line in lines if line["check"] == "exact"]
+    exact = [instance for instance in read_instances(file, None) if instance.check == "exact"]
     found: Windows = []
     for place in range(len(exact)):
         if sum(map(len, found)) >= tokens:
             break
-        line = exact[place * SCATTER % len(exact)]
-        turns = (*line["messages"], {"role": "assistant", "content": line["expected"]})
-        messages = tuple(ChatMessage(role=turn["role"], content=turn["content"]) for turn in turns)
+        instance = exact[place * SCATTER % len(exact)]
+        asked = [ChatMessage(role=message.role, content=message.content) for message in instance.messages]
+        messages = (*asked, ChatMessage(role="assistant", content=instance.expected))
         prompt = ChatPrompt(messages=messages, add_generation_prompt=False)
         found.append(list(tokenizer.encode(prompt, context_length=1 << 20, vocab_size=vocab_size)))
     return found

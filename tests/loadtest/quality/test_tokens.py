@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triolet.loadtest.device.cpu_logits import load_on_cpu, logits_of
-from triolet.loadtest.device.cpu_tokens import check, judge
+from triolet.loadtest.quality.logits import load_on_cpu, logits_of
+from triolet.loadtest.quality.tokens import check, judge
 
-MODEL = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
+MODEL = Path(__file__).resolve().parents[3] / "models" / "demo" / "checkpoint"
 Float32Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
