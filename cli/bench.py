@@ -3,9 +3,7 @@
 Beside it, `triolet bench compare` is in bench_compare.py and `triolet bench serve` in bench_serve.py.
 """
 
-import platform
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import msgspec
 from ..actors.engine import Engine
 from ..loadtest.compare.figures import Figures, figures_of, medians
 from ..loadtest.compare.round import Load, refuse_load, run_round
+from ..loadtest.machine import versions
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
 from .bench_behaviour import behaviour
@@ -92,7 +91,7 @@ def _result(load: Load, ready: Ready, rounds: list[Figures]) -> dict[str, object
             "kv_cache_dtype": ready.kv_cache_dtype,
             "weights_bytes": ready.memory.weights_bytes,
         },
-        "versions": {"triolet": version("triolet"), "python": platform.python_version(), **ready.versions},
+        "versions": {**versions(), **ready.versions},
         "cores": usable_cores(),
         "rounds": rounds,
     }

@@ -21,7 +21,6 @@ from rich.console import Console
 from ..loadtest.compare.accuracy import check_tokens, measure_quality
 from ..loadtest.compare.cases import CASES, Case
 from ..loadtest.compare.exact import measure_exact_match
-from ..loadtest.compare.machine import machine
 from ..loadtest.compare.page import Comparison, page, plot, show
 from ..loadtest.compare.peer import Peer, read_peer
 from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
@@ -29,6 +28,7 @@ from ..loadtest.compare.results import compare_results
 from ..loadtest.compare.turns import Turns, silent
 from ..loadtest.compare.variant import DEFAULTS, Variant, plain, read_variant
 from ..loadtest.heldout import HELD_OUT, read_instances
+from ..loadtest.machine import machine
 from ..models.host import usable_cores
 from .options import BUNDLED_MODEL
 from .refusals import Refusal, refuse_missing_model

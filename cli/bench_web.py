@@ -1,19 +1,20 @@
 """`triolet bench web`: the web tier alone, in front of a worker that follows a script."""
 
 import os
-import platform
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
+from ..loadtest.machine import machine, versions
+from ..loadtest.table import terminal_table
 from ..loadtest.web.bench import PARTS, RATES, Bench, Cores
 from ..loadtest.web.script import Script
 from ..loadtest.web.summary import Figure, figures, warnings
 from .options import BUNDLED_MODEL
+
+VERDICTS = {"": "", "target": "green", "floor": "yellow", "misses the floor": "red"}
 
 
 @click.command()
@@ -64,24 +65,20 @@ def _json(bench: Bench, found: list[Figure], results: list[dict[str, msgspec.Str
         "rounds": results,
         "cores": bench.cores,
         "seconds": bench.seconds,
-        "versions": {name: version(name) for name in ("triolet", "trio", "hypercorn", "quart-trio")}
-        | {"python": platform.python_version(), "linux": platform.release()},
+        "machine": machine(),
+        "versions": versions("trio", "hypercorn", "quart-trio"),
     }
 
 
 def _show(cores: Cores, found: list[Figure], said: list[str]) -> None:
     console = Console()
     place = "anywhere" if cores.server is None else f"on core {cores.server}, client and worker on {cores.client}"
-    table = Table(title=f"the web tier; server {place}", title_justify="left")
-    for column in ("", "measured", "rounds", "floor", "target", ""):
-        table.add_column(column, justify="left" if not column else "right")
+    rows = [("", "measured", "rounds", "floor", "target", "")]
     for figure in found:
-        verdict = ""
-        if figure.target is not None:
-            verdict = "[yellow]floor" if figure.meets(figure.floor) else "[red]misses the floor"
-            verdict = "[green]target" if figure.meets(figure.target) else verdict
-        table.add_row(figure.label, _number(figure.value, figure.unit), _range(figure), *_bounds(figure), verdict)
-    console.print(table)
+        measured = f"{_rounded(figure.value)} {figure.unit}"
+        rows.append((figure.label, measured, _range(figure), *_bounds(figure), _verdict(figure)))
+    styles = [VERDICTS[row[-1]] for row in rows[1:]]
+    console.print(terminal_table(rows, title=f"the web tier; server {place}", left=(0, 5), styles=styles))
     for line in said:
         console.print(f"[yellow]{line}")
 
@@ -90,13 +87,18 @@ def _range(figure: Figure) -> str:
     return f"{_rounded(min(figure.rounds))} to {_rounded(max(figure.rounds))}" if len(figure.rounds) > 1 else ""
 
 
-def _bounds(figure: Figure) -> list[str]:
+def _bounds(figure: Figure) -> tuple[str, str]:
     sign = "≥" if figure.larger_is_better else "≤"
-    return ["" if bound is None else f"{sign} {bound:g}" for bound in (figure.floor, figure.target)]
+    floor, target = ("" if bound is None else f"{sign} {bound:g}" for bound in (figure.floor, figure.target))
+    return floor, target
 
 
-def _number(value: float, unit: str) -> str:
-    return f"{_rounded(value)} {unit}"
+def _verdict(figure: Figure) -> str:
+    if figure.target is None:
+        return ""
+    if figure.meets(figure.target):
+        return "target"
+    return "floor" if figure.meets(figure.floor) else "misses the floor"
 
 
 def _rounded(value: float) -> str:

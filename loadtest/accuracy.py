@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .heldout import CALL, CALL_END, HELD_OUT, LONGEST_ANSWER, ChatMessage, Instance, read_instances
+from .table import terminal_table
 
 ANSWER_SECONDS = 120.0  # a queued request on a busy small machine; a stuck server still ends the run
 
@@ -154,16 +155,8 @@ def by_family(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 def table(measured: Run, earlier: Run | None) -> Table:
     """Per family: instances, share right, trained and unseen wordings apart, and an earlier run's share."""
-    view = Table(title=f"{measured.model}: exact match on held-out instances")
-    for heading in (
-        "family",
-        "instances",
-        "right",
-        "trained wordings",
-        "unseen wordings",
-        *(["earlier run"] if earlier else []),
-    ):
-        view.add_column(heading, justify="left" if heading == "family" else "right")
+    headings = ["family", "instances", "right", "trained wordings", "unseen wordings"]
+    rows = [[*headings, "earlier run"] if earlier else headings]
     before = by_family(earlier.outcomes) if earlier else {}
     groups = by_family(measured.outcomes)
     for family, group in [*groups.items(), ("all", list(measured.outcomes))]:
@@ -174,8 +167,9 @@ def table(measured: Run, earlier: Run | None) -> Table:
         if earlier:
             old = list(earlier.outcomes) if family == "all" else before.get(family, [])
             cells.append(f"{share(old):.1%}" if old else "")
-        view.add_row(*cells, style="bold" if family == "all" else None)
-    return view
+        rows.append(cells)
+    styles = ["bold" if row[0] == "all" else "" for row in rows[1:]]
+    return terminal_table(rows, title=f"{measured.model}: exact match on held-out instances", styles=styles)
 
 
 def arguments() -> argparse.ArgumentParser:

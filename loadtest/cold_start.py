@@ -11,19 +11,17 @@ import argparse
 import http.client
 import json
 import platform
-import re
-import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-READY = re.compile(r"Triolet is ready at (http://\S+)\n")
+from .process import TRIOLET, serving
+
 REQUEST = {
     "model": "triolet-demo", "stream": True, "max_tokens": 8,
     "messages": [{"role": "user", "content": "What is 2 + 3?"}],
@@ -46,27 +44,17 @@ def first_token_of(lines: Sequence[bytes] | http.client.HTTPResponse) -> bool:
 
 
 def start(command: Sequence[str]) -> ColdStart:
-    began = perf_counter()
-    server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        match = READY.fullmatch(server.stdout.readline())
-        ready = perf_counter() - began
-        if match is None:
-            server.kill()
-            raise SystemExit(f"{' '.join(command)} did not start:\n{server.communicate()[1]}")
-        address = urlsplit(match[1])
-        assert address.hostname is not None
-        with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=60)) as connection:
-            connection.request(
-                "POST", "/v1/chat/completions", json.dumps(REQUEST), {"Content-Type": "application/json"}
-            )
-            if not first_token_of(connection.getresponse()):
-                raise SystemExit("the answer had no text")
-            return ColdStart(ready, perf_counter() - began)
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate()
+    with tempfile.TemporaryFile() as errors:
+        began = perf_counter()
+        with serving([*command, "--port", "0"], errors) as server:
+            ready = perf_counter() - began
+            with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+                connection.request(
+                    "POST", "/v1/chat/completions", json.dumps(REQUEST), {"Content-Type": "application/json"}
+                )
+                if not first_token_of(connection.getresponse()):
+                    raise SystemExit("the answer had no text")
+                return ColdStart(ready, perf_counter() - began)
 
 
 def import_torch(python: str) -> float:
@@ -79,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time from process start to the first streamed token.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--torch", default=sys.executable, help="a Python with torch")
-    parser.add_argument("--serve", nargs="+", default=[str(Path(sys.executable).with_name("triolet")), "serve"])
+    parser.add_argument("--serve", nargs="+", default=[TRIOLET, "serve"])
     options = parser.parse_args()
     first = start(options.serve)
     import_torch(options.torch)

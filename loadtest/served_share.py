@@ -17,15 +17,15 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TRIOLET = str(Path(sys.executable).with_name("triolet"))
-PROC = Path("/proc")
+from .process import TRIOLET, ServerProcess, launched, serving
+
 FIRST_TOKEN_ID = 10  # as `bench offline` begins its prompts
 END = b"data: [DONE]\n\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"  # of a chunked body
@@ -37,12 +37,6 @@ class Load(NamedTuple):
     streams: int
     prompt_tokens: int
     output_tokens: int
-
-
-class Server(NamedTuple):
-    port: int
-    front: int  # process ids
-    worker: int
 
 
 def request_of(load: Load, salt: str) -> bytes:
@@ -107,31 +101,6 @@ def client() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def cpu_seconds(pid: int) -> float:
-    """What a process's threads have used so far; schedstat is exact to the nanosecond."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in (PROC / str(pid) / "task").iterdir()) / 1e9
-
-
-@contextmanager
-def serving(model: Path, options: list[str]) -> Generator[Server]:
-    command = [TRIOLET, "serve", str(model), "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        match = re.search(r":(\d+)$", process.stdout.readline().strip())
-        if match is None:
-            process.kill()
-            raise RuntimeError(f"the server did not start: {process.stderr.read()}")
-        children = (PROC / str(process.pid) / "task" / str(process.pid) / "children").read_text().split()
-        yield Server(int(match[1]), process.pid, int(children[0]))
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
-
-
 def offline_rate(model: Path, options: list[str], load: Load, rounds: int) -> float:
     """Output tokens/s of `bench offline` at this load."""
     command = [TRIOLET, "bench", "offline", str(model), "--json", "--rounds", str(rounds), *options]
@@ -141,21 +110,22 @@ def offline_rate(model: Path, options: list[str], load: Load, rounds: int) -> fl
     return rate
 
 
-def served_round(pipe: subprocess.Popen[str], server: Server, load: Load) -> dict[str, float]:
+def served_round(pipe: subprocess.Popen[bytes], server: ServerProcess, load: Load) -> dict[str, float]:
     """One round through HTTP: its rate, and CPU seconds per 1,000 tokens."""
     assert pipe.stdin is not None
     assert pipe.stdout is not None
-    front, worker = cpu_seconds(server.front), cpu_seconds(server.worker)
-    pipe.stdin.write(json.dumps({"port": server.port, **load._asdict()}) + "\n")
+    before = server.cpu_time()
+    pipe.stdin.write(json.dumps({"port": server.port, **load._asdict()}).encode() + b"\n")
     pipe.stdin.flush()
     answer = json.loads(pipe.stdout.readline())
+    after = server.cpu_time()
     thousands = load.streams * load.output_tokens / 1000
     return {
         "tok_s": thousands * 1000 / answer["seconds"],
         "pieces": answer["pieces"],
         "client_cpu": answer["cpu"] / thousands,
-        "front_cpu": (cpu_seconds(server.front) - front) / thousands,
-        "worker_cpu": (cpu_seconds(server.worker) - worker) / thousands,
+        "front_cpu": (after.server - before.server) / thousands,
+        "worker_cpu": (after.worker - before.worker) / thousands,
     }
 
 
@@ -168,9 +138,11 @@ def measure(options: argparse.Namespace, load: Load) -> dict[str, Any]:  # Any: 
     engine = ["--quantize", options.quantize, "--max-model-len", "1024", "--threads", str(options.threads)]
     command = [sys.executable, "-m", "triolet.loadtest.served_share", "--client"]
     turns: list[dict[str, float]] = []
+    serve = [TRIOLET, "serve", str(options.model), "--port", "0", *engine]
     with (
-        serving(options.model, engine) as server,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as pipe,
+        tempfile.TemporaryFile() as errors,
+        serving(serve, errors) as server,
+        launched(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None) as pipe,
     ):
         served_round(pipe, server, load)  # warm-up, as `bench offline` does
         for turn in range(options.turns):
@@ -180,8 +152,6 @@ def measure(options: argparse.Namespace, load: Load) -> dict[str, Any]:  # Any: 
             offline = offline or offline_rate(options.model, engine, load, options.rounds)
             turns.append({"share": served["tok_s"] / offline, "offline_tok_s": offline, **served})
             print(json.dumps(turns[-1]), file=sys.stderr, flush=True)
-        assert pipe.stdin is not None
-        pipe.stdin.close()
     return {**load._asdict(), **median_of(turns), "lowest_share": min(turn["share"] for turn in turns), "turns": turns}
 
 

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from ..process import ServerProcess
 from .client import Target
 from .crowd import duration, middle, probe, probes
 from .gauge import find_gauge
 from .parts import drain, isolation, leaving, slow_readers, worker_death
-from .processes import ServerProcess, free_port, started, until_ready
 from .results import NotMeasurable, Report, Result, Tally
+from .start import free_port, started, until_ready
 
 _PROBES: Final = 8
 

@@ -1,5 +1,7 @@
 """The parts of the benchmark: each does to a server what clients and machines do, and looks at what follows."""
 
+import os
+import signal
 import socket
 from collections.abc import Sequence
 from functools import partial
@@ -7,10 +9,10 @@ from typing import Final
 
 import trio
 
+from ..process import ServerProcess
 from .client import Stream, Target, body_of, request_bytes, stream_chat
 from .crowd import Crowd, crowd, duration, middle, probe, probes
 from .gauge import Gauge
-from .processes import ServerProcess
 from .results import Drain, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
 
 _SMALL_BUFFER: Final = 4096
@@ -161,7 +163,7 @@ async def worker_death(
             return _not_begun(running.streams)
         if (early := running.ended_early()) is not None:
             return _left_alone(running, tally, f"{early}: ask for longer ones (--answer-tokens)")
-        process.kill(child)
+        os.kill(child, signal.SIGKILL)
         killed = trio.current_time()
         while trio.current_time() - killed < patience:
             answer = await probe(target, patience)

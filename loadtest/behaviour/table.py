@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from rich.table import Table
 
+from ..table import terminal_table
 from .results import Drain, Isolation, Leaving, NotMeasurable, Report, SlowReaders, WorkerDeath
 
 _Part = TypeVar("_Part")
@@ -93,9 +94,6 @@ def rows(report: Report) -> list[tuple[str, str]]:
 
 
 def table_of(reports: Sequence[Report]) -> Table:
-    table = Table()
-    for heading in ("", *(report.name for report in reports)):
-        table.add_column(heading, overflow="fold")
-    for cells in zip(*map(rows, reports), strict=True):
-        table.add_row(cells[0][0], *(text for _, text in cells))
-    return table
+    table = [("", *(report.name for report in reports))]
+    table += [(cells[0][0], *(text for _, text in cells)) for cells in zip(*map(rows, reports), strict=True)]
+    return terminal_table(table, left=range(len(table[0])), fold=True)

@@ -1,22 +1,21 @@
 """What `triolet bench compare` found, as JSON's shape, as a terminal's tables, as a page and as a picture."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from rich.console import Console
-from rich.table import Table
 
+from ..machine import QUIET, Machine
+from ..table import Rows, markdown_table, terminal_table
 from .accuracy import Quality, TokenCheck
 from .cases import Case
 from .exact import ExactMatch
-from .machine import QUIET, Machine
 from .ratios import Measured, Median, Ratio
 
 ALL = "the best of ours / the best peer"
-Cells = tuple[str, ...]
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     exact: tuple[ExactMatch, ...] = ()
 
 
-def speed_table(result: Comparison) -> list[Cells]:
+def speed_table(result: Comparison) -> Rows:
     """Header and rows: tokens/s of every engine, ours first."""
     found = {(row.engine, row.case): row for row in result.medians}
     rows = [("engine", "bits", *(case.title for case in result.cases))]
@@ -62,7 +61,7 @@ def speed_table(result: Comparison) -> list[Cells]:
     return rows
 
 
-def ratio_table(result: Comparison) -> list[Cells]:
+def ratio_table(result: Comparison) -> Rows:
     """Header and rows: each variant over the best peer of equal or fewer bits, then the best over the best."""
     names = list(dict.fromkeys(ratio.ours for ratio in result.against_best))
     groups = [(f"Triolet {name}", [each for each in result.against_best if each.ours == name]) for name in names]
@@ -83,8 +82,8 @@ def _cell(ratio: Ratio | None, pair: bool) -> str:
     return f"{ratio.median:.2f}× ({ratio.lowest:.2f}–{ratio.highest:.2f}) {who}"
 
 
-def quality_table(result: Comparison) -> list[Cells]:
-    rows: list[Cells] = [("variant", "perplexity", "of float32", "KL, nats a token (p99)", "same first choice")]
+def quality_table(result: Comparison) -> Rows:
+    rows = [("variant", "perplexity", "of float32", "KL, nats a token (p99)", "same first choice")]
     rows += [
         (
             each.name, f"{each.perplexity:.4g}", f"{each.reference_perplexity:.4g}",
@@ -95,8 +94,8 @@ def quality_table(result: Comparison) -> list[Cells]:
     return rows
 
 
-def exact_table(result: Comparison) -> list[Cells]:
-    rows: list[Cells] = [("variant", "instances", "exact match", "least family")]
+def exact_table(result: Comparison) -> Rows:
+    rows = [("variant", "instances", "exact match", "least family")]
     for each in result.exact:
         family, least = min(each.families.items(), key=lambda pair: pair[1])
         share = f"{each.right / each.instances:.2%}"
@@ -104,8 +103,8 @@ def exact_table(result: Comparison) -> list[Cells]:
     return rows
 
 
-def token_table(result: Comparison) -> list[Cells]:
-    rows: list[Cells] = [("variant", "tokens", "equal to the runner's pass", "equal to the definition's", "worst gap")]
+def token_table(result: Comparison) -> Rows:
+    rows = [("variant", "tokens", "equal to the runner's pass", "equal to the definition's", "worst gap")]
     rows += [
         (each.name, str(each.tokens), str(each.equal_runner), str(each.equal_definition), f"{each.worst_gap:.2g} σ")
         for each in result.tokens
@@ -143,28 +142,22 @@ def conditions(result: Comparison) -> str:
 def page(result: Comparison) -> str:
     """Markdown."""
     parts = [f"# {result.model}: Triolet beside other engines", conditions(result), f"    {result.command}"]
-    parts += ["Tokens/s:", _markdown(speed_table(result))]
+    parts += ["Tokens/s:", markdown_table(speed_table(result))]
     if result.best_against_best:
         parts += ["Ours over the best peer of equal or fewer bits, median of the turns (lowest–highest):"]
-        parts += [_markdown(ratio_table(result))]
+        parts += [markdown_table(ratio_table(result))]
     if result.quality:
-        parts += ["What the precision costs:", _markdown(quality_table(result))]
+        parts += ["What the precision costs:", markdown_table(quality_table(result))]
     if result.exact:
-        parts += ["The bundled model's held-out instances, answered greedily:", _markdown(exact_table(result))]
+        parts += ["The bundled model's held-out instances, answered greedily:", markdown_table(exact_table(result))]
     if result.tokens:
-        parts += ["Token ids beside the reference:", _markdown(token_table(result))]
+        parts += ["Token ids beside the reference:", markdown_table(token_table(result))]
     parts += notes(result)
     versions = {engine.what: engine.versions for engine in result.engines if not engine.ours}
     lines = [f"- {what}: {', '.join(f'{k} {v}' for k, v in each.items())}" for what, each in versions.items()]
     ours = ", ".join(f"{name} {number}" for name, number in result.versions.items())
     parts += ["\n".join([f"- Triolet: {ours}", *lines])]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(rows: Sequence[Cells]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines.insert(1, f"|---|{'---:|' * (len(rows[0]) - 1)}")
-    return "\n".join(lines)
 
 
 def show(result: Comparison, console: Console) -> None:
@@ -178,12 +171,8 @@ def show(result: Comparison, console: Console) -> None:
     if result.tokens:
         tables.append(("token ids beside the reference", token_table(result)))
     for title, rows in tables:
-        table = Table(title=title, title_justify="left")
-        for index, heading in enumerate(rows[0]):
-            table.add_column(heading, justify="right" if index else "left")
-        for row in rows[1:]:
-            table.add_row(*row, style="bold" if row[0].startswith(("Triolet", ALL)) else None)
-        console.print(table)
+        styles = ["bold" if row[0].startswith(("Triolet", ALL)) else "" for row in rows[1:]]
+        console.print(terminal_table(rows, title=title, styles=styles))
     for note in notes(result):
         console.print(note)
 

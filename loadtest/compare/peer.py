@@ -12,17 +12,17 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import IO, Final
+from contextlib import ExitStack, suppress
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from ...cli.refusals import Refusal
+from ..process import last_words, launched
 from .cases import Case, ImpossibleTimes, round_of, value_of
 
 TURN_SECONDS: Final = 1800.0  # a slow engine's whole turn; a stuck one still ends the run
-LAST_WORDS: Final = 800  # characters of what a failed peer wrote
 
 
 class Peer(Struct, frozen=True):
@@ -60,7 +60,13 @@ def run_peer(
 ) -> tuple[About, dict[str, list[float]]]:
     """One turn: what the engine says it is, and the values of every case. Raises Refusal with its last words."""
     told = [{name: getattr(case, name) for name in _TOLD} for case in cases]
-    with tempfile.TemporaryFile() as errors, _started(peer, errors) as process:
+    with tempfile.TemporaryFile() as errors, ExitStack() as stack:
+        try:
+            process = stack.enter_context(
+                launched(peer.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            )
+        except OSError as error:
+            raise Refusal(f"--peer {peer.name}: cannot run {peer.command[0]}: {error.strerror}") from error
         alarm = threading.Timer(TURN_SECONDS, process.kill)
         alarm.start()
         assert process.stdin is not None
@@ -74,19 +80,9 @@ def run_peer(
             if not isinstance(error, _Silent):
                 process.kill()  # it would go on; one that fell silent has ended, or will
             status = process.wait()
-            errors.seek(0)
-            words = errors.read()[-LAST_WORDS:].decode(errors="replace").strip()
-            raise Refusal(f"--peer {peer.name}: {error} (exit status {status})\n{words}") from error
+            raise Refusal(f"--peer {peer.name}: {error} (exit status {status}){last_words(errors)}") from error
         finally:
             alarm.cancel()
-            process.kill()
-
-
-def _started(peer: Peer, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(peer.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-    except OSError as error:
-        raise Refusal(f"--peer {peer.name}: cannot run {peer.command[0]}: {error.strerror}") from error
 
 
 _TOLD: Final = ("name", "prompt_tokens", "output_tokens", "batch", "repeats")

@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ...cli.refusals import Refusal
 from ..serve.compare import Difference, Verdict, compare
 from ..serve.result import BadResult, read_result
 from ..serve.text_report import milliseconds
+from ..table import terminal_table
 
 STYLES = {"worse": "red", "better": "green", "same": "", "unsure": "dim"}
 
@@ -36,16 +36,14 @@ def compare_results(a: Path, b: Path, *, tolerance: float, as_json: bool) -> Non
 
 
 def show_verdict(verdict: Verdict, a: Path, b: Path, console: Console) -> None:
-    table = Table(title=f"A {a} · B {b}", title_justify="left")
-    for heading in ("", "A", "B", "difference", "interval", ""):
-        table.add_column(heading, justify="left" if not heading else "right")
+    rows = [("", "A", "B", "difference", "interval", "")]
     for each in verdict.differences:
         interval = each.interval
         sure = f"{interval.low:+.1%} … {interval.high:+.1%}" if interval else "too few values"
         difference = f"{interval.difference:+.1%}" if interval else ""
-        cells = (each.title, _value(each, each.a), _value(each, each.b), difference, sure, each.call)
-        table.add_row(*map(Text, cells), style=STYLES[each.call])
-    console.print(table)
+        rows.append((each.title, _value(each, each.a), _value(each, each.b), difference, sure, each.call))
+    styles = [STYLES[each.call] for each in verdict.differences]
+    console.print(terminal_table(rows, title=f"A {a} · B {b}", left=(0, 5), styles=styles))
     for note in verdict.notes:
         console.print(Text(note))
     console.print(Text(f"Verdict: {verdict.text}.", style=f"bold {STYLES[verdict.call]}"))

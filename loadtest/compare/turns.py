@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ...protocol.steps import LoadProgress
+from ..machine import QUIET, busy_share
 from .cases import Case
-from .machine import QUIET, busy_share
 from .page import Engine
 from .peer import Peer, run_peer
 from .ratios import Measured

@@ -3,11 +3,11 @@
 from html import escape
 from typing import Final
 
+from ..table import html_facts, html_table
 from .charts import charts
 from .plots import svg
 from .result import Result
 from .text_report import (
-    Rows,
     banner,
     group_rows,
     headline_rows,
@@ -56,16 +56,16 @@ def page(result: Result) -> str:
         f'<p class="of">{escape(result.settings.url)}{escape(f" ({result.server})" if result.server else "")}, '
         f"{escape(result.date)}</p>",
         f'<p class="banner" role="alert">{escape(warning)}</p>' if warning else "",
-        _facts(headline_rows(result)),
+        html_facts(headline_rows(result)),
         "<h2>Latencies of ordinary clients</h2>",
-        _table(latency_rows(result), "latencies"),
+        html_table(latency_rows(result), "latencies"),
         f"<p>{escape(_measured_from(result))}</p>",
         f'<div class="charts">{"".join(f"<figure>{svg(chart)}</figure>" for chart in charts(result))}</div>',
-        *(("<h2>By tenant, priority and client</h2>", _table(groups, "groups")) if len(groups) > 1 else ()),
+        *(("<h2>By tenant, priority and client</h2>", html_table(groups, "groups")) if len(groups) > 1 else ()),
         "<h2>How requests ended</h2>",
-        _table(outcome_rows(result), "outcomes"),
+        html_table(outcome_rows(result), "outcomes"),
         "<h2>What was asked</h2>",
-        _facts(settings_rows(result.settings)),
+        html_facts(settings_rows(result.settings)),
         f"<p><code>{escape(result.command)}</code></p>",
         f'<p class="of">{escape(_versions(result))}</p>',
         "</body></html>",
@@ -82,16 +82,3 @@ def _measured_from(result: Result) -> str:
 def _versions(result: Result) -> str:
     facts = {**result.versions, **result.machine}
     return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _facts(rows: Rows) -> str:
-    cells = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in rows)
-    return f'<table class="facts">{cells}</table>'
-
-
-def _table(rows: Rows, name: str) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
-    return (
-        f'<div class="scroll"><table class="{name}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )

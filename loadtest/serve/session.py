@@ -1,14 +1,11 @@
 """One whole run: find the model, learn how many tokens a word is, load the server, judge the client, conclude."""
 
 import gc
-import os
-import platform
 import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from typing import BinaryIO, Final
@@ -18,6 +15,7 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..machine import machine, versions
 from .arrivals import Recorded
 from .bodies import body_of
 from .exchange import Ask, Exchange, Fault, Transport
@@ -107,14 +105,15 @@ async def run_session(
             gc.unfreeze()
         await transport.close()
         sockets.cancel_scope.cancel()
+    client_machine = machine()
     conditions = Conditions(
         name=name,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         model=model,
         server=server,
-        versions={"triolet": version("triolet"), "trio": version("trio"), "python": platform.python_version()},
-        machine=_machine(),
+        versions=versions("trio"),
+        machine={"system": client_machine.system, "processor": client_machine.cpu, "cores": str(client_machine.cores)},
         words=words,
     )
     return Finished(result=conclude(settings, runner.progress, meter, conditions), records=runner.progress.records)
@@ -221,11 +220,3 @@ def _remedy(fault: Fault, settings: LoadSettings) -> str:
     if fault.outcome == "client_error" and settings.ignore_eos and re.search("ignore_eos|extra|unknown", fault.detail):
         text += "\nThis server does not know ignore_eos: add --no-ignore-eos"
     return text
-
-
-def _machine() -> dict[str, str]:
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": platform.machine(),
-        "cores": str(len(os.sched_getaffinity(0))),
-    }

@@ -1,11 +1,9 @@
 """A result as text for a terminal, and the tables that the HTML report shows too: rows of words, made once."""
 
-from collections.abc import Sequence
-
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from ..table import Rows, terminal_facts, terminal_table
 from .arrivals import Constant, Gamma, Ramp, Recorded
 from .lengths import describe
 from .mix import names_of
@@ -13,8 +11,6 @@ from .quantiles import Spread
 from .record import GIVEN_UP
 from .result import Result
 from .settings import LoadSettings
-
-Rows = list[list[str]]
 
 METRICS = {
     "ttft": "time to first token",
@@ -189,25 +185,9 @@ def slo_text(settings: LoadSettings) -> str:
 def show(result: Result, console: Console) -> None:
     if text := banner(result):
         console.print(Text(text, style="bold red"))
-    console.print(_grid(headline_rows(result)))
-    console.print(_table(latency_rows(result)))
+    console.print(terminal_facts(headline_rows(result)))
+    console.print(terminal_table(latency_rows(result)))
     if len(rows := group_rows(result)) > 1:
-        console.print(_table(rows))
+        console.print(terminal_table(rows))
     if result.summary.failures:
-        console.print(_table(outcome_rows(result), left=(0, 3)))
-
-
-def _grid(rows: Rows) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for label, text in rows:
-        grid.add_row(Text(label, style="dim"), text)
-    return grid
-
-
-def _table(rows: Rows, left: Sequence[int] = (0,)) -> Table:
-    table = Table()
-    for place, heading in enumerate(rows[0]):
-        table.add_column(heading, justify="left" if place in left else "right")
-    for row in rows[1:]:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+        console.print(terminal_table(outcome_rows(result), left=(0, 3)))

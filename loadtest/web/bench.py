@@ -1,6 +1,7 @@
 """The parts of the benchmark, each with servers of its own, one after the other in one run."""
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,11 +9,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..process import ServerProcess, serving
 from .held_streams import Wire
 from .idle import Idle, idle_cost
 from .memory import STEP_SECONDS, StreamMemory, allow_descriptors, stream_memory
 from .paced import INTERVAL, Paced, paced
-from .process import ServerProcess, started
 from .rates import Rate, raw_rate, sse_rate, websocket_rate
 from .script import Script
 from .setup_cost import SetUp, request_set_up
@@ -47,7 +48,7 @@ class Bench(Struct, kw_only=True):
     def server(
         self, *, pace: str = "at-once", tokens_per_row: int = 1, streams: int = 64, more: tuple[str, ...] = ()
     ) -> Generator[ServerProcess]:
-        command = ["triolet.cli.bench_web_server", str(self.model), "--port", "0"]
+        command = [sys.executable, "-m", "triolet.cli.bench_web_server", str(self.model), "--port", "0"]
         command += ["--max-running", str(streams), "--max-requests", str(streams + 64)]
         command += ["--max-step-tokens", str(1 << 16)]
         command += ["--pace", pace, "--tokens-per-row", str(tokens_per_row)]
@@ -55,14 +56,14 @@ class Bench(Struct, kw_only=True):
             command += ["--cpu", str(self.cores.server), "--worker-cpu", str(self.cores.client)]
         if self.profile is not None:
             command += ["--profile", str(self.profile)]
-        with started([*command, *more]) as server:
+        with serving([*command, *more]) as server:
             yield server
 
     def raw(self) -> Rate:
-        command = ["triolet.loadtest.web.raw_server"]
+        command = [sys.executable, "-m", "triolet.loadtest.web.raw_server"]
         if self.cores.server is not None:
             command.append(str(self.cores.server))
-        with started(command) as server:
+        with serving(command) as server:
             return raw_rate(server, self.seconds)
 
     def sse(self) -> Rate:

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from .process import ServerProcess
+from ..process import ServerProcess
 from .rates import sse_rate
 from .script import Script
 
@@ -23,11 +23,11 @@ class Idle(Struct, frozen=True, kw_only=True):
 def idle_cost(server: ServerProcess, script: Script, seconds: float) -> Idle:
     sse_rate(server, script, 0.2)
     time.sleep(SETTLE_SECONDS)
-    used, woken, began = server.usage().server, server.wakeups(), time.perf_counter()
+    used, woken, began = server.cpu_time().server, server.wakeups(), time.perf_counter()
     time.sleep(seconds)
     passed = time.perf_counter() - began
     return Idle(
-        cpu_percent=(server.usage().server - used) / passed * 100,
+        cpu_percent=(server.cpu_time().server - used) / passed * 100,
         wakeups_s=(server.wakeups() - woken) / passed,
         seconds=passed,
     )

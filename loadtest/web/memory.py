@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..process import ServerProcess
 from .check_sse import StreamError
 from .held_streams import PATIENCE_SECONDS, Held, Wire, openers
-from .process import ServerProcess
 
 STEP_SECONDS: Final = 3.0
 _WARM_UP: Final = 64  # streams; what is made once is made then
@@ -45,11 +45,11 @@ def stream_memory(server: ServerProcess, wire: Wire, streams: int) -> StreamMemo
     with _opened(server.port, wire, _WARM_UP):
         pass
     time.sleep(STEP_SECONDS + 1)  # the step in flight, and then the streams that were left, have ended
-    before, began = server.resident_bytes(), time.perf_counter()
+    before, began = server.front_bytes(), time.perf_counter()
     with _opened(server.port, wire, streams) as connections:
         opened = time.perf_counter() - began
         time.sleep(STEP_SECONDS / 2)
-        grown = server.resident_bytes() - before
+        grown = server.front_bytes() - before
     return StreamMemory(
         wire=wire,
         streams=streams,

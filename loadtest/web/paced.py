@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..process import ServerProcess
 from ..serve.quantiles import quantile
 from .check_sse import LAST_CHUNK, Arrivals, check_stream
-from .process import ServerProcess
 from .reader import Effort, Pipe, read_streams
 from .requests import completion, key_of_stream
 from .script import Script
@@ -40,7 +40,7 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
     try:
         reading = read_streams(
             pipes,
-            server.usage,
+            server.cpu_time,
             settle_seconds=min(1.0, seconds / 5),
             keep_times=True,
         )
@@ -60,7 +60,7 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
         arrival.at(after)[1] - arrival.at(before)[1]
         for arrival, before, after in zip(arrivals, first.sizes, last.sizes, strict=True)
     )
-    cpu = last.usage.server - first.usage.server
+    cpu = last.cpu.server - first.cpu.server
     return Paced(
         streams=streams,
         tokens_s=moved / effort.seconds / streams,

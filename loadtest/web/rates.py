@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..process import ServerProcess
 from .check_sse import LAST_CHUNK, Arrivals, check_raw, check_stream
 from .check_websocket import check_socket
-from .process import ServerProcess
 from .raw_server import EVENT
 from .reader import Effort, Pipe, Reading, read_streams
 from .requests import completion, create_frame, get, handshake, key_of_stream
@@ -46,7 +46,7 @@ def flood(server: ServerProcess, opening: Open, check: Check, *, seconds: float,
 def _run(server: ServerProcess, opening: Open, check: Check, tokens: int, settle: float) -> Rate:
     pipes = [opening(stream, tokens, tokens * _EVENT_BYTES) for stream in range(STREAMS)]
     try:
-        reading = read_streams(pipes, server.usage, settle_seconds=settle)
+        reading = read_streams(pipes, server.cpu_time, settle_seconds=settle)
         return rate_of(reading, [check(pipe.received(), stream, tokens) for stream, pipe in enumerate(pipes)])
     finally:
         for pipe in pipes:
@@ -65,7 +65,7 @@ def rate_of(reading: Reading, arrivals: Sequence[Arrivals]) -> Rate:
         events_s=events / effort.seconds,
         tokens_s=tokens / effort.seconds,
         events=events,
-        server_us_per_event=(last.usage.server - first.usage.server) / max(1, events) * 1e6,
+        server_us_per_event=(last.cpu.server - first.cpu.server) / max(1, events) * 1e6,
         tokens_per_event=tokens / max(1, events),
         events_per_read=total / max(1, reading.reads),
         events_per_write=total / sum(len(arrival.offsets) for arrival in arrivals),

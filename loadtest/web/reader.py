@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from .process import Usage
+from ..process import CpuTime
 
 _READ: Final = 1 << 18
 _GROWTH: Final = 1 << 20
@@ -50,11 +50,11 @@ class Moment(NamedTuple):
 
     time: float
     client_cpu: float
-    usage: Usage
+    cpu: CpuTime
     sizes: tuple[int, ...]
 
 
-def moment(look: Callable[[], Usage], pipes: Sequence[Pipe]) -> Moment:
+def moment(look: Callable[[], CpuTime], pipes: Sequence[Pipe]) -> Moment:
     return Moment(time.perf_counter(), time.process_time(), look(), tuple(pipe.size for pipe in pipes))
 
 
@@ -83,10 +83,10 @@ class Effort(Struct, frozen=True, kw_only=True):
 
 def effort_between(first: Moment, last: Moment) -> Effort:
     seconds = last.time - first.time
-    server = (last.usage.server - first.usage.server) / seconds
-    waited = (last.usage.waited - first.usage.waited) / seconds
+    server = (last.cpu.server - first.cpu.server) / seconds
+    waited = (last.cpu.waited - first.cpu.waited) / seconds
     client = (last.client_cpu - first.client_cpu) / seconds
-    worker = (last.usage.worker - first.usage.worker) / seconds
+    worker = (last.cpu.worker - first.cpu.worker) / seconds
     return Effort(
         seconds=seconds,
         server_share=server,
@@ -108,13 +108,13 @@ def _limit(server: float, waited: float, client: float, worker: float) -> str:
 
 def read_streams(
     pipes: Sequence[Pipe],
-    look: Callable[[], Usage],
+    look: Callable[[], CpuTime],
     *,
     settle_seconds: float = 0.3,
     keep_times: bool = False,
     deadline_seconds: float = 60.0,
 ) -> Reading:
-    """Send every request, read to the last end. `look` gives the server's usage so far.
+    """Send every request, read to the last end. `look` gives the server's CPU time so far.
 
     The steady part begins `settle_seconds` after the last stream has begun, and ends when the first one ends.
     """

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from ..process import ServerProcess
 from .check_sse import LAST_CHUNK, StreamError, body_chunks
-from .process import ServerProcess
 from .reader import Effort, Pipe, effort_between, moment
 from .requests import post
 
@@ -28,14 +28,14 @@ class SetUp(Struct, frozen=True, kw_only=True):
 def request_set_up(server: ServerProcess, requests: int) -> SetUp:
     """A closed loop; every answer is checked."""
     _loop(server, _WARM_UP)
-    first = moment(server.usage, ())
+    first = moment(server.cpu_time, ())
     answers = _loop(server, requests)
-    last = moment(server.usage, ())
+    last = moment(server.cpu_time, ())
     for answer in answers:
         check_one_token(answer)
     effort = effort_between(first, last)
     return SetUp(
-        request_ms=(last.usage.server - first.usage.server) / requests * 1000,
+        request_ms=(last.cpu.server - first.cpu.server) / requests * 1000,
         requests=requests,
         requests_s=requests / effort.seconds,
         effort=effort,

@@ -24,7 +24,7 @@ from triolet.loadtest.behaviour.results import (
     WorkerDeath,
 )
 from triolet.loadtest.behaviour.table import rows, table_of
-from triolet.loadtest.web.process import descendants
+from triolet.loadtest.process import descendants
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
 BAD = f"{sys.executable} {Path(__file__).with_name('bad_server.py')} {{port}}"

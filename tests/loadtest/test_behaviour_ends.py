@@ -12,9 +12,9 @@ import trio
 from triolet.loadtest.behaviour.client import Target
 from triolet.loadtest.behaviour.crowd import probes
 from triolet.loadtest.behaviour.parts import drain, isolation, slow_readers, worker_death
-from triolet.loadtest.behaviour.processes import ServerProcess
 from triolet.loadtest.behaviour.results import Drain, Isolation, NotMeasurable, Report, SlowReaders, Tally, WorkerDeath
 from triolet.loadtest.behaviour.table import rows
+from triolet.loadtest.process import ServerProcess
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 TOKEN = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'

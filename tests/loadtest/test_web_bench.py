@@ -11,11 +11,11 @@ import pytest
 from msgspec import Struct
 
 from triolet.cli.options import BUNDLED_MODEL
+from triolet.loadtest.process import CpuTime
 from triolet.loadtest.web.check_sse import Arrivals, StreamError, check_stream
 from triolet.loadtest.web.check_websocket import check_socket
 from triolet.loadtest.web.idle import Idle
 from triolet.loadtest.web.paced import gaps_of
-from triolet.loadtest.web.process import Usage
 from triolet.loadtest.web.rates import Rate
 from triolet.loadtest.web.reader import Effort, Moment, effort_between
 from triolet.loadtest.web.script import Script
@@ -154,8 +154,8 @@ def test_a_late_token_is_a_gap_and_the_ones_it_held_up_are_none() -> None:
 def test_who_was_at_the_end_of_its_core_is_said(
     server: float, waited: float, client: float, worker: float, limit: str
 ) -> None:
-    first = Moment(0.0, 0.0, Usage(0.0, 0.0, 0.0), ())
-    last = Moment(2.0, 2 * client, Usage(2 * server, 2 * worker, 2 * waited), ())
+    first = Moment(0.0, 0.0, CpuTime(0.0, 0.0, 0.0), ())
+    last = Moment(2.0, 2 * client, CpuTime(2 * server, 2 * worker, 2 * waited), ())
     assert effort_between(first, last).limit == limit
 
 

@@ -1,8 +1,9 @@
-"""The machine that figures belong to, and how busy others keep it (Linux)."""
+"""The machine that figures belong to, what ran on it, and how busy others keep it (Linux)."""
 
 import os
 import platform
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,11 @@ def machine(proc: Path = PROC) -> Machine:
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         system=f"{platform.system()} {platform.release()}",
     )
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of Triolet, of Python, and of these packages."""
+    return {**{name: version(name) for name in ("triolet", *packages)}, "python": platform.python_version()}
 
 
 def busy_share(seconds: float = 0.5, proc: Path = PROC) -> float:

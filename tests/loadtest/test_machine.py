@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from triolet.loadtest.compare.machine import busy_share, machine
+from triolet.loadtest.machine import busy_share, machine
 
 
 def test_the_machine_names_its_processor_and_telling_instructions(tmp_path: Path) -> None:
