@@ -1,7 +1,7 @@
-"""Every error a client can see, once: its code, its HTTP status and its OpenAI type.
+"""Every error a client can see, declared once: its code, HTTP status and OpenAI type.
 
-The body is the OpenAI shape `{"error": {"message", "type", "param", "code"}}` on every route and every protocol, so
-the official clients raise the exception class that belongs to it. A new code is a new row of `REGISTRY`, nothing else.
+The body has OpenAI's form `{"error": {"message", "type", "param", "code"}}` on every route and protocol, so the
+official clients raise the matching exception class. A new code needs a row in `REGISTRY` and nothing else.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -76,13 +76,13 @@ class ErrorDetail(Struct, frozen=True, kw_only=True):
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True):
-    """`{"error": {…}}`, the shape of every refusal and of the SSE `error` event."""
+    """`{"error": {…}}`: the body of every refusal and of the SSE `error` event."""
 
     error: ErrorDetail
 
 
 class ApiError(Exception):
-    """A request is refused or ends badly; says so to its client and to nobody else.
+    """A request is refused or fails; only its client is told.
 
     `retry_after` (seconds) becomes the Retry-After header of a 429 or 503.
     """

@@ -1,4 +1,4 @@
-"""What a stream carries: the detokenizer writes these events, the outbox holds them, SSE and WebSocket send them.
+"""The events of a stream: the detokenizer writes them, the outbox holds them, SSE and WebSocket send them.
 
 Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · one Finished or Failed.
 """
@@ -13,7 +13,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "deadline", 
 
 
 class TopLogprob(Struct, frozen=True, array_like=True):
-    """A token, its log probability and its own text as bytes (text of one token need not be valid UTF-8)."""
+    """A token, its log probability and its text as bytes (one token's text need not be valid UTF-8)."""
 
     token_id: int
     logprob: float
@@ -21,7 +21,7 @@ class TopLogprob(Struct, frozen=True, array_like=True):
 
 
 class TokenLogprob(Struct, frozen=True, kw_only=True):
-    """Log probability (natural, of the raw logits) of a token and of the most probable ones at its place."""
+    """Log probability (natural, of the raw logits) of a token and of the most probable ones at its position."""
 
     token_id: int
     logprob: float | None  # None for the first token of an echoed prompt: nothing precedes it
@@ -31,7 +31,7 @@ class TokenLogprob(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """Token counts of a request; the overrun behind a stop string is left out."""
+    """Token counts of a request. Tokens sampled past a stop string are not counted."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -48,7 +48,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 class Event(Message, frozen=True, kw_only=True):
-    """Base of what a client's stream carries."""
+    """Base of all events of a client's stream."""
 
     id: str
 
@@ -71,12 +71,12 @@ class Token(Event, frozen=True, kw_only=True):
 
 
 class ChoiceFinished(Event, frozen=True, kw_only=True):
-    """One choice is complete; `stop_reason` is the matched stop string or token id, where there was one."""
+    """One choice is complete; `stop_reason` is the stop string or token id that matched, if any."""
 
     index: int
     reason: FinishReason
     stop_reason: str | int | None = None
-    stop_tokens: int = 0  # 1 when a stop token ended it: generated and counted, but of no text and so of no Token
+    stop_tokens: int = 0  # 1 if a stop token ended it: generated and counted, but without text, so in no Token
 
 
 class Finished(Event, frozen=True, kw_only=True):
@@ -101,10 +101,10 @@ TerminalEvent = Finished | Failed
 
 
 class Sink(Protocol):
-    """What the waiting reader of a stream leaves with its outbox. False: the reader must wake and see to the rest."""
+    """What a stream's waiting reader leaves with its outbox. False: the reader must wake up and handle the rest."""
 
     def take_text(self, index: int, text: str, tokens: int) -> bool:
-        """Text of one choice and nothing else, as nearly always: the same as a `Token` with these fields alone."""
+        """Text of one choice and nothing else, the usual case: the same as a `Token` with only these fields."""
         ...
 
     def take(self, events: tuple[StreamEvent, ...]) -> bool: ...

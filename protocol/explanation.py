@@ -1,6 +1,6 @@
 """Why a request is where it is: what GET /v1/requests/{id}, `X-Triolet-Explain` and the WebSocket's `explain` answer.
 
-`null` means not known, or not reached. Numbers are those that the planner compared when it planned its last step.
+`null` means unknown or not reached. The numbers are those that the planner compared when it planned its last step.
 """
 
 from typing import Literal
@@ -11,10 +11,10 @@ from .events import FinishReason, Usage
 
 State = Literal["tokenizing", "waiting", "prefill", "decode", "parked", "finished"]
 Obstacle = Literal[
-    "order",  # somebody before it waits for a place: `first` says for what, and the numbers are that one's
-    "step",  # nothing: it came after the last step was planned
-    "share",  # its API key was served more than another, whose turn it is, or whose request has its row
-    "rows",  # all places of the batch are taken (--max-running)
+    "order",  # a request before it does not fit: `first` says why, and the numbers are that request's
+    "step",  # the next step: it came after the last one was planned
+    "share",  # its API key's turn: another key was served less, or took this request's row
+    "rows",  # all rows of the batch are taken (--max-running)
     "blocks",  # not enough KV blocks (--kv-cache-memory)
     "budget",  # the step's tokens are spent (--max-step-tokens)
     "credit",  # its reader is behind
@@ -25,7 +25,7 @@ Obstacle = Literal[
 
 
 class Holders(Struct, frozen=True, kw_only=True):
-    """The choices that hold what is wanted. `yours` are those of the same API key."""
+    """How many choices hold what is needed. `yours` are those of the same API key."""
 
     running: int
     parked: int
@@ -33,15 +33,15 @@ class Holders(Struct, frozen=True, kw_only=True):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """Its API key beside the others: the one that was served least goes first, and an equal share of rows is safe."""
+    """Its API key compared with the others: the least served goes first. A key keeps its equal share of rows."""
 
-    ahead: int  # tokens that it was served more than the one whose turn it is; an output token counts as two
-    rows: int  # of the batch that it has
-    keys: int  # with requests in the scheduler, its own among them
+    ahead: int  # tokens served beyond those of the key whose turn it is; an output token counts as two
+    rows: int  # of the batch that it holds
+    keys: int  # with requests in the scheduler, including its own
 
 
 class BlockedOn(Struct, frozen=True, kw_only=True):
-    """What kept it out of the last step: `need` of `unit`, where `free` of `total` could be had."""
+    """What kept it out of the last step: it needs `need` of `unit`, and `free` of `total` were available."""
 
     kind: Obstacle
     first: Obstacle | None = None
@@ -54,25 +54,25 @@ class BlockedOn(Struct, frozen=True, kw_only=True):
 
 
 class PrefillProgress(Struct, frozen=True, kw_only=True):
-    """Tokens of the prompt (and, after a preemption, of the answer so far) whose step has been planned."""
+    """Tokens of the prompt in steps already planned. After a preemption both numbers include the answer so far."""
 
     computed: int
     total: int
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """Where a request stands in the scheduler. With several choices, `state` is that of the foremost unfinished one."""
+    """Where a request is in the scheduler. `state` is that of its most advanced unfinished choice."""
 
     state: State
     choices: dict[State, int]  # unfinished ones
     position: int | None = None  # in the queue; 1 is next
     blocked_on: BlockedOn | None = None
     prefill: PrefillProgress | None = None
-    eta_ms: int | None = None  # until its first step, from the rate at which those before it began
+    eta_ms: int | None = None  # estimated time to its first step, from the rate at which earlier requests began
 
 
 class TenantShare(Struct, frozen=True, kw_only=True):
-    """Unfinished requests of the API key, and how many it may have while everybody else has what they have."""
+    """Unfinished requests of the API key, and how many it may have at the current load of the other keys."""
 
     used: int
     limit: int

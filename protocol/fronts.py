@@ -1,9 +1,9 @@
-"""The conversation between the scheduler's process and the web processes ("fronts"), over a link of its own for each.
+"""The messages between the scheduler's process and the web processes ("fronts"), each over its own link.
 
     front:  web · gateway · tokenizer · admission · detokenizer      <=>      scheduler · supervisor == worker
 
-What the actors say to each other travels in bundles: one frame for everything that waits, so a step costs one frame
-and each front, however many streams it moves.
+Messages of actors travel in bundles: one frame holds everything that waits. So a step costs one frame per front,
+however many streams it moves.
 """
 
 from typing import Literal
@@ -18,20 +18,20 @@ from .steps import Ping, Pong, Ready
 FromFrontActors = Admit | Cancel | Credit | Stop
 Question = Literal[
     "report",  # a front's own figures
-    "server",  # those of the whole server
-    "health",  # of the whole server
-    "about",  # what a dashboard is told first, and again when there is another worker
+    "server",  # the whole server's figures
+    "health",  # the whole server's
+    "about",  # what a dashboard receives first, and again for each new worker
     "view",  # what a dashboard shows
     "standing",  # where the request `id` stands in the scheduler
-    "explain",  # a front's explanation of the request that `tenant` calls `id`; or that of the front that has it
+    "explain",  # explain the request that `tenant` calls `id`, by whichever front holds it
 ]
 
 
 class OpenFront(Message, frozen=True, kw_only=True):
     """scheduler -> front, the first message: serve with these settings. `limits` are this front's part of the whole.
 
-    `process` begins the ids of its requests. `clock` is the scheduler's time less the machine's monotonic clock, which
-    all processes share: times cross the link in the scheduler's time.
+    `process` is the prefix of its request ids. `clock` is the scheduler's time minus the machine's monotonic clock,
+    which all processes share: times cross the link in the scheduler's time.
     """
 
     process: str
@@ -40,7 +40,7 @@ class OpenFront(Message, frozen=True, kw_only=True):
 
 
 class WorkerNews(Message, frozen=True, kw_only=True):
-    """scheduler -> front: what the worker is doing now; `ready` as it last was."""
+    """scheduler -> front: what the worker is doing now; `ready` is the last Ready message."""
 
     state: Literal["loading", "ready", "restarting", "failed"]
     reason: str
@@ -48,7 +48,7 @@ class WorkerNews(Message, frozen=True, kw_only=True):
 
 
 class ChoiceOpened(Message, frozen=True, kw_only=True):
-    """scheduler -> front: `OpenChoice`, less the request and its prompts, which the front has kept."""
+    """scheduler -> front: `OpenChoice` without the request and its prompts, which the front has kept."""
 
     id: str
     index: int
@@ -65,19 +65,19 @@ ForFront = ChoiceOpened | StepTokens | StepAgain | StepText | DropRequest
 
 
 class Texts(Message, frozen=True, kw_only=True):
-    """scheduler -> front: what its detokenizer must hear, in order."""
+    """scheduler -> front: messages for its detokenizer, in order."""
 
     texts: tuple[ForFront, ...]
 
 
 class Mail(Message, frozen=True, kw_only=True):
-    """front -> scheduler: what its gateway, admission and detokenizer say, in order."""
+    """front -> scheduler: messages from its gateway, admission and detokenizer, in order."""
 
     messages: tuple[FromFrontActors, ...]
 
 
 class FrontReady(Message, frozen=True, kw_only=True):
-    """front -> scheduler: it takes requests at these URLs."""
+    """front -> scheduler: it serves requests at these URLs."""
 
     urls: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class Ask(Message, frozen=True, kw_only=True):
 class Answer(Message, frozen=True, kw_only=True):
     """Either way: the answer, a msgpack Struct that the question implies.
 
-    They are in actors/observe/reports.py, explanation.py and engine_view.py.
+    These are declared in actors/observe/reports.py, explanation.py and engine_view.py.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Answer(Message, frozen=True, kw_only=True):
 
 
 class Drain(Message, frozen=True, kw_only=True):
-    """scheduler -> front: take nothing new, let running answers finish within the drain timeout, then exit."""
+    """scheduler -> front: accept nothing new, let running answers finish within the drain timeout, then exit."""
 
 
 class ReloadCertificate(Message, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class ReloadCertificate(Message, frozen=True, kw_only=True):
 
 
 class HistogramFigures(Struct, frozen=True, array_like=True):
-    """Observations per bucket, and their sum."""
+    """Observation counts per bucket, and the sum of all observations."""
 
     counts: tuple[int, ...]
     sum: float

@@ -1,6 +1,6 @@
 """The base of every message: a frozen, tagged Struct that `link` can carry between processes.
 
-Messages hold only what msgpack can: numbers, strings, tuples and other Structs. No tensors, no channels, no handles.
+Messages hold only what msgpack can encode: numbers, strings, tuples and other Structs. No tensors, channels or handles.
 A channel's type is a union of messages, declared beside them, and every `match` over one ends in `assert_never`.
 """
 

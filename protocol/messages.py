@@ -1,4 +1,4 @@
-"""The conversation of the program: who sends what to whom. Reading this file is reading the architecture.
+"""The messages between actors: who sends what to whom. To learn the architecture, read this file.
 
 web -> gateway -> tokenizer -> admission -> scheduler <=> (link) executor
                                             scheduler -> detokenizer -> gateway (outbox) -> web
@@ -28,7 +28,7 @@ class Admit(Message, frozen=True, kw_only=True):
     prompts: tuple[tuple[int, ...], ...]
     max_tokens: tuple[int, ...]  # per prompt
     stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids and the request's own
-    eos_token_ids: tuple[int, ...]  # those of the model: they end a choice without a stop reason; none with ignore_eos
+    eos_token_ids: tuple[int, ...]  # the model's: they end a choice without a stop reason; empty with ignore_eos
 
 
 class Cancel(Message, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ ToScheduler = Admit | Cancel | Credit | Stop | StepDone | StepFailed | WorkerLos
 
 
 class OpenChoice(Message, frozen=True, kw_only=True):
-    """scheduler -> detokenizer: a choice begins; text follows. Sent once, never again after a preemption."""
+    """scheduler -> detokenizer: a choice begins; text follows. Sent once, and not repeated after a preemption."""
 
     request: Generate
     index: int
@@ -86,10 +86,10 @@ class OpenChoice(Message, frozen=True, kw_only=True):
 
 
 class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """New tokens of one choice. `reason` set: these are its last (a stop token itself is not among them).
+    """New tokens of one choice. If `reason` is set, they are its last; a stop token is not among them.
 
-    Like `Chunk` and `Row` it is made for every token, and holds nothing that could hold it: the garbage collector need
-    not know of it (making one takes 40 ns instead of 60).
+    Like `Chunk` and `Row` it is made for every token. It cannot be part of a cycle, so the garbage collector does not
+    track it: making one takes 40 ns instead of 60.
     """
 
     id: str
@@ -104,13 +104,13 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False)
 
 
 class StepTokens(Message, frozen=True, kw_only=True):
-    """scheduler -> detokenizer: of one step, the tokens of first choices that end nothing and have no scores.
+    """scheduler -> detokenizer: one step's tokens of first choices that do not end and have no log probabilities.
 
-    Nearly all tokens travel so. `ids` is the same object as long as the same requests go on together: whoever hears
-    may keep what it has found for them.
+    Nearly all tokens travel this way. `ids` is the same object for as long as the same requests continue together: a
+    receiver may keep what it looked up for them.
     """
 
-    ids: tuple[str, ...]  # of requests, each once
+    ids: tuple[str, ...]  # of requests, without repeats
     rows: tuple[tuple[int, ...], ...]  # the new tokens of each, at least one
 
     def choices(self) -> Iterator[ChoiceTokens]:
@@ -126,7 +126,7 @@ class StepText(Message, frozen=True, kw_only=True):
 
 
 class DropRequest(Message, frozen=True, kw_only=True):
-    """scheduler -> detokenizer: forget this request; it ended by other means (cancel, deadline, stall)."""
+    """scheduler -> detokenizer: forget this request; it ended otherwise (cancel, deadline, stall)."""
 
     id: str
     reason: FinishReason

@@ -1,7 +1,7 @@
-"""The turns of a conversation as OpenAI's clients send them; `role` says which kind one is.
+"""The turns of a conversation as OpenAI's clients send them, distinguished by `role`.
 
-Clients send an assistant's answer back as they got it, with every field that the API ever had. Fields that were null
-there are accepted as null and mean nothing.
+Clients send an assistant's answer back as they got it, with every field the API ever had. Fields that were null in the
+answer are accepted as null and ignored.
 """
 
 from typing import Annotated

@@ -1,9 +1,9 @@
-"""The bodies of the OpenAI dialect as clients send them: names, types and the bounds that hold for a field alone.
+"""The bodies of OpenAI requests as clients send them: names, types and the bounds of single fields.
 
 Unknown fields are refused. A null means "not given". A parameter of OpenAI's or of another server's that Triolet does
-not implement is declared `neutral(…)`: the values listed there ask for nothing and are accepted. Every other value is
-refused by name (web/openai/decode.py). Only `user` and `metadata` take any value and change nothing: clients send them
-for their own records. What depends on the model or on two fields together is checked in web/openai/request.py.
+not implement is declared `neutral(…)`: the values listed there ask for nothing and are accepted. Any other value is
+refused by name (web/openai/decode.py). Only `user` and `metadata` accept any value and change nothing: clients send
+them for their own records. Checks that need the model or two fields together are in web/openai/request.py.
 """
 
 from typing import Annotated
@@ -22,7 +22,7 @@ IDENTIFIER = r"^[A-Za-z0-9_-]+$(?!\n)"  # `$` alone would let a last newline thr
 
 
 def neutral(*values: object) -> Meta:
-    """Marks a parameter that is not implemented: only these values, which ask for nothing, are accepted."""
+    """Mark a parameter that is not implemented: only these values are accepted, since they ask for nothing."""
     return Meta(description="Not supported; only values that ask for nothing.", extra_json_schema={"enum": [*values]})
 
 

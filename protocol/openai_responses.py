@@ -1,8 +1,8 @@
-"""What the OpenAI dialect answers: whole bodies, and the chunks of a stream.
+"""The bodies of OpenAI responses: whole answers, and the chunks of a stream.
 
 `finish_reason` and `logprobs` are always present, null included: clients index them. OpenAI does not have two of the
 fields: `stop_reason` is the stop string or token id that matched, `triolet_finish_reason` the server's own reason, such
-as `deadline`. Chat and completions differ in the text of a choice: a chat's is a `message` or a `delta` on the wire.
+as `deadline`. Chat and completions differ in a choice's text: a chat sends it as a `message` or a `delta`.
 """
 
 from typing import Literal
@@ -65,7 +65,7 @@ class ChatLogprobs(Struct, frozen=True, kw_only=True):
 
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
-    """Parallel lists, one entry per token; an echoed prompt's first token has no probability."""
+    """Parallel lists, one entry per token. The first token of an echoed prompt has no log probability."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -105,7 +105,7 @@ class CompletionChoice(AnswerChoice, frozen=True, kw_only=True):
 
 
 class ChunkChoice(Struct, frozen=True, kw_only=True):
-    """A piece of one choice, in either dialect; `stop_reason` and `triolet_finish_reason` come with the last piece."""
+    """A piece of one choice, in either dialect. Only the last has `stop_reason` and `triolet_finish_reason`."""
 
     index: int
     text: Delta | str
@@ -126,7 +126,7 @@ class CompletionChunkChoice(ChunkChoice, frozen=True, kw_only=True):
 
 
 class AnswerBody(Struct, frozen=True, kw_only=True):
-    """A whole answer or a chunk of one, in either dialect: a subclass narrows the fields to what its clients get."""
+    """A whole answer or a chunk of one, in either dialect. Subclasses narrow the fields to what their clients get."""
 
     id: str
     object: str = ""

@@ -61,13 +61,13 @@ class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
-    Admission and planner keep to `deadline`; no API sets it yet.
-    `determinism` "strict" gives bit-equal tokens and log probabilities alone and in any batch, on a GPU too. The CPU
-    gives that to every request.
+    Admission and planner enforce `deadline`; no API sets it yet.
+    `determinism` "strict" gives bit-equal tokens and log probabilities, alone and in any batch, even on a GPU. On the
+    CPU every request gets this.
     """
 
-    id: str  # unique in this server, carries the process; never a key made by the client
-    name: str = ""  # X-Request-Id: the client may ask for the request by it; not unique
+    id: str  # unique in this server, starts with the process; never chosen by the client
+    name: str = ""  # X-Request-Id, by which the client may ask about the request; not unique
     traceparent: str = ""  # W3C trace context: the client's span that this request belongs to
     model: str
     prompts: tuple[Prompt, ...]

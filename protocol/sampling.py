@@ -1,4 +1,4 @@
-"""How the next token is chosen. Every field is resolved (model defaults applied) and in range: inside, trusted."""
+"""How the next token is chosen. Fields are checked at the edge: in range, with the model's defaults applied."""
 
 from msgspec import Struct
 
@@ -6,22 +6,22 @@ MAX_TOP_LOGPROBS = 20  # what OpenAI allows; bounds the response to 20 alternati
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
-    """Parameters of one sequence's sampler, in the order in which they act on the logits.
+    """Parameters of one sequence's sampler, in the order in which they change the logits.
 
-    Random numbers are counter-based on (`seed`, index of the token in the sequence): the same request draws the same
-    tokens whatever else is in the batch, after a preemption and after a restart of the worker. A request without a
-    seed gets a random one when it is accepted; choice i of `n` uses `seed + i` (modulo 2**64).
+    Random numbers depend only on `seed`, the token's index in the sequence and its id. So a request draws the same
+    tokens whatever else is in the batch, after a preemption and after a restart of the worker. Without a seed, a
+    request gets a random one when it is accepted; choice i of `n` uses `seed + i` (modulo 2**64).
     """
 
     repetition_penalty: float = 1.0  # multiplicative, on prompt and output tokens; 1 = off
     presence_penalty: float = 0.0  # subtracted once from every token in the output
     frequency_penalty: float = 0.0  # subtracted per occurrence in the output
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias added to its logit)
-    min_tokens: int = 0  # stop tokens are masked until so many tokens were generated
+    min_tokens: int = 0  # stop tokens are masked until this many tokens are generated
     temperature: float = 1.0  # 0 = greedy: the first of the largest logits
     top_k: int = 0  # 0 = all
     top_p: float = 1.0
     min_p: float = 0.0  # relative to the most probable token
     seed: int = 0  # 0 … 2**64 - 1
-    logprobs: int | None = None  # None = off; n = the chosen token's and those of the top n
+    logprobs: int | None = None  # None = off; n = of the chosen token and the top n
     prompt_logprobs: int | None = None  # the same for the prompt's tokens (completions with echo and logprobs)

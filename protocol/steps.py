@@ -1,7 +1,7 @@
-"""What crosses the link between scheduler and executor: one Step out, one StepDone back, and the worker's life.
+"""The messages between scheduler and executor: one Step out, one StepDone back, and the worker's start and end.
 
-The worker is stateful: it keeps the token ids, block table and sampler state of every sequence it was told about, until
-the sequence is dropped. So a Step is small. After a restart the new worker gets full records again.
+The worker is stateful: it keeps the token ids, block table and sampler state of every sequence it received, until the
+sequence is dropped. So a Step is small. After a restart the new worker gets full records again.
 """
 
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from .settings import EngineSettings
 
 
 class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
-    """A sequence the worker does not know yet (or no longer, after a preemption or a restart)."""
+    """A sequence that the worker does not know, or no longer knows after a preemption or a restart."""
 
     sequence: int  # id, unique for the life of the front
     tokens: tuple[int, ...]  # prompt and, after a preemption or restart, what was generated since
     prompt_tokens: int  # how many of `tokens` are the prompt
     sampling: Sampling
-    stop_token_ids: tuple[int, ...]  # masked while fewer than sampling.min_tokens were generated
+    stop_token_ids: tuple[int, ...]  # masked until sampling.min_tokens tokens are generated
     adapter: str = ""
     strict: bool = False  # batch-invariant launches for every step that holds it
 
 
 class Chunk(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Run tokens [start, start + count) of a sequence; `sample` when the last of them is the sequence's last token.
+    """Run tokens [start, start + count) of a sequence; `sample` if the last of them is the sequence's last token.
 
-    With steps in flight the token at `start` may be one the front has not read yet: the worker knows it.
+    With steps in flight, the front may not have read the token at `start` yet; the worker knows it.
     """
 
     sequence: int
@@ -42,7 +42,7 @@ class Chunk(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
 
 
 class BlockCopy(Struct, frozen=True, array_like=True):
-    """Copy one KV block's content before the step runs. All copies of a step run at once: no target is a source."""
+    """Copy one KV block's content before the step runs. A step's copies run together: no target is a source."""
 
     source: int
     target: int
@@ -59,7 +59,7 @@ class Step(Message, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """What one chunk gave: no token while the prompt is unfinished, one when sampled, several with speculation."""
+    """The result of one chunk: no token while the prompt is unfinished, one if sampled, several with speculation."""
 
     sequence: int
     tokens: tuple[int, ...] = ()
@@ -75,8 +75,8 @@ class StepDone(Message, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     duration: float  # the whole step in the worker
     model_duration: float  # of which: the forward pass
-    device_allocations: int = 0  # of device memory since Ready: none, or the worker breaks its promise
-    device_compilations: int = 0  # of kernels, likewise
+    device_allocations: int = 0  # of device memory since Ready; must stay 0
+    device_compilations: int = 0  # of kernels since Ready; must stay 0
 
 
 class MemoryPlan(Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class LoadModel(Message, frozen=True, kw_only=True):
 
 
 class LoadProgress(Message, frozen=True, kw_only=True):
-    """How far loading is, for the progress bar: `done` of `total` units of `stage`."""
+    """Progress of loading, for the progress bar: `done` of `total` units of `stage`."""
 
     stage: str
     done: int
@@ -130,22 +130,22 @@ class Ready(Message, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, …
     versions: dict[str, str]
     pid: int
-    peak_bytes: int = 0  # the most memory the worker held in RAM until now; 0 where the system does not report it
+    peak_bytes: int = 0  # the worker's peak resident memory so far; 0 if the system does not report it
 
 
 class LoadFailed(Message, frozen=True, kw_only=True):
-    """The worker cannot serve this model: a plain sentence with the remedy. It exits afterwards."""
+    """The worker cannot serve this model; `message` is a plain sentence with the remedy. Then it exits."""
 
     code: Literal["invalid_checkpoint", "unsupported_model", "out_of_memory", "unsupported_device", "internal_error"]
     message: str
 
 
 class Ping(Message, frozen=True, kw_only=True):
-    """Sent when nothing else was sent for a moment. The worker answers with a Pong, even in the middle of a step."""
+    """Sent when the link was quiet for a moment. The worker answers with a Pong, even in the middle of a step."""
 
 
 class Pong(Message, frozen=True, kw_only=True):
-    """The worker is there: its process runs and reads its socket."""
+    """The worker's process runs and reads its socket."""
 
 
 class StepFailed(Message, frozen=True, kw_only=True):

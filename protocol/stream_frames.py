@@ -1,8 +1,8 @@
 """The frames of the WebSocket `/v1/stream`: JSON text, each with its `type`.
 
 `id` is the client's name for a request, unique among its running ones. `seq` counts the server's frames of one request
-from 0. Every `create` is answered by exactly one `finished` or `failed`. If its `id` is that of a running request, it
-gets an `error` and the running request goes on. Whatever belongs to no request gets an `error` too.
+from 0. Every `create` is answered by exactly one `finished` or `failed`. If its `id` is taken by a running request, it
+gets an `error` and the running request continues. Frames that belong to no request get an `error` too.
 """
 
 from typing import Annotated, Literal
@@ -18,37 +18,37 @@ RequestName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ClientFrame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """Base of what clients send."""
+    """Base of the frames that clients send."""
 
 
 class Auth(ClientFrame, frozen=True, kw_only=True, tag="auth"):
-    """The first frame, where keys are configured and the handshake had no Authorization header."""
+    """The first frame, if keys are configured and the handshake had no Authorization header."""
 
     api_key: str
 
 
 class Create(ClientFrame, frozen=True, kw_only=True, tag="create"):
-    """Start a request: the body of a chat completion, or of a completion when it has a `prompt`."""
+    """Start a request: the body of a chat completion, or of a completion if it has a `prompt`."""
 
     id: RequestName
     request: Raw
 
 
 class CancelFrame(ClientFrame, frozen=True, kw_only=True, tag="cancel"):
-    """Stop a request; its `finished` then has the reason `cancelled`. Harmless when it has ended already."""
+    """Stop a request; its `finished` then has the reason `cancelled`. Harmless if it has already ended."""
 
     id: RequestName
 
 
 class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
-    """The client takes `tokens` more tokens of this request. After the first such frame it gets only what it grants."""
+    """The client accepts `tokens` more tokens of this request. After the first such frame it gets only granted ones."""
 
     id: RequestName
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class ExplainFrame(ClientFrame, frozen=True, kw_only=True, tag="explain"):
-    """Why is this running request where it is? Answered by an `explanation`; by an `error` when it has ended."""
+    """Why is this running request where it is? Answered by an `explanation`, or an `error` if it has ended."""
 
     id: RequestName
 
@@ -57,7 +57,7 @@ FromClient = Auth | Create | CancelFrame | CreditFrame | ExplainFrame
 
 
 class ServerFrame(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of what the server sends."""
+    """Base of the frames that the server sends."""
 
 
 class StartedFrame(ServerFrame, frozen=True, kw_only=True, tag="started"):
@@ -100,7 +100,7 @@ class FailedFrame(ServerFrame, frozen=True, kw_only=True, tag="failed"):
     id: str
     seq: int
     error: ErrorDetail
-    retry_after: int | UnsetType = UNSET  # seconds, as the header of a 429 or 503 has it
+    retry_after: int | UnsetType = UNSET  # seconds, as in the Retry-After header of a 429 or 503
 
 
 class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
@@ -108,7 +108,7 @@ class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
 
 
 class ExplanationFrame(ServerFrame, frozen=True, kw_only=True, tag="explanation"):
-    """The answer to an `explain`. It is no part of the request's own answer, and has no `seq`."""
+    """The answer to an `explain`. It is not part of the request's own answer, so it has no `seq`."""
 
     id: str
     explanation: Explanation
