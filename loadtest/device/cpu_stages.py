@@ -19,43 +19,24 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from triolet.kernels.compile_cache import compiled, inlined
-from triolet.kernels.decoder_step.shape import (
-    DOWN,
-    GATE_UP,
-    HEAD,
-    OUT,
-    QKV,
-    Memory,
-    Shape,
-)
+from triolet.kernels.decoder_step.shape import DOWN, GATE_UP, HEAD, OUT, QKV, Memory, Shape
 from triolet.kernels.gemm.cpu import gemm
 from triolet.kernels.simd.formats import TAGS, Tag, WeightFormat
 from triolet.kernels.threads.pool import WorkerPool
 from triolet.kernels.threads.waiting import finish_job, wait_for_job
-from triolet.loadtest.device.cpu_step import BLOCK, MODEL_LEN, REFERENCE, make_batch, random_weights
+from triolet.loadtest.device.cpu_step import MODEL_LEN, REFERENCE, make_batch, random_runner
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.cpu.cpu import CpuRunner
-from triolet.models.cpu.memory import CpuSizes
 
 ROUND_SECONDS = 0.04  # of either job: short against the minutes over which a shared machine's memory changes
 
 
 @inlined
 def _project(
-    tag: Tag,
-    thread: int,
-    threads: int,
-    shape: Shape,
-    memory: Memory,
-    rows: int,
-    k: int,
-    layer: int,
-    column: int,
-    channels: int,
-    out: int,
-    add: int,
-) -> None:
+    tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, layer: int, column: int,
+    channels: int, out: int, add: int,
+) -> None:  # fmt: skip
     """As decoder_step's own: a single row has a copy for each thread. The scales' column follows the weights'."""
     a = memory.activations + (thread if rows == 1 else 0) * shape.activation_stride
     gemm(
@@ -87,14 +68,15 @@ def _gemms(tag: Tag, thread: int, threads: int, state: int, shape: Shape, memory
 class GemmsAlone:
     """The GEMMs of a runner's step on threads of their own, pinned to the same cores. One of the two runs at a time."""
 
-    def __init__(self, runner: CpuRunner, weight_format: WeightFormat, embedding: int, rows: int, threads: int) -> None:
-        shape, memory = runner._shape, runner._memory.memory(embedding)
-        tag = TAGS[weight_format]
+    def __init__(self, runner: CpuRunner, weights: DecoderWeights) -> None:
+        """For steps that decode as many sequences as the runner has logits for."""
+        shape, memory = runner._shape, runner._memory.memory(weights.embedding.ctypes.data)
+        tag, rows = TAGS[runner.sizes.weight_format], runner.sizes.max_logit_rows
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = runner) -> None:
             _gemms(tag, thread, threads, state, shape, memory, rows)
 
-        self._pool = WorkerPool(threads, body)
+        self._pool = WorkerPool(runner.sizes.threads, body)
         self.run = self._pool.run
         self.run()  # compiles
         self.close = self._pool.close
@@ -109,24 +91,12 @@ def seconds_each(job: Callable[[], object], count: int) -> float:
 
 
 def measure(
-    spec: ModelSpec, weights: DecoderWeights, weight_format: WeightFormat, *, sequences: int, context: int,
-    threads: int, rounds: int, round_seconds: float = ROUND_SECONDS,
+    spec: ModelSpec, weight_format: WeightFormat, *, sequences: int, context: int, threads: int, rounds: int,
+    round_seconds: float = ROUND_SECONDS,
 ) -> dict[str, Any]:  # fmt: skip
-    num_blocks = sequences * MODEL_LEN // BLOCK
-    runner = CpuRunner(
-        spec,
-        weights,
-        CpuSizes(
-            weight_format=weight_format,
-            num_blocks=num_blocks,
-            max_step_tokens=max(16, sequences),
-            max_logit_rows=sequences,
-            max_model_len=MODEL_LEN,
-            threads=threads,
-        ),
-    )
-    batch = make_batch(sequences, 1, context, spec, num_blocks)
-    alone = GemmsAlone(runner, weight_format, weights.embedding.ctypes.data, sequences, threads)
+    runner, weights = random_runner(weight_format, sequences=sequences, threads=threads, spec=spec)
+    batch = make_batch(runner, sequences, 1, context)
+    alone = GemmsAlone(runner, weights)
 
     def step() -> None:
         runner.forward(batch)
@@ -157,10 +127,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--json", action="store_true", help="one JSON object per format")
     options = parser.parse_args()
-    weights = random_weights(REFERENCE)
     for weight_format in options.formats:
         found = measure(
-            REFERENCE, weights, weight_format, sequences=options.sequences, context=options.context,
+            REFERENCE, weight_format, sequences=options.sequences, context=options.context,
             threads=options.threads, rounds=options.rounds,
         )  # fmt: skip
         if options.json:

@@ -1,10 +1,9 @@
-"""Time the CPU runner alone, without engine or HTTP, on random weights of a model's shape.
+"""Time the CPU runner alone, without engine or HTTP, on random weights of the 125M reference model.
 
     python -m triolet.loadtest.device.cpu_step [--formats int8 bfloat16] [--cache int8] [--threads 2] [--json]
 
-Speed does not depend on the weights' values. The default shape is the 125M reference model. Prints, per weight
-format, the median tokens/s of one prompt of 512 tokens, of one sequence after 512 tokens, and of 16 sequences after
-64, 512 and 1023 tokens.
+Prints, per weight format, the median tokens/s of one prompt of 512 tokens, of one sequence after 512 tokens, and of
+16 sequences after 64, 512 and 1023 tokens.
 """
 
 from __future__ import annotations
@@ -19,19 +18,20 @@ from typing import get_args
 import numpy as np
 
 from triolet.kernels.simd.formats import CacheFormat, WeightFormat, default_cache_format
+from triolet.loadtest.device.random_model import random_weights
 from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.models.cpu.rows import Batch
+from triolet.protocol.settings import BLOCK_SIZE
 
 REFERENCE = ModelSpec(
     family="llama", vocab_size=32000, hidden_size=768, num_layers=16, num_heads=12, num_kv_heads=4, head_dim=64,
     mlp_size=2048, norm_eps=1e-5, rope=RopeSpec(), max_position=2048, tied_embeddings=True,
 )  # fmt: skip
-MODEL_LEN, BLOCK = 1024, 64
+MODEL_LEN = 1024
 CASES = {
     "prefill_512": (1, 512, 0),
     "decode_b1_ctx512": (1, 1, 512),
@@ -41,41 +41,28 @@ CASES = {
 }  # sequences, tokens of each, tokens before them
 
 
-def random_weights(spec: ModelSpec, seed: int = 0) -> DecoderWeights:
-    """bfloat16 bits of normal values with the deviation that keeps activations near one."""
-    rng = np.random.default_rng(seed)
-
-    def matrix(rows: int, columns: int) -> WeightArray:
-        values = rng.standard_normal((rows, columns), dtype=np.float32) / np.float32(np.sqrt(columns))
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-    hidden, query, kv = spec.hidden_size, spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    ones = np.ones(hidden, np.float32)
-    layers = tuple(
-        LayerWeights(
-            q=matrix(query, hidden),
-            k=matrix(kv, hidden),
-            v=matrix(kv, hidden),
-            o=matrix(hidden, query),
-            gate=matrix(spec.mlp_size, hidden),
-            up=matrix(spec.mlp_size, hidden),
-            down=matrix(hidden, spec.mlp_size),
-            input_norm=ones,
-            post_norm=ones,
-        )
-        for _ in range(spec.num_layers)
-    )
-    return DecoderWeights(embedding=matrix(spec.vocab_size, hidden), layers=layers, final_norm=ones, lm_head=None)
+def random_runner(
+    weight_format: WeightFormat, *, sequences: int, threads: int, spec: ModelSpec = REFERENCE,
+    cache_format: CacheFormat | None = None, step_tokens: int = 16,
+) -> tuple[CpuRunner, DecoderWeights]:  # fmt: skip
+    """With room for so many sequences of MODEL_LEN tokens; and the weights that it was packed from."""
+    sizes = CpuSizes(
+        weight_format=weight_format, cache_format=cache_format, num_blocks=sequences * MODEL_LEN // BLOCK_SIZE,
+        max_step_tokens=max(step_tokens, sequences), max_logit_rows=sequences, max_model_len=MODEL_LEN,
+        threads=threads,
+    )  # fmt: skip
+    weights = random_weights(spec)
+    return CpuRunner(spec, weights, sizes), weights
 
 
-def make_batch(sequences: int, tokens: int, before: int, spec: ModelSpec, num_blocks: int) -> Batch:
+def make_batch(runner: CpuRunner, sequences: int, tokens: int, before: int) -> Batch:
     """Every sequence has its own blocks, shuffled; logits of each last token."""
     rng = np.random.default_rng(sequences)
-    width = MODEL_LEN // BLOCK
-    tables = rng.permutation(num_blocks)[: sequences * width].reshape(sequences, width).astype(np.int32)
+    width = MODEL_LEN // BLOCK_SIZE
+    tables = rng.permutation(runner.sizes.num_blocks)[: sequences * width].reshape(sequences, width).astype(np.int32)
     starts = np.arange(sequences + 1, dtype=np.int32) * tokens
     positions = np.tile(np.arange(before, before + tokens, dtype=np.int32), sequences)
-    ids = rng.integers(0, spec.vocab_size, sequences * tokens).astype(np.int32)
+    ids = rng.integers(0, runner.spec.vocab_size, sequences * tokens).astype(np.int32)
     return Batch(tokens=ids, positions=positions, starts=starts, block_tables=tables, logit_rows=starts[1:] - 1)
 
 
@@ -97,25 +84,17 @@ def measure(runner: CpuRunner, batch: Batch, rounds: int, seconds: float) -> lis
 def run(
     weight_format: WeightFormat, cache_format: CacheFormat, threads: int, rounds: int, seconds: float
 ) -> dict[str, object]:
-    num_blocks = 16 * MODEL_LEN // BLOCK
-    sizes = CpuSizes(
-        weight_format=weight_format,
-        cache_format=cache_format,
-        num_blocks=num_blocks,
-        max_step_tokens=512,
-        max_logit_rows=16,
-        max_model_len=MODEL_LEN,
-        threads=threads,
-    )
     start = time.perf_counter()
-    runner = CpuRunner(REFERENCE, random_weights(REFERENCE), sizes)
+    runner, _ = random_runner(
+        weight_format, sequences=16, threads=threads, cache_format=cache_format, step_tokens=512
+    )  # fmt: skip
     result: dict[str, object] = {
         "format": weight_format, "cache": cache_format, "threads": threads,
-        "weights_mb": round(memory_needs(REFERENCE, sizes).weights_bytes / 1e6, 1),
+        "weights_mb": round(memory_needs(REFERENCE, runner.sizes).weights_bytes / 1e6, 1),
         "start_s": round(time.perf_counter() - start, 2),
     }  # fmt: skip
     for name, (sequences, tokens, before) in CASES.items():
-        times = measure(runner, make_batch(sequences, tokens, before, REFERENCE, num_blocks), rounds, seconds)
+        times = measure(runner, make_batch(runner, sequences, tokens, before), rounds, seconds)
         rates = sorted(sequences * tokens / each for each in times)
         result[name] = {"median": round(statistics.median(rates)), "best": round(rates[-1])}
     runner.close()

@@ -15,10 +15,10 @@ import torch
 from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_model_values import sampled_in_every_way
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M
 from triolet.loadtest.device.gpu_requests import Request, answers
 from triolet.loadtest.device.gpu_strict_bits import check_strict
 from triolet.loadtest.device.gpu_timing import timer
+from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.cuda import CudaDevice

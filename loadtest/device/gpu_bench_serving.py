@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 from triolet.loadtest.device.gpu_case import Case, Figures, Machine, Skip
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_parts import HERE
-from triolet.loadtest.device.gpu_random_checkpoint import random_checkpoint
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY
+from triolet.loadtest.device.gpu_scratch import given_folders
 from triolet.loadtest.device.gpu_sse_client import Load
+from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY, random_checkpoint
 from triolet.models.checkpoint.spec import ModelSpec
 
 NEEDED = ("trio", "msgspec", "hypercorn", "quart", "quart_trio", "h2", "wsproto", "tokenizers", "click", "rich")
@@ -133,7 +133,7 @@ def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
         from triolet.loadtest.device.gpu_bench_models import unload
 
         unload()
-    with random_checkpoint(spec) as folder, served(folder, DRY if machine.dry else LOADED) as server:
+    with random_checkpoint(spec, given_folders()) as folder, served(folder, DRY if machine.dry else LOADED) as server:
         figures: Figures = {"start_s": server.seconds}
         if not machine.dry:
             stream(server, numbers[-1], prompt, 32, spec.vocab_size, 0)

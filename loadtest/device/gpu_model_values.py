@@ -19,11 +19,11 @@ from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
-from triolet.loadtest.device.gpu_random_model import DEVIATION, TINY
 from triolet.loadtest.device.gpu_requests import SCORED, Request, answers
+from triolet.loadtest.device.random_model import DEVIATION, TINY, bfloat16_bits
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.weights import DecoderWeights, make_weights
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.weights import host_tensor
 from triolet.models.reference import reference_logits
@@ -44,33 +44,15 @@ WRONG_SCALE = 2.0  # of one matrix of seven in one layer of two: the least that 
 def small_weights(spec: ModelSpec) -> DecoderWeights:
     """bfloat16 bits. Products keep the size of their inputs, norms and biases are all different."""
     rng = np.random.default_rng(5)
+    deviations = {"model.embed_tokens.weight": 1.0, "lm_head.weight": 0.5}
 
-    def bits(*shape: int, deviation: float, mean: float = 0.0) -> WeightArray:
-        values = mean + deviation * rng.standard_normal(shape, dtype=np.float32)
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    def take(name: str, *shape: int) -> WeightArray:
+        mean, deviation = 0.0, deviations.get(name, shape[-1] ** -0.5)
+        if len(shape) == 1:
+            mean, deviation = (0.0, 0.2) if name.endswith("bias") else (1.0, 0.1)
+        return bfloat16_bits(mean + np.float32(deviation) * rng.standard_normal(shape, dtype=np.float32))
 
-    def matrix(rows: int, columns: int) -> WeightArray:
-        return bits(rows, columns, deviation=columns**-0.5)
-
-    def layer() -> LayerWeights:
-        query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        hidden, inner = spec.hidden_size, spec.mlp_size
-        sizes = {"q_bias": query, "k_bias": kv, "v_bias": kv} if spec.qkv_bias else {}
-        norms = {"input_norm": hidden, "post_norm": hidden, "q_norm": spec.head_dim, "k_norm": spec.head_dim}
-        shapes = {"q": (query, hidden), "k": (kv, hidden), "v": (kv, hidden), "o": (hidden, query)}
-        shapes |= {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
-        return LayerWeights(
-            **{name: matrix(*shape) for name, shape in shapes.items()},
-            **{name: bits(size, deviation=0.1, mean=1.0) for name, size in norms.items()},
-            **{name: bits(size, deviation=0.2) for name, size in sizes.items()},
-        )
-
-    return DecoderWeights(
-        embedding=bits(spec.vocab_size, spec.hidden_size, deviation=1.0),
-        layers=tuple(layer() for _ in range(spec.num_layers)),
-        final_norm=bits(spec.hidden_size, deviation=0.1, mean=1.0),
-        lm_head=bits(spec.vocab_size, spec.hidden_size, deviation=0.5),
-    )
+    return make_weights(spec, take)
 
 
 def _int4(matrix: torch.Tensor) -> torch.Tensor:

@@ -61,6 +61,15 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
         left.remove(name)
         return checkpoint.read_tensor(name)
 
+    weights = make_weights(spec, take, report)
+    _refuse_leftovers(checkpoint, left, weights.embedding)
+    return weights
+
+
+def make_weights(
+    spec: ModelSpec, take: Callable[..., WeightArray], report: ReportProgress = ignore_progress
+) -> DecoderWeights:
+    """The decoder of a spec, each weight from `take(name, *shape)`."""
     embedding = take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
     layers: list[LayerWeights] = []
     for index in range(spec.num_layers):
@@ -68,7 +77,6 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
         report(LoadProgress(stage="reading weights", done=index + 1, total=spec.num_layers))
     final_norm = take("model.norm.weight", spec.hidden_size)
     lm_head = None if spec.tied_embeddings else take("lm_head.weight", spec.vocab_size, spec.hidden_size)
-    _refuse_leftovers(checkpoint, left, embedding)
     return DecoderWeights(embedding=embedding, layers=tuple(layers), final_norm=final_norm, lm_head=lm_head)
 
 

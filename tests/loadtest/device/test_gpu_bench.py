@@ -25,8 +25,8 @@ from triolet.loadtest.device.gpu_case import Figures, Machine, Skip, Wrong
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_parts import PARTS, cases_of
 from triolet.loadtest.device.gpu_ragged import Form
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.loadtest.device.gpu_rivals import liger_rms_norm
+from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.rehearsal import RehearsalDevice
 

@@ -12,9 +12,9 @@ from triolet.loadtest.device import gpu_model_values as values
 from triolet.loadtest.device import gpu_strict_bits as bits
 from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, TINY
 from triolet.loadtest.device.gpu_requests import Answer, Request, answers
 from triolet.loadtest.device.gpu_strict_bits import Company
+from triolet.loadtest.device.random_model import LLAMA_8B, TINY
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.protocol.events import TokenLogprob
 from triolet.protocol.steps import Chunk, Step

@@ -9,9 +9,16 @@ import pytest
 
 from triolet.loadtest.device.gpu_bench_serving import figures_of
 from triolet.loadtest.device.gpu_case import Wrong
-from triolet.loadtest.device.gpu_random_checkpoint import config_of, named, random_checkpoint
-from triolet.loadtest.device.gpu_random_model import LLAMA_8B, QWEN_600M, TINY, random_weights
 from triolet.loadtest.device.gpu_sse_client import count
+from triolet.loadtest.device.random_model import (
+    LLAMA_8B,
+    QWEN_600M,
+    TINY,
+    config_of,
+    named_tensors,
+    random_checkpoint,
+    random_weights,
+)
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.checkpoint.spec import load_spec
 from triolet.models.checkpoint.weights import load_weights
@@ -49,8 +56,8 @@ def test_a_missing_token_or_a_failed_stream_is_wrong() -> None:
         figures_of([arrived(fault="HTTP/1.1 429 Too Many Requests")], 1, 4, 0.0)
 
 
-def test_a_random_checkpoint_is_read_as_the_model_it_was_made_from() -> None:
-    with random_checkpoint(TINY) as folder:
+def test_a_random_checkpoint_is_read_as_the_model_it_was_made_from(tmp_path: Path) -> None:
+    with random_checkpoint(TINY, [tmp_path / "nowhere", tmp_path]) as folder:
         checkpoint = Checkpoint(folder)
         assert checkpoint.spec == TINY
         weights, made = load_weights(checkpoint), random_weights(TINY)
@@ -69,5 +76,5 @@ def test_configurations_say_what_the_models_are(spec: object, tmp_path: Path) ->
 
 def test_a_tied_model_has_no_head_of_its_own() -> None:
     tiny = type(TINY)(**{name: getattr(TINY, name) for name in TINY.__struct_fields__} | {"tied_embeddings": True})
-    assert "lm_head.weight" not in named(random_weights(tiny))
-    assert "lm_head.weight" in named(random_weights(TINY))
+    assert "lm_head.weight" not in named_tensors(tiny)
+    assert "lm_head.weight" in named_tensors(TINY)
