@@ -1,4 +1,4 @@
-"""What a finished row means for its sequence: which tokens are new, and whether it ends with them. Pure."""
+"""What a finished row means for its sequence: which tokens are new, and whether they end it. Pure."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from .sequence import Sequence
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
-    """What a row gave. A stop token is `generated` but not among `tokens`: it has no text."""
+    """The result of a row. A stop token counts as `generated` but is not among `tokens`: it has no text."""
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -54,7 +54,7 @@ def accept_row(sequence: Sequence, chunk: Chunk, row: Row) -> Accepted:
 
 
 def _take_prompt_logprobs(sequence: Sequence, chunk: Chunk, row: Row) -> None:
-    """Keep those that did not come before: a preempted prompt is computed, and scored, a second time."""
+    """Keep only new ones: a preempted prompt is computed, and scored, a second time."""
     fresh = row.prompt_logprobs[max(sequence.scored - (chunk.start + 1), 0) :]
     sequence.prompt_logprobs.extend(fresh)
     sequence.scored += len(fresh)

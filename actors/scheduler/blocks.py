@@ -1,8 +1,8 @@
 """BlockPool: the only owner of KV block ids. Always `free + cached + owned == total`. Pure.
 
-free     nobody's, content meaningless
-cached   nobody's, but its content has a name (`prefix_keys.py`) and may be attached again; evicted oldest first
-owned    in the table of at least one sequence; shared prefix blocks count one reference per table
+free     without owner, content meaningless
+cached   without owner, but its content has a name (`prefix_keys.py`) and can be attached again; evicted oldest first
+owned    in the block table of at least one sequence; a shared prefix block has one reference per table
 
 Blocks are released at once, even while steps that write them are in flight. Steps run in order, so the next owner of
 such a block writes it later.
@@ -23,7 +23,7 @@ RECOUNTED: Final = 64  # owned blocks; 0.003 ms
 
 
 def blocks_for(tokens: int) -> int:
-    """How many blocks hold so many tokens."""
+    """How many blocks this many tokens need."""
     return -(-tokens // BLOCK_SIZE)
 
 
@@ -37,7 +37,7 @@ class BlockCounts(Struct, frozen=True, kw_only=True):
 
 
 class LedgerError(AssertionError):
-    """The ledger does not balance: we have a bug, and no KV content can be trusted any more."""
+    """The ledger does not balance: a bug, after which no KV content can be trusted."""
 
 
 class BlockPool:
@@ -45,7 +45,7 @@ class BlockPool:
 
     def __init__(self, total: int, evictions: int = 0) -> None:
         self.total = total
-        self.evictions = evictions  # cached blocks that made room, here and in the pools before
+        self.evictions = evictions  # cached blocks that made room, in this pool and earlier ones
         self._free = dict.fromkeys(range(total - 1, -1, -1))  # the last one is taken first
         self._owned: dict[int, int] = {}  # block -> references
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
@@ -60,7 +60,7 @@ class BlockPool:
         return len(self._free) + len(self._cached)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks with one reference each; the caller has looked at `available`."""
+        """`count` blocks with one reference each; the caller has checked `available`."""
         taken: list[int] = []
         for _ in range(count):
             if self._free:
@@ -75,7 +75,7 @@ class BlockPool:
         return taken
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give back one reference to each. Last block first, so that a prefix is evicted from its end."""
+        """Give back one reference to each, last block first, so that a prefix is evicted from its end."""
         self._changed.update(blocks)
         for block in reversed(blocks):
             references = self._owned[block]
@@ -99,7 +99,7 @@ class BlockPool:
         return found
 
     def idle(self, blocks: Sequence[int]) -> int:
-        """How many of these nobody owns: attaching them takes so many from `available`."""
+        """How many of these have no owner: attaching them reduces `available` by this many."""
         return sum(1 for block in blocks if block in self._cached)
 
     def attach(self, blocks: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class BlockPool:
                 self._owned[block] += 1
 
     def publish(self, block: int, key: Key) -> None:
-        """An owned block is full and its content named. A second block of the same name stays private."""
+        """Name the content of a full owned block. A second block with the same name stays private."""
         if key not in self._by_key and block not in self._key_of:
             self._by_key[key] = block
             self._key_of[block] = key
@@ -128,11 +128,11 @@ class BlockPool:
                 del self._by_key[key]
 
     def references(self, block: int) -> int:
-        """How many tables name it."""
+        """How many block tables hold it."""
         return self._owned.get(block, 0)
 
     def owned_blocks(self) -> Iterable[int]:
-        """Each once, in no order."""
+        """Each once, in no particular order."""
         return self._owned.keys()
 
     def cached_blocks(self) -> Iterable[int]:
@@ -143,10 +143,10 @@ class BlockPool:
         return BlockCounts(free=len(self._free), cached=len(self._cached), owned=len(self._owned), total=self.total)
 
     def check_step(self, tables: Iterable[Sequence[int]]) -> None:
-        """Check after every step, in production too, that no block is lost; recount references while that is cheap.
+        """Check after every step, in production too, that no block is lost; recount references as often as is cheap.
 
-        With 64 sequences of 20 blocks a recount takes 0.04 ms, and it grows with their text. Fewer than RECOUNTED
-        blocks are recounted in every step, n times as many in every n-th.
+        With 64 sequences of 20 blocks a recount takes 0.04 ms, and it grows with their length. Up to RECOUNTED owned
+        blocks are recounted in every step, n times as many in every n-th step.
         """
         self._check_sizes()
         if self._steps_to_recount > 0:
@@ -162,22 +162,22 @@ class BlockPool:
         """
         self._check_sizes()
         recount = Counter(chain.from_iterable(tables))
-        # A Counter compares in Python, which costs as much as a small plan.
+        # A Counter's own comparison runs in Python and costs as much as a small plan.
         if dict.__ne__(recount, self._owned):  # pyright: ignore[reportUnknownMemberType]  # of a dict of anything
             wrong = sorted(block for block in recount | self._owned if recount[block] != self._owned.get(block, 0))
             raise LedgerError(f"references of KV blocks {wrong[:8]} differ from the block tables")
 
     def audit_changes(self, tables: Iterable[Sequence[int]]) -> None:
-        """`audit`, but only of the blocks that were touched since the last one.
+        """`audit`, but only of the blocks that changed since the last one.
 
-        That is a set operation or two for each of them. All blocks of a large cache would take milliseconds.
+        That takes a set operation or two per block. All blocks of a large cache would take milliseconds.
         """
         self.check(tables)
         self._audit(self._changed)
         self._changed.clear()
 
     def audit(self, tables: Iterable[Sequence[int]]) -> None:
-        """`check`, and that no block is in two places and every name leads to its block. For tests: of all blocks."""
+        """`check`, also that no block is in two places and each name leads to its block. Tests audit all blocks."""
         self.check(tables)
         self._audit({*range(self.total), *self._free, *self._cached, *self._owned, *self._key_of})
         self._changed.clear()

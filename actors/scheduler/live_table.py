@@ -1,7 +1,7 @@
-"""LiveTable: every unfinished request and sequence, with what they hold. Sequences begin here and end here. Pure.
+"""LiveTable: all unfinished requests and sequences, and what they hold. Sequences begin and end here. Pure.
 
-`finish` is the only end of a sequence, whatever the reason: its place, its blocks, its worker's record and its credit
-are given back there and nowhere else.
+`finish` is the only way a sequence ends, whatever the reason. Only there are its place, blocks, credit and the worker's
+record of it given back.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ class LiveTable:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
-        self.pool = BlockPool(0)  # of the worker's size once one is ready
+        self.pool = BlockPool(0)  # has the worker's size once one is ready
         self.timers = Timers(stall_timeout)
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
@@ -47,7 +47,7 @@ class LiveTable:
         return live
 
     def grant(self, id: str, tokens: int) -> None:
-        """The reader of a request takes so many more tokens."""
+        """A request's reader accepts `tokens` more tokens."""
         if live := self.requests.get(id):
             live.granted += tokens
             self._note_credit(live)
@@ -70,14 +70,14 @@ class LiveTable:
             del self.requests[live.id]
             self.timers.forget(live.id)
         if not self.requests:
-            self.pool.audit_changes(())  # nobody is left, so nothing may be owned
+            self.pool.audit_changes(())  # no sequence is left, so no block may be owned
 
     def finish_all(self, live: LiveRequest) -> None:
         for sequence in tuple(live.choices.values()):
             self.finish(sequence)
 
     def fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
-        """End a request with an error. One message, for one of its choices, opened or not, ends them all."""
+        """End a request with an error. One message for one of its choices, opened or not, ends them all."""
         index = min(live.choices)
         self.finish_all(live)
         return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
@@ -88,9 +88,9 @@ class LiveTable:
         return [self.sequences[id] for id in sorted(ids & self.sequences.keys())]
 
     def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
-        """The requests that may be what kills workers: computed in each of the last losses, with no token between.
+        """Requests that may be killing workers: computed in each of the last lost workers, without a token since.
 
-        Neighbours of the culprit are suspect too when they got no token either. That is better than losing the engine.
+        Neighbours of the culprit that got no token either are suspects too. That is better than losing the engine.
         """
         found: dict[str, LiveRequest] = {}
         for sequence in self.computed_in(steps):
@@ -100,7 +100,7 @@ class LiveTable:
         return list(found.values())
 
     def forget_worker(self, num_blocks: int | None) -> int:
-        """Its KV cache is gone: every sequence waits and is computed again. Returns how many ran.
+        """The worker's KV cache is gone: every sequence waits and is computed again. Returns how many were running.
 
         The next worker's cache has `num_blocks`; None: as many as this one's, until it is known.
         """
@@ -118,7 +118,7 @@ class LiveTable:
         return ran
 
     def tables(self) -> Iterator[list[int]]:
-        """The block tables of all sequences that may have one. A waiting one with blocks makes the count wrong."""
+        """The block tables of all sequences that may have one. A waiting one with blocks would fail the check."""
         return (sequence.blocks for sequence in chain(self.queues.running, self.queues.parked))
 
     def _note_credit(self, live: LiveRequest) -> None:

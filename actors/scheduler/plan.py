@@ -1,9 +1,9 @@
 """What the next step computes. No phases: a sequence has `computed` and `total` tokens, a step spends one token budget.
 
-Running sequences come first, in order, then the waiting ones that may join. A decoding sequence needs one token and
-keeps it whatever else there is. Prompts share what is left, so a long prompt never holds up a running stream.
-Choices of one prompt share its full blocks and copy the last one. Continuous batching, chunked prefill, prefix reuse
-and preemption by recompute all follow. Pure: the same sequences and blocks give the same plan.
+Running sequences come first, in order, then the waiting ones that may join. A decoding sequence always gets the one
+token it needs. Prompts share what is left, so a long prompt never delays a running stream. Choices of one prompt share
+its full blocks and copy the last one. Continuous batching, chunked prefill, prefix reuse and preemption by recompute
+all follow. Pure: the same sequences and blocks give the same plan.
 """
 
 from ...protocol.explanation import Obstacle
@@ -24,7 +24,7 @@ def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
     joining.make_way()
     remaining = [sequence.remaining for sequence in queues.running]
     plan.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)
-    # Where everybody gets what it needs, ranks would only give the worker's rows other places.
+    # If every sequence gets what it needs, ranks would only reorder the worker's rows.
     scarce = sum(1 for count in remaining if count > 1) > 1 or pool.available < len(remaining)
     serve(plan, fair_share.by_rank(queues, queues.running) if scarce else queues.running)
     joining.admit()
@@ -36,14 +36,14 @@ def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
 
 
 def park(plan: StepPlan) -> None:
-    """Running sequences whose reader is behind give up their row, before anybody else looks for one."""
+    """Running sequences whose reader is behind give up their row, before others look for one."""
     for sequence in tuple(plan.queues.running):
         if sequence.live.credit <= 0 and sequence.remaining > 0:
             plan.queues.move(sequence, "parked")
 
 
 def resume_parked(plan: StepPlan) -> None:
-    """Parked sequences whose reader caught up get a row again; they hold blocks, so they go before waiting ones."""
+    """Parked sequences whose reader caught up get a row again. They hold blocks, so they go before waiting ones."""
     for sequence in tuple(plan.queues.parked):
         if sequence.live.credit > 0 and len(plan.queues.running) < plan.limits.rows:
             plan.queues.move(sequence, "running")
@@ -54,9 +54,9 @@ def serve(plan: StepPlan, running: list[Sequence]) -> None:
     for sequence in tuple(running):
         remaining = sequence.remaining
         if remaining <= 0 or sequence.place != "running":
-            continue  # waits for its last token to be read, or was preempted by an earlier turn of this loop
+            continue  # its last token is not read yet, or this loop has preempted it
         if sequence.live.credit <= 0:
-            plan.queues.move(sequence, "parked")  # another choice of its request has taken the last of it
+            plan.queues.move(sequence, "parked")  # another choice of its request used the last of their credit
             continue
         if remaining > 1 and plan.budget == 0:
             plan.blocked[sequence.id] = "budget"
@@ -77,17 +77,17 @@ class Joining:
         self._plan = plan
         self._queues = plan.queues
         self._pool = plan.pool
-        # Who computes a block that others may share, or a prompt whose last block others may copy: the first in order.
+        # The first sequence that computes a block others may share, or a prompt whose last block they may copy.
         self._computing: dict[Key | SharedPrompt, Sequence] = {}
         if self._queues.waiting:  # those that share a prefix wait for it instead of computing it again
-            for sequence in self._queues.running:  # parked ones with credit have got a row, if there was one
+            for sequence in self._queues.running:  # parked ones with credit already got a row, if one was free
                 if sequence.prompt.choices > 1 and sequence.computed >= sequence.prompt_tokens:
                     plan.prompt_sources.setdefault(sequence.prompt, sequence)
             for sequence in self._queues.running:
                 self._note_prefix(sequence)
 
     def make_way(self) -> None:
-        """Join those that go before running sequences, in whose place they come if need be."""
+        """Join those that go before running sequences, replacing some of these if necessary."""
         plan, queues = self._plan, self._queues
         while queues.running and (first := next((s for s in fair_share.turns(queues) if not self._not_ready(s)), None)):
             if not fair_share.goes_first(queues, first):
@@ -107,7 +107,7 @@ class Joining:
                     plan.preempt(sequence)
 
     def admit(self) -> None:
-        """Join the others in turn. The first that finds no place ends it: nobody overtakes a large sequence."""
+        """Join the others in turn, up to the first that does not fit: nothing overtakes a large sequence."""
         plan = self._plan
         for sequence in fair_share.turns(self._queues):
             if reason := self._not_ready(sequence):
@@ -144,7 +144,7 @@ class Joining:
         return None
 
     def _comes_earlier(self, key: Key | SharedPrompt, sequence: Sequence) -> bool:
-        """Whether a running sequence before it computes `key`. Nobody waits for a less urgent one."""
+        """Whether a running sequence before it computes `key`. A sequence never waits for a less urgent one."""
         owner = self._computing.get(key)
         return owner is not None and owner.order < sequence.order
 
@@ -161,7 +161,7 @@ class Joining:
             self._computing[key] = sequence
 
     def _no_place(self, sequence: Sequence, cached: list[int]) -> Shortage | None:
-        """What it lacks to join this step, or None. Makes room by preempting parked sequences."""
+        """What it lacks to join this step, or None. Preempts parked sequences to make room."""
         plan, queues = self._plan, self._queues
         if len(queues.running) >= plan.limits.rows:
             return Shortage(sequence, "rows", 1, 0)
@@ -178,28 +178,27 @@ class Joining:
         return None
 
     def _short_of_blocks(self, sequence: Sequence, cached: list[int]) -> Shortage:
-        """How many blocks it needs beside the cached ones, and how many it would find.
+        """How many blocks it needs beyond the cached ones, and how many it would find, which is always fewer.
 
-        It would find fewer than it needs. After a preemption in this step it gets none, and parked sequences may share
-        their blocks with others.
+        After a preemption in this step it gets none, and parked sequences may share their blocks with others.
         """
         need = blocks_for(sequence.read) - len(cached)
         free = need - self._missing(sequence, cached) + self._parked_blocks()
         return Shortage(sequence, "blocks", need, max(min(free, need - 1), 0))
 
     def _cached(self, sequence: Sequence) -> list[int]:
-        """The blocks of its prefix that the cache has."""
+        """The blocks of its prefix that are in the cache."""
         return self._pool.match(map(sequence.key, range(sequence.shareable_blocks)))
 
     def _parked_blocks(self) -> int:
-        """Blocks of parked sequences: a waiting one that finds no other room gets them."""
+        """Blocks of parked sequences: a waiting one gets them if there is no other room."""
         return sum(len(sequence.blocks) for sequence in self._queues.parked)
 
     def _missing(self, sequence: Sequence, cached: list[int]) -> int:
         """How many blocks must become available before all its known tokens fit.
 
-        One block for every running sequence is left alone: each may need its next one soon, and taking it would only
-        lead to a preemption a few steps later.
+        One block per running sequence is kept free: each may need its next one soon, and taking it would only cause a
+        preemption a few steps later.
         """
         wanted = blocks_for(sequence.read) - len(cached)
         return wanted + len(self._queues.running) - (self._pool.available - self._pool.idle(cached))

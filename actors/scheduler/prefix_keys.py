@@ -1,9 +1,9 @@
-"""Names of KV block contents: a chain of keyed hashes, so that equal names mean equal prefixes of one namespace.
+"""Names of KV block contents: a chain of keyed hashes. Equal names mean equal prefixes in the same namespace.
 
-A block's key covers the key before it and its own token ids. The chain starts from tenant, adapter, cache salt and
-determinism: on a GPU a strict request may not read what a default one computed, since its last bits are others. The
-hash is keyed with a secret drawn at start, so nobody outside the process can compute or guess a key. A client can
-neither collide with another's blocks nor learn from timing whether another tenant sent a text.
+A block's key covers the previous block's key and its own token ids. The chain starts from tenant, adapter, cache salt
+and determinism: on a GPU a strict request must not read a default one's KV, which has other last bits. The hash is
+keyed with a secret drawn at start, so nobody outside the process can compute or guess a key. A client can neither
+collide with another's blocks nor learn from timing whether another tenant sent a text.
 """
 
 from array import array
@@ -18,7 +18,7 @@ KEY_BYTES = 16  # with a secret key, 2**64 blocks until a collision is likely; a
 
 
 class PrefixKeys:
-    """Makes keys under one secret."""
+    """Makes keys with one secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

@@ -1,13 +1,13 @@
-"""Where the live sequences are, and how much each tenant was served. Pure.
+"""The queues of live sequences, and how much each tenant was served. Pure.
 
-A sequence is waiting (no KV), running (a row in the batch) or parked (KV kept, no row), until it ends. Each place is a
+Until it ends, a sequence is waiting (no KV), running (a row in the batch) or parked (KV kept, no row). Each place is a
 list in the sequences' order.
 
-Every tenant has a virtual token counter (Sheng et al. 2024, "Fairness in Serving Large Language Models"). It grows by
-what is computed for the tenant, each token of a sequence once: what a preemption or a lost worker makes it compute
-again was paid for. Cached prefixes cost nothing. A tenant that comes back from a pause has saved nothing up: its
-counter is lifted to those of the tenants that waited meanwhile. Running sequences are charged only when somebody
-compares counters, so a step in which nobody waits costs nothing here.
+Every tenant has a virtual token counter (Sheng et al. 2024, "Fairness in Serving Large Language Models"). It counts
+what is computed for the tenant, each token of a sequence once: recomputing after a preemption or a lost worker is free,
+and so are cached prefixes. A pause earns no credit: when a tenant comes back, its counter is lifted to those of the
+waiting tenants. Running sequences are charged only when counters are compared, so a step without waiting sequences
+costs nothing.
 """
 
 from bisect import bisect_left, insort
@@ -17,7 +17,7 @@ from typing import Final
 
 from .sequence import Place, Sequence
 
-OUTPUT_WEIGHT: Final = 2  # of a prompt's token: those share a reading of the weights, an output's needs one of its own
+OUTPUT_WEIGHT: Final = 2  # prompt tokens: these share one reading of the weights, an output token needs its own
 
 _order = attrgetter("order")
 
@@ -41,7 +41,7 @@ class TenantQueue:
 
     @property
     def seats(self) -> int:
-        """Sequences that have begun: they hold a row or wait to get theirs back."""
+        """Sequences that have begun: they hold a row, or wait to get it back."""
         return self.members - len(self.waiting)
 
 
@@ -54,8 +54,8 @@ class Queues:
         self.parked: list[Sequence] = []
         self._lists = {"waiting": self.waiting, "running": self.running, "parked": self.parked}
         self.tenants: dict[str, TenantQueue] = {}  # those with sequences in the queues
-        self._known: dict[str, TenantQueue] = {}  # every tenant that was ever here, as many as there are API keys
-        self._seated: TenantQueue | None = None  # the last that got a row
+        self._known: dict[str, TenantQueue] = {}  # every tenant seen so far: at most one per API key
+        self._seated: TenantQueue | None = None  # the last one that got a row
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.parked)
@@ -85,7 +85,7 @@ class Queues:
             sequence.charged = max(sequence.charged, sequence.computed)  # a cached prefix is free
 
     def remove(self, sequence: Sequence) -> None:
-        """Take it from its place. What a running one has computed is charged."""
+        """Take it out of its queue. What a running one has computed is charged."""
         _remove(self._lists[sequence.place], sequence)
         name = sequence.live.generate.tenant
         tenant = self.tenants[name]
@@ -104,7 +104,7 @@ class Queues:
         self.add(sequence, place)
 
     def charge(self, sequences: Iterable[Sequence]) -> None:
-        """Count what was computed since they were last charged."""
+        """Count what was computed since the last charge."""
         known = self._known
         for sequence in sequences:
             start, end, prompt = sequence.charged, sequence.computed, sequence.prompt_tokens
@@ -116,9 +116,9 @@ class Queues:
                 known[sequence.live.generate.tenant].served += served
 
     def _lift(self, tenant: TenantQueue) -> None:
-        """Raise the counter of a tenant that begins to wait to the least of those that wait.
+        """Raise the counter of a tenant that begins to wait to the lowest among the waiting tenants.
 
-        If none does, to that of the tenant that got a row last.
+        If no tenant waits, raise it to that of the tenant that last got a row.
         """
         others = [other for other in self.tenants.values() if other.waiting]
         if not others:

@@ -1,8 +1,8 @@
 """The scheduler actor: owns the running and waiting sequences and keeps a few steps in flight.
 
 All decisions are in `state.py` and the modules that it imports; this loop only carries messages and watches the clock.
-It waits for nobody but its own inbox: the executor takes at most the steps in flight, and the detokenizer never waits
-for a client.
+It waits only for its own inbox: the executor takes at most the steps in flight, and the detokenizer never waits for a
+client.
 """
 
 from math import inf
@@ -25,9 +25,9 @@ async def run_scheduler(
 ) -> None:
     """Run until the inbox is closed.
 
-    The inbox may be unbounded: a live request sends a handful of messages, credit is granted in batches, and there is
-    one StepDone per step in flight. `steps` should hold as many as may be in flight. Steps that a lost worker left in
-    it must be thrown away before the next worker is announced.
+    The inbox may be unbounded: a live request sends few messages, credit is granted in batches, and there is one
+    StepDone per step in flight. `steps` should hold as many as may be in flight. Steps that a lost worker left in it
+    must be discarded before the next worker is announced.
     """
     with inbox, steps, texts:
         task_status.started()
@@ -35,7 +35,7 @@ async def run_scheduler(
             due = state.table.timers.next_due()
             message: ToScheduler | None = None
             try:
-                if due == inf:  # nearly always; a cancel scope costs as much as the plan of a small step
+                if due == inf:  # the usual case; a cancel scope costs as much as the plan of a small step
                     message = await inbox.receive()
                 else:
                     with trio.move_on_at(due):
@@ -45,7 +45,7 @@ async def run_scheduler(
             now = trio.current_time()
             if message is not None:
                 state.handle(message, now)
-            for message in waiting(inbox):  # messages that came meanwhile go into the next plan
+            for message in waiting(inbox):  # messages that arrived meanwhile count for the next plan
                 state.handle(message, now)
             state.expire(now)
             while step := state.plan():

@@ -1,4 +1,4 @@
-"""What the scheduler knows of a request and of each of its choices: the token log and the KV blocks behind it. Pure.
+"""The scheduler's record of a request and of each of its choices: the token log and its KV blocks. Pure.
 
 `computed` advances when a step is planned, not when it is done. With steps in flight the last tokens of a sequence are
 sampled but not read yet: `unread` counts these placeholders, and only the worker knows their ids. The token log lives
@@ -16,8 +16,8 @@ from ...protocol.steps import SequenceRecord
 from .blocks import BlockPool
 from .prefix_keys import Key, SharedPrompt
 
-# Fewer tokens of a KV block are computed again. A copy waits for a step, so two choices of a short prompt get their
-# first tokens sooner if both compute it: with 8 tokens in 0.10 s against 0.13 s, with 16 in 0.19 s against 0.18 s.
+# With fewer tokens in the last KV block, computing them again is faster than copying: a copy waits for a step. Time to
+# the first tokens of two choices, computed against copied: 0.10 s and 0.13 s for 8 tokens, 0.19 s and 0.18 s for 16.
 WORTH_COPYING: Final = 16
 Place = Literal["waiting", "running", "parked", "ended"]
 OrderKey = tuple[float, ...]
@@ -42,12 +42,12 @@ class LiveRequest:
 
     @property
     def credit(self) -> int:
-        """How many more tokens the stream may be ahead of its reader."""
+        """How many more tokens may be generated before the reader takes some."""
         return self.granted - self.spent
 
     @property
     def unread(self) -> int:
-        """Tokens that are planned and not read yet."""
+        """Tokens planned but not read yet."""
         return sum(sequence.unread for sequence in self.choices.values())
 
 
@@ -66,10 +66,10 @@ class Sequence:
         self.index = index
         self.prompt = prompt
         self.prompt_tokens = len(prompt.tokens)
-        # Log probabilities of the prompt need every row of it, so then nothing may be skipped.
+        # Log probabilities of the prompt need all its rows, so nothing may be skipped.
         self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
         self.max_total = max_total  # prompt and generated tokens at which it ends
-        # Lower priority numbers first, then first come, first served; a preempted sequence keeps its place.
+        # Lower priority numbers first, then by arrival; a preempted sequence keeps its place.
         self.order: OrderKey = (live.generate.priority, live.generate.arrival_time, id)
         self.place: Place = "waiting"
         self.generated: list[int] = []
@@ -77,12 +77,12 @@ class Sequence:
         self.computed = 0
         self.blocks: list[int] = []
         self.published = 0  # leading blocks whose content has been offered to the prefix cache, or came from it
-        self.known = False  # the worker holds its record
-        self.cached_tokens = 0  # whose KV was here when it first ran
-        self.charged = 0  # computed tokens that are in its tenant's account, however often they were computed
-        self.losses = 0  # workers that died while they computed it, since its last token
-        self.started = False  # ran once; the detokenizer knows it
-        self.scored = 1  # prompt tokens whose log probabilities have come; the first has none
+        self.known = False  # the worker has its record
+        self.cached_tokens = 0  # found in the prefix cache when it first ran
+        self.charged = 0  # computed tokens charged to its tenant, each once however often it was computed
+        self.losses = 0  # workers that died while computing it, since its last token
+        self.started = False  # has run; the detokenizer knows it
+        self.scored = 1  # prompt tokens with known log probabilities; the first has none
         self.prompt_logprobs: list[TokenLogprob] = []  # held until its first token
         self._own_keys: list[Key] = []  # of full blocks that reach beyond the prompt
 
@@ -91,7 +91,7 @@ class Sequence:
 
     @property
     def read(self) -> int:
-        """Tokens whose ids the front knows."""
+        """Number of tokens whose ids the front knows."""
         return self.prompt_tokens + len(self.generated)
 
     @property
@@ -100,7 +100,7 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens still to compute now: 1 while decoding, more while the prompt is unfinished, 0 when all are planned.
+        """Tokens to compute now: 1 while decoding, more while the prompt is unfinished, 0 if all are planned.
 
         The last token of a finished sequence is never computed: nothing follows it.
         """
@@ -113,21 +113,21 @@ class Sequence:
 
     @property
     def cacheable_blocks(self) -> int:
-        """Leading blocks whose content depends on their text alone, so that the prefix cache may hold them.
+        """Leading blocks whose content depends only on their text, so that the prefix cache may hold them.
 
-        Under strict determinism only those of the prompt: on a GPU the keys of a generated token come from the decode
-        kernel, and those of the same token in another's prompt, with other last bits, from the prefill kernel.
+        For strict requests only blocks of the prompt. On a GPU a generated token's keys come from the decode kernel;
+        the same token's keys in a prompt come from the prefill kernel and have other last bits.
         """
         return self.prompt.full_blocks if self.strict else self.read // BLOCK_SIZE
 
     @property
     def shareable_blocks(self) -> int:
-        """Cacheable blocks before its last token, which is always computed: its logits are wanted."""
+        """Cacheable blocks before its last token, which is always computed since its logits are needed."""
         return min((self.read - 1) // BLOCK_SIZE, self.cacheable_blocks) if self.reads_prefix_cache else 0
 
     @property
     def copied_end(self) -> int:
-        """How many tokens are there after a copy of its prompt's last block; 0 where copying is not worth it.
+        """How many tokens it has after copying its prompt's last block; 0 if copying is not worth it.
 
         The last token is always computed. A choice that comes back after a preemption may copy its whole prompt.
         """
@@ -135,12 +135,12 @@ class Sequence:
         return end if self.reads_prefix_cache and end % BLOCK_SIZE >= WORTH_COPYING else 0
 
     def wants_prompt_logprobs(self, start: int, end: int) -> bool:
-        """Whether the rows [start, end) give log probabilities of prompt tokens that have not come yet."""
+        """Whether the rows [start, end) give log probabilities of prompt tokens that are still missing."""
         last = min(end, self.prompt_tokens - 1)  # the last prompt token whose predecessor is among the rows
         return not self.reads_prefix_cache and start < last and self.scored <= last
 
     def key(self, block: int) -> Key:
-        """The name of its full block number `block`, whose tokens are all read."""
+        """The key of its full block number `block`; all tokens of the block must be read."""
         prompt, own = self.prompt, self._own_keys
         full = prompt.full_blocks
         if block < full:
@@ -157,7 +157,7 @@ class Sequence:
         return self.prompt.tokens[start:end] + tuple(self.generated[max(start - length, 0) : max(end - length, 0)])
 
     def record(self) -> SequenceRecord:
-        """Everything that a worker needs to go on with it. No token may be unread."""
+        """All that a worker needs to continue it. No token may be unread."""
         assert self.unread == 0, self
         sampling = self.live.generate.sampling
         twin = self.index % self.live.generate.n
@@ -174,13 +174,13 @@ class Sequence:
         )
 
     def opening(self) -> OpenChoice:
-        """The first message about it to the detokenizer."""
+        """The detokenizer's first message about it."""
         return OpenChoice(
             request=self.live.generate, index=self.index, prompt=self.prompt.tokens, cached_tokens=self.cached_tokens
         )
 
     def publish_blocks(self, pool: BlockPool) -> None:
-        """Offer its full blocks of computed and read tokens to the prefix cache, as far as others may read them."""
+        """Offer its full blocks of computed and read tokens to the prefix cache, as far as others may use them."""
         full = min(self.computed // BLOCK_SIZE, self.cacheable_blocks)
         while self.published < full:
             pool.publish(self.blocks[self.published], self.key(self.published))
@@ -194,11 +194,11 @@ class Sequence:
         self.known = False
 
     def forget_unread(self) -> None:
-        """Tokens that are still on their way will not be read: they cost the reader nothing."""
+        """Give up tokens in flight: they will not be read and cost the reader no credit."""
         self.live.spent -= self.unread
         self.total = self.read
 
     def distrust_kv(self, pool: BlockPool) -> None:
-        """What its blocks hold is suspect: nobody may attach them, now or later."""
+        """The content of its blocks is suspect: nothing may attach them, now or later."""
         pool.disown(self.blocks)
         self.published = len(self.blocks)

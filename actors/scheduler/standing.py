@@ -1,6 +1,6 @@
-"""Where a request stands, what keeps it waiting and how soon it may start. Pure.
+"""Where a request is, what keeps it waiting and how soon it may start. Pure.
 
-The answers use the numbers that the planner compared in its last plan. Nothing is computed before somebody asks.
+The answers use the numbers that the planner compared in its last plan. They are computed only on request.
 """
 
 from collections import Counter, deque
@@ -17,17 +17,17 @@ from .sequence import LiveRequest, Sequence
 from .step_plan import Shortage, StepLimits
 
 _FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
-# These end by themselves as others start and finish. A slow reader, a shared prefix or a dead worker may take any time.
+# These end as others start and finish. A slow reader, a shared prefix or a dead worker may take any time.
 _TURN: Final[frozenset[Obstacle]] = frozenset({"order", "share", "step", "rows", "blocks", "budget"})
-_PLANS: Final = 16  # the rate is measured over the last plans that started somebody: few, so a new load shows soon
+_PLANS: Final = 16  # the rate covers the last plans that started sequences: few, so a new load shows soon
 _ENOUGH: Final = 5  # four intervals; with fewer, one long answer made the estimate three times too long
 
 
 class StartRate:
-    """How fast waiting sequences start, measured only while somebody waits.
+    """How fast waiting sequences start, measured only while there is a queue.
 
-    Without a queue, starts come at the clients' pace and say nothing about the engine. So an empty queue begins the
-    measurement anew, and the estimate is "unknown" until a few plans have started somebody.
+    Without a queue, starts follow the clients' pace and say nothing about the engine. So an empty queue resets the
+    measurement, and the estimate is unknown until a few plans have started sequences.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class StartRate:
             self._starts.clear()
 
     def seconds_until(self, position: int, now: float) -> float | None:
-        """Until the one at `position` (1 is next) starts. The time since the last start counts, so a jam shows."""
+        """Time until the one at `position` (1 is next) starts. The time since the last start counts, so a jam shows."""
         if len(self._starts) < _ENOUGH:
             return None
         first = self._starts[0][0]
@@ -50,7 +50,7 @@ class StartRate:
 
 
 def state_of(sequence: Sequence) -> State:
-    """A sequence that is computed again after a preemption is in its prefill again."""
+    """The state of a choice. One that is computed again after a preemption is in prefill again."""
     if sequence.place == "running":
         decoding = sequence.remaining <= 1 and (sequence.generated or sequence.unread)
         return "decode" if decoding else "prefill"
@@ -65,10 +65,10 @@ class WaitReasons(NamedTuple):
     limits: StepLimits | None
     blocked: Mapping[int, Obstacle]
     shortage: Shortage | None
-    newest: int  # sequences with higher numbers came after the plan
+    newest: int  # sequences with higher numbers arrived after the plan
 
     def standing(self, live: LiveRequest, rate: StartRate, now: float) -> Standing:
-        """Where a request's unfinished choices are; the numbers are those of the foremost choice."""
+        """Where a request's unfinished choices are; the numbers are those of the most advanced one."""
         states: dict[Sequence, State] = {sequence: state_of(sequence) for sequence in live.choices.values()}
         sequence = min(states, key=lambda one: (_FOREMOST.index(states[one]), one.index))
         state = states[sequence]

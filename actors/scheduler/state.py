@@ -1,7 +1,7 @@
-"""SchedulerState: every decision of the scheduler without its clock and channels. Messages in, steps and texts out.
+"""SchedulerState: every decision of the scheduler, without clock and channels. Messages in, steps and texts out.
 
-A request ends with its last choice, or as a whole (`_drop`, `_fail`). Either way the detokenizer hears of it exactly
-once. `now` is always seconds of the front's clock.
+A request ends with its last choice, or as a whole (`_drop`, `_fail`). Either way the detokenizer gets exactly one
+message about it. `now` is always seconds of the front's clock.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ from .step_results import apply_step
 
 
 class SchedulerState:
-    """What the scheduler actor owns; see the module."""
+    """The state that the scheduler actor owns."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class SchedulerState:
         max_losses: int,
         outbox_tokens: int = 256,
         stall_timeout: float = 60.0,
-        max_steps_in_flight: int = 2,  # the worker starts the next step while the answer to the last one travels
+        max_steps_in_flight: int = 2,  # the worker starts the next step while the last one's answer travels
     ) -> None:
-        """`secret` keys the names of KV blocks. A request fails if `max_losses` workers in a row die with it."""
+        """`secret` keys the names of KV blocks. A request fails when `max_losses` workers in a row die computing it."""
         self.table = LiveTable(secret, stall_timeout)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
@@ -61,7 +61,7 @@ class SchedulerState:
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
-        self._failure = ""  # why no worker will come any more
+        self._failure = ""  # why no worker will start again
         self._next_step = 1
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
@@ -86,11 +86,11 @@ class SchedulerState:
                 if live := table.requests.get(id):
                     self._drop(live, reason)
             case StepFailed(step=step, message=text):
-                # Its sequences fail, also those that could go on without it: one of them may have broken the worker.
+                # All its sequences fail, even those that could continue: one of them may have broken the worker.
                 flying = [self.in_flight[step]] if step in self.in_flight else []
                 lives = {sequence.live.id: sequence.live for sequence in table.computed_in(flying)}
                 self._fail(lives.values(), "engine_error", f"The engine failed while computing this request: {text}")
-                self._change_worker(None)  # it exits; the next one says when it is ready
+                self._change_worker(None)  # it exits; the next one reports when it is ready
             case WorkerLost():
                 self.totals.worker_losses += 1
                 # A request that kills every worker must not use up the restarts, and with them the engine.
@@ -107,12 +107,12 @@ class SchedulerState:
                 assert_never(message)
 
     def expire(self, now: float) -> None:
-        """End the requests whose deadline has passed or whose reader has stalled."""
+        """End requests whose deadline has passed or whose reader has stalled."""
         for id, reason in self.table.timers.due(now).items():
             self._drop(self.table.requests[id], reason)
 
     def plan(self) -> Step | None:
-        """The next step, or None when there is nothing to compute or enough in flight."""
+        """The next step, or None if there is nothing to compute or enough in flight."""
         table, limits = self.table, self.waits.limits
         if limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
             return None
@@ -131,7 +131,7 @@ class SchedulerState:
         if not plan.chunks:
             return None
         step = Step(
-            step=self._next_step,  # never used again, so an answer of a lost worker is recognised
+            step=self._next_step,  # never reused, so a lost worker's answer is recognised
             chunks=tuple(plan.chunks),
             new=tuple(plan.new),
             copies=tuple(BlockCopy(source, target) for target, source in plan.copies.items()),
@@ -143,12 +143,12 @@ class SchedulerState:
         return step
 
     def take_texts(self) -> list[ToDetokenizer]:
-        """What the detokenizer must hear, in order."""
+        """Messages for the detokenizer, in order."""
         texts, self._texts = self._texts, []
         return texts
 
     def standing(self, id: str, now: float) -> Standing | None:
-        """Where a request is and what it waits for; None for a request that is not here."""
+        """Where a request is and what it waits for; None if the scheduler does not hold it."""
         live = self.table.requests.get(id)
         return self.waits.standing(live, self._start_rate, now) if live else None
 
@@ -176,7 +176,7 @@ class SchedulerState:
         self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
-        """Fit a request to the worker. End it if the worker is too small for it or has nothing to compute for it."""
+        """Fit a request to the worker. End it if the worker is too small for it, or if there is nothing to compute."""
         if self.waits.limits is None:
             return
         total, context = self.table.pool.total, self.waits.limits.context_length
@@ -205,7 +205,7 @@ class SchedulerState:
     def _apply(self, done: StepDone, now: float) -> None:
         step = self.in_flight.pop(done.step, None)
         if step is None:
-            return  # of a worker that is gone: its sequences are computed again
+            return  # from a lost worker: its sequences are computed again
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
         self.totals.device_allocations = done.device_allocations
@@ -243,7 +243,7 @@ class SchedulerState:
             self._settle(live)
 
     def _change_worker(self, limits: StepLimits | None, num_blocks: int | None = None) -> None:
-        """Forget what the last one had in its KV cache and in flight. No limits: there is no worker now."""
+        """Forget the last worker's KV cache and steps in flight. `limits` None: there is no worker now."""
         self.in_flight.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

@@ -1,4 +1,4 @@
-"""What the scheduler tells about itself: one frozen Struct behind /metrics and /internal/ledger."""
+"""The scheduler's statistics: one frozen Struct, used by /metrics and /internal/ledger."""
 
 from msgspec import Struct
 
@@ -10,23 +10,23 @@ class SchedulerTotals(Struct, kw_only=True):
 
     steps: int = 0  # answered
     model_seconds: float = 0.0  # in the forward pass
-    plan_seconds: float = 0.0  # the scheduler's own, messages included
-    prompt_tokens: int = 0  # of choices when they first ran
-    prefill_tokens: int = 0  # planned: prompts without what was cached, and what is computed again
-    generated_tokens: int = 0  # kept: stop tokens yes, what was sampled behind the end no
-    wasted_tokens: int = 0  # sampled behind the end of their sequence, by steps in flight
+    plan_seconds: float = 0.0  # in the scheduler, including messages
+    prompt_tokens: int = 0  # of choices, counted when they first ran
+    prefill_tokens: int = 0  # planned: uncached prompt tokens, and recomputed ones
+    generated_tokens: int = 0  # kept ones: including stop tokens, without those sampled past the end
+    wasted_tokens: int = 0  # sampled past the end of their sequence, by steps in flight
     prefix_query_tokens: int = 0  # prompt tokens looked up in the prefix cache
     prefix_hit_tokens: int = 0
-    preemptions: int = 0  # sequences that lost their KV, lost workers included
-    displaced: int = 0  # sequences that gave their row to another tenant's and kept their KV
-    evictions: int = 0  # blocks whose cached content made room
+    preemptions: int = 0  # sequences that lost their KV, including by lost workers
+    displaced: int = 0  # sequences parked because another tenant's took their row; they keep their KV
+    evictions: int = 0  # cached blocks that were reused for other content
     worker_losses: int = 0
-    device_allocations: int = 0  # by the present worker since it was ready; promised to stay 0
+    device_allocations: int = 0  # by the present worker since it was ready; must stay 0
     device_compilations: int = 0
 
 
 class SchedulerStatistics(Struct, frozen=True, kw_only=True):
-    """A moment's view; `waiting_by_reason` counts sequences by the planner's predicate that kept them."""
+    """A snapshot; `waiting_by_reason` counts waiting sequences by the planner's reason."""
 
     worker_ready: bool
     requests: int

@@ -1,8 +1,8 @@
 """A faster `plan_step` for steps in which every running sequence gets all its tokens: nearly all while answers stream.
 
-Nobody waits or is parked, so nobody joins, resumes or makes way. Everybody has credit, and there are tokens and blocks
-for all, so nobody gives up a row. The plan of 64 decoding sequences then takes 0.04 ms, and 0.18 ms in `plan_step`. A
-property test holds the two equal.
+No sequence is waiting or parked, so none joins, resumes or makes way. All have credit, and tokens and blocks suffice,
+so none gives up its row. The plan of 64 decoding sequences then takes 0.04 ms, and 0.18 ms in `plan_step`. A property
+test checks that both give equal plans.
 """
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from .step_plan import StepLimits, StepPlan
 
 
 def plan_steady(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan | None:
-    """The plan, or None where it takes `plan_step`; then nothing has changed."""
+    """The plan, or None if `plan_step` is needed; then nothing has changed."""
     if queues.waiting or queues.parked:
         return None
     plan = StepPlan(queues, pool, limits)
@@ -27,14 +27,14 @@ def plan_steady(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan
         total, start = sequence.total, sequence.computed
         end = total if total < sequence.max_total else sequence.max_total - 1
         if start >= end:
-            continue  # waits for its last token to be read
+            continue  # its last token is not read yet
         live, count, sample = sequence.live, end - start, end == total
         if not sequence.known or live.granted <= live.spent:
             _undo(goes_on, chunks)
             return None
         if count > 1 or not sample:
             if not sequence.reads_prefix_cache:
-                _undo(goes_on, chunks)  # its prompt may have to be scored
+                _undo(goes_on, chunks)  # its prompt may need log probabilities
                 return None
             longer += count - 1
         if (count > 1 or not start % BLOCK_SIZE) and end > len(sequence.blocks) * BLOCK_SIZE:

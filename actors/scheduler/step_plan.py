@@ -1,4 +1,4 @@
-"""One step's work while it is planned. Rows, blocks and chunks change hands here and nowhere else.
+"""One step's work while it is planned. Only this module moves rows, blocks and chunks between sequences.
 
 `plan.py` decides which sequences get them.
 """
@@ -18,7 +18,7 @@ from .sequence import Sequence
 
 
 class StepLimits(Struct, frozen=True, kw_only=True):
-    """What a worker can take in one step; from its Ready message."""
+    """What a worker can compute in one step; from its Ready message."""
 
     max_step_tokens: int
     max_running: int
@@ -26,12 +26,12 @@ class StepLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """A decoding sequence needs a token of every step, so there are never more rows than tokens."""
+        """Every decoding sequence needs one token per step, so there are never more rows than tokens."""
         return min(self.max_running, self.max_step_tokens)
 
 
 class Shortage(NamedTuple):
-    """The first waiting sequence that found no place, and the predicate: `need` was more than `free`."""
+    """The first waiting sequence that did not fit, and why: `need` was more than `free`."""
 
     sequence: Sequence
     kind: Obstacle
@@ -54,17 +54,17 @@ class StepPlan:
         self.chunks: list[Chunk] = []
         self.new: list[SequenceRecord] = []
         self.copies: dict[int, int] = {}  # KV blocks to copy before the chunks run: target -> source
-        self.dropped: list[int] = []  # known to the worker and preempted
+        self.dropped: list[int] = []  # preempted sequences that the worker must forget
         self.planned: dict[int, Sequence] = {}  # those with a chunk
         self.started: list[Sequence] = []  # admitted for the first time
         self.preempted = 0
-        self.displaced = 0  # gave their row to another tenant's
+        self.displaced = 0  # sequences whose row went to another tenant's
         self.budget = 0  # tokens left for prompts, set when the decoding rows are known
-        self.prefill_tokens = 0  # of prompts, and of what is computed again
-        self.blocked: dict[int, Obstacle] = {}  # why a sequence has no chunk; not named: "order"
+        self.prefill_tokens = 0  # of prompts, and recomputed ones
+        self.blocked: dict[int, Obstacle] = {}  # why a sequence has no chunk; "order" if not in here
         self.shortage: Shortage | None = None
         self.short_of_blocks = False
-        # A choice of each prompt whose KV an earlier step computed: copies run before the chunks of their step.
+        # Per prompt, a choice whose KV an earlier step computed: copies run before the chunks of their step.
         self.prompt_sources: dict[SharedPrompt, Sequence] = {}
 
     def join(self, sequence: Sequence, cached: list[int]) -> None:
@@ -75,7 +75,7 @@ class StepPlan:
         sequence.computed = len(cached) * BLOCK_SIZE
         self._copy_prompt_end(sequence)
         self.queues.move(sequence, "running")
-        if not sequence.started:  # else it comes back after a preemption
+        if not sequence.started:  # otherwise it comes back after a preemption
             sequence.started = True
             sequence.cached_tokens = sequence.computed
             self.started.append(sequence)
@@ -83,9 +83,9 @@ class StepPlan:
     def _copy_prompt_end(self, sequence: Sequence) -> None:
         """Copy the last block of its prompt from another choice, if there is one, instead of computing it again.
 
-        The source's block may hold generated tokens behind the prompt. They are masked until the sequence writes there
-        itself. The plan keeps a reference to the block until `release_sources`: copies of a step run at the same time,
-        so no other copy may have it as its target.
+        The source block may hold generated tokens after the prompt. They are masked until the sequence overwrites
+        them. The plan keeps a reference to the block until `release_sources`: copies of a step run at the same time, so
+        the block must not become the target of another copy.
         """
         if (source := self.prompt_sources.get(sequence.prompt)) is None:
             return
@@ -101,11 +101,11 @@ class StepPlan:
         sequence.computed = end
 
     def release_sources(self) -> None:
-        """When all copies are planned: what runs later than this step may write there."""
+        """Called when all copies are planned: later steps may write to these blocks."""
         self.pool.release(list(self.copies.values()))
 
     def displace(self, sequence: Sequence) -> None:
-        """Park it: another has a better right to its row. It keeps its KV and gets the next free row."""
+        """Park it, since another sequence takes its row. It keeps its KV and gets the next free row."""
         self.queues.move(sequence, "parked")
         self.displaced += 1
 
@@ -121,10 +121,10 @@ class StepPlan:
         self.preempted += 1
 
     def reserve(self, sequence: Sequence, count: int) -> int:
-        """Make room for up to `count` more tokens, by preempting others if need be; returns how many have room.
+        """Make room for up to `count` more tokens, preempting others if necessary; returns how many fit.
 
-        The last in order finds no victim but itself. It keeps its blocks and waits: those before it take them when
-        they need them.
+        The last in order could only preempt itself. It keeps its blocks and waits: those before it take them if they
+        need them.
         """
         needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
         while self.pool.available < needed:

@@ -1,4 +1,4 @@
-"""Which requests must end by themselves: at their deadline, or because their reader owed credit for too long. Pure."""
+"""Requests that time out: at their deadline, or because their reader granted no credit for too long. Pure."""
 
 from bisect import bisect_left, insort
 from itertools import takewhile
@@ -14,14 +14,14 @@ class Timers:
         self._stall_timeout = stall_timeout
         self._deadlines: dict[str, float] = {}
         self._in_order: list[tuple[float, str]] = []  # the same
-        self._starved: dict[str, float] = {}  # since when; in order of time
+        self._starved: dict[str, float] = {}  # since when; oldest first
 
     def set_deadline(self, id: str, deadline: float) -> None:
         self._deadlines[id] = deadline
         insort(self._in_order, (deadline, id))
 
     def starve(self, id: str, now: float) -> None:
-        """Its credit is used up: from now on we wait for its reader."""
+        """Its credit is used up: from now on it waits for its reader."""
         self._starved.setdefault(id, now)
 
     def stop_starving(self, id: str) -> None:
@@ -35,7 +35,7 @@ class Timers:
             del self._in_order[bisect_left(self._in_order, (deadline, id))]
 
     def next_due(self) -> float:
-        """When something may be due; infinity when nothing can be."""
+        """When something may be due; infinity if nothing can be."""
         deadline = self._in_order[0][0] if self._in_order else inf
         return min(deadline, next(iter(self._starved.values()), inf) + self._stall_timeout)
 
