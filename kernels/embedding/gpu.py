@@ -1,9 +1,15 @@
 """Gather rows of a matrix by ids that are on the device: the embedding of tokens, and the hidden rows for the LM head.
 
-An id outside the matrix (padding: -1) gives a row of zeros, and reads nothing.
+An id outside the matrix (padding: -1) gives a row of zeros, and reads nothing. The launcher checks, picks the launch
+and launches; it allocates nothing.
 """
 
-from ..gpu.language import jit, tl
+from dataclasses import dataclass
+
+import torch
+
+from ..gpu.language import cdiv, jit, tl
+from ..gpu.table import Row, Table, choose
 
 
 @jit(do_not_specialize=["count"])  # it varies: a new form would be compiled while serving
@@ -15,3 +21,33 @@ def gather_rows_kernel(ids, table, out, count, SIZE: tl.constexpr, TILE: tl.cons
     readable = tl.where((index >= 0) & (index < count), SIZE, 0)
     value = tl.load(table + index.to(tl.int64) * SIZE + place, mask=place < readable, other=0.0)
     tl.store(out + row.to(tl.int64) * SIZE + place, value, mask=place < SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class GatherLaunch:
+    tile: int  # values per program
+    num_warps: int
+
+
+# One launch for every size: the work is a copy.
+TABLE: Table[GatherLaunch] = {
+    80: (Row(None, GatherLaunch(1024, 4), "compiled: 16 registers, no spills; not measured"),)
+}
+
+
+def gather_rows(ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor, *, capability: int) -> None:
+    """out[i] = table[ids[i]], zeros where the id is outside the table. ids int32 [rows], table [count, size]."""
+    (rows,), (count, size) = ids.shape, table.shape
+    if ids.dtype != torch.int32 or out.shape != (rows, size) or out.dtype != table.dtype:
+        raise ValueError(
+            f"ids must be int32 and out {table.dtype} [{rows}, {size}]: ids are {ids.dtype}, "
+            f"out is {out.dtype} {tuple(out.shape)}"
+        )
+    if not (ids.is_contiguous() and table.is_contiguous() and out.is_contiguous()):
+        raise ValueError("ids, table and out must be contiguous")
+    if rows == 0:
+        return
+    launch = choose(TABLE, capability, size)
+    gather_rows_kernel[(rows, cdiv(size, launch.tile))](
+        ids, table, out, count, SIZE=size, TILE=launch.tile, num_warps=launch.num_warps
+    )

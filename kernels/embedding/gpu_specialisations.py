@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ..gpu.compiling import Specialisation
 from ..gpu.table import choose
-from .gpu import gather_rows_kernel
-from .gpu_table import TABLE
+from .gpu import TABLE, gather_rows_kernel
 
 
 def specialisations() -> Iterator[Specialisation]:

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+PAGE_TOKENS = 64  # of a page of the KV cache, which is a tile of attention: the block of the scheduler
+E4M3_CAPABILITY = 89  # the first with e4m3: below it Triton refuses the type, and kernels handle its bits
+
 Launch = TypeVar("Launch")
 
 

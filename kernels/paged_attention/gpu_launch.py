@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ..gpu.language import next_power_of_2
+from ..gpu.table import PAGE_TOKENS
 from .gpu_decode import decode_kernel, reduce_kernel
 from .gpu_plan import HEADER, RECORD, plan_kernel
 from .gpu_prefill import prefill_kernel
 from .gpu_table import (
-    PAGE_TOKENS,
     STRICT_SPLITS,
     AttentionLaunch,
     group_rows,

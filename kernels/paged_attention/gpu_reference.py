@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from .gpu_table import PAGE_TOKENS
+from ..gpu.table import PAGE_TOKENS
 
 
 def gathered(cache: Tensor, scales: Tensor | None, table: Tensor, length: int) -> Tensor:

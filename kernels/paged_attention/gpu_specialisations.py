@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..gpu.compiling import Specialisation
+from ..gpu.table import PAGE_TOKENS
 from .gpu_decode import decode_kernel, reduce_kernel
 from .gpu_plan import plan_kernel
 from .gpu_prefill import prefill_kernel
 from .gpu_table import (
-    PAGE_TOKENS,
     STRICT_SPLITS,
     AttentionLaunch,
     choose_launch,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..gpu.table import Row, Table, choose
+from ..gpu.table import E4M3_CAPABILITY, Row, Table, choose
 
-PAGE_TOKENS = 64
-E4M3_CAPABILITY = 89  # below it Triton refuses e4m3, and the kernels take its bits apart
 LARGEST = 1 << 62  # a size beyond every bucket
 STRICT_SPLITS = 16  # parts of a sequence, at most, where its cuts depend on nothing else
 

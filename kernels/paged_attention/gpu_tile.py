@@ -8,8 +8,9 @@ NEVER, masked scores are -inf, so the probabilities are 0 and the decay is 2**0.
 """
 
 from ..gpu.language import jit, tl
+from ..gpu.table import PAGE_TOKENS
 
-PAGE = tl.constexpr(64)  # tokens: a cache page is a tile
+PAGE = tl.constexpr(PAGE_TOKENS)  # tokens: a cache page is a tile
 NEVER = tl.constexpr(-1.0e30)
 E4M3_REBIASED = tl.constexpr(2.0**120)  # from float32's exponent bias (127) to e4m3's (7)
 

@@ -3,9 +3,17 @@
 int8: scale = max |x| / 127, ties to even (reference.py, without the CPU's correction). e4m3: scale = max |x| / 448. A
 group of zeros gets a tiny scale and stays zeros. What is stored is decided by the type of the output; uint8 means the
 bits of e4m3, for GPUs that have no such type.
+
+Other kernels call `group_scale`, `stored` and `write_groups`. `quantise_rows` is for rows that no kernel before the
+GEMM can quantise: a row of attention's output has many writers.
 """
 
-from ..gpu.language import jit, tl
+from dataclasses import dataclass
+
+import torch
+
+from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.table import E4M3_CAPABILITY, Row, Table, choose
 from .reference import SMALLEST_MAXIMUM
 
 GROUP = 128  # values per scale where a row has several: the block of FP8 GEMMs
@@ -53,3 +61,75 @@ def write_groups(out, scales, place, inside, values, GROUPS: tl.constexpr, first
         tl.store(scales + group, group_scale(largest, dtype), mask=group < GROUPS)
     else:
         tl.store(out + place, values.to(dtype), mask=inside)
+
+
+@jit
+def quantise_rows_kernel(x, out, scales, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
+    """A program and a scale per row; the row is read twice, the second time from the cache."""
+    row = tl.program_id(0).to(tl.int64)
+    dtype: tl.constexpr = out.dtype.element_ty
+    tile = tl.arange(0, COLUMNS)[None, :]
+    largest = tl.zeros([1, COLUMNS], tl.float32)
+    for start in range(0, SIZE, COLUMNS):
+        place = start + tile
+        value = tl.load(x + row * SIZE + place, mask=place < SIZE, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.abs(value))
+    whole = tl.max(largest, 1)
+    for start in range(0, SIZE, COLUMNS):
+        place = start + tile
+        value = tl.load(x + row * SIZE + place, mask=place < SIZE, other=0.0).to(tl.float32)
+        tl.store(out + row * SIZE + place, stored(value, whole, dtype), mask=place < SIZE)
+    tl.store(scales + row + tl.arange(0, 1), group_scale(whole, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class QuantiseLaunch:
+    tile: int  # values of a turn of the loop
+    num_warps: int
+
+
+# By the size of a row: its bits never depend on the batch it is in.
+TABLE: Table[QuantiseLaunch] = {
+    80: (
+        Row(2048, QuantiseLaunch(2048, 4), "compiled: 31 registers, no spills; not measured"),
+        Row(None, QuantiseLaunch(4096, 8), "compiled: 31 registers, no spills; not measured"),
+    ),
+}
+
+
+def quantise_rows(x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor, *, capability: int) -> None:
+    """out int8 or e4m3 [rows, size], scales float32 [rows]: x = out * scales, as nearly as out's type can. Any rows."""
+    rows, size = out.shape
+    if x.shape != out.shape or not (x.is_contiguous() and out.is_contiguous()):
+        raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} must be contiguous and of one shape")
+    if scale_groups(out, scales, capability) > 1:
+        raise ValueError(f"scales are {tuple(scales.shape)}: one per row is made here, [{rows}]")
+    if rows == 0:
+        return
+    launch = choose(TABLE, capability, size)
+    quantise_rows_kernel[(rows,)](
+        x, out, scales, SIZE=size, COLUMNS=min(launch.tile, next_power_of_2(size)), num_warps=launch.num_warps
+    )
+
+
+def scale_groups(out: torch.Tensor, scales: torch.Tensor | None, capability: int) -> int:
+    """How many scales a row of `out` [rows, size] has: 1, or one per GROUP values, by the shape of `scales`.
+
+    Raises ValueError where the tensors contradict each other.
+    """
+    quantised = out.dtype in (torch.int8, torch.float8_e4m3fn)
+    if quantised != (scales is not None):
+        raise ValueError(f"scales go with an int8 or e4m3 output and with no other, and out is {out.dtype}")
+    if out.dtype == torch.float8_e4m3fn and capability < E4M3_CAPABILITY:
+        raise ValueError(f"e4m3 output needs compute capability {E4M3_CAPABILITY}, the device has {capability}")
+    if scales is None:
+        return 1
+    rows, size = out.shape
+    expected = (rows,) if scales.dim() == 1 else (rows, size // GROUP)
+    fits = scales.shape == expected and not (scales.dim() == 2 and size % GROUP)
+    if scales.dtype != torch.float32 or not fits or not scales.is_contiguous():
+        raise ValueError(
+            f"scales must be contiguous float32 [{rows}], or [{rows}, {size} / {GROUP}] where that divides: "
+            f"they are {scales.dtype} {tuple(scales.shape)}"
+        )
+    return 1 if scales.dim() == 1 else size // GROUP

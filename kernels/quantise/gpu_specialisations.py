@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ..gpu.compiling import Specialisation
 from ..gpu.language import next_power_of_2
 from ..gpu.table import choose
-from .gpu_rows import quantise_rows_kernel
-from .gpu_table import TABLE
+from .gpu import TABLE, quantise_rows_kernel
 
 SIZES = (2048, 4096, 8192)  # heads times head size: Qwen3-0.6B, Llama-3.1-8B, its 70B
 

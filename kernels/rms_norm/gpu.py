@@ -3,10 +3,17 @@
 One program per row. The sum is rounded to the residual's type before it is normalised, as if it had been stored and
 read again, so both kernels, and a model that does it in two steps, see the same numbers. All arithmetic is float32.
 A tile is [groups, values of a group]: one group of the whole row, or groups of 128 with a scale each.
+
+The launcher checks, picks the launch and launches; it allocates nothing.
 """
 
-from ..gpu.language import jit, tl
-from ..quantise.gpu import group_scale, stored, write_groups
+from dataclasses import dataclass
+
+import torch
+
+from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.table import Row, Table, choose
+from ..quantise.gpu import GROUP, group_scale, scale_groups, stored, write_groups
 
 
 @jit
@@ -72,3 +79,56 @@ def rms_norm_looped_kernel(
             write_groups(out + row * SIZE, scales + row * GROUPS, place, inside, value, GROUPS, start // COLUMNS)
     if GROUPS == 1 and (dtype == tl.int8 or dtype == tl.float8e4nv):
         tl.store(scales + row + tl.arange(0, 1), group_scale(whole, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNormLaunch:
+    tile: int  # values held at a time; a longer row takes the looped kernel
+    num_warps: int
+
+
+# By the size of a row and not by their number: no row's bits depend on a batch.
+# 16 values per thread are two 16-byte loads of bf16 in flight; longer rows get 32 before they get more warps.
+TABLE: Table[RmsNormLaunch] = {
+    80: (
+        Row(2048, RmsNormLaunch(2048, 4), "compiled: at most 32 registers, no spills; not measured"),
+        Row(4096, RmsNormLaunch(4096, 8), "compiled: 32 registers, quantised 40, no spills; not measured"),
+        Row(8192, RmsNormLaunch(8192, 8), "compiled: 53 registers, no spills; not measured"),
+        Row(16384, RmsNormLaunch(16384, 16), "compiled: 64 registers, no spills; not measured"),
+        Row(None, RmsNormLaunch(8192, 16), "compiled: looped, 50 registers, int8 88, no spills; not measured"),
+    ),
+}
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    *,
+    capability: int,
+    residual: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+) -> None:
+    """out = rms_norm(x + residual) * weight, row by row; `residual` becomes x + residual.
+
+    x [rows, size] may have a row stride; out and residual are contiguous. With `scales` (float32 [rows], or
+    [rows, size / 128]) out is int8 or e4m3. Any number of rows, also none.
+    """
+    rows, size = x.shape
+    if out.shape != x.shape or weight.shape != (size,) or (residual is not None and residual.shape != x.shape):
+        raise ValueError(f"x is {tuple(x.shape)}: out and residual must be so too, and weight [{size}]")
+    if x.stride(1) != 1 or not out.is_contiguous() or not (residual is None or residual.is_contiguous()):
+        raise ValueError("the rows of x must be contiguous, and out and residual as a whole")
+    groups = scale_groups(out, scales, capability)
+    if rows == 0:
+        return
+    launch = choose(TABLE, capability, size)
+    tile = min(launch.tile, next_power_of_2(size))
+    columns = GROUP if groups > 1 else tile
+    kernel = rms_norm_kernel if size <= tile else rms_norm_looped_kernel
+    kernel[(rows,)](
+        x, x if residual is None else residual, weight, out, out if scales is None else scales, x.stride(0), eps,
+        SIZE=size, GROUPS=groups, TILE_GROUPS=max(1, tile // columns), COLUMNS=columns,
+        HAS_RESIDUAL=residual is not None, num_warps=launch.num_warps,
+    )  # fmt: skip

@@ -8,8 +8,7 @@ from ..gpu.compiling import Specialisation
 from ..gpu.language import next_power_of_2
 from ..gpu.table import choose
 from ..quantise.gpu import GROUP
-from .gpu import rms_norm_kernel, rms_norm_looped_kernel
-from .gpu_table import TABLE
+from .gpu import TABLE, rms_norm_kernel, rms_norm_looped_kernel
 
 # (size of a row, type of the output, groups of it, residual?). 1024: Qwen3-0.6B; 4096: Llama-3.1-8B; 20480: looped.
 FORMS = (

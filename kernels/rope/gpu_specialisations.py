@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from ..gpu.compiling import Specialisation
 from ..gpu.language import next_power_of_2
 from ..gpu.table import choose
-from .gpu import rope_cache_kernel
-from .gpu_table import TABLE
+from .gpu import TABLE, rope_cache_kernel
 
 # (heads, kv_heads, head_dim, type of the cache, bias?, norm?)
 FORMS = (

@@ -12,49 +12,49 @@ import ctypes
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from ..compile_cache import prepare_compile_cache, use_cache_folder
+from .launch import CpuSampler
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class ApartCompilation:
-    """The process, while there is one."""
+@contextmanager
+def sampler_compiled_apart() -> Generator[bool]:
+    """A block beside which the sampler is compiled, unless the cache folder holds it. Yields whether it is.
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None
-
-    def begin(self) -> None:
-        """Start it, unless the folder holds a compiled sampler already."""
-        folder = prepare_compile_cache()
-        if self._process is None and not any(folder.rglob("*sample_rows*.nbi")):
-            command = [sys.executable, "-P", "-m", __name__, str(folder)]
-            try:
-                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.DEVNULL)
-            except OSError:  # no memory or process to be had: the caller compiles it itself
-                self._process = None
-
-    def wait(self) -> None:
-        if self._process is not None:
-            self._process.wait()
-            self._process = None
+    The end of the block waits for the process; a block that raises ends it.
+    """
+    process = _compiling(prepare_compile_cache())
+    try:
+        yield process is not None
+    except BaseException:
+        if process is not None:
+            process.kill()
+        raise
+    finally:
+        if process is not None:
+            process.wait()
 
 
-SAMPLER: Final = ApartCompilation()
+def _compiling(folder: Path) -> subprocess.Popen[bytes] | None:
+    if any(folder.rglob("*sample_rows*.nbi")):
+        return None
+    command = [sys.executable, "-P", "-m", __name__, str(folder)]
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.DEVNULL)
+    except OSError:  # no memory or process to be had: the caller compiles it itself
+        return None
 
 
 def main() -> None:
     if sys.platform == "linux":  # whoever waits for this may be killed
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     use_cache_folder(Path(sys.argv[1]))
-    from .launch import CpuSampler
-
     CpuSampler(64).warm_up()
 
 

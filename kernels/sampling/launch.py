@@ -132,7 +132,7 @@ class CpuSampler:
         Called with the same array again, it asks nothing, and overwrites its last answer.
         """
         if logits is not self._greedy_of or self._greedy_rows is None:
-            from .greedy import greedy_rows
+            from .cpu import greedy_rows
 
             self._check(logits, count := len(logits))
             if not count:
@@ -180,10 +180,7 @@ class CpuSampler:
         )  # fmt: skip
 
     def warm_up(self) -> None:
-        """Compile the kernels, or load them when a process apart has compiled them: nothing compiles after this."""
-        from .compile_apart import SAMPLER
-
-        SAMPLER.wait()
+        """Compile the kernels, or load them from the disk cache: nothing compiles after this."""
         logits = np.zeros((1, self.vocab_size), np.float32)
         self.sample(logits, SamplingRows(np.zeros(1, ROW)))
         self.greedy(logits)

@@ -8,8 +8,7 @@ from ..gpu.compiling import Specialisation
 from ..gpu.language import next_power_of_2
 from ..gpu.table import choose
 from ..quantise.gpu import GROUP
-from .gpu import silu_mul_kernel, silu_mul_row_kernel
-from .gpu_table import ROWS, TILES
+from .gpu import ROWS, TILES, silu_mul_kernel, silu_mul_row_kernel
 
 # (size of a row of the output, its type, groups of it). 3072: Qwen3-0.6B; 14336: Llama-3.1-8B; 28672: its 70B.
 FORMS = (

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..gpu.compiling import Specialisation
-from .gpu import copy_blocks_kernel, keep_drawn_kernel, prepare_kernel, scatter_kernel
-from .gpu_table import COPY_BLOCK, PREPARE_TILE, PREPARE_WARPS, SCATTER_BLOCK
+from .gpu import (
+    COPY_BLOCK,
+    PREPARE_TILE,
+    PREPARE_WARPS,
+    SCATTER_BLOCK,
+    copy_blocks_kernel,
+    keep_drawn_kernel,
+    prepare_kernel,
+    scatter_kernel,
+)
 
 WIDTH = 131072 // 64
 WORDS = 8 * 64 * 128 // 2  # of one layer's keys in bfloat16

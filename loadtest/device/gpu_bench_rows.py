@@ -8,12 +8,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from triolet.kernels.embedding.gpu_launch import gather_rows
-from triolet.kernels.rms_norm.gpu_launch import rms_norm
-from triolet.kernels.rope.gpu_launch import PAGE, HeadWeights, LayerCache, rope_cache
+from triolet.kernels.embedding.gpu import gather_rows
+from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
+from triolet.kernels.rms_norm.gpu import rms_norm
+from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.sampling import gpu_launch as sampling
 from triolet.kernels.sampling.gpu_buffers import make_sampled, make_workspace
-from triolet.kernels.silu_mul.gpu_launch import silu_mul
+from triolet.kernels.silu_mul.gpu import silu_mul
 from triolet.loadtest.device.gpu_case import Case, Figures, Machine
 from triolet.loadtest.device.gpu_check import drawn
 from triolet.loadtest.device.gpu_correct_sampling import records, staged

@@ -7,15 +7,16 @@ from functools import partial
 import numpy as np
 import torch
 
-from triolet.kernels.embedding.gpu_launch import gather_rows
-from triolet.kernels.rms_norm import gpu_launch as rms_norm_launch
-from triolet.kernels.rms_norm.gpu_launch import rms_norm
+from triolet.kernels.embedding.gpu import gather_rows
+from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
+from triolet.kernels.rms_norm import gpu as rms_norm_launch
+from triolet.kernels.rms_norm.gpu import rms_norm
 from triolet.kernels.rms_norm.reference import rms_norm_reference
-from triolet.kernels.rope.gpu_launch import PAGE, HeadWeights, LayerCache, rope_cache
+from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.rope.reference import rope_reference
-from triolet.kernels.silu_mul.gpu_launch import silu_mul
+from triolet.kernels.silu_mul.gpu import silu_mul
 from triolet.kernels.silu_mul.reference import silu_mul_reference
-from triolet.kernels.step_inputs.gpu_launch import copy_blocks, keep_drawn, prepare, scatter
+from triolet.kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
 from triolet.loadtest.device.gpu_case import Case, Figures, Machine
 from triolet.loadtest.device.gpu_check import drawn, equal, fault, require, within
 
@@ -155,7 +156,11 @@ def check_step_inputs(tokens: int, machine: Machine) -> Figures:
     ids[prompt] = rows[1, 0]
     equal(out["ids"][: prompt + 1], ids, "ids")
     equal(out["positions"][: prompt + 1], place.int(), "positions")
-    equal(out["slots"][: prompt + 1], (rows[owner, 1 + place // PAGE] * PAGE + place % PAGE).int(), "slots")
+    equal(
+        out["slots"][: prompt + 1],
+        (rows[owner, 1 + place // PAGE] * PAGE + place % PAGE).int(),
+        "slots",
+    )
     require(bool((out["slots"][prompt + 1 :] == -1).all()), "padding has slots")
     pages = -(-(10 + prompt) // PAGE)
     equal(tables[0, :pages], rows[2, 1 : 1 + pages], "a block table")

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
 from triolet.kernels.paged_attention.gpu_reference import gathered, paged_attention_reference
-from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, AttentionLaunch, choose_launch
+from triolet.kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
 from triolet.loadtest.device.gpu_case import Figures, Machine
 from triolet.loadtest.device.gpu_check import drawn, no_worse, require
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from triolet.kernels.embedding import gpu_launch as embedding_launch
+from triolet.kernels.embedding import gpu as embedding_launch
 from triolet.kernels.gemm import gpu_launch as gemm_launch
 from triolet.kernels.gemm.gpu_table import MEBIBYTE, TABLES, Few, Launch, Library, LinearFormat, Many, launch_for
 from triolet.kernels.gemm.gpu_weights import (
@@ -29,10 +29,10 @@ from triolet.kernels.gemm.gpu_weights import (
 )
 from triolet.kernels.gpu.table import Row, choose
 from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
-from triolet.kernels.rms_norm import gpu_launch as rms_norm_launch
-from triolet.kernels.rope import gpu_launch as rope_launch
+from triolet.kernels.rms_norm import gpu as rms_norm_launch
+from triolet.kernels.rope import gpu as rope_launch
 from triolet.kernels.sampling import gpu_buffers
-from triolet.kernels.silu_mul import gpu_launch as silu_mul_launch
+from triolet.kernels.silu_mul import gpu as silu_mul_launch
 from triolet.loadtest.device import gpu_bench_rows as rows_bench
 from triolet.loadtest.device.gpu_bench_attention import EVEN, LLAMA, PROMPT
 from triolet.loadtest.device.gpu_bench_gemm import SHAPES, packed_w4

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from ...kernels.sampling.compile_apart import SAMPLER
+from ...kernels.sampling.compile_apart import sampler_compiled_apart
 from ...kernels.simd.formats import CacheFormat, WeightFormat
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import LoadProgress, MemoryPlan, ReportProgress, ignore_progress
@@ -22,8 +22,9 @@ MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that want more ro
 def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     """dtype "auto" is the checkpoint's own."""
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
-    runner = load_runner(checkpoint, sizes, report)
-    report(LoadProgress(stage="loading sampler", done=0, total=1))
+    with sampler_compiled_apart():
+        runner = load_runner(checkpoint, sizes, report)
+        report(LoadProgress(stage="loading sampler", done=0, total=1))
     stepper = CpuStepper(runner)
     report(LoadProgress(stage="loading sampler", done=1, total=1))
     return LoadedModel(
@@ -71,7 +72,6 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
 
 def load_runner(checkpoint: Checkpoint, sizes: CpuSizes, report: ReportProgress = ignore_progress) -> CpuRunner:
     """Read and pack the weights, allocate, compile."""
-    SAMPLER.begin()
     weights = load_weights(checkpoint, report)
 
     def report_packed(progress: LoadProgress) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ...kernels.rope.gpu_launch import LayerCache
+from ...kernels.rope.gpu import LayerCache
 from ...protocol.settings import BLOCK_SIZE
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout

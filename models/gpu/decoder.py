@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import torch
 
-from ...kernels.embedding.gpu_launch import gather_rows
+from ...kernels.embedding.gpu import gather_rows
 from ...kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
 from ...kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
-from ...kernels.quantise.gpu_rows_launch import quantise_rows
-from ...kernels.rms_norm.gpu_launch import rms_norm
-from ...kernels.rope.gpu_launch import LayerCache, rope_cache
-from ...kernels.silu_mul.gpu_launch import silu_mul
+from ...kernels.quantise.gpu import quantise_rows
+from ...kernels.rms_norm.gpu import rms_norm
+from ...kernels.rope.gpu import LayerCache, rope_cache
+from ...kernels.silu_mul.gpu import silu_mul
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape

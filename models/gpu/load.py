@@ -9,7 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...kernels.gemm.gpu_weights import GROUPS
-from ...kernels.paged_attention.gpu_table import E4M3_CAPABILITY, choose_launch
+from ...kernels.gpu.table import E4M3_CAPABILITY
+from ...kernels.paged_attention.gpu_table import choose_launch
 from ...protocol.settings import BLOCK_SIZE, MIB, EngineSettings
 from ...protocol.steps import MemoryPlan, ReportProgress
 from ..checkpoint.checkpoint import Checkpoint

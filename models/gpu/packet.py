@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ...kernels.sampling.rows import MAX_TOP, Int32Array, Sampled
-from ...kernels.step_inputs.gpu_launch import copy_blocks, keep_drawn, prepare, scatter
+from ...kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .device import Device

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ...kernels.gemm.gpu_weights import pack_bf16
-from ...kernels.rope.gpu_launch import HeadWeights
+from ...kernels.rope.gpu import HeadWeights
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec

@@ -11,8 +11,8 @@ from msgspec import convert
 from msgspec.structs import replace
 from safetensors.numpy import save_file
 
+from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.cache import BLOCK_TOKENS
-from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS
 from triolet.models import load
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.cpu.load import plan_on_cpu

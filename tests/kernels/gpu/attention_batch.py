@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.gpu_launch import (
     paged_attention,
     plan_attention,
@@ -16,7 +17,7 @@ from triolet.kernels.paged_attention.gpu_launch import (
     workspace_floats,
 )
 from triolet.kernels.paged_attention.gpu_reference import gathered, paged_attention_reference
-from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, AttentionLaunch, DecodeLaunch, PrefillLaunch
+from triolet.kernels.paged_attention.gpu_table import AttentionLaunch, DecodeLaunch, PrefillLaunch
 
 BF16, FP8, INT8 = torch.bfloat16, torch.float8_e4m3fn, torch.int8
 SPARE_PAGES = 3

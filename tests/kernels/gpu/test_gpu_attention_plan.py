@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention import gpu_launch
 from triolet.kernels.paged_attention.gpu_launch import plan_attention, plan_words
 from triolet.kernels.paged_attention.gpu_plan import HEADER, RECORD, plan_kernel
-from triolet.kernels.paged_attention.gpu_table import PAGE_TOKENS, STRICT_SPLITS, choose_launch
+from triolet.kernels.paged_attention.gpu_table import STRICT_SPLITS, choose_launch
 
 from .attention_batch import drawn_batch, small_launch
 from .mutants import mutated

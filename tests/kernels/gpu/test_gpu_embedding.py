@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from triolet.kernels.embedding import gpu_launch
-from triolet.kernels.embedding.gpu_launch import gather_rows
-from triolet.kernels.embedding.gpu_table import GatherLaunch
+from triolet.kernels.embedding import gpu
+from triolet.kernels.embedding.gpu import GatherLaunch, gather_rows
 from triolet.kernels.gpu.table import Row
 
 from .mutants import mutated
@@ -27,7 +26,7 @@ def check() -> None:
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_launch, "TABLE", {80: (Row(None, GatherLaunch(64, 4), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, GatherLaunch(64, 4), "a test's"),)})
 
 
 def test_rows_are_copied() -> None:
@@ -36,8 +35,8 @@ def test_rows_are_copied() -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("* TILE + ", "* 32 + "), ("table + index", "table + row")])
 def test_planted_faults_fail(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = mutated(gpu_launch.gather_rows_kernel, old, new, tmp_path)
-    monkeypatch.setattr(gpu_launch, "gather_rows_kernel", fault)
+    fault = mutated(gpu.gather_rows_kernel, old, new, tmp_path)
+    monkeypatch.setattr(gpu, "gather_rows_kernel", fault)
     with pytest.raises(AssertionError):
         check()
 

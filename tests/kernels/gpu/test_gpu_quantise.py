@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from triolet.kernels.gpu.table import Row
-from triolet.kernels.quantise import gpu_rows_launch
-from triolet.kernels.quantise.gpu_rows_launch import quantise_rows
-from triolet.kernels.quantise.gpu_table import QuantiseLaunch
+from triolet.kernels.quantise import gpu
+from triolet.kernels.quantise.gpu import QuantiseLaunch, quantise_rows
 
 from .mutants import mutated
 
@@ -21,7 +20,7 @@ SLACK = 1e-5  # of the largest value: float32 roundings, which move a tie
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small row takes several turns."""
-    monkeypatch.setattr(gpu_rows_launch, "TABLE", {80: (Row(None, QuantiseLaunch(64, 4), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, QuantiseLaunch(64, 4), "a test's"),)})
 
 
 def check(dtype: torch.dtype) -> None:
@@ -53,11 +52,9 @@ def test_rows(dtype: torch.dtype) -> None:
     ],
 )
 def test_planted_faults_fail(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from triolet.kernels.quantise import gpu_rows
+    from triolet.kernels.quantise import gpu
 
-    monkeypatch.setattr(
-        gpu_rows_launch, "quantise_rows_kernel", mutated(gpu_rows.quantise_rows_kernel, old, new, tmp_path)
-    )
+    monkeypatch.setattr(gpu, "quantise_rows_kernel", mutated(gpu.quantise_rows_kernel, old, new, tmp_path))
     with pytest.raises(AssertionError):
         check(torch.float8_e4m3fn)
 

@@ -10,9 +10,8 @@ import torch
 
 from triolet.kernels.gpu.table import Row
 from triolet.kernels.quantise.gpu import GROUP
-from triolet.kernels.rms_norm import gpu_launch
-from triolet.kernels.rms_norm.gpu_launch import rms_norm
-from triolet.kernels.rms_norm.gpu_table import RmsNormLaunch
+from triolet.kernels.rms_norm import gpu
+from triolet.kernels.rms_norm.gpu import RmsNormLaunch, rms_norm
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 
 from .mutants import mutated
@@ -63,7 +62,7 @@ def check_quantised(size: int, dtype: torch.dtype, groups: int) -> None:
 @pytest.fixture
 def looped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row longer than 256 takes the looped kernel."""
-    monkeypatch.setattr(gpu_launch, "TABLE", {80: (Row(None, RmsNormLaunch(256, 4), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, RmsNormLaunch(256, 4), "a test's"),)})
 
 
 @pytest.mark.parametrize("size", [64, 100, 1024])
@@ -111,8 +110,8 @@ def test_rows_do_not_depend_on_their_batch() -> None:
     ids=["no eps", "residual not written back", "mean over the padding"],
 )
 def test_planted_faults_fail(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel: Any = mutated(gpu_launch.rms_norm_kernel, old, new, tmp_path)
-    monkeypatch.setattr(gpu_launch, "rms_norm_kernel", kernel)
+    kernel: Any = mutated(gpu.rms_norm_kernel, old, new, tmp_path)
+    monkeypatch.setattr(gpu, "rms_norm_kernel", kernel)
     with pytest.raises(AssertionError):
         check_plain(100)
 

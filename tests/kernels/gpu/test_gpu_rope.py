@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
 from triolet.kernels.gpu.table import Row
 from triolet.kernels.rms_norm.reference import rms_norm_reference
-from triolet.kernels.rope import gpu, gpu_launch
-from triolet.kernels.rope.gpu_launch import PAGE, HeadWeights, LayerCache, rope_cache
-from triolet.kernels.rope.gpu_table import RopeLaunch
+from triolet.kernels.rope import gpu
+from triolet.kernels.rope.gpu import HeadWeights, LayerCache, RopeLaunch, rope_cache
 from triolet.kernels.rope.reference import rope_reference
 
 from .mutants import mutated
@@ -105,7 +105,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kv_tile", [1, 8])
 def test_queries_turn_and_keys_and_values_are_cached(case: Case, kv_tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_launch, "TABLE", {80: (Row(None, RopeLaunch(kv_tile, 1), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, RopeLaunch(kv_tile, 1), "a test's"),)})
     check(case)
 
 
@@ -145,7 +145,7 @@ def test_planted_faults_fail(
     name: str, old: str, new: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = mutated(getattr(gpu, name), old, new, tmp_path)
-    monkeypatch.setattr(gpu_launch if name == "rope_cache_kernel" else gpu, name, fault)
+    monkeypatch.setattr(gpu, name, fault)
     with pytest.raises(AssertionError):
         check(case)
 

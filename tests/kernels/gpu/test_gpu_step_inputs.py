@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from triolet.kernels.step_inputs import gpu, gpu_launch
+from triolet.kernels.step_inputs import gpu
 
 from .mutants import mutated
 
@@ -33,7 +33,7 @@ def prepared() -> dict[str, torch.Tensor]:
     out["block_tables"] = torch.full((CHUNKS, WIDTH), 999, dtype=torch.int32)
     first = torch.tensor([first for _, first, _ in STEP] + [0], dtype=torch.int32)
     slots = torch.tensor([slot for slot, _, _ in STEP] + [0], dtype=torch.int32)
-    gpu_launch.prepare(slots, first, starts, given, slot_rows(), **out)
+    gpu.prepare(slots, first, starts, given, slot_rows(), **out)
     return out
 
 
@@ -66,8 +66,8 @@ def differences() -> list[str]:
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_launch, "PREPARE_TILE", TILE)
-    monkeypatch.setattr(gpu_launch, "PREPARE_PROGRAMS", PROGRAMS)
+    monkeypatch.setattr(gpu, "PREPARE_TILE", TILE)
+    monkeypatch.setattr(gpu, "PREPARE_PROGRAMS", PROGRAMS)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -96,21 +96,19 @@ def test_inputs_in_one_tile() -> None:
 )
 @pytest.mark.usefixtures("small_tiles")
 def test_a_planted_fault_shows(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_launch, "prepare_kernel", mutated(gpu.prepare_kernel, old, new, tmp_path))
+    monkeypatch.setattr(gpu, "prepare_kernel", mutated(gpu.prepare_kernel, old, new, tmp_path))
     assert differences()
 
 
 def test_drawn_tokens_and_entries_find_their_places() -> None:
     rows = slot_rows()
     before = rows.clone()
-    gpu_launch.keep_drawn(
-        torch.tensor([41, 42, 43], dtype=torch.int32), torch.tensor([4, -1, 0], dtype=torch.int32), rows
-    )
+    gpu.keep_drawn(torch.tensor([41, 42, 43], dtype=torch.int32), torch.tensor([4, -1, 0], dtype=torch.int32), rows)
     before[4, 0], before[0, 0] = 41, 43
     assert torch.equal(rows, before)
-    count = gpu_launch.SCATTER_BLOCK + 3
+    count = gpu.SCATTER_BLOCK + 3
     target, places = torch.zeros(700, dtype=torch.int32), torch.arange(count, dtype=torch.int32) * 2
-    gpu_launch.scatter(torch.arange(count, dtype=torch.int32) + 1, places, target)
+    gpu.scatter(torch.arange(count, dtype=torch.int32) + 1, places, target)
     assert torch.equal(target[::2][:count], torch.arange(count, dtype=torch.int32) + 1)
     assert int(target.count_nonzero()) == count
 
@@ -118,8 +116,8 @@ def test_drawn_tokens_and_entries_find_their_places() -> None:
 def test_blocks_are_copied_in_every_part() -> None:
     cache = torch.randint(1 << 30, (3, 4, 70), dtype=torch.int32, generator=torch.Generator().manual_seed(2))
     before = cache.clone()
-    gpu_launch.copy_blocks(torch.tensor([3, 0], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int32), cache)
+    gpu.copy_blocks(torch.tensor([3, 0], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int32), cache)
     before[:, [1, 2]] = before[:, [3, 0]]
     assert torch.equal(cache, before)
     with pytest.raises(ValueError, match="contiguous int32"):
-        gpu_launch.copy_blocks(torch.tensor([3]), torch.tensor([1]), cache)
+        gpu.copy_blocks(torch.tensor([3]), torch.tensor([1]), cache)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from triolet.kernels.embedding import gpu_launch as embedding_launch
+from triolet.kernels.embedding import gpu as embedding_launch
 from triolet.kernels.gemm.gpu_table import Few
 from triolet.loadtest.device import gpu_bench_attention as attention
 from triolet.loadtest.device import gpu_bench_gemm as gemm

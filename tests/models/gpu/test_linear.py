@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from triolet.kernels.quantise.gpu_rows_launch import quantise_rows
+from triolet.kernels.quantise.gpu import quantise_rows
 from triolet.models.gpu.arena import Arena, Layout
 from triolet.models.gpu.linear import Activations, add_linear, linear_workspace, make_linear
 from triolet.models.gpu.rehearsal import RehearsalDevice
