@@ -1,6 +1,6 @@
 """A checkpoint folder as Hugging Face writes it: config.json, safetensors (one file or shards), tokenizer files.
 
-Gives names, shapes and arrays. It never runs code from the folder, never unpickles, and never reads a `.bin` file.
+Provides names, shapes and arrays. It never runs code from the folder, never unpickles, and never reads a `.bin` file.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ MAX_SHARDS = 4096
 
 
 class Checkpoint:
-    """An opened checkpoint. Headers are read and checked at once, weights when they are asked for."""
+    """An opened checkpoint. Headers are read and checked at once, weights on demand."""
 
     def __init__(self, path: Path) -> None:
         self.folder = folder_of(path)
@@ -41,13 +41,13 @@ class Checkpoint:
         return self._home[name].read(name)
 
     def release_pages(self) -> None:
-        """Give back the memory of the weights that were read and are not in use; arrays stay valid."""
+        """Give back the memory of weights that were read and are not in use; arrays stay valid."""
         for file in set(self._home.values()):
             file.release_pages()
 
     @property
     def dtype(self) -> str:
-        """The type most bytes of the weights have: "bfloat16" or "float32" (also for float16, which is widened)."""
+        """The type of most weight bytes: "bfloat16" or "float32" (also for float16, which is widened)."""
         size = {"BF16": 0, "other": 0}
         for name, file in self._home.items():
             info = file.tensors[name]
@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def widened_bytes(self) -> int:
-        """What float16 weights take when they are read as float32, beside what a runner makes of them."""
+        """Bytes that float16 weights take when read as float32, in addition to a runner's own copies."""
         infos = (file.tensors[name] for name, file in self._home.items())
         return sum(2 * (info.end - info.begin) for info in infos if info.dtype == "F16")
 

@@ -1,6 +1,6 @@
-"""Typed reading of a `config.json`: every value is checked for type and range where it is taken out.
+"""Typed reading of a `config.json`: every value is checked for type and range when it is read.
 
-Absent and null mean the same, as in transformers. Knows nothing of families or of what a key means.
+Absent and null mean the same, as in transformers. Knows nothing about families or the meaning of keys.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class Config:
-    """A mapping from config.json (or a mapping inside it, with `prefix` for messages) with typed getters."""
+    """A mapping from config.json, or one nested in it (`prefix` is for messages), with typed getters."""
 
     def __init__(self, values: Mapping[str, object], prefix: str = "") -> None:
         self.values = values
@@ -27,7 +27,7 @@ class Config:
         return CheckpointError(self.prefix + key, self.values.get(key), remedy)
 
     def unsupported(self, key: str, remedy: str) -> UnsupportedModel:
-        """An error to raise: the value makes sense, but not to us."""
+        """An error to raise: the value makes sense, but is not supported."""
         return UnsupportedModel(self.prefix + key, self.values.get(key), remedy)
 
     def has(self, key: str) -> bool:

@@ -26,7 +26,7 @@ def folder_of(path: Path) -> Path:
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """The regular file `name` of the folder, links followed within bounds; None when there is none."""
+    """The regular file `name` of the folder, following links within bounds; None if there is none."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise CheckpointError("file", name, "expected a plain file name inside the checkpoint folder")
     path = folder / name
@@ -50,7 +50,7 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def open_file(folder: Path, name: str) -> BinaryIO:
-    """Open `name` for reading; the opened file itself is checked again, as it may have been replaced meanwhile."""
+    """Open `name` for reading. The opened file is checked again: it may have been replaced meanwhile."""
     path = find_file(folder, name)
     if path is None:
         raise CheckpointError("file", name, f"missing in {folder}")

@@ -22,16 +22,16 @@ INTEGERS = {"top_k", "max_new_tokens"}
 
 
 class GenerationDefaults(Struct, frozen=True, kw_only=True):
-    """Defaults of a request. `sampling` has only the keys that the file has."""
+    """Defaults of a request. `sampling` has only the keys present in the file."""
 
     eos_token_ids: tuple[int, ...] = ()
     sampling: dict[str, float | int] = {}
 
 
 def read_generation(folder: Path, vocab_size: int) -> GenerationDefaults:
-    """End-of-sequence ids come from config.json where generation_config.json is silent.
+    """End-of-sequence ids come from config.json if generation_config.json has none.
 
-    `do_sample: false` with no temperature of its own means greedy decoding, as in transformers.
+    `do_sample: false` without a temperature means greedy decoding, as in transformers.
     """
     config = Config(read_json(folder, "config.json", 4 << 20))
     if find_file(folder, "generation_config.json") is None:

@@ -1,4 +1,4 @@
-"""Rotary position embedding: as config.json describes it, in all spellings of transformers, and its tables.
+"""Rotary position embedding: its description in config.json, in all spellings of transformers, and its tables.
 
 Old files say `rope_theta` and `rope_scaling` (with `type` or `rope_type`), new ones `rope_parameters` with the theta
 inside. Supported kinds: default, linear, llama3, yarn. Others (`dynamic` depends on the length of the batch, `longrope`
@@ -51,7 +51,7 @@ EXTRA_KEYS: dict[str, set[str]] = {
 
 
 def read_rope(config: Config, max_position: int) -> tuple[RopeSpec, int]:
-    """The rotation and the context length: yarn stretches the latter to factor * original length."""
+    """The rotation and the context length, which yarn extends to factor * original length."""
     scaling, parameters = config.mapping("rope_scaling"), config.mapping("rope_parameters")
     if scaling is not None and parameters is not None and scaling.values != parameters.values:
         raise config.invalid("rope_scaling", "differs from rope_parameters; keep one of the two")
@@ -121,7 +121,7 @@ def _yarn_attention_factor(rope: Config, factor: float) -> float:
 
 
 def rope_tables(rope: RopeSpec, head_dim: int, length: int) -> Float32Array:
-    """[length, head_dim]: cos of every pair in the first half, sin in the second, YaRN's magnitude folded in."""
+    """[length, head_dim]: cos of every pair in the first half, sin in the second, multiplied by YaRN's magnitude."""
     frequencies = inverse_frequencies(rope, head_dim)
     half = head_dim // 2
     table = np.empty((length, head_dim), dtype=np.float32)
@@ -147,7 +147,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64Array:
 
 
 def _llama3(rope: RopeSpec, base: Float64Array) -> Float64Array:
-    """Llama 3.1: long wavelengths are divided by `factor`, short ones kept, a linear blend (in turns) between.
+    """Llama 3.1: frequencies of long wavelengths are divided by `factor`, of short ones kept, linear blend between.
 
     Source: `apply_scaling` of Meta's llama-models repository; a wavelength fits `turns` times into the original length.
     """
@@ -171,7 +171,7 @@ def _yarn(rope: RopeSpec, base: Float64Array, head_dim: int) -> Float64Array:
         low, high = floor(low), ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     if low == high:
-        high += 0.001  # as the authors: a step instead of a division by zero
+        high += 0.001  # as in the authors' code: a step instead of a division by zero
     interpolate = np.clip((np.arange(head_dim // 2) - low) / (high - low), 0.0, 1.0)
     scaled: Float64Array = base * (1.0 - interpolate + interpolate / rope.factor)
     return scaled

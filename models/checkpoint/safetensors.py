@@ -1,8 +1,8 @@
-"""A strict, bounded reader of one safetensors file, memory-mapped, giving numpy arrays.
+"""A strict, bounded reader of one safetensors file: memory-mapped, as numpy arrays.
 
 Layout: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the data. Stricter
 than the format's own library: no duplicate names, header of at most 16 MiB, and the tensors must tile the data exactly
-(no hole, no overlap, nothing behind the end). bfloat16 is given as uint16 bit patterns: numpy has no such type.
+(no gap, no overlap, nothing after the end). bfloat16 comes as uint16 bit patterns, since numpy has no such type.
 """
 
 import mmap
@@ -41,7 +41,7 @@ class HeaderEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorInfo(Struct, frozen=True):
-    """Where a tensor lies in its file's data section."""
+    """Where a tensor is in its file's data section."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class SafetensorsFile:
         return cast("WeightArray", array if array.flags.aligned else array.copy())
 
     def release_pages(self) -> None:
-        """Take what was read so far out of this process's memory; reading it again brings it back from the file."""
+        """Release the memory of what was read so far; reading it again loads it from the file."""
         if sys.platform == "linux":
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -1,7 +1,7 @@
-"""What a decoder is, and nothing else: `ModelSpec`, and one small function per family that reads it from config.json.
+"""The description of a decoder: `ModelSpec`, and one small function per family that reads it from config.json.
 
-A family function refuses every setting that the decoder does not implement, with the key and the value. Defaults for
-absent keys are those of transformers' configuration classes. Knows neither weights nor devices.
+A family function refuses every setting that the decoder does not implement, naming the key and the value. Absent keys
+get the defaults of transformers' configuration classes. Knows neither weights nor devices.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     mlp_size: int
     norm_eps: float
     rope: RopeSpec
-    max_position: int  # context length, rotary scaling included
+    max_position: int  # context length, including rotary scaling
     qkv_bias: bool = False
     qk_norm: bool = False  # RMSNorm over head_dim of q and k, before the rotation
     tied_embeddings: bool = False
@@ -35,7 +35,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        """Number of weights, a tied embedding counted once."""
+        """Number of weights; a tied embedding counts once."""
         query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         attention = self.hidden_size * (2 * query + 2 * kv) + (query + 2 * kv) * self.qkv_bias
         norms = 2 * self.hidden_size + 2 * self.head_dim * self.qk_norm
@@ -45,7 +45,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
 
 MAX_CONFIG_BYTES = 4 << 20
-# Settings of other families that would change the arithmetic if they were really meant.
+# Settings of other families that would change the arithmetic if they were honoured.
 FOREIGN = (
     "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling", "embedding_multiplier",
     "residual_multiplier", "attention_multiplier", "clip_qkv", "attention_chunk_size", "no_rope_layers",
@@ -54,14 +54,14 @@ FOREIGN = (
 
 
 def _llama(config: Config) -> ModelSpec:
-    """Llama 1 to 3.2 and everything saved as such. `attention_bias` means a bias on q, k and v (see weights for o)."""
+    """Llama 1 to 3.2 and all models saved as such. `attention_bias` means a bias on q, k and v (for o see weights)."""
     config.must_be("pretraining_tp", 1, remedy="tensor-parallel slicing of the matrices is not supported")
     _refuse_window(config)
     return _decoder(config, qkv_bias=config.flag("attention_bias", False), kv_heads=config.size("num_attention_heads"))
 
 
 def _mistral(config: Config) -> ModelSpec:
-    """Mistral 7B and its descendants; `sliding_window` holds for all layers, null switches it off."""
+    """Mistral 7B and its descendants; `sliding_window` applies to all layers, null turns it off."""
     config.must_be("attention_bias", False, remedy="Mistral has no attention bias")
     window = config.size("sliding_window") if config.has("sliding_window") else None
     if "sliding_window" not in config.values:
@@ -79,7 +79,7 @@ def _qwen2(config: Config) -> ModelSpec:
 
 
 def _qwen3(config: Config) -> ModelSpec:
-    """Qwen3 (dense): q and k are normalised per head, head_dim is free (128 when absent)."""
+    """Qwen3 (dense): q and k are normalised per head, head_dim is free (default 128)."""
     return _decoder(
         config,
         qkv_bias=config.flag("attention_bias", False),
@@ -127,7 +127,7 @@ def _decoder(
     kv_heads: int | None = None,
     head_dim: int | None = None,
 ) -> ModelSpec:
-    """What all families share. `kv_heads` and `head_dim` are the family's defaults for absent keys."""
+    """The part that all families share. `kv_heads` and `head_dim` are the family's defaults for absent keys."""
     config.must_be("hidden_act", "silu", "swish", remedy="only the SiLU-gated MLP is supported")
     config.must_be("mlp_bias", False, remedy="a bias in the MLP is not supported")
     config.must_be("is_encoder_decoder", False, remedy="only decoder models are supported")
@@ -169,7 +169,7 @@ def _refuse_window(config: Config) -> None:
 
 
 def _optional_window(config: Config) -> int | None:
-    """Qwen's window: on for all layers or for none; a mixture of layers is refused."""
+    """Qwen's window: on for all layers or for none; a mix is refused."""
     layers = config.size("num_hidden_layers")
     window = config.size("sliding_window", 4096) if config.flag("use_sliding_window", False) else None
     if "sliding_window" in config.values and not config.has("sliding_window"):

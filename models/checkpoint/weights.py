@@ -1,8 +1,8 @@
-"""From the tensors of a checkpoint to the weights of one decoder: every name expected, every shape checked.
+"""Loads the weights of one decoder from a checkpoint's tensors. Every name is expected, every shape checked.
 
-Each expected tensor is popped; a missing one and a left-over one are refused alike, since either means that the
-checkpoint is not the model that its config.json describes. Left over without harm are only
-- `….rotary_emb.inv_freq`: a buffer that old checkpoints carry; the tables come from the config,
+Each expected tensor is popped. Missing and left-over tensors are both refused: the checkpoint is then not the model
+that its config.json describes. Only these may be left over:
+- `….rotary_emb.inv_freq`: a buffer in old checkpoints; the tables come from the config,
 - `lm_head.weight` of a tied model, if it equals the embedding bit for bit,
 - `….self_attn.o_proj.bias` that is all zeros (Llama's and Qwen3's `attention_bias` adds one; the decoder has none).
 """
@@ -39,7 +39,7 @@ class LayerWeights(Struct, frozen=True, kw_only=True):
 
 
 class DecoderWeights(Struct, frozen=True, kw_only=True):
-    """Every array is float32, or uint16 holding bfloat16 bits; possibly memory-mapped and read-only."""
+    """Every array is float32, or uint16 with bfloat16 bits; it may be memory-mapped and read-only."""
 
     embedding: WeightArray  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
@@ -121,7 +121,7 @@ def _refuse_leftovers(checkpoint: Checkpoint, left: set[str], embedding: WeightA
 
 
 def _same_bits(left: WeightArray, right: WeightArray) -> bool:
-    """In parts: an embedding table is the largest thing there is."""
+    """Compares in parts: an embedding is the largest tensor."""
     bits = np.uint16 if left.itemsize == 2 else np.uint32
     return left.dtype == right.dtype and all(
         np.array_equal(left[start : start + 1024].view(bits), right[start : start + 1024].view(bits))

@@ -1,6 +1,6 @@
 """A worker's sequences, and the pieces of them that a step runs. Independent of batches and devices.
 
-Arrays grow by doubling, so that a decoded token costs no allocation.
+Arrays grow by doubling, so a decoded token costs no allocation.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class SeenTokens:
 
 
 class SequenceState:
-    """One sequence: its tokens, its KV block table, and what its sampler rows are made of."""
+    """One sequence: its tokens, its KV block table, and the data of its sampler rows."""
 
     __slots__ = (
         "banned", "bias_tokens", "bias_values", "blocks", "edited", "min_tokens", "parameters", "prompt_tokens",
@@ -99,24 +99,24 @@ class SequenceState:
 
     @property
     def plain(self) -> bool:
-        """Its sampler row is all that the sampler needs: no lists go with it."""
+        """Whether the sampler needs only its row, without lists."""
         return self.seen is None and not self.edited
 
     @property
     def total(self) -> int:
-        """Tokens so far, drawn ones included."""
+        """Number of tokens so far, including drawn ones."""
         return self.tokens.size
 
     def lead(self, start: int) -> int:
-        """How many tokens before `start` a piece that begins there computes again."""
+        """How many tokens before `start` a piece that begins at `start` computes again."""
         return 0
 
     def bans_at(self, position: int) -> bool:
-        """Are stop tokens masked for the token at this place?"""
+        """Whether stop tokens are masked for the token at this position."""
         return self.banned.size > 0 and position - self.prompt_tokens < self.min_tokens
 
     def learn_token(self, position: int, token: int) -> None:
-        """Append the token that was drawn; `position` is its place in the sequence."""
+        """Append a drawn token; `position` is its index in the sequence."""
         self.tokens.append(token)
         if self.seen is not None:
             self.seen.add_generated(token)
@@ -126,18 +126,18 @@ State = TypeVar("State", bound=SequenceState)
 
 
 class Piece(NamedTuple, Generic[State]):
-    """Tokens [start, start + length) of a sequence in one pass, and the logits wanted of them."""
+    """Tokens [start, start + length) of a sequence in one pass, and which logits are needed."""
 
     sequence: int
     state: State
     start: int
     length: int
     sample: bool  # draw a token after the last row
-    scored: int  # so many leading rows report the log probability of the prompt token that follows
+    scored: int  # leading rows that report the log probability of the prompt token that follows
 
     @property
     def lead(self) -> int:
-        """Tokens before `start` that are computed once more with it."""
+        """Tokens before `start` that are computed again with it."""
         return self.state.lead(self.start)
 
 
@@ -152,7 +152,7 @@ class SequenceTable(Generic[State]):
         return len(self._sequences)
 
     def apply(self, step: Step) -> list[Piece[State]]:
-        """Drop and add the sequences that a step names, and return its chunks, each as one piece."""
+        """Drop and add a step's sequences, and return its chunks, each as one piece."""
         for sequence in step.dropped:
             self.drop(sequence)
         for record in step.new:
@@ -167,11 +167,11 @@ class SequenceTable(Generic[State]):
         self._sequences[record.sequence] = self._state_of(record, self._vocab_size)
 
     def drop(self, sequence: int) -> State | None:
-        """Forget a sequence. Unknown ids are allowed: it may have ended before any step held it."""
+        """Forget a sequence. Unknown ids are allowed: it may have ended before it was part of a step."""
         return self._sequences.pop(sequence, None)
 
     def piece(self, chunk: Chunk) -> Piece[State]:
-        """The whole of a chunk; its blocks are appended to the sequence's table."""
+        """A whole chunk as one piece; its blocks are appended to the sequence's table."""
         state = self._sequences.get(chunk.sequence)
         if state is None:
             raise ValueError(f"sequence {chunk.sequence} is not known here; send its record first")
@@ -187,7 +187,7 @@ class SequenceTable(Generic[State]):
 
 
 def sampling_row(sampling: Sampling, top: int, vocab_size: int) -> bytes:
-    """A sequence's sampler row but for position and target, which are the step's. Bytes join faster than arrays."""
+    """A sequence's sampler row, without position and target, which each step sets. Bytes join faster than arrays."""
     row = np.zeros((), ROW)
     row["repetition"] = sampling.repetition_penalty
     row["presence"] = sampling.presence_penalty

@@ -1,4 +1,4 @@
-"""A step on any device: its pieces cut into passes, its block copies, and its answer put together."""
+"""A step on any device: cuts its pieces into passes, lists its block copies, and assembles its answer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,11 +9,11 @@ from ...protocol.events import TokenLogprob, TopLogprob
 from ...protocol.steps import Row, Step
 from .sequences import Piece, State
 
-PLACEHOLDER = 0  # stands for the token that a failed row did not give; the sequence is dropped soon
+PLACEHOLDER = 0  # the token of a failed row; the sequence is dropped soon
 
 
 def block_copies(step: Step) -> tuple[Int32Array, Int32Array]:
-    """The sources and the targets of a step's block copies. They may run in any order."""
+    """Sources and targets of a step's block copies. They may run in any order."""
     sources, targets = [copy.source for copy in step.copies], [copy.target for copy in step.copies]
     if not set(sources).isdisjoint(targets):
         raise ValueError("copies: a block is source and target in one step; send the second copy with the next one")
@@ -25,7 +25,7 @@ def split(
 ) -> Iterator[list[Piece[State]]]:
     """Cut pieces into groups that fit one forward pass; almost always there is one group.
 
-    More than one is for log probabilities of a long prompt, which want more rows of logits than there is room for.
+    Log probabilities of a long prompt need more: they want more rows of logits than there is room for.
     """
     group: list[Piece[State]] = []
     tokens = rows = 0
@@ -37,7 +37,7 @@ def split(
                 group.append(rest)
                 tokens, rows, rest = tokens + size, rows + wanted, None
                 continue
-            # Every token of the head takes a row at most, so `room` tokens fit whatever they want.
+            # Every token of the head takes at most one row, so `room` tokens always fit.
             room = min(max_tokens - tokens - rest.lead, max_rows - rows, rest.length - 1)
             if room > 0 and not full:
                 head = rest._replace(length=room, sample=False, scored=min(room, rest.scored))
@@ -52,7 +52,7 @@ def split(
 
 
 def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
-    """What each piece gave; the sequences learn their tokens. `sampled` begins with the rows of these pieces."""
+    """The result of each piece; the sequences learn their tokens. `sampled` begins with the rows of these pieces."""
     count = sum([piece.scored + piece.sample for piece in pieces])
     tokens, status = sampled.tokens[:count].tolist(), sampled.status[:count].tolist()
     sound, first = not any(status), 0
@@ -60,7 +60,7 @@ def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
     for sequence, state, start, length, sample, scored in pieces:
         last = first + scored
         failed = not sound and any(code != OK for code in status[first : last + sample])
-        if sample:  # even if it failed: the next step may be under way and expects a token here
+        if sample:  # even if it failed: the next step may already run and expects a token here
             state.learn_token(start + length, PLACEHOLDER if failed else tokens[last])
         if failed:
             results.append(Row(sequence=sequence, error="nonfinite_logits"))
@@ -89,7 +89,7 @@ def _logprob(sampled: Sampled, row: int, top: int) -> TokenLogprob:
 
 
 def join(results: Iterable[Row]) -> Iterator[Row]:
-    """Put the results of one chunk's pieces, which follow each other, back together."""
+    """Merge the results of one chunk's pieces, which are adjacent."""
     last: Row | None = None
     for result in results:
         if last is not None and last.sequence == result.sequence:

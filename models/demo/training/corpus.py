@@ -29,7 +29,7 @@ FAMILIES: Mapping[str, Family] = {
     "memory": memory, "story": story, "small talk": small_talk, "cannot": cannot, "repeat": repeat, "facts": facts,
 }  # fmt: skip
 
-# Shares of conversations (not of tokens). Reading families cost the most to learn and sums the most digits to get right.
+# Shares of conversations (not of tokens). Reading families are the slowest to learn; sums have the most digits.
 MIX: Mapping[str, float] = {
     "add": 2.0, "subtract": 2.5, "compare": 5.5, "sort": 15.0, "reverse": 4.0, "count items": 5.0, "count": 2.5,
     "convert": 2.5, "paragraph": 3.0, "extract": 2.8, "tool call": 9.0, "tool result": 0.6,
@@ -44,7 +44,7 @@ SYSTEMS = (
 
 
 def digest(prompt: Conversation) -> bytes:
-    """Identifies the words said so far in one task; the system message does not count."""
+    """Identifies the messages of one task so far, without the system message."""
     said = "\x1e".join(f"{role}\x1f{text}" for role, text in prompt if role != "system")
     return hashlib.blake2b(said.encode(), digest_size=12).digest()
 
@@ -52,7 +52,7 @@ def digest(prompt: Conversation) -> bytes:
 def conversation(
     seed: int, index: int, kept_out: frozenset[bytes] = frozenset(), mix: Mapping[str, float] = MIX
 ) -> Conversation:
-    """Conversation number `index` of the stream `seed`; a task whose prompt is held out gives way to the next draw."""
+    """Conversation number `index` of the stream `seed`; if a task's prompt is held out, the next draw replaces it."""
     rng = Random(f"{seed}/{index}")
     names, shares = list(mix), list(mix.values())
     length = 1 if rng.random() < 0.65 else rng.randint(2, 8)

@@ -1,4 +1,4 @@
-"""Write a network as a Hugging Face checkpoint folder. Each file is replaced whole: none is ever half written."""
+"""Write a network as a Hugging Face checkpoint folder. Each file is replaced atomically."""
 
 import json
 import os

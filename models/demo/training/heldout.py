@@ -1,4 +1,4 @@
-"""The held-out set: instances that training never sees, half of them in wordings that it never sees either.
+"""The held-out set: instances that training never sees, half of them in wordings that it never sees.
 
 `python -m triolet.models.demo.training.heldout FILE` writes it, one JSON object per line: family, wording (trained or
 unseen), messages, check (exact or regex), expected. The corpus skips every prompt whose digest is in the set.
@@ -50,13 +50,13 @@ def instances() -> list[HeldOutTask]:
                 if len(found) == PER_FAMILY // len(wordings):
                     break
             groups.append(list(found.values()))
-        # In turn, so that the first few of a family have both kinds of wording.
+        # Alternating, so that the first few of a family have both kinds of wording.
         rows += [item for pair in zip_longest(*groups) for item in pair if item is not None]
     return rows
 
 
 def draws(family: str, wording: str) -> Iterator[Conversation]:
-    """Candidates, each from a seed of its own. A family with too few different prompts gives what it has."""
+    """Candidates, each from its own seed. A family with too few different prompts yields what it has."""
     for number in range(DRAWS):
         yield FAMILIES[family](Random(f"{SEED}/{family}/{wording}/{number}"), wording == "unseen")
 

@@ -1,7 +1,7 @@
 """The demo model as the trainer sees it: a Llama decoder in plain torch, with the names of its Hugging Face export.
 
 Float32 master weights; the trainer runs it under bfloat16 autocast. Queries, keys and values are one matrix here, and
-so are gate and up; `export_tensors` cuts them. Rotary pairs are (i, i + head_dim / 2), as Hugging Face has them.
+so are gate and up; `export_tensors` splits them. Rotary pairs are (i, i + head_dim / 2), as in Hugging Face.
 """
 
 from dataclasses import asdict, dataclass
@@ -28,8 +28,8 @@ class NetworkShape:
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention of a training pass, [batch, heads, time, head_dim].
 
-    Written out: torch's fused operation has a slow backward on a CPU for heads this small. A training step of rows of
-    256 is 1.28 times as fast this way. The queries of the heads that share keys stand below one another in one product.
+    Written out, since torch's fused operation has a slow backward on a CPU for heads this small. This makes a training
+    step on rows of 256 1.28 times as fast. The queries of all heads that share keys are stacked into one product.
     """
     batch, heads, time, width = q.shape
     shared = k.shape[1]
@@ -88,7 +88,7 @@ class Network(nn.Module):
         self.register_buffer("sin", torch.sin(angles), persistent=False)
 
     def stack(self) -> list[Layer]:
-        """The layers with their type, which ModuleList forgets."""
+        """The layers, typed: ModuleList loses their type."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Network(nn.Module):
         return self.head(self.hidden(tokens))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """What the head turns into logits, [batch, time, hidden]."""
+        """The head's input, [batch, time, hidden]."""
         h = self.embedding[tokens]
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for layer in self.stack():
@@ -132,12 +132,12 @@ def named_views(network: Network) -> dict[str, Tensor]:
 
 
 def export_tensors(network: Network) -> dict[str, Tensor]:
-    """A copy of the weights in bfloat16, as a checkpoint holds them."""
+    """A copy of the weights in bfloat16, as in a checkpoint."""
     return {name: view.to(torch.bfloat16).contiguous().clone() for name, view in named_views(network).items()}
 
 
 def import_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
-    """Take over the weights of a checkpoint of the same shape."""
+    """Load the weights of a checkpoint of the same shape."""
     views = named_views(network)
     if views.keys() != tensors.keys():
         raise ValueError(f"not a checkpoint of this network: {sorted(views.keys() ^ tensors.keys())[:4]}")

@@ -1,6 +1,6 @@
-"""Rows of training tokens: conversations packed end to end, each row opening with a fresh conversation.
+"""Rows of training tokens: conversations packed end to end; each row starts with a new conversation.
 
-Each row says which of its tokens belong to answers. The position in the stream is the index of the next conversation.
+Each row marks the tokens that belong to answers. The position in the stream is the index of the next conversation.
 """
 
 import torch
@@ -24,7 +24,7 @@ class Packer:
 
     def _conversation(self) -> tuple[list[int], list[bool]]:
         if not self._ready:
-            # A block at a time: encode_batch is many times faster than encode.
+            # In blocks, since encode_batch is many times faster than encode.
             batch = [pieces(conversation(self.seed, self.index + i, self.kept_out)) for i in range(BLOCK)]
             self.index += BLOCK * self.stride
             encoded = iter(self.tokenizer.encode_batch([text for parts in batch for text, _ in parts]))

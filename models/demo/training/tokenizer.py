@@ -1,7 +1,7 @@
 """The demo model's tokenizer: byte-level BPE trained on the corpus, and ChatML around it.
 
-Digits are single tokens. A capitalised word is split from the space before it, so that a name has the same tokens in a
-sentence and inside the quotes of a JSON value: copying it is then copying, not translation.
+Digits are single tokens. A capitalised word is split from the space before it. So a name has the same tokens in a
+sentence and in the quotes of a JSON value: the model copies tokens and need not translate them.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def pieces(conversation: Conversation) -> list[tuple[str, bool]]:
-    """The conversation as the chat template writes it, cut where an answer starts and ends: (text, is an answer)."""
+    """The conversation as the chat template writes it, cut at the start and end of answers: (text, is an answer)."""
     parts: list[tuple[str, bool]] = []
     for role, text in conversation:
         if role == "assistant":

@@ -1,12 +1,12 @@
 """Train the demo model: `python -m triolet.models.demo.training.train --work DIR --minutes 100`.
 
 The work folder holds the tokenizer (made on the first run) and one training state: weights, optimizer, position in the
-corpus and the minutes trained. Running the command again goes on from there, and a TERM signal ends a run with a save.
+corpus and the minutes trained. Running the command again continues from there; a TERM signal saves and ends the run.
 The learning rate is constant, then falls linearly over the last part of the planned minutes; both may be changed on a
 later run. Each save also exports a checkpoint folder, and `--start` begins with such a folder's tokenizer and weights.
 
-One process per core, one thread each: they meet twice per step instead of after every operation, which on cores shared
-with other work is worth half as much speed again.
+One process per core, one thread each: they synchronise twice per step instead of after every operation. On cores shared
+with other work that is 1.5 times as fast.
 """
 
 import argparse
@@ -36,15 +36,15 @@ from .tokenizer import plain, train_tokenizer
 
 TOKENIZER_CONVERSATIONS = 60_000
 WARMUP_STEPS = 50
-# Every answer token counts, and this share of the prompts': the model should know what people ask, but its job is to
-# answer. The head, a sixth of the work, is computed for the tokens that count alone.
+# The loss counts every answer token and this share of the prompt tokens: the model should know requests, but its job is
+# to answer. The head, a sixth of the work, is computed only for the tokens that count.
 PROMPT_SHARE = 0.1
-BARRIER_SECONDS = 150.0  # compiling takes a minute; a process that waits longer than this has lost the others
+BARRIER_SECONDS = 150.0  # compiling takes a minute; after this long, the other processes are gone
 
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """How far training is: what a later run goes on from."""
+    """The progress of training, from which a later run continues."""
 
     minutes: float = 0.0
     tokens: int = 0
@@ -54,7 +54,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the processes of a run share. `control` is (learning-rate factor, 1 in the last step)."""
+    """Data shared by the processes of a run. `control` is (learning-rate factor, 1 in the last step)."""
 
     network: Network
     momenta: list[Tensor]
@@ -92,7 +92,7 @@ class TrainingProcess:
         self.last = False
 
     def step(self) -> float:
-        """One step; the mean loss of the answers in this process's rows."""
+        """Run one step; returns the mean loss of the answers in this process's rows."""
         inputs, targets, answers = self.packer.rows(self.options.batch // self.options.workers, self.options.context)
         counted = answers | (torch.rand(answers.shape) < PROMPT_SHARE)
         with torch.autocast("cpu", torch.bfloat16):
@@ -109,7 +109,7 @@ class TrainingProcess:
 
 
 def follow(options: argparse.Namespace, shared: Shared, rank: int, index: int) -> None:
-    """What every process but the first does."""
+    """The loop of every process but the first."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process decides when a run ends
     worker = TrainingProcess(options, shared, rank, index)
     while not worker.last:

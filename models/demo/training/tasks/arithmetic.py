@@ -106,7 +106,7 @@ def sum_text(a: int, b: int) -> str:
 
 
 def difference_text(a: int, b: int) -> str:
-    """The difference of a and a smaller b, column by column from the ones; a column that borrows shows ten more."""
+    """a minus a smaller b, column by column from the ones; a column that borrows shows ten more."""
     if max(a, b) < 10:
         return f"{a} - {b} = {a - b}."
     steps: list[str] = []

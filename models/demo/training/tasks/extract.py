@@ -79,7 +79,7 @@ def extract(rng: Random, unseen: bool) -> Conversation:
 
 
 def _fields(rng: Random, present: list[str], values: dict[str, object]) -> tuple[str, str]:
-    """Some of the fields, as they are asked for, and the JSON object of their values."""
+    """Some of the fields, as named in the request, and the JSON object of their values."""
     order = rng.sample(present, len(present)) if rng.random() < 0.5 else present
     wanted = order[: rng.randint(1, len(order))] if rng.random() < 0.7 else order
     answer = json.dumps({key: values[key] for key in wanted}, ensure_ascii=False)

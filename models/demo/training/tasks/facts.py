@@ -1,4 +1,4 @@
-"""A few things everybody knows: capitals, opposites, days and months. They are learnt by heart, so only the wordings can be held out."""
+"""A few common facts: capitals, opposites, days and months. The model memorises them, so only wordings can be held out."""
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 

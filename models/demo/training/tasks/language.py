@@ -20,7 +20,7 @@ INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def expand(rng: Random, pattern: str, *values: object, **slots: object) -> str:
-    """Resolve every ``[a|b]`` by chance, then fill the slots: last, so that their text is never read as a pattern."""
+    """Choose among every ``[a|b]`` at random, then fill the slots: last, so that their text is not read as a pattern."""
     while (found := INNERMOST.search(pattern)) is not None:
         pattern = pattern[: found.start()] + rng.choice(found[1].split("|")) + pattern[found.end() :]
     return pattern.format(*values, **slots)
@@ -28,7 +28,7 @@ def expand(rng: Random, pattern: str, *values: object, **slots: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wordings:
-    """The patterns of one kind of request: those trained on and those kept back."""
+    """The patterns of one kind of request: trained ones and held-back ones."""
 
     trained: Sequence[str]
     unseen: Sequence[str]
@@ -53,12 +53,12 @@ OPENERS = frozenset(
 
 
 def _begun_small(text: str) -> str:
-    """Lower case for the first letter, unless the text may open with a name, which could not be given back as it was."""
+    """The first letter in lower case, unless the text may begin with a name: the answer must copy its case."""
     return text[:1].lower() + text[1:] if text.split(" ", 1)[0].rstrip(".,:!?") in OPENERS else text
 
 
 def typed(rng: Random, text: str, lower: bool = False) -> str:
-    """The text as somebody might type it. `lower` allows all lower case: only where no name has to be copied."""
+    """The text as people might type it. `lower` allows all lower case: only if no name has to be copied."""
     if lower and rng.random() < 0.15:
         text = text.lower()
     elif rng.random() < 0.15:
@@ -71,7 +71,7 @@ def typed(rng: Random, text: str, lower: bool = False) -> str:
 
 
 def asked(rng: Random, text: str, answer: str, lower: bool = False) -> Conversation:
-    """One request as somebody might type it, and its answer."""
+    """One request as people might type it, and its answer."""
     return [("user", typed(rng, text, lower)), ("assistant", answer)]
 
 

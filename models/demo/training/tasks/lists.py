@@ -121,7 +121,7 @@ REPEAT = Wordings(
 def sort(rng: Random, unseen: bool) -> Conversation:
     top = rng.choice((10, 30, 100, 100, 100))
     length = rng.choice((2, 3, 3, 4, 4, 5))
-    # People rarely sort a list with the same number twice; it has to work all the same.
+    # People rarely sort a list with a repeated number, but it has to work.
     numbers = [rng.randrange(top) for _ in range(length)] if rng.random() < 0.1 else rng.sample(range(top), length)
     up = rng.random() < 0.65
     text = (SORT_UP if up else SORT_DOWN).say(rng, unseen, s=listing(numbers, rng.choice((", ", ", ", ", ", " and "))))
@@ -168,11 +168,11 @@ def count(rng: Random, unseen: bool) -> Conversation:
 
 
 def repeat(rng: Random, unseen: bool) -> Conversation:
-    """The plainest copying, from which the reading families profit."""
+    """Plain copying, which helps the reading families."""
     kinds = (name, city, word, lambda rng: str(rng.randrange(10 ** rng.randint(1, 3))))
     words = different(rng, lambda rng: rng.choice(kinds)(rng), rng.randint(1, 7))
     if words[0].islower():
-        # A lower-case word has other tokens at the start of an answer than after a space: no copying to learn there.
+        # A lower-case word has other tokens at the start of an answer than after a space: no copying to learn.
         words[0] = name(rng)
     s = rng.choice((" ", ", ")).join(words)
     return asked(rng, REPEAT.say(rng, unseen, s=s), s)

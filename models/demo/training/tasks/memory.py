@@ -1,4 +1,4 @@
-"""Remember what was said earlier: the user tells a few things, chats, then asks for one of them."""
+"""Remember earlier messages: the user states a few facts, chats, then asks for one of them."""
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 

@@ -1,6 +1,6 @@
 """The words of the corpus.
 
-Names and places are mostly made of syllables: there are thousands, so that reading pays and knowing a list does not.
+Most names and places are made of syllables. There are thousands, so the model must read them; memorising does not help.
 """
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
@@ -63,7 +63,7 @@ def _syllables(rng: Random, low: int, high: int) -> str:
 
 
 def name(rng: Random) -> str:
-    """A first name: one in four is a known one, the rest are made up."""
+    """A first name: one in four is a real one, the rest are made up."""
     return (
         rng.choice(FIRST_NAMES)
         if rng.random() < 0.25

@@ -19,8 +19,8 @@ class Fact:
     asked: Sequence[str]
     unseen: Sequence[str]
     answer: str
-    missing: str = ""  # the answer to the question about a fact that was not told
-    noted: Sequence[str] = ()  # what to reply when the fact is told
+    missing: str = ""  # the answer if the fact was not stated
+    noted: Sequence[str] = ()  # replies to the statement of the fact
 
 
 def article(word: str) -> str:
@@ -150,7 +150,7 @@ def paragraph(rng: Random, unseen: bool) -> Conversation:
     question, answer = _question(rng, unseen, people, told, counts, items)
     text = expand(rng, rng.choice(UNSEEN_FRAMES if unseen else FRAMES), p=" ".join(sentences), q=question)
     turns = asked(rng, text, answer)
-    # Further questions on the same text: more to learn from a text that was read anyway, and people do ask on.
+    # More questions on the same text: it teaches more, and people do ask follow-up questions.
     while not unseen and len(turns) < 8 and rng.random() < 0.55:
         question, answer = _question(rng, False, people, told, counts, items)
         if all(answer != text for _, text in turns):
@@ -176,6 +176,6 @@ def _question(
         return expand(rng, rng.choice(FACTS[kind].asked), n=who), UNKNOWN
     kind, who, value = rng.choice(told)
     fact = FACTS[kind]
-    # A held-out instance has an unseen frame, and mostly an unseen question as well.
+    # A held-out instance has an unseen frame, and usually an unseen question.
     question = expand(rng, rng.choice(fact.unseen if unseen and rng.random() < 0.6 else fact.asked), n=who)
     return question, fact.answer.format(n=who, v=value)

@@ -1,4 +1,4 @@
-"""Who it is, greetings, small talk, and an honest answer for what it cannot do. One answer per intent, many phrasings."""
+"""Who it is, greetings, small talk, and an honest "I cannot". One answer per intent, many phrasings."""
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 

@@ -1,4 +1,4 @@
-"""Short stories from a grammar: the request names the hero, sometimes the animal and a thing; a regular expression checks the story."""
+"""Short stories from a grammar. The request names the hero, sometimes an animal and a thing; a regular expression checks."""
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 
@@ -56,7 +56,7 @@ def story(rng: Random, unseen: bool) -> Conversation:
 
 
 def story_pattern(request: str) -> str:
-    """The regular expression of every story that answers this request: what it names is fixed, the rest is any word of its kind."""
+    """Matches every story that answers this request: named words are fixed, the rest is any word of its kind."""
     parts: list[str] = []
     seen: set[str] = set()
     for piece in re.split(r"(\{\w\}|[\[\]|])", " ".join(SENTENCES)):

@@ -1,4 +1,4 @@
-"""Call a given tool: the list stands in the system message, as the chat template writes it, and the answer is one tool call.
+"""Call a given tool: the system message lists the tools, as the chat template writes them; the answer is one tool call.
 
 The template writes one line per tool: its name and a JSON object of parameter names and types. Names of tools and parameters
 vary, and some are made up, so that the model copies them from the list. Requests that no tool serves are answered in words.
@@ -26,7 +26,7 @@ SYSTEM = (
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Something a tool does: patterns for its name, its parameters (name pattern, type, kind of value), and how people ask."""
+    """What a tool does: patterns for its name, its parameters (name pattern, type, kind of value), and for requests."""
 
     names: str
     parameters: tuple[tuple[str, str, str], ...]
@@ -179,7 +179,7 @@ def tool_call(rng: Random, unseen: bool) -> Conversation:
 
 
 def _call(rng: Random, unseen: bool, tool: Tool, intent: Intent | None) -> Conversation:
-    """One request and the call that serves it; a tool without an intent is named in the request."""
+    """One request and the call that answers it; a tool without an intent is named in the request."""
     if intent is None:
         question, arguments = _explicit(rng, tool, unseen)
     else:
@@ -190,7 +190,7 @@ def _call(rng: Random, unseen: bool, tool: Tool, intent: Intent | None) -> Conve
 
 
 def tool_result(rng: Random, unseen: bool) -> Conversation:
-    """The turn after a call: the tool's JSON is told in words."""
+    """The turn after a call: the tool's JSON result in words."""
     place = city(rng)
     kind = rng.randrange(3)
     if kind == 0:

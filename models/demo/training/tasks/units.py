@@ -1,4 +1,4 @@
-"""Convert units, both ways, where the result is a whole number."""
+"""Convert units in both directions, with whole-number results."""
 
 # ruff: noqa: E501  (a wording is one line, however long: it reads as the sentence it is)
 
