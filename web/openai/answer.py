@@ -1,4 +1,4 @@
-"""A request's events collected into one body, for clients that did not ask to stream."""
+"""Collects a request's events into one body, for clients that did not ask for a stream."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ class WholeAnswer:
     def __init__(self, reply: Reply, *, logprobs: bool) -> None:
         self._reply = reply
         self._logprobs = logprobs
-        # By choice, as also below.
+        # By choice, as below.
         self._texts: list[list[str]] = [[] for _ in range(reply.choices)]
         self._scores: list[list[TokenLogprob]] = [[] for _ in range(reply.choices)]
         self._ends: dict[int, ChoiceFinished] = {}

@@ -1,4 +1,4 @@
-"""A stream's events as the bytes of SSE, in the chat or the completions dialect.
+"""Encodes a stream's events as SSE bytes, in the chat or the completions dialect.
 
 Nearly every event is one token's text. Its chunk is spliced from bytes prepared once per choice, which costs a tenth of
 encoding the Struct. All other chunks are encoded from the Structs of protocol/openai_responses.py, and a test shows
@@ -26,7 +26,7 @@ from ..errors import error_of
 from .dialect import Reply
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients skip it, proxies and sockets see life
+KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients skip it, proxies see traffic
 
 _LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
 
@@ -51,10 +51,10 @@ class Chunks:
 
     def text(self, index: int, text: str, tokens: int) -> bytes:
         """The bytes for a `Token` with these fields alone."""
-        if self._continuous_usage:  # otherwise only the end needs the count, and `Finished` has it
+        if self._continuous_usage:  # otherwise only the end needs the count, which `Finished` has
             self._completion_tokens += tokens
             return self._token(index, text)
-        if not text:  # held back: it may be the start of a stop string or of a character
+        if not text:  # held back: it may begin a stop string or a character
             return b""
         prefix, suffix = self._spliced.get(index) or self._prepare(index)
         spelt = _encode(text)
@@ -62,7 +62,7 @@ class Chunks:
 
     @staticmethod
     def failed(error: ApiError) -> bytes:
-        """The end of a stream that broke: no [DONE] follows."""
+        """The end of a failed stream: no [DONE] follows."""
         return b"data: " + _encode(error.body()) + b"\n\n"
 
     def _event(self, event: StreamEvent) -> bytes:
@@ -122,7 +122,7 @@ class Chunks:
         return None if self._reply.include_usage else UNSET
 
     def _prepare(self, index: int) -> tuple[bytes, bytes]:
-        """The chunk of an empty text, cut where the text stands."""
+        """The chunk of an empty text, split where the text goes."""
         key = self._reply.dialect.text_key
         head, tail = self._token(index, "").rsplit(key + b'""', 1)
         self._spliced[index] = head + key, tail
@@ -134,7 +134,7 @@ def _event(chunk: msgspec.Struct) -> bytes:
 
 
 def _one_line(data: bytes) -> bytes:
-    """Escapes what ends a line in Unicode but not in SSE: clients that split with `str.splitlines` would cut there."""
+    """Escapes characters that end a line in Unicode but not in SSE: clients using `str.splitlines` would cut there."""
     if not data.isascii():
         for character, escape in _LINE_ENDS:
             data = data.replace(character, escape)

@@ -1,7 +1,7 @@
-"""Decodes what clients send to a Struct, or raises an ApiError that names the field. Nothing else decodes their JSON.
+"""Decodes a client's JSON to a Struct, or raises an ApiError that names the field. No other module decodes their JSON.
 
-Everything that msgspec can raise on outside input ends here: malformed JSON, invalid UTF-8 (a UnicodeDecodeError),
-nesting that is too deep (a RecursionError), wrong types and violated bounds. All other code sees valid Structs.
+It handles everything that msgspec can raise on outside input: malformed JSON, invalid UTF-8 (a UnicodeDecodeError), too
+deep nesting (a RecursionError), wrong types and violated bounds. All other code sees valid Structs.
 `refuse_unsupported` refuses parameters that are declared but not implemented, unless their value asks for nothing.
 """
 
@@ -18,7 +18,7 @@ from ...protocol.requests import Determinism
 T = TypeVar("T")
 
 MAX_QUOTED = 200  # characters of the client's own text that an error message repeats
-MAX_NEUTRAL_BYTES = 256  # the longest neutral value is `{"type": "text"}`; what is longer is not decoded
+MAX_NEUTRAL_BYTES = 256  # the longest neutral value is `{"type": "text"}`; anything longer is not decoded
 
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
@@ -36,7 +36,7 @@ _CODE_OF_PARAM: dict[str, ErrorCode] = {
     "tokens": "invalid_token_id",
 }
 
-# Parameters that take a few words only. msgspec does not list them in its errors.
+# Parameters that accept only a few words. msgspec does not list these in its errors.
 _WORDS_OF_PARAM: dict[str, tuple[str, ...]] = {"determinism": get_args(Determinism)}
 
 
@@ -103,7 +103,7 @@ def _refusal(code: ErrorCode, message: str, param: str) -> ApiError:
 
 
 def refuse_unsupported(body: ChatBody | CompletionBody) -> None:
-    """Raises ApiError (400 unsupported_parameter) for the first unsupported parameter that asks for something."""
+    """Raises ApiError (400 unsupported_parameter) for the first unsupported parameter whose value is not neutral."""
     _refuse(body, _NEUTRAL[type(body)], "")
     if body.stream_options is not None:
         _refuse(body.stream_options, _NEUTRAL[StreamOptions], "stream_options.")
@@ -130,12 +130,12 @@ def _is_one_of(raw: Raw, values: tuple[object, ...]) -> bool:
         given: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    # `1 == True` in Python, not in JSON.
+    # `1 == True` in Python, but not in JSON.
     return any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in values)
 
 
 def _neutral_values(body: type[Struct]) -> dict[str, tuple[object, ...]]:
-    """The fields of `body` whose type is a bare JSON value, with the values that their declaration accepts."""
+    """The fields of `body` whose type is a raw JSON value, each with the values that its declaration accepts."""
     found: dict[str, tuple[object, ...]] = {}
     for name, hint in get_type_hints(body, include_extras=True).items():
         for member in get_args(hint):

@@ -1,6 +1,6 @@
-"""How chat and completions differ: one `Dialect` value each. All other code serves both.
+"""The differences between chat and completions, as one `Dialect` value each. All other code serves both.
 
-`Reply` is what every piece of one answer repeats.
+`Reply` holds what every piece of one answer repeats.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,18 +42,18 @@ class Dialect(NamedTuple, Generic[Body]):
     id_prefix: str
     logprobs: Callable[[Iterable[TokenLogprob]], ChatLogprobs | CompletionLogprobs]
 
-    # A whole answer.
+    # For a whole answer.
     answer: type[AnswerBody]
     answer_choice: type[AnswerChoice]
     message: Callable[[str], AnswerMessage | str]  # makes the `text` of a choice
 
-    # A streamed one.
+    # For a streamed answer.
     chunk: type[AnswerBody]
     chunk_choice: type[ChunkChoice]
     delta: Callable[[str], Delta | str]  # makes the `text` of a choice
-    text_key: bytes  # of the text in an encoded chunk
-    no_text: Delta | str  # of a choice's last chunk
-    opening: Delta | None  # of a choice's first chunk, if it has one before its text
+    text_key: bytes  # before the text in an encoded chunk
+    no_text: Delta | str  # in a choice's last chunk
+    opening: Delta | None  # in a choice's first chunk, if there is one before its text
 
 
 def _message(text: str) -> AnswerMessage:
@@ -97,9 +97,9 @@ COMPLETIONS: Final = Dialect(
 
 
 class Reply(NamedTuple):
-    """What every piece of one answer repeats, and what its client asked for."""
+    """Values that every piece of one answer repeats, and options of its client."""
 
-    dialect: Dialect[Any]  # Any: of whatever body, an answer needs nothing of it
+    dialect: Dialect[Any]  # Any: the answer does not use the body's type
     id: str
     created: int
     model: str

@@ -1,9 +1,8 @@
-"""The header `X-Triolet-Explain: 1` of a request: its answer says where the request stands in the scheduler.
+"""The request header `X-Triolet-Explain: 1`: the answer explains where the request is in the scheduler.
 
-A stream gets comments, `: explain {…}`, until its first text: when it starts, and then whenever something has changed,
-at most every EXPLAIN_SECONDS. Clients that do not know them skip them. The stream begins that early, too, so an error
-that comes later is an `error` event and not a status. An answer that is not streamed has the explanation of the
-finished request in a header of the same name.
+A stream gets comments, `: explain {…}`, until its first text: one at the start, then one per change, at most every
+EXPLAIN_SECONDS. Clients that do not know them skip them. Since the stream begins that early, a later error is an
+`error` event and not a status. Without streaming, a response header of the same name explains the finished request.
 """
 
 from collections.abc import AsyncGenerator
@@ -29,7 +28,7 @@ EXPLAIN_SECONDS: Final = 0.25
 
 
 class Explainer:
-    """Explains one request, in comments or in a header."""
+    """Explains one request in SSE comments or in a header."""
 
     def __init__(self, engine: "Engine", request: Generate) -> None:
         self._engine = engine
@@ -38,10 +37,10 @@ class Explainer:
         self._sent: Explanation | None = None
 
     async def comment(self) -> bytes:
-        """The explanation if it is news. A new estimate alone is none."""
+        """The explanation as a comment if it has changed. A new estimate alone does not count."""
         try:
             found = await self._engine.explain(self._id, self._tenant)
-        except ApiError:  # the scheduler's process did not answer in time; the next comment may know more
+        except ApiError:  # the scheduler's process did not answer in time; the next comment may have it
             return b""
         if found is None or (self._sent and found == msgspec.structs.replace(self._sent, eta_ms=found.eta_ms)):
             return b""
@@ -49,7 +48,7 @@ class Explainer:
         return b": explain " + msgspec.json.encode(found) + b"\n\n"
 
     async def field(self) -> Field:
-        """The whole explanation, in one line of ASCII: no text of the client but its X-Request-Id is in it."""
+        """The whole explanation in one line of ASCII. Its only text from the client is the X-Request-Id."""
         found = await self._engine.explain(self._id, self._tenant)
         return EXPLAIN_HEADER.lower().encode(), msgspec.json.encode(found)
 
@@ -62,7 +61,7 @@ async def explained_stream(
     explainer: Explainer,
     write: WriteChunk | None,
 ) -> AsyncGenerator[bytes, None]:
-    """Sends comments until the first text or the end; from there on it is an ordinary stream."""
+    """Sends comments until the first text or the end; from then on it is an ordinary stream."""
     events, silent = first, 0.0
     while not any(isinstance(event, Token | Finished | Failed) for event in events):
         if data := chunks.encode(events) + await explainer.comment():

@@ -1,6 +1,6 @@
-"""Log probabilities in the two shapes that OpenAI's clients know.
+"""Log probabilities in the two forms that OpenAI's clients know.
 
-A token of a byte-level vocabulary can be a part of a character: `bytes` are exact, its text shows U+FFFD.
+A token of a byte-level vocabulary can be part of a character: `bytes` is exact, its text shows U+FFFD.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def chat_logprobs(tokens: Iterable[TokenLogprob]) -> ChatLogprobs:
 
 
 def completion_logprobs(tokens: Iterable[TokenLogprob]) -> CompletionLogprobs:
-    """`top_logprobs` holds the most probable tokens and the chosen one, as OpenAI has it."""
+    """`top_logprobs` holds the most probable tokens and the chosen one, as in OpenAI's API."""
     shape = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
     for token in tokens:
         text = _text(token.text)

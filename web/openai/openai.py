@@ -1,4 +1,4 @@
-"""`respond` takes a request of either dialect from its body to its answer, streamed or whole."""
+"""`respond` handles a request of either dialect, from its body to its answer, streamed or whole."""
 
 import re
 import time
@@ -24,12 +24,12 @@ from .sse import EventSource, event_stream, next_events
 if TYPE_CHECKING:
     from ...actors.engine import Engine
 
-# Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is no trace, and no error.
+# Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is ignored, without an error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
 
 
 async def respond(engine: "Engine", openings: Deadlines, dialect: Dialect[Body], exchange: Exchange) -> Content:
-    """Hands the request to the engine and answers; raises ApiError where the answer is an error's status."""
+    """Hands the request to the engine and answers; raises ApiError if the answer is an error status."""
     body = decode(await exchange.json_body(), dialect.decoder)
     request = dialect.generate(body, served_model(engine), _origin_of(engine, exchange))
     options = body.stream_options
@@ -65,7 +65,7 @@ def origin(engine: "Engine", tenant: str) -> Origin:
 
 
 def _origin_of(engine: "Engine", exchange: Exchange) -> Origin:
-    """That of a request over HTTP, which has an X-Request-Id and may belong to a trace."""
+    """The origin of an HTTP request, which has an X-Request-Id and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
     return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")
 
@@ -85,10 +85,10 @@ async def _streamed(
     explainer: Explainer | None,
     openings: Deadlines,
 ) -> Content:
-    """Waits for the first events, so that a request which the engine refuses gets the status of its error.
+    """Waits for the first events, so that a request refused by the engine gets its error status.
 
-    A request that queues longer than the keep-alive interval is answered with 200 and comments until it starts. One
-    that wants to be explained does not wait so long.
+    A request that queues longer than the keep-alive interval is answered with 200 and comments until it starts. With
+    an explanation, this happens sooner.
     """
     if explainer is None:
         first = await _first_events(outbox, keep_alive, openings)
@@ -104,7 +104,7 @@ async def _streamed(
 
 
 async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
-    """The events up to the first text, if that comes soon: it then leaves in one write with the head and the start."""
+    """The events up to the first text, if it comes soon: head, start and text then leave in one write."""
     opening = _Opening(outbox.id)
     openings.set(outbox, outbox.nudge)
     try:
@@ -115,7 +115,7 @@ async def _first_events(outbox: EventSource, silence: float, openings: Deadlines
 
 
 class _Opening:
-    """The sink of a stream before its first text: its start alone does not wake the reader."""
+    """The sink of a stream before its first text: a `Started` event alone does not wake the reader."""
 
     __slots__ = ("_id", "events")
 

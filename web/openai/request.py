@@ -1,7 +1,7 @@
-"""From a decoded body to the program's own request, for HTTP and WebSocket alike.
+"""Turns a decoded body into the engine's request, for HTTP and WebSocket.
 
 `generate_from_chat` and `generate_from_completion` take a body and return a `Generate`, or raise an ApiError that names
-the field. What needs the tokenizer (lengths, the chat template) is checked later, by the engine.
+the field. The engine checks later what needs the tokenizer: lengths, the chat template.
 """
 
 import random
@@ -18,11 +18,11 @@ from ...protocol.settings import LimitSettings
 from ...protocol.steps import Ready
 from .decode import refuse_unsupported
 
-DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat answer may fill the context
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat answers may fill the context
 
 
 class ServedModel(NamedTuple):
-    """What requests are checked against."""
+    """The model and the limits that requests are checked against."""
 
     model: str
     ready: Ready
@@ -30,7 +30,7 @@ class ServedModel(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a request comes from, and the ids under which it is known."""
+    """Where a request comes from, and its ids."""
 
     id: str
     tenant: str
@@ -77,7 +77,7 @@ def check_model(model: str | None, served_model: str) -> None:
 
 
 def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:
-    """Raises ApiError for an id that the model does not have: it would be read beyond the end of a table."""
+    """Raises ApiError for an unknown token id: using it would read past the end of a table."""
     if token_ids and max(token_ids) >= vocab_size:
         raise ApiError("invalid_token_id", f"{param}: token ids must be below {vocab_size}.", param=param)
 
@@ -138,7 +138,7 @@ def _generate(
 
 
 def _sampling(body: GenerateBody, ready: Ready, *, logprobs: int | None, prompt_logprobs: int | None) -> Sampling:
-    """Resolves what was left out by the model's own defaults (generation_config.json)."""
+    """Fills in missing parameters from the model's defaults (generation_config.json)."""
     top_k = _default(body.top_k, ready, "top_k", 0)
     return Sampling(
         repetition_penalty=_default(body.repetition_penalty, ready, "repetition_penalty", 1.0),

@@ -1,4 +1,4 @@
-// The chat page: holds the conversations, sends requests over the socket, and puts each frame on the page as it arrives.
+// The chat page: holds the conversations, sends requests over the socket, and shows each frame as it arrives.
 
 import { askForKey, setUpTheme } from "./frame.js";
 import { setUpSettings, setUpSidebar, toast } from "./panels.js";
@@ -16,9 +16,9 @@ const EXAMPLES = [
 ];
 const ENDINGS = { cancelled: "stopped", length: "length", deadline: "deadline", stalled: "stalled" }; // other: "done"
 const SAVE_EVERY_MS = 1000; // while an answer grows
-const NEAR_END = 80; // pixels: closer to the end than this, the page follows the answer
+const NEAR_END = 80; // pixels: within this distance of the end, the page follows the answer
 
-const running = new Map(); // chat id -> the answer that is being made: { id, message, view, ... }
+const running = new Map(); // chat id -> the running answer: { id, message, view, ... }
 let chats = loadChats();
 let current = chats.find((chat) => chat.id === loadCurrent()) ?? newChat();
 let models = [];
@@ -83,7 +83,7 @@ function save(chat) {
 }
 
 onChatsChanged(() => {
-  // another tab wrote: take its conversations, keep our own objects where an answer is running
+  // another tab wrote: take its conversations, but keep our objects while an answer is running
   chats = loadChats().map((chat) => [...chats, current].find((mine) => mine.id === chat.id && (running.has(mine.id) || mine === current)) ?? chat);
   showHistory();
 });
@@ -100,7 +100,7 @@ function ask(text) {
 
 function retry(chat, index) {
   if (running.has(chat.id)) return;
-  chat.messages.length = index; // the last answer: only there is the button shown
+  chat.messages.length = index; // the last answer: only it shows the button
   answer(chat);
 }
 
@@ -142,7 +142,7 @@ function token(chat, run, frame) {
   const count = frame.tokens ?? 1;
   if (!run.first) {
     run.first = now;
-    run.before = count; // the first frame's tokens were made before the clock of the rate starts
+    run.before = count; // the first frame's tokens are older than the start of the rate's clock
   }
   run.tokens += count;
   if (frame.kind === "text") message.content += frame.text;
@@ -174,7 +174,7 @@ function end(chat, run, state, usage) {
   showHistory();
   showComposer();
   showContext();
-  announce(state === "failed" ? "" : message.content); // a failure announces itself
+  announce(state === "failed" ? "" : message.content); // a failure has role="alert" of its own
 }
 
 // The page around the answer
@@ -296,7 +296,7 @@ async function start(wrongKey = false) {
       accepted = await loadModels();
     }
   } catch {
-    $("model-name").textContent = "No model yet"; // the socket goes on trying, and asks again once it is open
+    $("model-name").textContent = "No model yet"; // the socket keeps trying, and asks again once it is open
   }
   socket.connect(loadKey());
 }

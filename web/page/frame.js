@@ -1,4 +1,4 @@
-// What both pages do around their own: the theme, and the question for a key.
+// Shared by both pages: the theme, and the prompt for a key.
 
 import { saveTheme } from "./store.js";
 import { $, iconPath, make } from "./view.js";
@@ -24,7 +24,7 @@ export function setUpTheme() {
 const KEPT = "It is kept in this tab until you close it.";
 const WRONG = "The server did not accept that key. Please check it and try again.";
 
-// Asks for the key; resolves once one was typed.
+// Asks for the key; resolves when one was entered.
 export function askForKey(wrong) {
   const dialog = $("key-dialog") ?? keyDialog();
   $("key-note").textContent = wrong ? WRONG : KEPT;

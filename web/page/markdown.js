@@ -1,9 +1,9 @@
-// Markdown as a model writes it, turned into DOM nodes. Model text only ever becomes text nodes and never markup; links
-// lead to http and https alone. `renderMarkdown` may be called again with a longer text: blocks that did not change keep
-// their nodes, so a stream repaints its last block only.
+// Markdown as models write it, turned into DOM nodes. Model text becomes only text nodes, never markup; links lead only to
+// http and https. `renderMarkdown` may be called again with a longer text: unchanged blocks keep their nodes, so a stream
+// repaints only its last block.
 
 const rendered = new WeakMap(); // container -> the blocks that its children show
-const DEEPEST = 8; // nesting beyond this is shown as written
+const DEEPEST = 8; // deeper nesting is shown as written
 
 export function renderMarkdown(container, text) {
   const before = rendered.get(container) ?? [];
@@ -140,7 +140,7 @@ function codeNode(block) {
   copy.dataset.copy = "code";
   head.append(language, copy);
   const pre = document.createElement("pre");
-  pre.tabIndex = 0; // it scrolls sideways, so the keyboard must reach it
+  pre.tabIndex = 0; // it scrolls sideways, so keyboards must reach it
   pre.append(element("code", "", block.text));
   node.append(head, pre);
   return node;
@@ -209,7 +209,7 @@ const ADDRESS = /https?:\/\/[^\s<>"')\]]*[^\s<>"')\].,;:!?]/y;
 const SPECIAL = /[\\`*_~[\nh]/g;
 
 function inline(parent, text, depth) {
-  let plain = 0; // text before this place is in the DOM already
+  let plain = 0; // text before this index is already in the DOM
   let at = 0;
   const put = (node, end) => {
     if (at > plain) parent.append(text.slice(plain, at));

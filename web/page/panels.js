@@ -22,7 +22,7 @@ export function setUpSidebar() {
   return () => set(false);
 }
 
-// Returns a function that gives the current settings: `system` and the parameters that were filled in, as numbers.
+// Returns a function that gives the current settings: `system`, and the parameters that were filled in, as numbers.
 export function setUpSettings() {
   const form = $("settings-form");
   const fields = [...form.elements].filter((field) => field.name);

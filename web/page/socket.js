@@ -1,8 +1,8 @@
 // The WebSocket to /v1/stream: many requests over one socket, and a new socket when it breaks.
 //
 // States given to `onState`: "connecting", "ready", "waiting" (with the seconds until the next attempt), "refused" (the
-// server wants a key). A request that is in flight when the socket breaks fails with the code `connection_lost`; one
-// that was made while there is no socket is sent as soon as there is one.
+// server wants a key). A request in flight when the socket breaks fails with the code `connection_lost`; one made while
+// there is no socket is sent as soon as there is one.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
@@ -81,7 +81,7 @@ export class EngineSocket {
 
   #refused() {
     const socket = this.#socket;
-    this.#socket = null; // its close is no reason to try again
+    this.#socket = null; // so that its close does not trigger a retry
     socket?.close();
     this.#failSent({ message: "The server did not accept the API key.", code: "invalid_api_key" });
     this.#onState("refused");
@@ -90,7 +90,7 @@ export class EngineSocket {
   #closed() {
     this.#socket = null;
     this.#failSent({ message: "The connection to the server was lost.", code: "connection_lost" });
-    const wait = this.#wait * (0.75 + Math.random() / 2); // spread, so that tabs do not all come at once
+    const wait = this.#wait * (0.75 + Math.random() / 2); // random, so that tabs do not all reconnect at once
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
     this.#onState("waiting", Math.max(1, Math.round(wait / 1000)));
     this.#timer = setTimeout(() => this.connect(this.#key), wait);

@@ -1,4 +1,4 @@
-// What this browser remembers: conversations and settings in localStorage, the tab's own in sessionStorage (gone with it).
+// What this browser remembers: conversations and settings in localStorage; a tab's own state in sessionStorage.
 // One entry per conversation, so that two tabs do not overwrite each other's.
 
 const CHAT = "triolet.chat.";
@@ -18,7 +18,7 @@ export function loadChats() {
   return chats.sort((a, b) => b.updated - a.updated);
 }
 
-// Returns false when the browser refuses to store it (full, or storage is blocked).
+// Returns false if the browser refuses to store it (storage is full or blocked).
 export function saveChat(chat) {
   return write(localStorage, CHAT + chat.id, chat);
 }
@@ -42,14 +42,14 @@ export function saveTheme(theme) {
   try {
     localStorage.setItem(THEME, theme);
   } catch {
-    // it holds until the page is closed
+    // the value lasts until the page is closed
   }
 }
 
 export const loadKey = () => read(sessionStorage, KEY);
 export const saveKey = (key) => write(sessionStorage, KEY, key);
 
-// The conversation that this tab shows, so that a reload comes back to it.
+// The conversation that this tab shows, so that a reload shows it again.
 export const loadCurrent = () => read(sessionStorage, CURRENT);
 export const saveCurrent = (id) => write(sessionStorage, CURRENT, id);
 

@@ -5,7 +5,7 @@
   try {
     chosen = localStorage.getItem("triolet.theme") || "auto";
   } catch {
-    // storage is blocked: the system's theme it is
+    // storage is blocked: use the system's theme
   }
   document.documentElement.dataset.theme = ["light", "dark"].includes(chosen) ? chosen : "auto";
 })();

@@ -1,4 +1,4 @@
-// The DOM of messages and of the conversation list. Knows what things look like; what they do is told to it.
+// The DOM of messages and of the conversation list. Knows how things look; callers pass in what they do.
 
 import { renderMarkdown } from "./markdown.js";
 
@@ -38,7 +38,7 @@ export function userMessage(text) {
   return node;
 }
 
-// One answer: its text while it grows, and what stands below it. `message` is the stored record and is not changed here.
+// One answer: its text while it grows, and the line below it. `message` is the stored record and is not changed here.
 export class AnswerView {
   constructor(message, { onRetry }) {
     this.message = message;
@@ -55,7 +55,7 @@ export class AnswerView {
     this.failure.setAttribute("role", "alert");
     this.failureText = make("span");
     this.failure.append(icon("warning"), this.failureText, button("quiet-button", "retry", "Retry", onRetry));
-    this.failure.lastChild.firstChild.remove(); // the word is enough
+    this.failure.lastChild.firstChild.remove(); // no icon: the word is enough
     this.below.append(copy, this.retry, this.stats);
     body.append(this.prose, this.failure, this.below);
     this.node.append(icon("mark", "mark"), body);

@@ -1,5 +1,5 @@
-// The running batch: a row per sequence whose bar grows with its tokens. A row that left stays for a moment, faded, so
-// that short answers are seen at all.
+// The running batch: one row per sequence, with a bar that grows with its tokens. A row that left stays, faded, for a
+// moment, so that short answers are visible.
 
 import { make } from "../view.js";
 import { colourRow, requestCell } from "./request.js";
@@ -19,13 +19,13 @@ export class BatchTable {
     this.#scaleLabel = scaleLabel;
   }
 
-  // Another server may give the same numbers to other sequences.
+  // Another server may use the same numbers for other sequences.
   clear() {
     this.#rows.clear();
     this.#body.replaceChildren();
   }
 
-  // `waiting`: sequences that are in the queue. Returns how many rows are shown, those that left included.
+  // `waiting`: sequences in the queue. Returns how many rows are shown, including those that left.
   update(rows, waiting, now) {
     this.#fit(rows);
     const present = new Set(rows.map((row) => row.sequence));
@@ -52,7 +52,7 @@ export class BatchTable {
     return this.#rows.size;
   }
 
-  // Bars share one scale, which grows in steps so that they do not seem to shrink all the time.
+  // Bars share one scale. It grows in steps, so that bars do not shrink all the time.
   #fit(rows) {
     const longest = rows.reduce((most, row) => Math.max(most, row.prompt + (row.generated ?? 0)), 0);
     if (longest === 0) return;
@@ -104,7 +104,7 @@ class Row {
   }
 }
 
-// A text that is the same costs no layout.
+// Sets a text only if it changed: the same text costs no layout.
 function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

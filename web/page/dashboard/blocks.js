@@ -1,5 +1,5 @@
-// The KV blocks as a map: a cell per block, or per so many. The server has put any number of blocks into at most 1,024
-// cells, so that drawing costs the same for a thousand blocks and for a million.
+// The KV blocks as a map: one cell per block, or per several. The server sends at most 1,024 cells for any number of
+// blocks, so that drawing costs the same for a thousand blocks and for a million.
 
 import { nameOf } from "./request.js";
 import { colourOf, count } from "./words.js";
@@ -61,7 +61,7 @@ export class BlockMap {
     context.globalAlpha = 1;
   }
 
-  // The drawing surface in the screen's own pixels; setting a size also clears it.
+  // The canvas in device pixels; setting its size also clears it.
   #surface(width, height) {
     const ratio = devicePixelRatio || 1;
     this.#canvas.width = Math.round(width * ratio);
@@ -96,7 +96,7 @@ export class BlockMap {
   }
 }
 
-// How many columns make the cells nearly as large as the room allows, and leave little of the last line empty.
+// The number of columns that makes cells nearly as large as possible and leaves little of the last line empty.
 function fit(cells, width, height) {
   const lines = (columns) => Math.ceil(cells / columns);
   let least = Math.max(1, Math.ceil(width / WIDEST));
@@ -108,7 +108,7 @@ function fit(cells, width, height) {
   return best;
 }
 
-// The theme's colours as the canvas can use them: a probe resolves what the style sheet only names.
+// The theme's colours for the canvas: a probe element resolves the style sheet's names.
 function palette(canvas) {
   const probe = document.createElement("i");
   canvas.parentElement.append(probe);

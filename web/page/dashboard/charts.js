@@ -4,11 +4,11 @@ import { make } from "../view.js";
 import { count, duration, rate } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WINDOWS = [60, 120, 300]; // seconds; the first that what is known does not fill
+const WINDOWS = [60, 120, 300]; // seconds; the chart shows the first that holds all samples
 const FEWEST_COLUMNS = 8;
 
-// `samples`: [time, counter] in order of time. A sample's rate holds since the one before it, also over a gap in which
-// nobody watched: it is the mean then. `update` returns how many seconds the chart shows.
+// `samples`: [time, counter] in order of time. A sample's rate covers the time since the one before it; over a gap in
+// which nobody watched it is the mean. `update` returns how many seconds the chart shows.
 export class TimeChart {
   #figure;
   #line;
@@ -106,7 +106,7 @@ export class HistogramChart {
   }
 }
 
-// The buckets worth showing: those with something in them and a neighbour on each side, but never few.
+// The buckets to show: the filled ones and one neighbour on each side, but at least FEWEST_COLUMNS.
 function span(counts) {
   let first = Math.max(0, counts.findIndex(Boolean) - 1);
   let last = Math.min(counts.length - 1, counts.findLastIndex(Boolean) + 1);
@@ -117,7 +117,7 @@ function span(counts) {
   return [first, last];
 }
 
-// Within a bucket the observations are taken to be spread evenly; beyond the last bound nothing better than it is known.
+// Assumes that observations are spread evenly within a bucket; above the last bound, that bound is the best estimate.
 function quantile(share, bounds, counts, total) {
   let before = 0;
   for (let index = 0; index < bounds.length; index += 1) {

@@ -1,4 +1,4 @@
-// The dashboard: takes each view from the feed to the panels, and says so when there is none.
+// The dashboard: passes each view from the feed to the panels, and says when there is none.
 
 import { askForKey, setUpTheme } from "../frame.js";
 import { loadKey, saveKey } from "../store.js";
@@ -11,14 +11,14 @@ import { QueueTable } from "./queue.js";
 import { StepParts } from "./steps.js";
 import { bytes, count, duration, rate, REASONS } from "./words.js";
 
-const RATE_SECONDS = 2; // tiles and parts are means over so long
+const RATE_SECONDS = 2; // tiles and parts are means over this time
 const SAMPLE_SECONDS = 1;
 const KEPT_SECONDS = 330;
 
 let about = null;
-let recent = []; // views' { time, totals } of the last RATE_SECONDS, and one before
+let recent = []; // { time, totals } of the views in the last RATE_SECONDS, and of one before
 let samples = []; // [time, prefill tokens, generated tokens]
-let lastSeen = 0; // of the page's clock
+let lastSeen = 0; // on the page's clock
 let stateWords = "";
 
 setUpTheme();
@@ -86,7 +86,7 @@ function remember({ time, totals }) {
   }
 }
 
-// How much each counter grew over the last seconds.
+// How much each counter grew in the last RATE_SECONDS.
 function change() {
   const [first, last] = [recent[0], recent.at(-1)];
   const grown = { seconds: last.time - first.time };
@@ -124,7 +124,7 @@ function reasons(view) {
   return entries.map(([reason, number]) => `${count(number)} for ${REASONS[reason] ?? reason}`).join(", ");
 }
 
-// Panels without a class of their own
+// Panels without their own class
 
 function showBlocks(view) {
   const map = view.blocks;
@@ -229,7 +229,7 @@ async function askAndConnect() {
   feed.connect(loadKey());
 }
 
-// A server that wants a key waits for it on the socket; an answer over HTTP says at once that one is needed.
+// A server that wants a key waits for it on the socket; over HTTP it says at once that a key is needed.
 async function start() {
   const key = loadKey();
   try {
@@ -239,7 +239,7 @@ async function start() {
       return;
     }
   } catch {
-    // the socket goes on trying, and says so
+    // the socket keeps trying, and says so
   }
   feed.connect(key);
 }

@@ -1,12 +1,12 @@
-// The WebSocket to /v1/dashboard, and a new one when it breaks. A tab that nobody sees lets go of it: a server that is not
-// watched does no work for the dashboard.
+// The WebSocket to /v1/dashboard, and a new one when it breaks. A background tab closes it: a server without watchers
+// does no work for the dashboard.
 //
 // States given to `onState`: "connecting", "ready" (with the first frame), "waiting" (with the seconds until the next
-// attempt), "full" (likewise, and the server's message: it refuses for now), "refused" (the server wants a key).
+// attempt), "full" (the same, with the message of a server that refuses for now), "refused" (the server wants a key).
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
-const UNSEEN_MS = 15_000; // a short look at another tab costs no reconnection
+const UNSEEN_MS = 15_000; // a short visit to another tab costs no reconnection
 
 export class Feed {
   #socket = null;
@@ -59,7 +59,7 @@ export class Feed {
 
   #again(state, message = "") {
     this.#socket = null;
-    const wait = this.#wait * (0.75 + Math.random() / 2); // spread, so that tabs do not all come at once
+    const wait = this.#wait * (0.75 + Math.random() / 2); // random, so that tabs do not all reconnect at once
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
     this.#onState(state, Math.max(1, Math.round(wait / 1000)), message);
     clearTimeout(this.#timer);
@@ -68,7 +68,7 @@ export class Feed {
 
   #drop() {
     const socket = this.#socket;
-    this.#socket = null; // its close is no reason to try again
+    this.#socket = null; // so that its close does not trigger a retry
     socket?.close();
   }
 

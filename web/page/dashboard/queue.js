@@ -1,4 +1,4 @@
-// The queue: who waits, in the planner's order, and for what.
+// The queue: waiting requests in the planner's order, and what each waits for.
 
 import { make } from "../view.js";
 import { colourRow, requestCell } from "./request.js";
@@ -12,7 +12,7 @@ export class QueueTable {
     this.#body = body;
   }
 
-  // Another server may give the same numbers to other sequences.
+  // Another server may use the same numbers for other sequences.
   clear() {
     this.#rows.clear();
     this.#body.replaceChildren();

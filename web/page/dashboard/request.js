@@ -1,9 +1,9 @@
-// How a request is named in both tables and on the map.
+// A request's name in both tables and on the map.
 
 import { make } from "../view.js";
 import { colourOf } from "./words.js";
 
-// The first cell of a row: its colour, its name, and what else there is to say, each on a small plate.
+// The first cell of a row: its colour, its name, and further facts on small plates.
 export function requestCell(data, ...more) {
   const cell = make("th");
   cell.scope = "row";
@@ -13,7 +13,7 @@ export function requestCell(data, ...more) {
   return cell;
 }
 
-// Web processes count their requests each for itself.
+// Each web process numbers its own requests.
 export const nameOf = ({ id, process }) => (process ? `${id} at ${process}` : id);
 
 export function colourRow(node, data) {

@@ -1,9 +1,9 @@
-// Where a step's time goes: the mean of each part over the steps of the last seconds, from counters that only grow.
+// Where a step's time goes: the mean of each part over the latest steps, from counters that only grow.
 
 import { make } from "../view.js";
 import { count, duration } from "./words.js";
 
-// The worker's parts follow each other; those of the front run beside them.
+// The worker's parts run one after the other; those of the front run beside them.
 const PARTS = [
   ["Forward pass", "worker", (d) => d.model_seconds],
   ["Batch and sampling", "worker", (d) => d.worker_seconds - d.model_seconds],
@@ -34,7 +34,7 @@ export class StepParts {
     });
   }
 
-  // `change`: the counters' growth, of which `steps` is more than none, or null when there was no step.
+  // `change`: how much the counters grew, with `steps` above 0; null if there was no step.
   // Returns the seconds of one step in the worker.
   update(change) {
     if (change === null) {

@@ -1,6 +1,6 @@
-// Numbers and reasons in words, and the colour of a request. Knows nothing of the page.
+// Numbers and reasons in words, and the colour of a request. Knows nothing about the page.
 
-const GOLDEN_ANGLE = 137.508; // neighbours in time are far apart in hue
+const GOLDEN_ANGLE = 137.508; // consecutive requests get very different hues
 
 export const colourOf = (request) => `oklch(0.66 0.13 ${((request * GOLDEN_ANGLE) % 360).toFixed(1)})`;
 
