@@ -1,6 +1,6 @@
 """The two middle stages of a layer: rotate and cache the new keys and values, then attend.
 
-All keys and values of the step are in the cache before the first query is answered, so a chunk sees its own tokens.
+All keys and values of the step are in the cache before the first query is processed, so a chunk sees its own tokens.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .shape import (
     Staged,
 )
 
-DESCRIPTORS = 256  # bytes for them at the start of a thread's scratch
+DESCRIPTORS = 256  # bytes for descriptors at the start of a thread's scratch
 
 
 @compiled
 def rotation_stage(
     cache_tag: CacheTag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
 ) -> None:
-    """A unit is one token and one kv head: its group of queries, its key, its value."""
+    """One unit of work is one token and one kv head: its group of queries, its key, its value."""
     group = shape.heads // shape.kv_heads
     half, head_bytes = shape.head_padded // 2, shape.head_padded * 4
     cache = memory.cache + layer * shape.num_blocks * shape.kv_heads * shape.region_bytes
@@ -85,8 +85,8 @@ def attention_stage(
 ) -> None:
     """Tasks are uneven (a late tile of a long chunk sees more blocks), so threads take them from a counter.
 
-    Beside the last block of a task comes the first one of the next, so a thread takes its next task before it begins
-    one; near the end, where that could leave another thread without work, it only guesses.
+    During the last block of a task a thread prefetches the first block of its next one, so it takes its next task
+    before it begins one. Near the end this could leave another thread without work; there it only guesses the next.
     """
     group = shape.heads // shape.kv_heads
     block_stride = shape.kv_heads * shape.region_bytes
@@ -141,7 +141,7 @@ def attention_stage(
 
 @inlined
 def _oldest_block(task: int, shape: Shape, staged: Staged) -> int:
-    """The first block of its sequence that a task's first row sees."""
+    """The first block of the sequence that a task's first row sees."""
     group = shape.heads // shape.kv_heads
     first = staged.starts[staged.tasks[task, CHUNK]] + staged.tasks[task, FIRST_ROW] // group
     block: int = max(0, staged.positions[first] - shape.window + 1) // BLOCK_TOKENS

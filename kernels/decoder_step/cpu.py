@@ -3,10 +3,10 @@
     embedding; per layer: norm, query/key/value projection, rotation and cache write, attention, output projection,
     norm, gate and up projection, SiLU, down projection; then norm and LM head on the rows whose logits are wanted
 
-Stages are joined by spin barriers. Within a stage a thread owns a range of rows (norms, rotation), of channel panels
-(projections) or takes tasks from a counter (attention). Each output value is computed by one thread in one fixed
-order, so the result does not depend on the number of threads. A single row is normalised and quantised by every
-thread into its own copy: cheaper than one more barrier.
+Spin barriers separate the stages. Within a stage a thread owns a range of rows (norms, rotation) or of channel panels
+(projections), or takes tasks from a counter (attention). One thread computes each output value in a fixed order, so the
+result does not depend on the number of threads. If there is a single row, every thread normalises and quantises it into
+its own copy: cheaper than one more barrier.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _project(
     out: int,
     add: int,
 ) -> None:
-    """The activations times one weight matrix; a single row has a copy for each thread."""
+    """The activations times one weight matrix; for a single row each thread has its own copy."""
     copy = thread if rows == 1 else 0
     gemm(
         tag,
@@ -82,7 +82,7 @@ def _project(
 
 @inlined
 def _normalise(tag: Tag, row: int, to: int, weight: int, scratch: int, shape: Shape, memory: Memory) -> None:
-    """One row of the residual stream, normalised, as row `to` of the activations."""
+    """Normalise one row of the residual stream into row `to` of the activations."""
     rms_norm_row(
         tag,
         memory.hidden + row * shape.hidden_padded * 4,
@@ -278,7 +278,7 @@ def work(
     memory: Memory,
     staged: Staged,
 ) -> None:
-    """The life of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
+    """The loop of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
     done, generation = 0, 0
     while wait_for_job(state, done):
         done += 1

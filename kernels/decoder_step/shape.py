@@ -1,7 +1,7 @@
-"""What the compiled step is told about a model: sizes, addresses, the columns of the weight table, the slots of a job.
+"""The compiled step's description of a model: sizes, addresses, columns of the weight table, slots of a job.
 
-Everything is a run-time value, so any model of the family runs without compiling again. Sizes called `padded` are
-multiples of 64 (a head: of 32); the padding of weights and activations is zeros, which every operation keeps.
+All are run-time values, so any model of the family runs without compiling again. Sizes called `padded` are multiples of
+64 (of a head: of 32). The padding of weights and activations is zeros, and every operation keeps it so.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Shape(NamedTuple):
     mlp_padded: int
     vocab_size: int
     vocab_padded: int
-    window: int  # keys that a query sees, itself included; 2**31 without a sliding window
+    window: int  # keys that a query sees, including its own; 2**31 without a sliding window
     qk_norm: int
     group_shift: int  # 2 ** shift groups of 32 inputs share a scale of 4-bit weights
     region_bytes: int  # of the keys and values of one block and kv head
-    query_bytes: int  # of one head's query beside that cache
+    query_bytes: int  # of one head's query, for this cache format
     num_blocks: int
     max_tokens: int
     max_length: int
@@ -60,7 +60,7 @@ class Shape(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Addresses of what a step reads and writes; the owner keeps the arrays alive."""
+    """Addresses of the arrays that a step reads and writes; the owner keeps them alive."""
 
     weights: Int64Array  # [layers + 1, WEIGHT_COLUMNS] addresses
     embedding: int
@@ -83,7 +83,7 @@ class Staged(NamedTuple):
     job: Int64Array
     tokens: Int32Array
     positions: Int32Array
-    slots: Int32Array  # per token, where its key and value go: block * 64 + place
+    slots: Int32Array  # per token, where its key and value go: block * 64 + position in the block
     starts: Int32Array
     tables: Int32Array  # [max_tokens, table_width]
     logit_rows: Int32Array
@@ -91,5 +91,5 @@ class Staged(NamedTuple):
 
 
 def attention_tasks(max_tokens: int, kv_heads: int, group: int, most_rows: int) -> int:
-    """Most attention tasks that one step can have: every token a sequence of its own."""
+    """The most attention tasks that one step can have: every token is its own sequence."""
     return max_tokens * kv_heads * -(-group // most_rows)

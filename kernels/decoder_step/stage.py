@@ -1,6 +1,6 @@
-"""Preparing a batch: check it, copy it, find each token's cache slot, and cut the attention into tasks.
+"""Prepares a batch: checks it, copies it, finds each token's cache slot, and cuts the attention into tasks.
 
-The check is the guard of raw memory: everything that the step uses as an index is compared with its bound here.
+The check guards raw memory: everything that the step uses as an index is compared with its bound here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def stage_batch(
     tables: Int32Array,
     logit_rows: Int32Array,
 ) -> tuple[int, int]:
-    """(OK, 0), or what is wrong and at which index. The sizes of the arrays are the caller's to check."""
+    """(OK, 0), or what is wrong and at which index. The caller checks the sizes of the arrays."""
     count = tokens.shape[0]
     chunks = starts.shape[0] - 1
     if starts[0] != 0 or starts[chunks] != count:
@@ -68,7 +68,7 @@ def stage_batch(
 
 @inlined
 def _cut_attention(shape: Shape, staged: Staged, chunks: int) -> int:
-    """Tasks of at most MOST_ROWS rows (a row is a token and a head of the group); in a chunk the longest come first."""
+    """Tasks of at most MOST_ROWS rows (a row is a token and a head of the group); a chunk's longest come first."""
     group = shape.heads // shape.kv_heads
     tasks = 0
     for chunk in range(chunks):

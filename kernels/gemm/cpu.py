@@ -1,7 +1,7 @@
-"""GEMM over packed weights: all threads call `gemm` with their own number, each computes its share of the panels.
+"""GEMM over packed weights: every thread calls `gemm` with its own number and computes its share of the panels.
 
-A panel is read from memory once for all rows: the rows are taken in blocks whose activations stay in the L2 cache,
-and while the first tile uses a panel it prefetches the next one.
+A panel is read from memory once for all rows. Rows are processed in blocks whose activations stay in the L2 cache, and
+while the first tile uses a panel it prefetches the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
 _scale_group_bytes = by_format(lambda weight_format: scale_bytes(PANEL, weight_format))
 _grouped = by_format(lambda weight_format: int(weight_format == "int4"))
 _most_rows = by_format(lambda weight_format: INT4_MOST_ROWS if weight_format == "int4" else MOST_ROWS)
-# More rows have the next panel prefetched.
+# With more rows than this, the next panel is prefetched.
 _unaided_rows = by_format(lambda weight_format: 1 if weight_format == "int4" else FEW_ROWS)
 
 

@@ -1,8 +1,8 @@
-"""Packing weights into the panels of tile.py and tile_int4.py, and the sizes of the packed arrays.
+"""Packs weights into the panels of tile.py and tile_int4.py, and gives the sizes of the packed arrays.
 
-Input arrays are [out, in], float32 or uint16 holding bfloat16 bits, possibly memory-mapped. Their rows and columns
-are placed at given positions of a zero-filled padded matrix; that is how sizes which are no multiple of 64 are
-handled, and several matrices (query, key, value) become one.
+Input arrays are [out, in], float32 or uint16 with bfloat16 bits, possibly memory-mapped. Their rows and columns are
+placed at given positions of a zero-filled padded matrix. This handles sizes that are no multiple of 64, and merges
+several matrices (query, key, value) into one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
 IndexArray = npt.NDArray[np.int64]
 WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
-MULTIPLE = 64  # what sizes are padded to
+MULTIPLE = 64  # sizes are padded to multiples of this
 CHUNK = 8 * MULTIPLE  # channels converted at a time: bounds the float32 copies
 
 
 class Part(NamedTuple):
-    """One checkpoint matrix and the ascending channels of the packed matrix that its rows become."""
+    """One checkpoint matrix, and the channels (ascending) of the packed matrix for its rows."""
 
     weights: WeightArray
     channels: IndexArray
@@ -42,18 +42,18 @@ def panel_bytes(channels: int, k: int, weight_format: WeightFormat) -> int:
 
 
 def packed_bytes(channels: int, k: int, weight_format: WeightFormat) -> int:
-    """Size of a packed matrix: its panels and the scales behind them."""
+    """Size of a packed matrix: its panels, followed by the scales."""
     inputs_of_a_scale = GROUP << GROUP_SHIFTS[weight_format] if weight_format in GROUP_SHIFTS else k
     return panel_bytes(channels, k, weight_format) + -(-k // inputs_of_a_scale) * scale_bytes(channels, weight_format)
 
 
 def scale_bytes(channels: int, weight_format: str) -> int:
-    """Size of the channels' scales, of one group of inputs with 4-bit weights, which are bfloat16 (int8: float32)."""
+    """Size of the channels' scales: float32 for int8; with 4-bit weights bfloat16, for one group of inputs."""
     return channels * (2 if weight_format.startswith("int4") else 4 if weight_format == "int8" else 0)
 
 
 def to_float32(values: WeightArray) -> FloatArray:
-    """float32 values of an array that holds float32, or bfloat16 bits as uint16."""
+    """An array of float32, or of bfloat16 bits as uint16, as float32."""
     if values.dtype == np.uint16:
         widened: FloatArray = (values.astype(np.uint32) << 16).view(np.float32)
         return widened
@@ -61,7 +61,7 @@ def to_float32(values: WeightArray) -> FloatArray:
 
 
 def to_bfloat16_bits(values: FloatArray) -> npt.NDArray[np.uint16]:
-    """Nearest even."""
+    """Rounds to nearest even."""
     bits = values.view(np.uint32)
     return ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
 
@@ -69,9 +69,9 @@ def to_bfloat16_bits(values: FloatArray) -> npt.NDArray[np.uint16]:
 def pack(
     target: ByteArray, parts: Sequence[Part], columns: IndexArray, channels: int, k: int, weight_format: WeightFormat
 ) -> None:
-    """Fill target[: packed_bytes(...)]: column j of every part becomes position columns[j] of the k.
+    """Fill target[: packed_bytes(...)]: column j of every part goes to position columns[j] of k.
 
-    The target starts at a cache line.
+    The target must start at a cache line.
     """
     size = panel_bytes(channels, k, weight_format)
     for start in range(0, channels, CHUNK):
@@ -101,7 +101,7 @@ def pack(
 
 
 def _quantise(dense: FloatArray) -> tuple[npt.NDArray[np.uint32], FloatArray]:
-    """Symmetric integers of one scale per channel, stored as w + 128, four in a word; and the scales."""
+    """Symmetric integers with one scale per channel, stored as w + 128, four per word; and the scales."""
     largest = np.maximum(dense.max(axis=1), -dense.min(axis=1))
     scale = np.maximum(largest / 127, 1e-20).astype(np.float32)
     dense *= (1 / scale)[:, None]

@@ -1,10 +1,9 @@
-"""Float32 channels to the 4-bit panels of tile_int4.py: one pass of compiled code over each channel.
+"""Packs float32 channels into the 4-bit panels of tile_int4.py: one pass of compiled code over each channel.
 
-A group of 32 (or 128) weights becomes integers from -8 to 7 times one bfloat16 scale. The integers are tried with the
-widest weight of the group at 9, 8.4, 7.8 and 7.2 times -8 / 8 (beyond 8 it is clipped); for each the best scale is the
-least-squares one, sum(w q) / sum(q q), and the try that leaves the smallest square error is taken. Against the usual
-max |w| / 7 the error of normal weights falls from 9.7 to 8.1 % (groups of 128: from 11.7 to 9.7 %); 66 tries instead of
-4 would give 8.08 %.
+A group of 32 (or 128) weights becomes integers from -8 to 7 times one bfloat16 scale. There are four tries, which map
+the group's widest weight to -9, -8.4, -7.8 and -7.2 (clipped at -8). Each gets its least-squares scale, sum(w q) /
+sum(q q), and the one with the smallest square error wins. Compared with the usual max |w| / 7, the error of normal
+weights falls from 9.7 to 8.1 % (groups of 128: from 11.7 to 9.7 %); 66 tries instead of 4 would give 8.08 %.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..simd.lanes import (
 from .tile_int4 import PANEL_GROUP_BYTES, SCALE_GROUP_BYTES
 
 TRIES = (-9.0, -8.4, -7.8, -7.2)  # what the widest weight of a group is scaled to
-NOTHING = 1e-30  # weights below count as zeros
+NOTHING = 1e-30  # smaller weights count as zeros
 
 
 def _emit(module: ir.Module, _: str) -> ir.Function:
@@ -84,7 +83,7 @@ def _rounded(b: ir.IRBuilder, value: ir.Value, inverse: ir.Value) -> ir.Value:
 
 
 def _scale(b: ir.IRBuilder, start: ir.Value, count: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The inverse of the best scale in every lane (zero for a group of zeros), and the scale's bfloat16 bits."""
+    """The inverse of the best scale in every lane (0 for a group of zeros), and the scale's bfloat16 bits."""
 
     def load_vector(index: ir.Value) -> ir.Value:
         return load(b, scaled(b, start, index, VECTOR_BYTES), VF)
@@ -112,7 +111,7 @@ def _scale(b: ir.IRBuilder, start: ir.Value, count: ir.Value) -> tuple[ir.Value,
     best_gain, best = float32(-1.0), float32(0.0)
     for products, squares in zip(sums[::2], sums[1::2], strict=True):
         scale = b.fdiv(products, b.select(b.fcmp_ordered("<", squares, float32(1.0)), float32(1.0), squares))
-        gain = b.fmul(products, scale)  # of the square error, against zeros
+        gain = b.fmul(products, scale)  # how much smaller the square error is than with zeros
         better = b.fcmp_ordered(">", gain, best_gain)
         best_gain, best = b.select(better, gain, best_gain), b.select(better, scale, best)
     bits = b.extract_element(round_bfloat16(b, splat(b, best)), ir.Constant(i32, 0))
@@ -128,7 +127,7 @@ _pack_channel = kernel("iiiii", _emit)
 
 @compiled
 def pack_int4(tag: Tag, dense: int, channels: int, k: int, panels: int, scales: int, group_shift: int) -> None:
-    """Float32 [channels, k] at `dense` to whole panels and their scales."""
+    """Pack float32 [channels, k] at `dense` into whole panels and their scales."""
     groups = k // GROUP
     scale_rows = (groups + (1 << group_shift) - 1) >> group_shift
     for channel in range(channels):

@@ -1,9 +1,9 @@
-"""y[m, n] = sum_k x[m, k] * w[n, k]: the definition, in float64, with the roundings that each weight format prescribes.
+"""y[m, n] = sum_k x[m, k] * w[n, k]: the definition, in float64, with the roundings of each weight format.
 
 float32    none
 bfloat16   x and w rounded to bfloat16
-int8       w: symmetric integers of one scale per channel n; x: integers per row m (quantise/reference.py)
-int4       w: integers from -8 to 7 per channel and group of 32 (int4-128: of 128) inputs, times a bfloat16 scale;
+int8       w: symmetric integers with one scale per channel n; x: integers per row m (quantise/reference.py)
+int4       w: integers from -8 to 7 times a bfloat16 scale, per channel and group of 32 (int4-128: of 128) inputs;
            x: integers per row and group of 32
 """
 
@@ -21,7 +21,7 @@ Float32Array = npt.NDArray[np.float32]
 
 
 def gemm_reference(x: npt.ArrayLike, w: npt.ArrayLike, weight_format: str) -> Float64Array:
-    """[M, K] and [N, K] to [M, N]."""
+    """From [M, K] and [N, K] to [M, N]."""
     left, right = np.asarray(x, np.float32), np.asarray(w, np.float32)
     return rounded_activations(left, weight_format) @ rounded_weights(right, weight_format).T
 
@@ -65,7 +65,7 @@ def round_to_int8(values: npt.NDArray[np.float32]) -> Float64Array:
 
 
 def round_to_int4(groups: Float64Array) -> Float64Array:
-    """Each row, a group, as integers in [-8, 7] times its bfloat16 scale: the best of the tries of pack_int4.py."""
+    """Each row is a group: integers in [-8, 7] times its bfloat16 scale, the best of the tries of pack_int4.py."""
     widest = np.take_along_axis(groups, np.abs(groups).argmax(axis=1)[:, None], 1)
     widest[np.abs(widest) <= NOTHING] = 1
     best_gain, scale = np.full((len(groups), 1), -1.0), np.zeros((len(groups), 1))

@@ -1,17 +1,17 @@
 """The GEMM micro-kernel as LLVM IR: up to 16 rows times one panel of 16 channels.
 
 Packed weights are panels of 16 channels: [N / 16][K / k][16][k] with k = 1 (float32), 2 (bfloat16) or 4 (int8) values
-in 32 bits, so that every k step of a panel is one vector, and a panel is one stream of memory. One row's activations
-are contiguous in the same order.
+in 32 bits. So every k step of a panel is one vector, and a panel is contiguous in memory. A row's activations are
+contiguous in the same order.
 
-Each weight is so loaded once for 16 rows, and with more rows a panel stays in the L1 cache. Wider panels with fewer
+So each weight is loaded once for 16 rows, and with more rows a panel stays in the L1 cache. Wider panels with fewer
 rows (4 x 4 vectors) need fewer broadcasts but read every panel four times from L2: 7 to 10 % slower at 16 rows, about
-25 % at 8 and 12. The CPU's own prefetching does not keep up with more than a few rows: their tile asks for the next
-panel meanwhile.
+25 % at 8 and 12. With more than a few rows the CPU's own prefetching cannot keep up, so their tile prefetches the next
+panel.
 
-Each output is the sum over k in ascending order in ONE accumulator, whatever the number of rows in the tile: that is
-what makes a row's result independent of its batch. int8 sums are exact: they may wrap on the way, but the result fits
-(quantise/reference.py has the bound); they start from the high parts of a row's few wide quads.
+Each output is the sum over k in ascending order in ONE accumulator, whatever the number of rows in the tile. This makes
+a row's result independent of its batch. int8 sums are exact: intermediate sums may wrap, but the result fits (for the
+bound see quantise/reference.py). They start from the high parts of a row's few wide quads.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ..simd.target import wide_registers
 from .tile_int4 import emit_int4, prefetch_stride
 
 PANEL = LANES  # channels
-MOST_ROWS = 16 if wide_registers() else 4  # 16 registers, each vector being two, hold no more
-FEW_ROWS = 4  # these read their panels so fast that the CPU's own prefetching is the better one
+MOST_ROWS = 16 if wide_registers() else 4  # 16 registers hold no more, as each vector takes two
+FEW_ROWS = 4  # up to here panels are read so fast that the CPU's own prefetching is better
 
 ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
 
@@ -51,8 +51,8 @@ ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
 def emit(module: ir.Module, weight_format: str) -> ir.Function:
     """f(rows, a, a stride, weights, k steps, out, out stride, scales of the channels, group shift, next, add).
 
-    `next` is a panel to prefetch meanwhile, or `a` for nothing; `add` != 0 adds to the output (the residual). The group
-    shift belongs to 4-bit weights, see tile_int4.py.
+    `next` is a panel to prefetch, or `a` for none; `add` != 0 adds to the output (the residual). The group shift is for
+    4-bit weights, see tile_int4.py.
     """
     if weight_format == "int4":
         return emit_int4(module, ARGUMENTS)
@@ -72,7 +72,7 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     int8 = weight_format == "int8"
     row_starts = [at(b, header, HEADER_BYTES) for header in headers] if int8 else headers
     prefetching = rows > FEW_ROWS or not wide_registers()
-    unroll = 2 if rows > FEW_ROWS else 8  # every K is padded to a multiple of 32, which is 8 steps at least
+    unroll = 2 if rows > FEW_ROWS else 8  # every K is padded to a multiple of 32: at least 8 steps
     stride = prefetch_stride(b, following, a, unroll * VECTOR_BYTES)
 
     def body(index: ir.Value, totals: Values) -> Values:
@@ -91,7 +91,7 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
 
     totals = [dot.zero(weight_format)] * rows
     if int8:
-        prefetch(b, channel_scales)  # a line from memory that the tile's end, and so the next tile, would wait for
+        prefetch(b, channel_scales)  # otherwise the tile's end, and so the next tile, waits for this line from memory
         totals = _wide_sums(b, headers, a_stride, weights, steps)
     totals = loop(b, b.sdiv(steps, int64(unroll)), totals, body)
     if int8:
@@ -102,7 +102,7 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
 
 
 def _wide_sums(b: ir.IRBuilder, headers: Values, a_stride: ir.Value, weights: ir.Value, steps: ir.Value) -> Values:
-    """Per row 64 times the products of the high parts of its wide quads; most tiles have none."""
+    """Per row: 64 times the products of the high parts of its wide quads. Most tiles have none."""
     counts = [load(b, at(b, header, WIDE_QUADS), i32) for header in headers]
     some = counts[0]
     for count in counts[1:]:
@@ -120,7 +120,7 @@ def _wide_sums(b: ir.IRBuilder, headers: Values, a_stride: ir.Value, weights: ir
 
 
 def _emit_wide(module: ir.Module) -> ir.Function:
-    """f(rows, a, a stride, weights, k steps, sums): what _wide_sums describes, one vector of sums for each row."""
+    """f(rows, a, a stride, weights, k steps, sums): computes _wide_sums, one vector of sums per row."""
     name = "triolet_gemm_wide"
     if name in module.globals:
         return module.globals[name]

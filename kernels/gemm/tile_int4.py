@@ -1,12 +1,12 @@
 """The GEMM micro-kernel for 4-bit weights as LLVM IR: up to 12 rows times a panel of 16 channels.
 
 A panel is [K / 32][4 vectors]: lane = channel; byte i of vector j has w[4 j + i] in its low half and w[16 + 4 j + i] in
-its high half, both plus 8. So a group of 32 inputs unpacks into 8 vectors by masks and shifts, once for all rows of the
-tile, and they are the unsigned operand of the same products as int8's. Where a row's sum starts takes the 8 off again
-and makes one subtraction convert it to float32 (quantise/layout.py). The bfloat16 scales of the channels are
-[groups][16], one for 32 << group shift inputs.
+its high half, both plus 8. Masks and shifts unpack a group of 32 inputs into 8 vectors, once for all rows of the tile.
+These are the unsigned operand of the same products as int8's. The start value of a row's sum undoes the 8, and lets one
+subtraction convert the sum to float32 (quantise/layout.py). The channels' bfloat16 scales are [groups][16], one for
+32 << group shift inputs.
 
-Each group's sum is exact, the groups are added in ascending order in float32, whatever the number of rows.
+Each group's sum is exact; the groups are added in ascending order in float32, whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..simd.target import wide_registers
 
 PANEL_GROUP_BYTES = 4 * VECTOR_BYTES  # of 32 inputs
 SCALE_GROUP_BYTES = 2 * LANES
-ROW_VARIANTS = (1, 2, 3, 4, 6, 8, 10, 12) if wide_registers() else (1, 2, 4)  # other counts as the next one
+ROW_VARIANTS = (1, 2, 3, 4, 6, 8, 10, 12) if wide_registers() else (1, 2, 4)  # other counts use the next one
 INT4_MOST_ROWS = ROW_VARIANTS[-1]
 
 
@@ -68,16 +68,16 @@ def emit_int4(module: ir.Module, arguments: str) -> ir.Function:
 
 
 def prefetch_stride(b: ir.IRBuilder, following: ir.Value, a: ir.Value, turn_bytes: int) -> ir.Value:
-    """How far to move on each turn: not at all when there is nothing to prefetch.
+    """How far the prefetch address moves per iteration: 0 if there is nothing to prefetch.
 
-    Then the lines asked for are the first row's, which are in the L1 cache; any others would take the place of misses
-    that matter (a fifth of a single row's speed).
+    Then it prefetches the first row's lines, which are in the L1 cache. Any others would displace misses that matter:
+    a fifth of a single row's speed.
     """
     return b.select(b.icmp_signed("==", following, a), int64(0), int64(turn_bytes))
 
 
 def _emit_rows(module: ir.Module, least: int, most: int, arguments: str) -> ir.Function:
-    """Computes `most` rows and writes those that there are: rows beyond are read, which is memory of the caller's."""
+    """Computes `most` rows and writes only existing ones. Rows beyond are read: that is the caller's memory."""
     function, b = new_function(module, f"triolet_gemm_int4_{most}", arguments)
     rows, a, a_stride, weights, steps, out, out_stride, scales, shift, following, add = function.args
     stride = prefetch_stride(b, following, a, PANEL_GROUP_BYTES)

@@ -1,14 +1,14 @@
-"""The KV cache of one layer: [block][kv head] regions, each the keys and then the values of 64 tokens.
+"""The KV cache of one layer: [block][kv head] regions, each with the keys, then the values, of 64 tokens.
 
     float32    K [size][64 tokens]                                  V [64 tokens][size]
     bfloat16   K [size / 2][64 tokens][2]                           V [32 token pairs][size][2]
     int8       K [size / 4][64 tokens][4] + 64 float32 scales       V [16][size][4 x 16th token] + 64 float32 scales
 
-`size` is the padded head. A vector of K is 16 TOKENS, so 16 scores come out at once without horizontal sums, and a
-vector of V is 16 dimensions. In every format K is one 32-bit word per token every 256 bytes. int8 has one scale per
-token for its key and one for its value, symmetric to +-127; keys are stored plus 128, as the unsigned operand of the
-dot product. A word of its values has the tokens t, t + 16, t + 32 and t + 48. A reused block is not cleared: what lies
-beyond its sequence's end may be anything, NaN included.
+`size` is the padded head. A vector of K is 16 TOKENS, so it gives 16 scores at once without horizontal sums; a vector
+of V is 16 dimensions. In every format K has one 32-bit word per token every 256 bytes. int8 has one scale per token for
+its key and one for its value, symmetric to +-127. Keys are stored plus 128, as the unsigned operand of the dot product.
+A word of its values has the tokens t, t + 16, t + 32 and t + 48. A reused block is not cleared: past its sequence's end
+it may hold anything, including NaN.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ BLOCK_TOKENS = 64
 WORD_STRIDE = BLOCK_TOKENS * 4  # bytes from one word of a key to the next
 SCALES_BYTES = BLOCK_TOKENS * 4
 QUADS = BLOCK_TOKENS // 4  # words of four tokens' values, and the distance of the tokens of a word
-LONGEST_INT8_HEAD = 512  # times 127 * 32639, the largest product of a cached and a query's value, it fits into int32
+LONGEST_INT8_HEAD = 512  # times 127 * 32639, the largest product of a cached and a query value, fits into int32
 
 
 def half_bytes(padded_head: int, cache_format: CacheFormat) -> int:
-    """The keys, or the values, of one block and kv head, with their scales."""
+    """Bytes of the keys, or of the values, of one block and kv head, with their scales."""
     words = BLOCK_TOKENS * padded_head // K_PER_STEP[cache_format]
     return 4 * words + (SCALES_BYTES if cache_format == "int8" else 0)
 
 
 def region_bytes(padded_head: int, cache_format: CacheFormat) -> int:
-    """Keys and values of one block and kv head."""
+    """Bytes of the keys and values of one block and kv head."""
     return 2 * half_bytes(padded_head, cache_format)
 
 
@@ -54,7 +54,7 @@ def scales_of(b: ir.IRBuilder, half: ir.Value, size: ir.Value) -> ir.Value:
 
 
 def largest_of(b: ir.IRBuilder, vectors: ir.Value, value: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """The largest magnitude of 16 * vectors values, but never so small that its inverse overflows."""
+    """The largest magnitude of 16 * vectors values, but large enough that its inverse does not overflow."""
     start = [constant(f32, SMALLEST_MAXIMUM)]
     return reduce_maximum(b, loop(b, vectors, start, lambda i, found: [maximum(b, found[0], absolute(b, value(i)))])[0])
 
@@ -98,7 +98,7 @@ def _emit_value(module: ir.Module, cache_format: str) -> ir.Function:
     x, bias, region, token, size = function.args
     packed = K_PER_STEP[cache_format]
     values = values_of(b, cache_format, region, size)
-    # The token's own part of each word: the others belong to other tokens, perhaps of another thread.
+    # Only the token's part of each word: the rest belongs to other tokens, perhaps in another thread.
     if cache_format == "int8":
         word, part = b.urem(token, int64(QUADS)), b.udiv(token, int64(QUADS))
     else:
@@ -130,14 +130,14 @@ def _emit_value(module: ir.Module, cache_format: str) -> ir.Function:
 def _start_int8(
     b: ir.IRBuilder, vectors: ir.Value, value: Callable[[ir.Value], ir.Value], scales: ir.Value, token: ir.Value
 ) -> ir.Value:
-    """Store the scale of a token's row; its inverse, in every lane."""
+    """Store the scale of a token's row; returns its inverse in every lane."""
     largest = largest_of(b, vectors, value)
     store(b, b.fdiv(largest, float32(127.0)), scaled(b, scales, token, 4))
     return splat(b, b.fdiv(float32(127.0), largest))
 
 
 def _elements(b: ir.IRBuilder, cache_format: str, value: ir.Value, inverse: ir.Value | None) -> ir.Value:
-    """16 values as the cache has them."""
+    """16 values in the cache's format."""
     if cache_format == "float32":
         return b.bitcast(value, VI)
     if cache_format == "bfloat16":

@@ -1,9 +1,9 @@
-"""Both products of attention over an int8 cache, four values a step and exact in int32.
+"""Both products of attention over an int8 cache: four values per step, exact in int32.
 
-A query has 16 bits (query.py), so a block's keys are read twice, with its upper and with its lower bytes, and the sum
-of the upper products is shifted in between. The softmax leaves 16 bits too, and the values are read twice likewise.
-Each of two passes prefetches every second vector of the next block: all of them in the first one would wait for each
-other (a core has few misses under way at once), which made a block from memory take 1.2 times as long.
+A query has 16 bits (query.py). So a block's keys are read twice, for its upper and its lower bytes, and the sum of the
+upper products is shifted in between. The probabilities have 16 bits too, so the values are also read twice. Each of the
+two passes prefetches every second vector of the next block. Prefetching all in the first pass made a block from memory
+take 1.2 times as long, since a core can have few misses in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Int8Tile(Tile):
             prefetch(self.b, at(self.b, scales_of(self.b, half, self.size), offset))
 
     def _accumulate(self, values: ir.Value, following: ir.Value, visible: ir.Value, expected: ir.Value) -> None:
-        """As for the other formats. The products of unseen tokens are 0, and so is 0 times any byte."""
+        """As for the other formats. Probabilities of unseen tokens are 0, and 0 times any byte is 0."""
         b = self.b
         quads, needed = (at_most(b, tokens, QUADS) for tokens in (visible, expected))
         self._prefetch_scales(following)

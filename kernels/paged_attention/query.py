@@ -1,8 +1,8 @@
-"""A rotated query as the attention kernel reads it: in the cache's format, or in 16 bits beside an int8 cache.
+"""A rotated query as the attention kernel reads it: in the cache's format, or in 16 bits for an int8 cache.
 
 int8: two rows of bytes, the upper and the lower half of q = 256 * upper + lower with |q| <= 32639, then a float32
-scale and the int32 start of a sum, -128 * sum(q), which undoes the 128 added to the keys. With 8 bits the scores
-would lose as much as by the cache itself (0.6 % of their deviation); 16 cost one more pass over a block in L1.
+scale and the int32 start of a sum, -128 * sum(q), which undoes the 128 added to the keys. With 8 bits the scores would
+lose as much again as from the cache (0.6 % of their deviation); 16 bits cost one more pass over a block in L1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST = 127 * 256 + 127
 
 
 def query_bytes(padded_head: int, cache_format: CacheFormat) -> int:
-    """Of one row; an int8 row ends with a cache line for its scale and start."""
+    """Bytes of one row; an int8 row ends with a cache line for its scale and start."""
     if cache_format == "int8":
         return 2 * padded_head + VECTOR_BYTES
     return padded_head * 4 // K_PER_STEP[cache_format]

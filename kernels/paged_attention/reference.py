@@ -1,6 +1,6 @@
 """Paged attention: the definition, in float64.
 
-A query at position p sees the keys j with max(0, p - window + 1) <= j <= p of its sequence, whose key j lies in block
+A query at position p sees the keys j of its sequence with max(0, p - window + 1) <= j <= p. Key j is in block
 block_table[j // block_size] at slot j % block_size. Query head h reads key-value head h // (heads / kv_heads).
 """
 
@@ -15,7 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def int8_cache_reference(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """What an int8 cache keeps of keys or values [..., size]: integers up to 127, and a scale for each row."""
+    """Keys or values [..., size] after rounding by an int8 cache: integers up to 127 times one scale per row."""
     scales = np.maximum(np.abs(rows).max(axis=-1, keepdims=True), np.float32(SMALLEST_MAXIMUM)) / np.float32(127)
     return np.asarray(np.rint(rows / scales) * scales, np.float32)
 
@@ -28,7 +28,7 @@ def paged_attention_reference(
     block_table: npt.NDArray[np.int32],
     window: int | None = None,
 ) -> FloatArray:
-    """query [tokens, heads, size] of one sequence, keys and values [blocks, kv_heads, block_size, size]."""
+    """For one sequence: query [tokens, heads, size], keys and values [blocks, kv_heads, block_size, size]."""
     q: FloatArray = np.asarray(query, np.float64)
     tokens, heads, size = q.shape
     kv_heads, block_size = keys.shape[1:3]

@@ -1,14 +1,14 @@
 """The online softmax of one block of 64 scores, row after row, in base 2, as LLVM IR.
 
 A row's record is RECORD_BYTES of a thread's scratch: its maximum and sum so far (the sum in 16 lanes), the factor for
-its output so far, the factor for this block's products, and the 64 scores, which the probabilities replace as the
-second product wants them: float32, bfloat16, or bytes for an int8 cache.
+its output so far, the factor for this block's products, and the 64 scores. The probabilities replace the scores, in the
+format of the second product: float32, bfloat16, or bytes for an int8 cache.
 
 int8: the scores come as integers and get the scales of query and keys here. The scale of each value is multiplied into
-its probability, and the 64 products become 16-bit integers, the row's largest in the block being 65535: 64 upper
-bytes, then 64 lower ones. (Bytes alone would err by 0.4 % of the output, at worst by more than 1 %; and the second
-pass over the values costs decode nothing, which waits for memory.) Word t has the bytes of the tokens t, t + 16, t + 32
-and t + 48, as the cache has its values: so four vectors become one without moving a lane.
+its probability. The 64 products become 16-bit integers, with the row's largest in the block at 65535: 64 upper bytes,
+then 64 lower ones. (8 bits alone would cause an error of 0.4 % of the output, at worst over 1 %. The second pass over
+the values costs decode nothing, since it waits for memory.) Word t has the bytes of tokens t, t + 16, t + 32 and t +
+48, like the cached values: so four vectors become one without moving a lane.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ MAXIMUM, SUM, FACTOR, WEIGHT, SCORES = (VECTOR_BYTES * index for index in range(
 UPPER, LOWER = SCORES, SCORES + VECTOR_BYTES
 RECORD_BYTES = SCORES + BLOCK_TOKENS * 4
 DESCRIPTOR_BYTES = 24  # per row: address of its output, first visible key, last visible key
-NEVER = -1e30  # the score of a key that is not seen, and the maximum before the first one
+NEVER = -1e30  # the score of an unseen key, and the initial maximum
 LARGEST_PRODUCT = 65535.0
-SMALLEST_PRODUCT = 1e-30  # of a row's largest; what is less counts for nothing
-SHIFT = 12582912.0  # 1.5 * 2**23: the low bits of a sum with it are the nearest integer
+SMALLEST_PRODUCT = 1e-30  # for a row's largest; smaller ones count as zero
+SHIFT = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits
 ARGUMENTS = "iiiiiiii"
 
 
 def _terms(count: int) -> list[float]:
-    """Coefficients of 2**r on [-1/2, 1/2] by interpolation, and exactly 1 for r = 0: a factor may not drift.
+    """Coefficients of 2**r on [-1/2, 1/2] by interpolation, exactly 1 for r = 0, so that factors do not drift.
 
-    4 terms err by 2e-4, 7 by 1e-8.
+    The error is 2e-4 with 4 terms, 1e-8 with 7.
     """
     nodes = np.cos((np.arange(count - 1) + 0.5) * math.pi / (count - 1)) / 2
     slopes = np.expm1(nodes * math.log(2.0)) / nodes
@@ -63,7 +63,7 @@ def _terms(count: int) -> list[float]:
 
 
 def _power(b: ir.IRBuilder, x: ir.Value, terms: list[float]) -> ir.Value:
-    """2**x for x <= 0, which is clamped to -120: never zero or denormal."""
+    """2**x for x <= 0, with x clamped to -120: never zero or denormal."""
     x = maximum(b, x, constant(f32, -120.0))
     shift = constant(f32, SHIFT)
     shifted = b.fadd(x, shift)
@@ -78,18 +78,18 @@ def _power(b: ir.IRBuilder, x: ir.Value, terms: list[float]) -> ir.Value:
 def emit(module: ir.Module, cache_format: str, *, masked: bool) -> ir.Function:
     """f(rows, records, descriptors, start, queries, query stride, key scales, value scales).
 
-    `start` is the position of the block's first key; masked: some row does not see all of the block. `queries` is where
-    the first row has its scale and start of sum; it and the three after it are for int8 alone.
+    `start` is the position of the block's first key; `masked` means that some row does not see all of the block.
+    `queries` points to the first row's scale and start of sum; it and the three arguments after it are only for int8.
     """
     name = f"triolet_softmax_{cache_format}{'_masked' if masked else ''}"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, ARGUMENTS)
     rows, records, descriptors, start, queries, query_stride, key_scales, value_scales = function.args
-    terms = _terms(7 if cache_format == "float32" else 4)  # a tenth of what rounding to 8 bits errs by
+    terms = _terms(7 if cache_format == "float32" else 4)  # 4: a tenth of the error of rounding to 8 bits
 
     def scores_of(record: ir.Value, row: ir.Value) -> tuple[Values, ir.Value | None]:
-        """The scores, or for int8 what is left to multiply with the scale of the query, and that scale."""
+        """The scores and None; for int8 the scores without the scale of the query, and that scale."""
         places = [at(b, record, SCORES + v * VECTOR_BYTES) for v in range(TOKEN_VECTORS)]
         if cache_format != "int8":
             return [load(b, place, VF, 64) for place in places], None
@@ -145,7 +145,7 @@ def emit(module: ir.Module, cache_format: str, *, masked: bool) -> ir.Function:
         products = []
         for v, probability in enumerate(probabilities):
             products.append(b.fmul(probability, load(b, at(b, value_scales, v * VECTOR_BYTES), VF, 64)))
-        # again, because a scale that no row sees may be NaN
+        # mask again, because the scale of an unseen key may be NaN
         products = where_seen(seen, products, 0.0)
         found = largest_of(products)
         found = b.select(b.fcmp_ordered(">", found, float32(SMALLEST_PRODUCT)), found, float32(SMALLEST_PRODUCT))

@@ -1,15 +1,14 @@
 """The attention micro-kernel as LLVM IR: a few query rows of one kv head over the blocks of one sequence.
 
 A row is (token, query head of the group). Online softmax, one block of 64 tokens after the other, in base 2 (the
-queries come scaled by log2(e) / sqrt(size)). Every row carries its own first and last visible key; a block that it
-does not see leaves its maximum, sum and output exactly as they were (the factor is 2**0 and the probabilities are
-zeros), and so do the masked keys of a block. Hence a row's result does not depend on the rows that share its tile,
-nor on how its prompt was chunked.
+queries come scaled by log2(e) / sqrt(size)). Every row has its own first and last visible key. A block that it does not
+see leaves its maximum, sum and output exactly unchanged (the factor is 2**0 and the probabilities are zeros), and so do
+the masked keys of a block. So a row's result depends neither on the other rows of its tile nor on how its prompt was
+chunked.
 
-No value row beyond the last key that any row of the tile sees is multiplied: 0 * NaN would be NaN. Of a block that is
-filled in part, only the vectors of keys that somebody sees are read, and only what will be read is prefetched: at 65
-tokens a whole second block would double the memory to go through. This file is the float32 and bfloat16 cache;
-int8_tile.py replaces both products.
+Value rows past the last key that any row of the tile sees are not multiplied: 0 * NaN would be NaN. Of a partly filled
+block, only the vectors of visible keys are read, and only these are prefetched: at 65 tokens, a whole second block
+would double the memory traffic. This file is for float32 and bfloat16 caches; int8_tile.py replaces both products.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from .softmax import DESCRIPTOR_BYTES, FACTOR, MAXIMUM, NEVER, RECORD_BYTES, SCO
 from .softmax import emit as emit_softmax
 
 ROW_VARIANTS = range(1, 7)
-MOST_ROWS = ROW_VARIANTS[-1] if wide_registers() else 4  # that keep their accumulators in registers
-STRIP_VECTORS = 2 if wide_registers() else 1  # of the output at a time; a padded head has an even number
+MOST_ROWS = ROW_VARIANTS[-1] if wide_registers() else 4  # whose accumulators fit into registers
+STRIP_VECTORS = 2 if wide_registers() else 1  # output vectors at a time; a padded head has an even number
 
 ARGUMENTS = "iiiiiiiiiiii"
 
 
 def scratch_bytes(padded_head: int) -> int:
-    """Working memory of one thread: per row its record of the softmax and the output so far."""
+    """Working memory of one thread: per row, its softmax record and the output so far."""
     return ROW_VARIANTS[-1] * (RECORD_BYTES + padded_head * 4)
 
 
@@ -58,17 +57,17 @@ def at_most(b: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
 
 
 class Tile:
-    """Builds the function for one row count; the attributes are the values that all its parts use.
+    """Builds the function for one row count; the attributes are values shared by all its parts.
 
     f(queries, query stride, descriptors, table, first block, blocks, keys seen, cache, block stride, after, after seen,
     scratch, size): `table` is the address of the int32 block table, `keys seen` one more than the last key that the
-    last row sees, `cache` the address of this kv head's region in block 0, `after` the region to prefetch beside the
-    last block, of which `after seen` tokens will be seen.
+    last row sees, `cache` the address of this kv head's region in block 0. `after` is the region to prefetch during the
+    last block; `after seen` of its tokens will be seen.
     """
 
     def __init__(self, module: ir.Module, name: str, cache_format: str, rows: int) -> None:
         self.rows, self.format = rows, cache_format
-        self.packed = dot.K_PER_STEP[cache_format]  # values of a word
+        self.packed = dot.K_PER_STEP[cache_format]  # values per word
         self.function, self.b = new_function(module, name, "i" + ARGUMENTS)
         b = self.b
         self.queries, self.query_stride, self.descriptors, self.table, first, blocks, self.seen, self.cache = (
@@ -91,7 +90,7 @@ class Tile:
         return self.b.add(self.cache, self.b.mul(self.b.sext(entry, i64), self.block_stride))
 
     def _common_keys(self) -> tuple[ir.Value, ir.Value]:
-        """The first and the last key that all the rows see: the rows' order is that of their positions."""
+        """The first and the last key that all rows see: rows are in the order of their positions."""
         last = at(self.b, self.descriptors, (self.rows - 1) * DESCRIPTOR_BYTES)
         return load(self.b, at(self.b, last, 8), i64), load(self.b, at(self.b, self.descriptors, 16), i64)
 
@@ -121,7 +120,7 @@ class Tile:
         visible = at_most(b, left, BLOCK_TOKENS)
         expected = at_most(b, b.select(is_last, self.after_seen, b.sub(left, int64(BLOCK_TOKENS))), BLOCK_TOKENS)
         values, ahead = (values_of(b, self.format, base, self.size) for base in (region, following))
-        lines = [int64(0)]  # of a word row of the next keys; where no key will be read, the first one again
+        lines = [int64(0)]  # of a word row of the next keys; the first one again if no key will be read
         for v in range(1, TOKEN_VECTORS):
             needed = b.icmp_signed("<", int64(v * LANES), expected)
             lines.append(b.select(needed, int64(v * VECTOR_BYTES), int64(0)))
@@ -131,9 +130,9 @@ class Tile:
         return []
 
     def _scores(self, region: ir.Value, ahead: Values, visible: ir.Value) -> None:
-        """Query . key to every row's record, summed over the dimensions in order; prefetches the next block's keys.
+        """Query . key into every row's record, summed over the dimensions in order; prefetches the next block's keys.
 
-        As many vectors of 16 keys as have a visible one, or somewhat more; the softmax masks the others.
+        It computes all vectors of 16 keys with a visible one, or somewhat more; the softmax masks the others.
         """
         b = self.b
         if wide_registers() or self.rows == 1:
@@ -164,7 +163,7 @@ class Tile:
         return self._dots(region, ahead, self.queries, first, totals)
 
     def _dots(self, region: ir.Value, ahead: Values, queries: ir.Value, first: int, totals: Values) -> Values:
-        """totals [row][token vectors from `first` on] plus query . key; beside every word a line of each of `ahead`."""
+        """totals [row][token vectors from `first` on] plus query . key; prefetches a line of each `ahead` per word."""
         b, width = self.b, len(totals) // self.rows
 
         def body(index: ir.Value, totals: Values) -> Values:
@@ -207,7 +206,7 @@ class Tile:
             column, ahead = b.add(values, offset), b.add(following, offset)
             places, totals = self._output(offset)
             totals = self._products(whole, totals, column, ahead, needed)
-            if self.packed == 2:  # an odd last token: its pair's other half is no value of this sequence
+            if self.packed == 2:  # an odd last token: the other half of its pair is not of this sequence
                 odd = b.and_(visible, int64(1))
                 totals = self._products(odd, totals, column, ahead, needed, whole)
             for place, total in zip(places, totals, strict=True):
@@ -218,7 +217,7 @@ class Tile:
         self._prefetch_rest(following, whole, needed)
 
     def _prefetch_rest(self, following: ir.Value, words: ir.Value, needed: ir.Value) -> None:
-        """The word rows of the next values from `words` on: a short block has no products beside which to do it."""
+        """Prefetch the word rows of the next values from `words` on, which a short block's products do not reach."""
         b = self.b
         lines = b.mul(self.strips, int64(STRIP_VECTORS))  # of a word row
         start = b.add(following, b.mul(b.mul(words, lines), int64(VECTOR_BYTES)))
@@ -230,7 +229,7 @@ class Tile:
         loop(b, b.mul(b.sub(needed, words), lines), [], body)
 
     def _output(self, offset: ir.Value) -> tuple[Values, Values]:
-        """Where a strip of every row's output is, and what it is, times the row's factor."""
+        """For a strip of every row's output: its address, and its values times the row's factor."""
         b = self.b
         places, scaled_output = [], []
         for row in range(self.rows):
@@ -252,7 +251,7 @@ class Tile:
     ) -> Values:
         """totals plus probabilities . values of `count` words, or of the first token of the word `odd` alone.
 
-        Prefetches as many words at `ahead`, at most `needed`.
+        Prefetches the same number of words at `ahead`, at most `needed`.
         """
         b = self.b
         row_bytes = b.mul(self.size, int64(4))  # of one word row of V

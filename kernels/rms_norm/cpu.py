@@ -1,4 +1,4 @@
-"""RMS norm of one row, written as GEMM activations. The padding of the row is zeros and counts for nothing."""
+"""RMS norm of one row, written as GEMM activations. The row's padding is zeros and does not count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..simd.lanes import LANES, VF, constant, f32, int64, load, scaled, splat
 def inverse_root_mean_square(
     b: ir.IRBuilder, x: ir.Value, vectors: ir.Value, size: ir.Value, eps: ir.Value, bias: ir.Value | None = None
 ) -> ir.Value:
-    """1 / sqrt(sum(x**2) / size + eps) over 16 * vectors values at x, plus those at bias; one order of summation."""
+    """1 / sqrt(sum(x**2) / size + eps), with x the 16 * vectors values at x plus those at bias; in a fixed order."""
 
     def body(index: ir.Value, sums: Values) -> Values:
         value = load(b, scaled(b, x, index, 4 * LANES), VF)

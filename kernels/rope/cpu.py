@@ -1,7 +1,7 @@
-"""One head of a query or a key on its way out of the projection: add the bias, normalise (Qwen3), rotate, scale.
+"""Finishes one head of a projected query or key: add the bias, normalise (Qwen3), rotate, scale.
 
-A head is padded to two equal halves of whole vectors (`head_positions`), zeros between, so the rotation of any head
-size is whole vectors; the table row is padded alike. The result is contiguous float32.
+A head is padded with zeros to two equal halves of whole vectors (`head_positions`), so that any head size rotates in
+whole vectors; the table row is padded alike. The result is contiguous float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def padded_head(head_dim: int) -> int:
 
 
 def head_positions(head_dim: int) -> npt.NDArray[np.int64]:
-    """Where each dimension of a head stands in its padded form."""
+    """The position of each dimension of a head in its padded form."""
     dimensions = np.arange(head_dim)
     return np.where(dimensions < head_dim // 2, dimensions, dimensions - head_dim // 2 + padded_head(head_dim) // 2)
 

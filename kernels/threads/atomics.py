@@ -47,10 +47,10 @@ def _futex(b: ir.IRBuilder, address: ir.Value, operation: ir.Value, value: ir.Va
     return b.call(function, [int64(FUTEX_NUMBER), address, operation, value, int64(0), int64(0), int64(0)])
 
 
-atomic_add = inline(2, _add, result=True)  # (address, amount) -> the value before
+atomic_add = inline(2, _add, result=True)  # (address, amount) -> the previous value
 atomic_get = inline(1, _get, result=True)
 atomic_set = inline(2, _set, result=False)
 poke = inline(2, _poke, result=False)  # (address, int64 value): an ordinary store
 pause = inline(0, _pause, result=False)
 sched_yield = inline(0, _sched_yield, result=False)
-futex = inline(3, _futex, result=True)  # (address, operation, value): the value is compared with the low 32 bits
+futex = inline(3, _futex, result=True)  # (address, operation, value): compares the value with the low 32 bits

@@ -1,8 +1,8 @@
-"""A pool of Python threads that sit inside one compiled function for good, and run a whole model step as one job.
+"""A pool of Python threads that stay in one compiled function and run a whole model step as one job.
 
-Each worker is pinned to a core of its own while there are enough: an unpinned worker that a futex wakes lands on the
-waker's core and shares it for about 2 ms. The calling thread sleeps meanwhile, with the GIL released. Daemon threads,
-so that the interpreter can exit at any time.
+Each worker is pinned to its own core as long as there are enough. A futex wakes an unpinned worker on the waker's core,
+which they then share for about 2 ms. During a job the calling thread sleeps, with the GIL released. The threads are
+daemons, so that the interpreter can exit at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Body = Callable[[int, int, int], None]  # (thread number, threads, address of th
 
 
 class WorkerPool:
-    """`body` loops on wait_for_job and finish_job. Compile it before, or the first job waits for that."""
+    """`body` loops on wait_for_job and finish_job. Compile it first, or the first job waits for that."""
 
     def __init__(self, threads: int, body: Body) -> None:
         self.threads = threads
@@ -29,7 +29,7 @@ class WorkerPool:
         self._closed = False
         self._process = os.getpid()
         cores = own_cores()
-        state = self.state  # the threads must not keep the pool itself alive
+        state = self.state  # so that the threads do not keep the pool alive
 
         def live(thread: int) -> None:
             if threads <= len(cores):

@@ -1,11 +1,11 @@
-"""How the threads of a pool wait for each other: a spin barrier within a job, a futex between jobs.
+"""How the threads of a pool wait for each other: with a spin barrier within a job, with a futex between jobs.
 
 The state is five cache lines: +0 jobs started, +64 workers done (over all jobs), +128 arrivals at barriers (over all
-jobs), +192 workers asleep, +256 stop. All counters only grow, so nothing is ever reset while someone looks at it.
+jobs), +192 workers asleep, +256 stop. All counters only grow, so no value is reset while a thread reads it.
 
-Spinning for ever would cost a whole scheduler slice (8 ms measured) whenever the partner has lost its core, hence
-sched_yield after a while; and an idle pool that spins slows everything else on the machine down by 2 to 3 times,
-hence the futex.
+Spinning without end would cost a whole scheduler slice (8 ms measured) whenever the partner has lost its core, hence
+sched_yield after a while. And an idle pool that spins slows everything else on the machine down 2 to 3 times, hence the
+futex.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVERYBODY = 1 << 20
 
 @compiled
 def barrier(state: int, threads: int, generation: int) -> int:
-    """Wait for all threads; each passes the number of barriers behind it and gets the next one."""
+    """Wait for all threads; each passes the number of barriers it has passed and gets the next number."""
     atomic_add(state + BARRIER, 1)
     wanted = (generation + 1) * threads
     spins = 0

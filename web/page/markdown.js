@@ -1,6 +1,6 @@
-// Markdown as models write it, turned into DOM nodes. Model text becomes only text nodes, never markup; links lead only to
-// http and https. `renderMarkdown` may be called again with a longer text: unchanged blocks keep their nodes, so a stream
-// repaints only its last block.
+// Markdown as models write it, turned into DOM nodes. Model text becomes only text nodes, never markup; links lead only
+// to http and https. `renderMarkdown` may be called again with a longer text: unchanged blocks keep their nodes, so a
+// stream repaints only its last block.
 
 const rendered = new WeakMap(); // container -> the blocks that its children show
 const DEEPEST = 8; // deeper nesting is shown as written
