@@ -6,7 +6,9 @@ Nothing of ours is imported here: a rule is checked whether or not a module can 
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,10 +149,16 @@ def impurities(module: str, tree: ast.Module) -> Iterator[str]:
                 pass
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Most rules read the same files."""
+    return ast.parse(source)
+
+
 def violations(module: str, source: str) -> list[str]:
     """What a module (`actors.engine`) with this source does against the rules, one sentence each."""
     rule = max((key for key in MAY_IMPORT if _within(module, [key])), key=len)
-    tree = ast.parse(source)
+    tree = parsed(source)
     found = list(impurities(module, tree)) if is_pure(module, tree) else []
     for imported in imports_of(module, tree):
         where = f"{module.replace('.', '/')}.py:{imported.line}"
@@ -242,28 +250,39 @@ def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
     assert violations(module, source) == []
 
 
-def _reached(start: str, sources: dict[str, ast.Module]) -> dict[str, str]:
+def _at_top() -> dict[str, set[str]]:
+    """Of every module, the names that importing it imports; of ours the module behind the name."""
+    sources = modules()
+    found: dict[str, set[str]] = {}
+    for module, path in sources.items():
+        names = {imported.name for imported in imports_of(module, parsed(path.read_text())) if imported.at_top}
+        found[module] = {parent if (parent := name.rpartition(".")[0]) in sources else name for name in names}
+    return found
+
+
+def _reached(start: str, imports: dict[str, set[str]]) -> dict[str, str]:
     """Names that importing `start` imports too, each with the module that does it."""
     seen: dict[str, str] = {}
     waiting = [start]
     while waiting:
         module = waiting.pop()
-        for imported in imports_of(module, sources[module]):
-            parent = imported.name.rpartition(".")[0]
-            name = next((name for name in (imported.name, parent) if name in sources), imported.name)
-            if imported.at_top and name not in seen:
-                seen[name] = module
-                if imported.ours and name in sources:
-                    waiting.append(name)
+        for name in imports[module] - seen.keys():
+            seen[name] = module
+            if name in imports:
+                waiting.append(name)
     return seen
 
 
-@pytest.mark.parametrize("start", FRONT)
-def test_the_front_process_never_imports_a_device_library(start: str) -> None:
-    sources = {name: ast.parse(path.read_text()) for name, path in modules().items()}
-    reached = _reached(start, sources)
-    found = {name: by for name, by in reached.items() if name.split(".")[0] in DEVICE_LIBRARIES}
-    assert not found, f"imported by way of {found}"
+def test_the_front_process_never_imports_a_device_library() -> None:
+    imports = _at_top()
+    for start in FRONT:
+        found = {name: by for name, by in _reached(start, imports).items() if name.split(".")[0] in DEVICE_LIBRARIES}
+        assert not found, f"{start} imports by way of {found}"
+
+
+def test_a_device_library_is_found_behind_another_module() -> None:
+    imports = {"cli.main": {"web.app"}, "web.app": {"models.load", "trio"}, "models.load": {"torch.cuda"}}
+    assert _reached("cli.main", imports)["torch.cuda"] == "models.load"
 
 
 def test_modules_are_portions_of_one_namespace() -> None:
@@ -278,7 +297,7 @@ def test_files_fit_in_the_head() -> None:
 
 
 def test_every_module_states_its_contract() -> None:
-    silent = [name for name, path in modules().items() if ast.get_docstring(ast.parse(path.read_text())) is None]
+    silent = [name for name, path in modules().items() if ast.get_docstring(parsed(path.read_text())) is None]
     assert not silent, f"no module docstring: {silent}"
 
 
@@ -301,14 +320,20 @@ def test_texts_speak_to_any_reader() -> None:
     assert not found, "\n".join(found)
 
 
+@cache
+def classes() -> dict[str, list[str]]:
+    """The modules of every class name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, path in modules().items():
+        for node in ast.walk(parsed(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(name)
+    return found
+
+
 def test_classes_are_named_for_what_they_are() -> None:
     vague = re.compile(r"(?:Manager|Helper|Helpers|Utils|Base|Impl)$")
-    found = [
-        f"{name}.{node.name}"
-        for name, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and vague.search(node.name)
-    ]
+    found = {name: where for name, where in classes().items() if vague.search(name)}
     assert not found, found
 
 
