@@ -7,7 +7,6 @@ Every channel's bound stands beside it. The circle of scheduler and worker canno
 makes anybody wait, and is itself bounded by what is live.
 """
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from secrets import token_bytes
 from typing import Final
@@ -17,15 +16,16 @@ import trio
 from ..protocol.messages import ToDetokenizer, ToScheduler
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress, Step
+from .executor.inline import run_inline
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
+from .supervisor.child_process import ChildProcess
 from .supervisor.restart_budget import RESTARTS
+from .supervisor.supervisor import run_supervisor
 from .supervisor.worker_status import WorkerStatus
 
 _STEPS: Final = 4  # more than the steps in flight: the scheduler bounds them itself
 _TEXTS: Final = 64  # a step's text and the choices it opened; whoever reads them empties it in one turn
-
-RunWorker = Callable[..., Awaitable[None]]  # run_supervisor or run_inline: the same channel ends, started with Ready
 
 
 class Core:
@@ -48,9 +48,13 @@ class Core:
         self._held_open = (self._inbox.clone(), self._steps.clone(), self.texts.clone())
         self._settings = settings
 
-    async def start(self, nursery: trio.Nursery, run_worker: RunWorker, on_progress: ReportProgress) -> Ready:
-        """Run both in `nursery`. Raises `EngineLoadError` where the model cannot be loaded."""
+    async def start(self, nursery: trio.Nursery, on_progress: ReportProgress, worker: ChildProcess | None) -> Ready:
+        """Run both in `nursery`. Raises `EngineLoadError` where the model cannot be loaded.
+
+        `worker` is one that was started early, with the same settings; without it the supervisor starts its own.
+        """
         nursery.start_soon(partial(run_scheduler, self._inbox, self._to_executor, self._to_texts, state=self.state))
+        run_worker = run_inline if self._settings.inline else partial(run_supervisor, first=worker)
         ready: Ready = await nursery.start(
             partial(
                 run_worker,

@@ -1,4 +1,4 @@
-"""The engine cannot start: a plain sentence with the remedy, for the person who typed the command."""
+"""The server cannot start or go on: a plain sentence with the remedy, for the person who typed the command."""
 
 
 class EngineLoadError(Exception):
@@ -8,3 +8,7 @@ class EngineLoadError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class FrontsLost(Exception):
+    """No web process is left, and no more are started."""

@@ -4,19 +4,24 @@ gateway -> tokenizer -> admission -> to_scheduler
            texts -> detokenizer -> gateway (outboxes)
 """
 
+import time
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Final
 
 import trio
 
 from ..protocol.errors import ApiError
+from ..protocol.explanation import Explanation, Standing
 from ..protocol.messages import ToAdmission, ToDetokenizer, ToScheduler, ToTokenizer
-from ..protocol.settings import ServeSettings
+from ..protocol.requests import Prompt
+from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready
 from .admission.admission import run_admission
 from .detokenizer.detokenizer import Detokenizer, run_detokenizer
 from .gateway.accounts import Accounts
 from .gateway.gateway import Gateway
+from .observe.explain import explain
 from .observe.traces import Traces
 from .supervisor.worker_status import WorkerStatus
 from .tokenizer.text_tokenizer import TextTokenizer
@@ -25,8 +30,8 @@ from .tokenizer.tokenizer import TokenizerLane, run_tokenizer
 _TOKENIZED: Final = 16  # one batch of the tokenizer
 
 
-class FrontActors:
-    """Gateway, tokenizer, admission and detokenizer."""
+class FrontActors(ABC):
+    """Gateway, tokenizer, admission and detokenizer: the part of a `Server` that does not depend on the scheduler."""
 
     def __init__(
         self,
@@ -37,11 +42,16 @@ class FrontActors:
         process: str | None = None,
         traces: Traces | None = None,
     ) -> None:
+        self.settings = settings
+        self.model_name = model_name(settings)
+        self.created = int(time.time())
         self.accounts = Accounts()
         if traces is not None:
             self.accounts.traces = traces.counts
+        self._status = status
         self._traces = traces
         self._scheduler = scheduler
+        self._lane: TokenizerLane | None = None
         # As many as there are places: `submit` never finds it full before the house is.
         to_tokenizer, self._requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
         self._to_admission, self._tokenized = trio.open_memory_channel[ToAdmission](_TOKENIZED)
@@ -63,9 +73,10 @@ class FrontActors:
         text: TextTokenizer,
         ready: Ready,
         texts: trio.MemoryReceiveChannel[ToDetokenizer] | None,
-    ) -> TokenizerLane:
+    ) -> None:
         """Run them in `nursery`; without `texts` all but the detokenizer, which is for the caller to run."""
         gateway, lane = self.gateway, TokenizerLane(text, ready)
+        self._lane = lane
         nursery.start_soon(partial(run_tokenizer, self._requests, self._to_admission, lane=lane, gateway=gateway))
         nursery.start_soon(
             partial(run_admission, self._tokenized, ready=ready, gateway=gateway, scheduler=self._scheduler.clone())
@@ -74,7 +85,6 @@ class FrontActors:
             nursery.start_soon(
                 partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=self._scheduler.clone())
             )
-        return lane
 
     def detokenizer(self, text: TextTokenizer) -> Detokenizer:
         """For one who has the texts in hand already, and no use for another turn of the event loop."""
@@ -88,3 +98,36 @@ class FrontActors:
         if self._traces is not None:
             with trio.CancelScope(shield=True):  # for traces.FLUSH_SECONDS at most
                 await trio.to_thread.run_sync(self._traces.close)
+
+    # What a `Server` (observe.py) has of this process alone.
+
+    @property
+    def ready(self) -> Ready | None:
+        return self._status.ready
+
+    @property
+    def draining(self) -> bool:
+        return self.gateway.refuses_new
+
+    def begin_drain(self) -> None:
+        self.gateway.refuse_new("shutting_down", "the server is shutting down")
+
+    async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        assert self._lane is not None, "asked before the start"
+        return await self._lane.tokenize(prompt)
+
+    async def detokenize(self, ids: tuple[int, ...]) -> str:
+        assert self._lane is not None, "asked before the start"
+        return await self._lane.detokenize(ids)
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        """Of a request that came by way of this process."""
+        history = self.gateway.history(wanted, tenant)
+        if history is None:
+            return None
+        standing = await self.standing(history.id) if history.finished is None else None
+        return explain(history, standing, self.gateway.places.share(tenant))
+
+    @abstractmethod
+    async def standing(self, id: str) -> Standing | None:
+        """Where a request stands in the scheduler; None where it is not there."""

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from ..protocol.fronts import HistogramFigures
+from ..protocol.reports import HistogramFigures
 
 
 class Histogram:

@@ -3,14 +3,13 @@
 Beside it, `triolet bench compare` is in bench_compare.py and `triolet bench serve` in bench_serve.py.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from ..actors.engine import Engine
+from ..actors.engine import open_engine
 from ..loadtest.compare.figures import Figures, figures_of, medians
 from ..loadtest.compare.round import Load, refuse_load, run_round
 from ..loadtest.machine import versions
@@ -21,9 +20,9 @@ from .bench_compare import compare
 from .bench_serve import serve
 from .bench_web import web
 from .options import build_settings, engine_options
+from .process import run_or_refuse
 from .refusals import refuse_missing_model
 from .report import LoadDisplay, standard_error
-from .serving import run_or_refuse, use_engine
 
 
 @click.group()
@@ -61,16 +60,17 @@ def offline(
     ready: list[Ready] = []
     with LoadDisplay(standard_error()) as display:
 
-        async def measure(engine: Engine) -> None:
-            display.close()
-            if engine.ready is None:
-                raise click.ClickException("the worker ended before it could be measured")
-            ready.append(engine.ready)
-            refuse_load(load, engine.ready)
-            await run_round(engine, load, "warm-up")
-            measured.extend([figures_of(await run_round(engine, load, str(number))) for number in range(rounds)])
+        async def measure() -> None:
+            async with open_engine(settings, display) as engine:
+                display.close()
+                if engine.ready is None:
+                    raise click.ClickException("the worker ended before it could be measured")
+                ready.append(engine.ready)
+                refuse_load(load, engine.ready)
+                await run_round(engine, load, "warm-up")
+                measured.extend([figures_of(await run_round(engine, load, str(number))) for number in range(rounds)])
 
-        run_or_refuse(partial(use_engine, settings, measure, on_progress=display))
+        run_or_refuse(measure)
     if as_json:
         click.echo(msgspec.json.encode(_result(load, ready[0], measured)))
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..loadtest.web.profile import profiling
-from ..loadtest.web.scripted_worker import ScriptedWorker
+from ..loadtest.web.scripted_worker import start_scripted_worker
 from .options import build_settings, serve_options
 from .serve import _serve  # pyright: ignore[reportPrivateUsage]  # all of `serve` after its worker has started
 
@@ -37,7 +37,7 @@ def main(
     settings = build_settings(model, values)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("triolet").setLevel(logging.INFO)  # as `triolet serve`: the lines are part of the cost
-    worker = ScriptedWorker(settings.engine, pace=pace, tokens_per_row=tokens_per_row, cpu=worker_cpu)
+    worker = start_scripted_worker(settings.engine, pace=pace, tokens_per_row=tokens_per_row, cpu=worker_cpu)
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
     with profiling(profile):

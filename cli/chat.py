@@ -11,12 +11,13 @@ from typing import Any
 import click
 import trio
 
-from ..actors.engine import Engine
+from ..actors.observe.observe import Server
 from .conversation import ChatOptions, converse
 from .options import build_settings, engine_options
+from .process import run_or_refuse
 from .refusals import Refusal, refuse_missing_model
 from .report import LoadDisplay, report_model, standard_error
-from .serving import Serving, run_or_refuse, run_server
+from .serving import Serving, run_server
 
 
 @click.command()
@@ -48,7 +49,7 @@ def chat(
     report = standard_error()
     with LoadDisplay(report) as display:
 
-        def show_model(engine: Engine) -> None:
+        def show_model(engine: Server) -> None:
             display.close()
             if engine.ready is not None:
                 report_model(report, engine.ready, settings.engine, engine.model_name)

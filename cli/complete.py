@@ -1,21 +1,19 @@
 """`triolet complete PROMPT`: one completion through an engine of its own, printed as it comes."""
 
 import secrets
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..actors.engine import Engine
+from ..actors.engine import open_engine
 from ..protocol.events import Failed, Token
 from ..protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt
 from ..protocol.sampling import Sampling
-from .events import events_of
 from .options import build_settings, prompt_options
+from .process import run_or_refuse
 from .refusals import refuse_missing_model
 from .report import LoadDisplay, standard_error
-from .serving import run_or_refuse, use_engine
 
 
 @click.command()
@@ -42,29 +40,27 @@ def complete(
     failed: Failed | None = None
     with LoadDisplay(standard_error()) as display:
 
-        async def stream(engine: Engine) -> None:
+        async def stream() -> None:
             nonlocal failed
-            display.close()
-            gateway = engine.gateway
-            outbox = gateway.submit(
-                Generate(
-                    id=gateway.new_id(),
+            async with open_engine(settings, display) as engine:
+                display.close()
+                request = Generate(
+                    id=engine.gateway.new_id(),
                     model=engine.model_name,
                     prompts=(asked,),
                     sampling=sampling,
                     max_tokens=max_tokens,
                 )
-            )
-            async for event in events_of(outbox):
-                match event:
-                    case Token(text=text):
-                        click.echo(text, nl=False)
-                    case Failed():
-                        failed = event
-                    case _:
-                        pass
-            click.echo()
+                async for event in engine.stream(request):
+                    match event:
+                        case Token(text=text):
+                            click.echo(text, nl=False)
+                        case Failed():
+                            failed = event
+                        case _:
+                            pass
+                click.echo()
 
-        run_or_refuse(partial(use_engine, settings, stream, on_progress=display))
+        run_or_refuse(stream)
     if failed is not None:
         raise click.ClickException(f"{failed.message} ({failed.code})")

@@ -37,7 +37,7 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
         if certificates is not None:
             certificates.reload()
 
-    front = FrontLink(stream, link, opening, on_drain=drain, on_reload=reload)
+    front = FrontLink(link, opening, on_drain=drain, on_reload=reload)
     async with trio.open_nursery() as nursery:
         serving: Serving = await nursery.start(
             partial(

@@ -17,8 +17,7 @@ from typing import Final, TypeVar, cast
 import click
 import trio
 
-from ..actors.errors import EngineLoadError
-from ..actors.fronts.fronts_lost import FrontsLost
+from ..actors.errors import EngineLoadError, FrontsLost
 from ..protocol.settings import ServeSettings
 from .refusals import Refusal
 

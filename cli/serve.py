@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ..actors.supervisor.worker_process import WorkerProcess
+from ..actors.supervisor.child_process import ChildProcess, start_worker
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready
 from .options import build_settings, serve_options
@@ -26,7 +26,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     settings = build_settings(model, values)
     refuse_early(settings)
     try:
-        worker = None if settings.inline else WorkerProcess(settings.engine)
+        worker = None if settings.inline else start_worker(settings.engine)
     except OSError:
         worker = None  # the engine will try again, and say why
     gc.disable()  # what an import makes stays: looking through it again and again is a tenth of the time
@@ -36,7 +36,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     _serve(settings, worker)
 
 
-def _serve(settings: ServeSettings, worker: WorkerProcess | None) -> None:
+def _serve(settings: ServeSettings, worker: ChildProcess | None) -> None:
     from .process import keep_what_is_there, log_to_stderr, run_or_refuse
     from .report import LoadDisplay, report_addresses, report_model, standard_error
 

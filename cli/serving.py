@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import trio
 
-from ..actors.engine import Engine, run_engine
-from ..actors.supervisor.worker_process import WorkerProcess
+from ..actors.engine import run_engine
+from ..actors.observe.observe import Server
+from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress, Ready
@@ -18,29 +19,14 @@ from ..web.transport.listening import unix_socket
 from ..web.transport.tls_context import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
-from .process import run_or_refuse, run_until_signalled
-
-__all__ = ["Serving", "run_or_refuse", "run_server", "serve_engine", "serve_until_signalled", "use_engine"]
+from .process import run_until_signalled
 
 
 class Serving(NamedTuple):
     """A server that takes requests."""
 
-    engine: Engine
+    engine: Server
     urls: list[str]
-
-
-async def use_engine(
-    settings: ServeSettings,
-    use: Callable[[Engine], Awaitable[None]],
-    *,
-    on_progress: Callable[[LoadProgress], None],
-) -> None:
-    """Load an engine, use it in this process without a web server, end it."""
-    async with trio.open_nursery() as nursery:
-        engine: Engine = await nursery.start(partial(run_engine, settings, on_progress=on_progress))
-        await use(engine)
-        nursery.cancel_scope.cancel()
 
 
 def certificates_of(settings: ServeSettings) -> Certificates | None:
@@ -62,10 +48,10 @@ async def run_server(
     settings: ServeSettings,
     *,
     stop: trio.Event,
-    worker: WorkerProcess | None = None,
+    worker: ChildProcess | None = None,
     certificates: Certificates | None = None,
     on_progress: Callable[[LoadProgress], None],
-    on_ready: Callable[[Engine], None] = lambda engine: None,
+    on_ready: Callable[[Server], None] = lambda engine: None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load, serve until `stop` is set, drain, return. An engine that breaks down sets `stop` and raises."""
@@ -88,13 +74,13 @@ async def serve_engine(
     stop: trio.Event,
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
-    on_ready: Callable[[Engine], None] = lambda engine: None,
+    on_ready: Callable[[Server], None] = lambda engine: None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """`run_server` for an engine that `start` runs, whatever stands behind it."""
     serving, ended = trio.Event(), trio.Event()
 
-    async def run_engine_then_drain(*, task_status: trio.TaskStatus[Engine]) -> None:
+    async def run_engine_then_drain(*, task_status: trio.TaskStatus[Server]) -> None:
         try:
             await start(task_status=task_status)
         except Exception:
@@ -106,7 +92,7 @@ async def serve_engine(
             raise
 
     async with trio.open_nursery() as engine_nursery:
-        engine: Engine = await engine_nursery.start(run_engine_then_drain)
+        engine: Server = await engine_nursery.start(run_engine_then_drain)
         on_ready(engine)
 
         async def stop_admitting() -> None:
@@ -140,7 +126,7 @@ async def serve_engine(
 
 async def serve_until_signalled(
     settings: ServeSettings,
-    worker: WorkerProcess | None,
+    worker: ChildProcess | None,
     *,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Ready | None], None],

@@ -13,11 +13,9 @@ from typing import Final
 import trio
 
 from ..actors.core import Core
-from ..actors.executor.inline import run_inline
 from ..actors.fronts.fronts import Fronts
 from ..actors.gateway.gateway import process_name
-from ..actors.supervisor.supervisor import run_supervisor
-from ..actors.supervisor.worker_process import WorkerProcess
+from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import LoadProgress, Ready
 from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket
@@ -58,7 +56,7 @@ async def run_fronts(
     settings: ServeSettings,
     stop: trio.Event,
     *,
-    worker: WorkerProcess | None = None,
+    worker: ChildProcess | None = None,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Ready], None] = lambda ready: None,
     on_fronts: Callable[[Fronts], None] = lambda fronts: None,
@@ -66,7 +64,6 @@ async def run_fronts(
 ) -> None:
     """Load, serve until `stop` is set, drain, return; started with the URLs."""
     core = Core(settings)
-    run_worker = run_inline if settings.inline else partial(run_supervisor, first=worker)
     try:
         with shared_listeners(settings) as listen:
             async with trio.open_nursery() as nursery:
@@ -79,7 +76,7 @@ async def run_fronts(
                     ended.set()
 
                 async def load() -> None:
-                    on_ready(await core.start(nursery, run_worker, on_progress))
+                    on_ready(await core.start(nursery, on_progress, worker))
 
                 async with trio.open_nursery() as loading:
                     loading.start_soon(load)
@@ -96,7 +93,7 @@ async def run_fronts(
 
 async def serve_several_until_signalled(
     settings: ServeSettings,
-    worker: WorkerProcess | None,
+    worker: ChildProcess | None,
     *,
     on_progress: Callable[[LoadProgress], None],
     on_ready: Callable[[Ready], None],

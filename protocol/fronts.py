@@ -8,17 +8,16 @@ however many streams it moves.
 
 from typing import Literal
 
-from msgspec import Struct
-
 from .message import Message
 from .messages import Admit, Cancel, Credit, DropRequest, StepText, StepTokens, Stop
+from .reports import WorkerState
 from .settings import ServeSettings
 from .steps import Ping, Pong, Ready
 
 FromFrontActors = Admit | Cancel | Credit | Stop
 Question = Literal[
-    "report",  # a front's own figures
-    "server",  # the whole server's figures
+    "own_report",  # a front's own figures
+    "report",  # the whole server's figures
     "health",  # the whole server's
     "about",  # what a dashboard receives first, and again for each new worker
     "view",  # what a dashboard shows
@@ -42,7 +41,7 @@ class OpenFront(Message, frozen=True, kw_only=True):
 class WorkerNews(Message, frozen=True, kw_only=True):
     """scheduler -> front: what the worker is doing now; `ready` is the last Ready message."""
 
-    state: Literal["loading", "ready", "restarting", "failed"]
+    state: WorkerState
     reason: str
     ready: Ready | None
 
@@ -94,7 +93,7 @@ class Ask(Message, frozen=True, kw_only=True):
 class Answer(Message, frozen=True, kw_only=True):
     """Either way: the answer, a msgpack Struct that the question implies.
 
-    These are declared in actors/observe/reports.py, explanation.py and engine_view.py.
+    These are declared in reports.py, explanation.py and engine_view.py.
     """
 
     number: int
@@ -107,13 +106,6 @@ class Drain(Message, frozen=True, kw_only=True):
 
 class ReloadCertificate(Message, frozen=True, kw_only=True):
     """scheduler -> front: read the TLS files again."""
-
-
-class HistogramFigures(Struct, frozen=True, array_like=True):
-    """Observation counts per bucket, and the sum of all observations."""
-
-    counts: tuple[int, ...]
-    sum: float
 
 
 ToFront = OpenFront | WorkerNews | Texts | Ask | Answer | Drain | ReloadCertificate | Ping

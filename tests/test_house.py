@@ -20,7 +20,7 @@ MAX_LINES = 400
 
 # What a folder may import of ours. Longer prefixes win: a file or sub-folder may be allowed more than its folder.
 # An actor's folder knows the actors that it calls; who is wired to whom stands in the files above them.
-_WEB = ("protocol", "actors.engine", "actors.gateway", "web")
+_WEB = ("protocol", "actors.gateway", "actors.observe.observe", "web")
 _EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines", "web.transport.direct")
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.turns")  # by any actor
 _STEPPED = ("protocol.events", "protocol.sampling", "protocol.settings", "protocol.steps")  # what a step consists of
@@ -46,12 +46,20 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.scheduler": ("protocol", "actors.scheduler"),
     "actors.scheduler.scheduler": ("protocol", "actors.scheduler", "actors.turns"),
     "actors.detokenizer": (*_CALLED, "actors.detokenizer", "actors.gateway", "actors.tokenizer"),
-    "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", "actors.observe.ledger", *_LOADED),
+    "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", *_LOADED),
     "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),
     "web": _WEB,
     "web.transport": (*_EXCHANGE, "web.transport", "web.asgi", "web.conversation"),
-    "web.openai": (*_EXCHANGE, "web.openai", "actors.engine"),
-    "web.routes": (*_EXCHANGE, "web.routes", "web.openai", "web.asgi", "web.auth", "web.conversation", "actors.engine"),
+    "web.openai": (*_EXCHANGE, "web.openai", "actors.observe.observe"),
+    "web.routes": (
+        *_EXCHANGE,
+        "web.routes",
+        "web.openai",
+        "web.asgi",
+        "web.auth",
+        "web.conversation",
+        "actors.observe",
+    ),
     "cli": FOLDERS,
     "loadtest": ("loadtest", "protocol"),
     "loadtest.compare": ("loadtest", "protocol", "actors.engine", "cli"),
@@ -236,7 +244,7 @@ def test_a_planted_import_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("actors.executor.worker", "def load():\n    from ...models.load import load_model\n    import torch"),
-        ("web.app", "from ..actors.engine import Engine\nfrom ..actors.gateway import gateway"),
+        ("web.app", "from ..actors.observe.observe import Server\nfrom ..actors.gateway import gateway"),
         ("loadtest.device.cpu_step", "from triolet.kernels.gemm import cpu\nimport numba"),
         ("models.load", "from .checkpoint.spec import ModelSpec\nfrom ..kernels.rope import reference"),
         ("models.cpu.stepper", "from time import perf_counter"),

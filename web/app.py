@@ -30,12 +30,12 @@ from .routes import (
 )
 
 if TYPE_CHECKING:
-    from ..actors.engine import Engine
+    from ..actors.observe.observe import Server
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-def create_app(engine: "Engine") -> Application:
+def create_app(engine: "Server") -> Application:
     """The application in front of `engine`."""
     app = Application(
         __name__, engine, engine.gateway.accounts.http_errors, max_body_bytes=engine.settings.limits.max_body_bytes

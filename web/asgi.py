@@ -38,7 +38,7 @@ from .transport.deadlines import Deadlines
 from .transport.direct import LastPiece, WriteChunk, chunk_writer
 
 if TYPE_CHECKING:
-    from ..actors.engine import Engine
+    from ..actors.observe.observe import Server
 
 BODY_TIMEOUT: Final = 30.0  # seconds for a whole body to arrive
 OPENING_SECONDS: Final = 0.1  # that a stream may wait for its first text, when it has started, to leave with it
@@ -174,7 +174,7 @@ class Application(QuartTrio):
     asgi_http_class = GenerationConnection
     request_class = GenerationRequest
 
-    def __init__(self, import_name: str, engine: "Engine", http_errors: Counter[str], max_body_bytes: int) -> None:
+    def __init__(self, import_name: str, engine: "Server", http_errors: Counter[str], max_body_bytes: int) -> None:
         super().__init__(import_name, static_folder=None)
         self.engine = engine
         self.sockets: dict[bytes, Opener] = {}  # of paths whose WebSockets are opened past Quart

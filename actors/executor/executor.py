@@ -24,7 +24,7 @@ from ...models.errors import LoadError
 from ...models.stepper import PendingStep, Stepper
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import FromWorker, LoadFailed, Ready, ReportProgress, Step, StepFailed
-from ..observe.ledger import peak_resident_bytes
+from ..supervisor.process_facts import peak_resident_bytes
 
 _LOG: Final = logging.getLogger("triolet.executor")
 Deliver = Callable[[FromWorker], None]

@@ -1,63 +1,63 @@
 """What the scheduler's process answers a web process that asks. Each question is answered in a task of its own."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import assert_never
+from collections.abc import Mapping
+from math import inf
+from typing import Final, assert_never
 
 import msgspec
 import trio
 
+from ...protocol.engine_view import VIEW_SECONDS
 from ...protocol.fronts import Ask
-from ..core import Core
-from ..observe.reports import ServerReport
-from ..observe.shared_view import CollectFigures, SharedView
-from ..observe.viewer import Viewer
-from ..supervisor.worker_status import Health
+from ..observe.observe import Observer
 from .division import owner
-from .front_line import NOTHING, FrontLine
+from .front_line import FrontLine
+from .questions import NOTHING
+
+# Fronts ask once in VIEW_SECONDS, each by a clock of its own. So one that asks alone always gets a new view, however
+# late its questions are by turns, and any number of them cost two views in that time.
+_FRESH: Final = VIEW_SECONDS / 2
 
 
 class Answers:
     """From the scheduler's own tables, and from what the fronts say when they are asked in turn."""
 
-    def __init__(
-        self,
-        core: Core,
-        lines: Mapping[str, FrontLine],
-        *,
-        model_name: str,
-        health: Callable[[], Health],
-        report: Callable[[], Awaitable[ServerReport]],
-        figures: CollectFigures,
-    ) -> None:
+    def __init__(self, observer: Observer, lines: Mapping[str, FrontLine]) -> None:
         """`lines` are those of the moment, by the name that begins the ids of a front's requests."""
-        self._core = core
+        self._observer = observer
         self._lines = lines
-        self._health = health
-        self._report = report
-        started = trio.current_time()
-        self._viewer = Viewer(
-            model_name, state=core.state, status=core.status, health=health, started=started, process=self._label
-        )
-        self._view = SharedView(self._viewer, figures)
+        self._taking = trio.Lock()
+        self._taken = -inf  # when the last view was
+        self._view = b""
 
     async def answer(self, question: Ask) -> bytes:
         match question.question:
             case "health":
-                return msgspec.msgpack.encode(self._health())
+                return msgspec.msgpack.encode(self._observer.health())
             case "standing":
-                return msgspec.msgpack.encode(self._core.state.standing(question.id, trio.current_time()))
+                return msgspec.msgpack.encode(self._observer.standing(question.id))
             case "explain":
                 return await self._explain(question)
             case "about":
-                ready = self._core.status.ready
-                about = None if ready is None else self._viewer.about(ready, trio.current_time())
-                return msgspec.msgpack.encode(about)
+                return msgspec.msgpack.encode(self._observer.about())
             case "view":
-                return await self._view.take()
-            case "server" | "report":
-                return msgspec.msgpack.encode(await self._report())
+                return await self.shared_view()
+            case "report" | "own_report":
+                return msgspec.msgpack.encode(await self._observer.report())
             case _:
                 assert_never(question.question)
+
+    async def shared_view(self) -> bytes:
+        """The dashboard's view, the same for all fronts that ask for it at about the same time.
+
+        Nobody asks while nobody looks. The fronts are asked for their counts first. One that does not answer in time
+        counts with its last ones, and views come more slowly until it does or is given up.
+        """
+        async with self._taking:
+            if trio.current_time() - self._taken >= _FRESH:
+                self._view = msgspec.msgpack.encode(await self._observer.view())
+                self._taken = trio.current_time()
+            return self._view
 
     async def _explain(self, question: Ask) -> bytes:
         """The explanation of whichever front has the request: its id says so, a name of the client's does not."""
@@ -72,8 +72,3 @@ class Answers:
             for each in [line] if line else self._lines.values():
                 nursery.start_soon(ask, each)
         return found[0] if found else NOTHING
-
-    def _label(self, id: str) -> str:
-        """The front that holds a request; nothing for one that has just died, whose requests are being cancelled."""
-        line = self._lines.get(owner(id))
-        return line.label if line else ""

@@ -8,8 +8,7 @@ told, and the process leaves.
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 import trio
@@ -28,6 +27,7 @@ from ...protocol.fronts import (
     FrontReady,
     Mail,
     OpenFront,
+    Question,
     ReloadCertificate,
     StepAgain,
     Texts,
@@ -35,28 +35,21 @@ from ...protocol.fronts import (
     WorkerNews,
 )
 from ...protocol.messages import Admit, Cancel, OpenChoice, StepTokens, ToDetokenizer, ToScheduler
+from ...protocol.reports import FrontReport, Health, ServerReport
 from ...protocol.steps import Ping, Pong, Ready
-from ..engine import Engine
 from ..front_actors import FrontActors
-from ..observe.ledger import Ledger
-from ..observe.metrics import render_report
-from ..observe.reports import FrontReport, ServerReport, own_figures, whole_ledger
-from ..observe.traces import open_traces
+from ..observe.observe import Server, own_figures
+from ..observe.traces import Traces, open_traces
 from ..supervisor.link import Link
-from ..supervisor.worker_status import Health, WorkerStatus
-from ..tokenizer.tokenizer import TokenizerLane, read_text_tokenizer
-from .post import Post
-from .questions import Questions
+from ..supervisor.worker_status import WorkerStatus
+from ..tokenizer.tokenizer import read_text_tokenizer
+from .questions import NOTHING, Questions
 
 _BUNDLE: Final = 256  # messages in a frame
 DECODER: Final = msgspec.msgpack.Decoder[ToFront](ToFront)
-_SERVER: Final = msgspec.msgpack.Decoder(ServerReport)
-_HEALTH: Final = msgspec.msgpack.Decoder(Health)
-_ABOUT: Final = msgspec.msgpack.Decoder[About | None](About | None)
-_VIEW: Final = msgspec.msgpack.Decoder(View)
-_STANDING: Final = msgspec.msgpack.Decoder[Standing | None](Standing | None)
-_EXPLANATION: Final = msgspec.msgpack.Decoder[Explanation | None](Explanation | None)
+ASK_SECONDS: Final = 2.0  # for the whole server's figures; the scheduler's process gives each front one of them
 
+_Answered = TypeVar("_Answered")
 Explain = Callable[[str, str], Awaitable[Explanation | None]]
 
 
@@ -69,7 +62,6 @@ class FrontLink:
 
     def __init__(
         self,
-        stream: trio.SocketStream,
         link: Link[ToFront],
         opening: OpenFront,
         *,
@@ -80,14 +72,13 @@ class FrontLink:
         self.to_scheduler, self._outgoing = trio.open_memory_channel[ToScheduler](float("inf"))  # bounded by its use
         self.held_open = self._outgoing.clone()  # as in core.py
         self._link = link
-        self._post = Post(stream)
         self._on_drain = on_drain
         self._on_reload = on_reload
         self._shift = opening.clock - (trio.current_time() - time.perf_counter())
         self._admitted: dict[str, Admit] = {}  # what `ChoiceOpened` leaves out, while the request lives
         self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._ready = trio.Event()
-        self.questions = Questions(self._post.send_nowait)
+        self.questions = Questions(link.send_nowait, ASK_SECONDS)
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
         self._handle: Callable[[Sequence[ToDetokenizer]], None] | None = None
@@ -102,7 +93,7 @@ class FrontLink:
         """Until the scheduler's process ends: raises SchedulerLost."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._post.run)
+                nursery.start_soon(self._link.keep_sending)
                 nursery.start_soon(self._bundle)
                 await self._receive(nursery)
         except* (trio.EndOfChannel, trio.BrokenResourceError):
@@ -115,7 +106,7 @@ class FrontLink:
         return self.status.ready
 
     def say_ready(self, urls: tuple[str, ...]) -> None:
-        self._post.send_nowait(FrontReady(urls=urls))
+        self._link.send_nowait(FrontReady(urls=urls))
 
     async def _bundle(self) -> None:
         """Everything that waits in one frame, up to a request: its prompts may be megabytes."""
@@ -127,8 +118,7 @@ class FrontLink:
                         bundle.append(self._outbound(outgoing.receive_nowait()))
                 except (trio.WouldBlock, trio.EndOfChannel):
                     pass
-                self._post.send_nowait(Mail(messages=tuple(bundle)))
-                await self._post.wait_sent()
+                await self._link.send(Mail(messages=tuple(bundle)))
 
     def _outbound(self, message: ToScheduler) -> FromFrontActors:
         assert isinstance(message, FromFrontActors), message
@@ -155,15 +145,15 @@ class FrontLink:
                     nursery.start_soon(self._answer, message)
                 case Ask(number=number):
                     if self._report is not None:
-                        self._post.send_nowait(Answer(number=number, body=msgspec.msgpack.encode(self._report())))
+                        self._link.send_nowait(Answer(number=number, body=msgspec.msgpack.encode(self._report())))
                 case Answer():
-                    self.questions.take(message)
+                    self.questions.take_answer(message)
                 case Drain():
                     self._on_drain()
                 case ReloadCertificate():
                     self._on_reload()
                 case Ping():
-                    self._post.send_nowait(Pong())
+                    self._link.send_nowait(Pong())
                 case OpenFront():
                     raise AssertionError("a second OpenFront")
                 case _:
@@ -175,7 +165,7 @@ class FrontLink:
         if self._explain is not None:
             with suppress(ApiError):
                 found = await self._explain(question.id, question.tenant)
-        self._post.send_nowait(Answer(number=question.number, body=msgspec.msgpack.encode(found)))
+        self._link.send_nowait(Answer(number=question.number, body=msgspec.msgpack.encode(found)))
 
     def _inbound(self, text: ForFront) -> ToDetokenizer | None:
         if isinstance(text, StepAgain):
@@ -199,78 +189,76 @@ class FrontLink:
             self._ready.set()
 
 
-class FrontEngine(Engine):
-    """The engine that the web of this process holds."""
+class FrontEngine(FrontActors):
+    """The `Server` that the web of this process holds: what it does not know it asks over the link."""
 
-    def __init__(self, opening: OpenFront, actors: FrontActors, link: FrontLink, lane: TokenizerLane) -> None:
+    def __init__(self, opening: OpenFront, link: FrontLink, traces: Traces | None) -> None:
         super().__init__(
-            opening.settings,
-            gateway=actors.gateway,
-            accounts=actors.accounts,
-            state=None,
-            status=link.status,
-            lane=lane,
+            opening.settings, scheduler=link.to_scheduler, status=link.status, process=opening.process, traces=traces
         )
-        self._ask = link.questions.ask
+        self._questions = link.questions
 
-    def health(self) -> Health:
-        """As far as this process knows: whether the worker makes progress, the scheduler's process is asked."""
-        if self.draining or self._status.state != "ready":
-            return super().health()
-        return Health(ready=True, status="ready", reason="")
+    async def health(self) -> Health:
+        if self.draining:
+            return Health(ready=False, status="draining", reason="the server is shutting down")
+        return await self._ask_for("health", Health)
 
-    async def whole_health(self) -> Health:
-        return super().health() if self.draining else _HEALTH.decode(await self._ask("health"))
+    async def report(self) -> ServerReport:
+        return await self._ask_for("report", ServerReport)
 
-    async def whole_ledger(self) -> Ledger:
-        return whole_ledger(_SERVER.decode(await self._ask("server")))
+    async def about(self) -> About | None:
+        return await self._ask("about", About)
 
-    async def whole_about(self) -> About | None:
-        found: About | None = _ABOUT.decode(await self._ask("about"))
-        return found
-
-    async def whole_view(self) -> View:
-        return _VIEW.decode(await self._ask("view"))
-
-    async def whole_metrics(self) -> bytes:
-        return render_report(_SERVER.decode(await self._ask("server")), self.vllm_model)
+    async def view(self) -> View:
+        return await self._ask_for("view", View)
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         """Also of requests that came by way of another front."""
-        found = await super().explain(wanted, tenant)
-        return found or _EXPLANATION.decode(await self._ask("explain", wanted, tenant))
+        found = await self.own_explanation(wanted, tenant)
+        return found or await self._ask("explain", Explanation, wanted, tenant)
 
-    async def _standing(self, id: str) -> Standing | None:
-        found: Standing | None = _STANDING.decode(await self._ask("standing", id))
-        return found
+    async def own_explanation(self, wanted: str, tenant: str) -> Explanation | None:
+        """For another front, whose question must not go round."""
+        return await super().explain(wanted, tenant)
+
+    async def standing(self, id: str) -> Standing | None:
+        return await self._ask("standing", Standing, id)
+
+    def own_report(self) -> FrontReport:
+        return FrontReport(live=self.gateway.live_requests, accounts=self.accounts.figures(), process=own_figures())
+
+    async def _ask(self, question: Question, kind: type[_Answered], id: str = "", tenant: str = "") -> _Answered | None:
+        """Raises ApiError (503) when no answer comes in time."""
+        body = await self._questions.ask(question, id, tenant)
+        if body is None:
+            text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
+            raise ApiError("engine_unavailable", text, retry_after=2)
+        return None if body == NOTHING else msgspec.msgpack.decode(body, type=kind)
+
+    async def _ask_for(self, question: Question, kind: type[_Answered]) -> _Answered:
+        """A question that has an answer always."""
+        answer = await self._ask(question, kind)
+        assert answer is not None, question
+        return answer
 
 
 async def run_front(
-    link: FrontLink, opening: OpenFront, *, task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED
+    link: FrontLink, opening: OpenFront, *, task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run this process's half of the engine until cancelled; started with it. Raises SchedulerLost."""
     traces = await trio.to_thread.run_sync(open_traces, opening.settings.otlp_endpoint)
-    actors = FrontActors(
-        opening.settings, scheduler=link.to_scheduler, status=link.status, process=opening.process, traces=traces
-    )
+    engine = FrontEngine(opening, link, traces)
     last_word = ApiError("shutting_down", "the server was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             text = await read_text_tokenizer(opening.settings.engine.model)
-            lane = actors.start(nursery, text, await link.wait_ready(), None)
-            engine = FrontEngine(opening, actors, link, lane)
-            own_explain = partial(Engine.explain, engine)  # another front's question must not go round
-            link.serve(actors.detokenizer(text).handle, partial(_report, actors), own_explain)
+            engine.start(nursery, text, await link.wait_ready(), None)
+            link.serve(engine.detokenizer(text).handle, engine.own_report, engine.own_explanation)
             task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise
     finally:
-        await actors.end(last_word)
+        await engine.end(last_word)
         link.held_open.close()
-
-
-def _report(actors: FrontActors) -> FrontReport:
-    live = actors.gateway.live_requests
-    return FrontReport(live=live, accounts=actors.accounts.figures(), process=own_figures())

@@ -2,12 +2,11 @@
 
 The front owns its requests' text and clients; here is only which requests it has brought in, so that they end with it.
 It is given up when its link ends, when it says what is no message of the conversation, when it takes more places than
-its part, when it does not read (`Post`), and when it has been silent for too long.
+its part, when it does not read (`Link.overdue`), and when it has been silent for too long.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import count
 from typing import Final, assert_never
 
 import msgspec
@@ -26,12 +25,12 @@ from ...protocol.fronts import (
     ToFront,
 )
 from ...protocol.messages import Admit, Cancel, Credit, StepText, StepTokens, Stop, ToScheduler
+from ...protocol.reports import FrontReport
 from ...protocol.steps import Ping, Pong
-from ..observe.reports import FrontReport
+from ..supervisor.child_process import ChildProcess
 from ..supervisor.link import Link, LinkError
 from .division import owner
-from .front_process import FrontProcess
-from .post import Post
+from .questions import NOTHING, Questions
 
 _LOG: Final = logging.getLogger("triolet.fronts")
 PING_SECONDS: Final = 2.0
@@ -41,7 +40,6 @@ REPORT_SECONDS: Final = 1.0  # for one front's figures; its last ones stand in f
 
 _DECODER: Final = msgspec.msgpack.Decoder[FromFront](FromFront)
 _REPORT: Final = msgspec.msgpack.Decoder(FrontReport)
-NOTHING: Final = msgspec.msgpack.encode(None)
 AnswerQuestion = Callable[[Ask], Awaitable[bytes]]
 
 
@@ -50,7 +48,7 @@ class FrontLine:
 
     def __init__(
         self,
-        process: FrontProcess,
+        process: ChildProcess,
         name: str,
         label: str,
         *,
@@ -67,14 +65,11 @@ class FrontLine:
         self._scheduler = scheduler
         self._answer = answer
         self._link = Link(process.stream, _DECODER)
-        self._post = Post(process.stream)
+        self._questions = Questions(self._link.send_nowait, REPORT_SECONDS)
         self._live: set[str] = set()  # brought in, and not told to be over
         self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._heard = trio.current_time()
-        self._numbers = count(1)
-        self._asked: dict[int, trio.Event] = {}
         self._unreadable = False  # what it reported last
-        self._explaining: dict[int, tuple[trio.Event, list[bytes]]] = {}  # until the answer comes, in time or not
         self._given_up: str = ""
 
     @property
@@ -83,7 +78,7 @@ class FrontLine:
 
     def send(self, message: ToFront) -> None:
         """Never waits."""
-        self._post.send_nowait(message)
+        self._link.send_nowait(message)
 
     def send_texts(self, texts: list[ForFront]) -> None:
         """One frame for all of it. Log probabilities of whole prompts can make it too large: then one for each."""
@@ -105,7 +100,7 @@ class FrontLine:
         """Until it ends; why it was given up, nothing where it ended by itself."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._post.run)
+                nursery.start_soon(self._link.keep_sending)
                 nursery.start_soon(self._watch, nursery.cancel_scope)
                 await self._receive(nursery, on_ready)
                 nursery.cancel_scope.cancel()
@@ -125,30 +120,18 @@ class FrontLine:
 
     async def report(self) -> bool:
         """Ask for its figures; whether they came in time, could be read and are `last` now."""
-        number, answered = next(self._numbers), trio.Event()
-        self._asked[number] = answered
-        self.send(Ask(number=number, question="report"))
-        with trio.move_on_after(REPORT_SECONDS):
-            await answered.wait()
-        self._asked.pop(number, None)
-        return answered.is_set() and not self._unreadable
+        return await self._questions.ask("own_report") is not None and not self._unreadable
 
     async def explain(self, id: str, tenant: str) -> bytes:
         """Its explanation of a request, encoded; NOTHING where it knows none, or does not say in time."""
-        number, answered = next(self._numbers), trio.Event()
-        body: list[bytes] = []
-        self._explaining[number] = answered, body
-        self.send(Ask(number=number, question="explain", id=id, tenant=tenant))
-        with trio.move_on_after(REPORT_SECONDS):
-            await answered.wait()
-        return body[0] if body else NOTHING
+        return await self._questions.ask("explain", id, tenant) or NOTHING
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         while not self._given_up:
             self.send(Ping())
             await trio.sleep(PING_SECONDS)
             silence = trio.current_time() - self._heard
-            if self._post.overdue:
+            if self._link.overdue:
                 self._given_up = "it does not read what it is sent"
             elif silence > (SILENCE_SECONDS if self.urls else START_SECONDS):
                 self._given_up = f"it has said nothing for {silence:.0f} s"
@@ -161,14 +144,10 @@ class FrontLine:
             match message:
                 case Mail(messages=messages):
                     for said in messages:
-                        self._take(said)
-                case Answer(number=number, body=body):
-                    if number in self._explaining:
-                        answered, bodies = self._explaining.pop(number)
-                        bodies.append(body)
-                        answered.set()
-                    else:
-                        self._take_report(number, body)
+                        self._pass_on(said)
+                case Answer():
+                    if self._questions.take_answer(message) == "own_report":
+                        self._keep_report(message.body)  # before those who wait for it have a turn
                 case Ask():
                     nursery.start_soon(self._reply, message)
                 case FrontReady(urls=urls):
@@ -179,7 +158,7 @@ class FrontLine:
                 case _:
                     assert_never(message)
 
-    def _take(self, message: FromFrontActors) -> None:
+    def _pass_on(self, message: FromFrontActors) -> None:
         match message:
             case Admit(request=request):
                 if owner(request.id) != self.name or request.id in self._live:
@@ -195,17 +174,14 @@ class FrontLine:
                 assert_never(message)
         self._scheduler.send_nowait(message)
 
-    def _take_report(self, number: int, body: bytes) -> None:
-        """Figures are no reason to end streams: a report that cannot be read counts as one that did not come."""
-        answered = self._asked.pop(number, None)
+    def _keep_report(self, body: bytes) -> None:
+        """Also one that came late. One that cannot be read counts as none: figures are no reason to end streams."""
         try:
             self.last, self._unreadable = _REPORT.decode(body), False
         except msgspec.DecodeError as error:
             if not self._unreadable:  # once, and not for every scrape
                 _LOG.error("%s: its report cannot be read, its last figures stand in: %s", self.label, error)
             self._unreadable = True
-        if answered is not None:  # otherwise it came late
-            answered.set()
 
     async def _reply(self, question: Ask) -> None:
         self.send(Answer(number=question.number, body=await self._answer(question)))

@@ -16,19 +16,18 @@ import trio
 from msgspec import structs
 
 from ...protocol.fronts import Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
-from ...protocol.settings import ServeSettings, model_name
+from ...protocol.reports import Figures, FrontsReport
+from ...protocol.settings import ServeSettings
 from ..core import Core
-from ..errors import EngineLoadError
-from ..gateway.accounts import Accounts, Figures
-from ..observe.reports import FrontsReport, ServerReport, WorkerFigures, add_up, own_figures
+from ..errors import EngineLoadError, FrontsLost
+from ..gateway.accounts import Accounts, add_up
+from ..observe.observe import Observer
+from ..supervisor.child_process import ChildProcess
 from ..supervisor.restart_budget import PERIOD, RESTARTS, RestartBudget
-from ..supervisor.worker_status import Health
 from ..turns import waiting
 from .answers import Answers
-from .division import divide, part_of
+from .division import divide, owner, part_of
 from .front_line import FrontLine
-from .front_process import FrontProcess
-from .fronts_lost import FrontsLost
 
 _LOG: Final = logging.getLogger("triolet.fronts")
 LAST_WORDS_SECONDS: Final = 1.5  # that a front gets to end its streams when the link has ended
@@ -60,14 +59,15 @@ class Fronts:
         self._given_up = 0
         self._draining = False
         self._gone: Figures = Accounts().figures()
-        self._answers = Answers(
-            core,
-            self._lines,
-            model_name=model_name(settings),
-            health=self.health,
-            report=self.report,
-            figures=self.figures,
+        self.observer = Observer(
+            settings,
+            state=core.state,
+            status=core.status,
+            draining=lambda: self._draining,
+            collect_web=self._collect_web,
+            process_of=self._label,
         )
+        self._answers = Answers(self.observer, self._lines)
         core.status.on_change = lambda: self._broadcast(self._news())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -94,12 +94,7 @@ class Fronts:
     def reload_certificate(self) -> None:
         self._broadcast(ReloadCertificate())
 
-    def health(self) -> Health:
-        if self._draining:
-            return Health(ready=False, status="draining", reason="the server is shutting down")
-        return self._core.status.health(trio.current_time())
-
-    async def figures(self) -> FrontsReport:
+    async def _collect_web(self) -> FrontsReport:
         """Of all fronts together. Those that do not answer in time count with their last ones."""
         answered: set[str] = set()
 
@@ -115,25 +110,16 @@ class Fronts:
         reports = {line.label: line.last for line in lines if line.last is not None}
         return FrontsReport(
             live=sum(report.live for report in reports.values()),
-            accounts=add_up([self._gone, *(report.accounts for report in reports.values())]),
+            accounts=add_up([self._gone, *(report.accounts for report in reports.values())]).figures(),
             processes={name: report.process for name, report in reports.items()},
             silent=sum(line.name not in answered for line in lines),
             restarts=self.restarts,
         )
 
-    async def report(self) -> ServerReport:
-        """The whole server's figures."""
-        fronts, status = await self.figures(), self._core.status
-        return ServerReport(
-            health=self.health(),
-            scheduler=self._core.state.statistics(),
-            worker=WorkerFigures(pid=status.pid, restarts=status.restarts, step_time=status.step_time.figures()),
-            live=fronts.live,
-            accounts=fronts.accounts,
-            processes={"scheduler": own_figures(), **fronts.processes},
-            silent=fronts.silent,
-            front_restarts=fronts.restarts,
-        )
+    def _label(self, id: str) -> str:
+        """The front that holds a request; nothing for one that has just died, whose requests are being cancelled."""
+        line = self._lines.get(owner(id))
+        return line.label if line else ""
 
     async def _distribute(self) -> None:
         """What the scheduler says goes to its owners: everything that waits in one frame for each."""
@@ -205,15 +191,16 @@ class Fronts:
             del self._lines[name]
             line.end_requests()
             if line.last is not None:
-                self._gone = add_up([self._gone, line.last.accounts])
+                self._gone = add_up([self._gone, line.last.accounts]).figures()
             how = await process.end(LAST_WORDS_SECONDS)
         return f"{how} ({why})" if why else how
 
-    def _start(self, name: str, settings: ServeSettings) -> FrontProcess:
+    def _start(self, name: str, settings: ServeSettings) -> ChildProcess:
         sockets = self._listen()
         try:
             clock = trio.current_time() - time.perf_counter()
-            return FrontProcess(self._module, OpenFront(process=name, settings=settings, clock=clock), sockets)
+            opening = OpenFront(process=name, settings=settings, clock=clock)
+            return ChildProcess("web", self._module, opening, sockets=sockets)
         finally:
             for sock in sockets:  # they are the front's now, and end with it
                 sock.close()

@@ -1,22 +1,28 @@
-"""What a web process asks the scheduler's process, one answer for all who ask the same at the same time."""
+"""What one process asks another over their link, one answer for all who ask the same at the same time."""
 
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
 import trio
 
-from ...protocol.errors import ApiError
 from ...protocol.fronts import Answer, Ask, Question
 
-ASK_SECONDS: Final = 2.0  # for the whole server's figures; the scheduler's process gives each front one of them
+NOTHING: Final = msgspec.msgpack.encode(None)  # the answer where there is none to give
 
 
-class _Asked:
-    """A question that waits for its answer."""
+class _Key(NamedTuple):
+    question: Question
+    id: str
+    tenant: str
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+
+class _Pending:
+    """A question without an answer."""
+
+    def __init__(self, key: _Key) -> None:
+        self.key = key
         self.waiting = 0  # who wait for it
         self.answered = trio.Event()
         self.body: bytes | None = None
@@ -25,37 +31,46 @@ class _Asked:
 class Questions:
     """Those under way."""
 
-    def __init__(self, send: Callable[[Ask], None]) -> None:
-        """`send` never waits."""
+    def __init__(self, send: Callable[[Ask], None], seconds: float) -> None:
+        """`send` never waits; `seconds` is how long an answer is waited for."""
         self._send = send
+        self._seconds = seconds
         self._numbers = count(1)
-        self._asked: dict[tuple[Question, str, str], _Asked] = {}
+        self._pending: dict[int, _Pending] = {}  # until the answer comes, in time or not
+        self._joinable: dict[_Key, _Pending] = {}  # of those, what somebody waits for
 
-    async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes:
-        """Raises ApiError (503) when no answer comes in time. Who asks the same meanwhile gets the same answer."""
-        key = question, id, tenant
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = self._asked[key] = _Asked(next(self._numbers))
-            self._send(Ask(number=asked.number, question=question, id=id, tenant=tenant))
-        asked.waiting += 1
+    async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes | None:
+        """The answer; None when none comes in time. Who asks the same meanwhile gets the same one."""
+        key = _Key(question, id, tenant)
+        pending = self._joinable.get(key)
+        if pending is None:
+            number = next(self._numbers)
+            pending = self._pending[number] = self._joinable[key] = _Pending(key)
+            self._send(Ask(number=number, question=question, id=id, tenant=tenant))
+        pending.waiting += 1
         try:
-            with trio.move_on_after(ASK_SECONDS):
-                await asked.answered.wait()
+            with trio.move_on_after(self._seconds):
+                await pending.answered.wait()
         finally:
-            asked.waiting -= 1
-            if not asked.waiting and self._asked.get(key) is asked:
-                del self._asked[key]
-        if asked.body is None:
-            text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
-            raise ApiError("engine_unavailable", text, retry_after=2)
-        return asked.body
+            pending.waiting -= 1
+            if not pending.waiting:
+                self._close(pending)
+        return pending.body
 
-    def take(self, answer: Answer) -> None:
-        """For those who wait; none do when it came late. Who asks from now on asks anew, also where they all left."""
-        for key, asked in self._asked.items():
-            if asked.number == answer.number:
-                asked.body = answer.body
-                asked.answered.set()
-                del self._asked[key]
-                return
+    def take_answer(self, answer: Answer) -> Question | None:
+        """Wake those who wait, and say what was asked; also of an answer that came late and wakes nobody.
+
+        Who asks from now on asks anew, also where they all left.
+        """
+        pending = self._pending.pop(answer.number, None)
+        if pending is None:
+            return None
+        pending.body = answer.body
+        pending.answered.set()
+        self._close(pending)
+        return pending.key.question
+
+    def _close(self, pending: _Pending) -> None:
+        """Nobody joins it any more."""
+        if self._joinable.get(pending.key) is pending:
+            del self._joinable[pending.key]

@@ -1,11 +1,10 @@
 """What the gateway counts: times, tokens and endings of all requests. Numbers only; `metrics` puts names to them."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-from msgspec import Struct
-
-from ...protocol.fronts import HistogramFigures
+from ...protocol.reports import Figures, HistogramFigures
 from ..histogram import Histogram
 from .history import History
 
@@ -15,21 +14,6 @@ FIRST_TOKEN_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5
 BETWEEN_TOKENS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 TOKEN_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 REQUEST_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-
-
-class GatewayStatistics(Struct, frozen=True, kw_only=True):
-    """A snapshot of the counters."""
-
-    live: int  # accepted and unfinished
-    accepted: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    finished: dict[str, int]  # by reason; `error` for Failed
-    refused: dict[str, int]  # by error code, before or after acceptance
-
-
-Figures = dict[str, int | float | dict[str, int] | HistogramFigures]
 
 
 class Accounts:
@@ -65,17 +49,6 @@ class Accounts:
             if history.started is not None:
                 self.prefill_time.observe(history.first_token - history.started)
 
-    def statistics(self, live: int) -> GatewayStatistics:
-        return GatewayStatistics(
-            live=live,
-            accepted=self.accepted,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.cached_tokens,
-            finished=dict(self.finished),
-            refused=dict(self.refused),
-        )
-
     def figures(self) -> Figures:
         """Every count by its name, as it crosses a link."""
         figures: Figures = {}
@@ -96,3 +69,11 @@ class Accounts:
                     setattr(self, name, ours + value)
                 case _:
                     raise AssertionError(f"{name} is counted in two ways: {ours!r} and {value!r}")
+
+
+def add_up(reports: Iterable[Figures]) -> Accounts:
+    """What several processes have counted, as if one had."""
+    total = Accounts()
+    for figures in reports:
+        total.absorb(figures)
+    return total

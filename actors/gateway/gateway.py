@@ -33,7 +33,7 @@ from ...protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
 from ...protocol.requests import Generate
 from ...protocol.settings import LimitSettings
 from ..supervisor.worker_status import WorkerStatus
-from .accounts import Accounts, GatewayStatistics
+from .accounts import Accounts
 from .credit import CreditLine
 from .history import History, RecentRequests
 from .outbox import Outbox
@@ -157,9 +157,6 @@ class Gateway:
         await trio.lowlevel.checkpoint()
         while self._live:
             await self._idle.park()
-
-    def statistics(self) -> GatewayStatistics:
-        return self.accounts.statistics(len(self._live))
 
     # What the actors report, in the order of a request's life.
 

@@ -11,17 +11,15 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from ..gateway.accounts import Accounts, GatewayStatistics
-from ..scheduler.statistics import SchedulerStatistics
+from ...protocol.reports import SchedulerStatistics
+from ..gateway.accounts import Accounts
 from .metric_families import counter, counters, gauge, histogram
 
 # Ours to its; it counts every request that ends because somebody wanted so as an abort.
 _REASONS: Final = {"stop": "stop", "tool_calls": "stop", "length": "length", "error": "error"}
 
 
-def vllm_aliases(
-    accounts: Accounts, gateway: GatewayStatistics, scheduler: SchedulerStatistics, model: str
-) -> Iterator[Metric]:
+def vllm_aliases(accounts: Accounts, scheduler: SchedulerStatistics, model: str) -> Iterator[Metric]:
     """All of them, from the same counters as our own."""
     labels = {"model_name": model, "engine": "0"}
     blocks, totals = scheduler.blocks, scheduler.totals
@@ -37,7 +35,7 @@ def vllm_aliases(
     yield counter("vllm:prompt_tokens", "Prompt tokens of choices that have started", totals.prompt_tokens, labels)
     yield counter("vllm:generation_tokens", "triolet_generation_tokens", totals.generated_tokens, labels)
     ended: Counter[str] = Counter(dict.fromkeys(("stop", "length", "abort", "error"), 0))
-    for reason, count in gateway.finished.items():
+    for reason, count in accounts.finished.items():
         ended[_REASONS.get(reason, "abort")] += count
     yield counters("vllm:request_success", "triolet_requests_finished", "finished_reason", ended, labels)
     for name, ours, measured in (

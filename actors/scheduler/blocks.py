@@ -14,8 +14,7 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final
 
-from msgspec import Struct
-
+from ...protocol.reports import BlockCounts
 from ...protocol.settings import BLOCK_SIZE
 from .prefix_keys import Key
 
@@ -25,15 +24,6 @@ RECOUNTED: Final = 64  # owned blocks; 0.003 ms
 def blocks_for(tokens: int) -> int:
     """How many blocks this many tokens need."""
     return -(-tokens // BLOCK_SIZE)
-
-
-class BlockCounts(Struct, frozen=True, kw_only=True):
-    """The ledger of a pool; `free + cached + owned == total`."""
-
-    free: int
-    cached: int
-    owned: int
-    total: int
 
 
 class LedgerError(AssertionError):

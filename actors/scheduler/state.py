@@ -27,6 +27,7 @@ from ...protocol.messages import (
     WorkerLost,
     WorkerReady,
 )
+from ...protocol.reports import SchedulerStatistics, SchedulerTotals
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import BlockCopy, Ready, Step, StepDone, StepFailed
 from .accept import Accepted, choice_tokens
@@ -35,7 +36,6 @@ from .live_table import LiveTable
 from .plan import plan_step
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
-from .statistics import SchedulerStatistics, SchedulerTotals
 from .steady_plan import plan_steady
 from .step_plan import StepLimits
 from .step_results import apply_step

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from ...protocol.messages import ChoiceTokens
+from ...protocol.reports import SchedulerTotals
 from ...protocol.steps import Chunk, Row, Step, StepDone
 from .accept import accept_row, choice_tokens
 from .live_table import LiveTable
 from .sequence import LiveRequest, Sequence
-from .statistics import SchedulerTotals
 
 
 class StepResults(NamedTuple):

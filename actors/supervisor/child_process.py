@@ -1,5 +1,7 @@
 """A process of ours behind a socket pair: how it is started, and that it never outlives the one that started it.
 
+A worker loads while the front still imports its web: its first message is in the socket before anybody reads.
+
 It is started by the main thread and not by `trio.run_process`, which forks in a pool thread: a worker asks the kernel
 to be killed when its parent dies (PR_SET_PDEATHSIG), and for the kernel the parent is the forking *thread*; a pool
 thread ends after ten idle seconds and would take the worker with it. The fork itself takes a millisecond or two.
@@ -16,25 +18,39 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ...protocol.message import Message
+from ...protocol.settings import EngineSettings
+from ...protocol.steps import LoadModel
 from .frame import FrameWriter
 
 if TYPE_CHECKING:
     import trio
 
+WORKER_MODULE: Final = "triolet.actors.executor.worker"
 _STDERR: Final = 2  # what a child prints goes where our own messages go, never into our output
 
 
 class ChildProcess:
     """A running child, told its first message, and our end of the socket pair to it."""
 
-    def __init__(self, what: str, module: str, first: Message, *, sockets: Sequence[socket.socket] = ()) -> None:
-        """`python -m module LINK SOCKET…`, the numbers being descriptors that it inherits. Raises OSError."""
+    def __init__(
+        self,
+        what: str,
+        module: str,
+        first: Message,
+        *,
+        sockets: Sequence[socket.socket] = (),
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """`python -m module LINK SOCKET… ARGUMENT…`, the first ones being descriptors that it inherits.
+
+        This process may close its own of `sockets`. Raises OSError.
+        """
         self._what = what
         self._socket, theirs = socket.socketpair()
         with theirs:
             inherited = [theirs.fileno(), *(sock.fileno() for sock in sockets)]
             # -P: no module of the folder the server was started in may stand in for ours.
-            command = [sys.executable, "-P", "-m", module, *map(str, inherited)]
+            command = [sys.executable, "-P", "-m", module, *map(str, inherited), *arguments]
             try:
                 self._process = subprocess.Popen(command, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=_STDERR)
                 self._socket.sendall(FrameWriter().write(first))  # some kilobytes at most: does not block
@@ -80,3 +96,8 @@ class ChildProcess:
                 await trio.sleep(0.01)
         self._process.kill()
         await trio.to_thread.run_sync(self._process.wait)
+
+
+def start_worker(settings: EngineSettings, module: str = WORKER_MODULE, arguments: Sequence[str] = ()) -> ChildProcess:
+    """A worker, told to load a model. Raises OSError."""
+    return ChildProcess("worker", module, LoadModel(settings=settings), arguments=arguments)

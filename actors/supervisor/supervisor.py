@@ -27,9 +27,9 @@ from ...protocol.steps import (
     StepFailed,
 )
 from ..errors import EngineLoadError
+from .child_process import ChildProcess, start_worker
 from .link import Link, LinkError
 from .restart_budget import PERIOD, RESTARTS, RestartBudget
-from .worker_process import WorkerProcess
 from .worker_status import PING_INTERVAL, WorkerStatus
 
 _LOG: Final = logging.getLogger("triolet.supervisor")
@@ -47,7 +47,7 @@ class Supervisor:
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         on_progress: ReportProgress,
-        first: WorkerProcess | None,
+        first: ChildProcess | None,
     ) -> None:
         self._settings = settings
         self._first = first
@@ -85,7 +85,7 @@ class Supervisor:
     async def _run_worker(self, task_status: trio.TaskStatus[Ready] | None) -> str:
         """One worker from its start to its end; the reason why it ended. `task_status`: this is the first one."""
         try:
-            process = self._first or WorkerProcess(self._settings)
+            process = self._first or start_worker(self._settings)
         except OSError as error:  # no memory, descriptor or process to be had: it may pass, like a lost worker
             why = f"a worker process cannot be started: {error}"
             if task_status is not None:
@@ -237,7 +237,7 @@ async def run_supervisor(
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: ReportProgress,
-    first: WorkerProcess | None = None,
+    first: ChildProcess | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes.

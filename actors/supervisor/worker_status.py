@@ -6,10 +6,9 @@ follows from the slowest one so far, so that a long prefill on a slow machine is
 """
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct
-
+from ...protocol.reports import Health, WorkerState
 from ...protocol.steps import Ready
 from ..histogram import Histogram
 
@@ -23,22 +22,12 @@ _STEP_KILL_FACTOR: Final = 10.0  # a step ten times over its limit is hung; its 
 # Seconds of one step: from a small model's decode step on a CPU to a full prefill step of a large one.
 STEP_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
-State = Literal["loading", "ready", "restarting", "failed"]
-
-
-class Health(Struct, frozen=True, kw_only=True):
-    """The answer to a health probe: `status` in a word, `reason` in a sentence."""
-
-    ready: bool
-    status: str
-    reason: str
-
 
 class WorkerStatus:
     """State of the worker, kept by the supervisor."""
 
     def __init__(self) -> None:
-        self.state: State = "loading"
+        self.state: WorkerState = "loading"
         self.reason = "the model is being loaded"
         self.ready: Ready | None = None
         self.pid: int | None = None
@@ -59,7 +48,7 @@ class WorkerStatus:
         self._heard = now
         self.on_change()
 
-    def lose(self, state: State, reason: str) -> None:
+    def lose(self, state: WorkerState, reason: str) -> None:
         self.state, self.reason, self.pid = state, reason, None
         self._steps.clear()
         self.on_change()

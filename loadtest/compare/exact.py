@@ -1,7 +1,6 @@
 """Exact match of the bundled model under a variant: its held-out instances, answered greedily by the engine."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import click
@@ -9,10 +8,9 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from ...actors.engine import Engine
-from ...cli.events import events_of
+from ...actors.engine import Engine, open_engine
 from ...cli.options import BUNDLED_MODEL
-from ...cli.serving import run_or_refuse, use_engine
+from ...cli.process import run_or_refuse
 from ...protocol.events import Failed, Token
 from ...protocol.requests import ChatMessage, ChatPrompt, Generate
 from ...protocol.sampling import Sampling
@@ -41,13 +39,14 @@ def measure_exact_match(
         settings, model=str(BUNDLED_MODEL), max_model_len=None, max_running=AT_ONCE
     )
 
-    async def measure(engine: Engine) -> None:
+    async def measure() -> None:
         waiting = iter(enumerate(instances))
-        async with trio.open_nursery() as nursery:
+        settings = ServeSettings(engine=engine_settings)
+        async with open_engine(settings, on_progress) as engine, trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):
                 nursery.start_soon(_answer_all, engine, waiting, verdicts)
 
-    run_or_refuse(partial(use_engine, ServeSettings(engine=engine_settings), measure, on_progress=on_progress))
+    run_or_refuse(measure)
     groups: dict[str, list[bool]] = {}
     for instance, verdict in zip(instances, verdicts, strict=True):
         assert verdict is not None, "every instance was answered"
@@ -72,7 +71,7 @@ async def _answer_all(engine: Engine, waiting: Iterator[tuple[int, Instance]], v
             max_tokens=LONGEST_ANSWER,
         )
         text = ""
-        async for event in events_of(engine.gateway.submit(request)):
+        async for event in engine.stream(request):
             match event:
                 case Token(text=piece):
                     text += piece

@@ -4,7 +4,6 @@ Prompts are the token ids 10, 11, … so that another engine can be given the sa
 cache salt of its own, so nothing is taken from the prefix cache.
 """
 
-import re
 from typing import Final
 
 import click
@@ -12,7 +11,6 @@ import msgspec
 import trio
 
 from ...actors.engine import Engine
-from ...cli.events import events_of
 from ...cli.refusals import Refusal
 from ...protocol.events import Failed, Finished, Token
 from ...protocol.requests import Generate, TokenPrompt
@@ -43,19 +41,12 @@ def _prompt(length: int, vocab_size: int) -> tuple[int, ...]:
     return tuple(FIRST_TOKEN_ID + index % span for index in range(length))
 
 
-def _model_seconds(engine: Engine) -> float:
-    """Seconds in the forward pass so far, as /metrics tells them."""
-    found = re.search(r"^triolet_model_seconds_total (\S+)$", engine.metrics.render().decode(), re.MULTILINE)
-    assert found is not None
-    return float(found[1])
-
-
 async def run_round(engine: Engine, load: Load, salt: str) -> Round:
     """Submit the whole batch at once and note when its tokens come."""
     assert engine.ready is not None
     prompt = _prompt(load.prompt_tokens, engine.ready.vocab_size)
     arrivals: list[Arrival] = []
-    model_seconds = _model_seconds(engine)
+    model_seconds = engine.scheduler_statistics().totals.model_seconds
     submitted = trio.current_time()
 
     async def run(sequence: int) -> None:
@@ -69,7 +60,7 @@ async def run_round(engine: Engine, load: Load, salt: str) -> Round:
             skip_special_tokens=False,
             cache_salt=f"{salt}.{sequence}",
         )
-        async for event in events_of(engine.gateway.submit(request)):
+        async for event in engine.stream(request):
             match event:
                 case Token(tokens=tokens):
                     arrivals.append(Arrival(trio.current_time(), sequence, tokens))
@@ -90,5 +81,5 @@ async def run_round(engine: Engine, load: Load, salt: str) -> Round:
         prompt_tokens=load.prompt_tokens,
         batch=load.batch,
         arrivals=arrivals,
-        model_seconds=_model_seconds(engine) - model_seconds,
+        model_seconds=engine.scheduler_statistics().totals.model_seconds - model_seconds,
     )

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +10,9 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from ...actors.engine import Engine
-from ...cli.events import events_of
+from ...actors.engine import Engine, open_engine
 from ...cli.options import build_settings, engine_options
-from ...cli.serving import run_or_refuse, use_engine
+from ...cli.process import run_or_refuse
 from ...protocol.events import Failed, Token
 from ...protocol.requests import Generate, TokenPrompt
 from ...protocol.sampling import Sampling
@@ -109,7 +107,12 @@ def run_variant(
         turns.append(Turn(engine.ready, values, answers))
 
     settings = ServeSettings(engine=variant.settings)
-    run_or_refuse(partial(use_engine, settings, measure, on_progress=on_progress))
+
+    async def run() -> None:
+        async with open_engine(settings, on_progress) as engine:
+            await measure(engine)
+
+    run_or_refuse(run)
     return turns[0]
 
 
@@ -129,7 +132,7 @@ async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[Answer, ...]:
             skip_special_tokens=False,
         )
         tokens: list[int] = []
-        async for event in events_of(engine.gateway.submit(request)):
+        async for event in engine.stream(request):
             match event:
                 case Token(logprobs=logprobs):
                     tokens += [each.token_id for each in logprobs]

@@ -11,17 +11,15 @@ loops and step threads use is taken from the kernels' cores. Linux only.
 import argparse
 import json
 import os
-import re
 import statistics
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
 
-from triolet.actors.engine import Engine, run_engine
-from triolet.protocol.events import Failed, Finished
+from triolet.actors.engine import Engine, open_engine
+from triolet.protocol.events import Failed
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import EngineSettings, ServeSettings
@@ -84,44 +82,37 @@ async def decode(engine: Engine, load: argparse.Namespace, batch: int, salt: str
     sampling = Sampling(temperature=load.temperature, seed=1)
 
     async def run(sequence: int) -> None:
-        outbox = engine.gateway.submit(
-            Generate(
-                id=engine.gateway.new_id(),
-                model=engine.model_name,
-                prompts=(prompt,),
-                sampling=sampling,
-                max_tokens=load.output_tokens,
-                ignore_eos=True,
-                cache_salt=f"{salt}.{sequence}",
-            )
+        request = Generate(
+            id=engine.gateway.new_id(),
+            model=engine.model_name,
+            prompts=(prompt,),
+            sampling=sampling,
+            max_tokens=load.output_tokens,
+            ignore_eos=True,
+            cache_salt=f"{salt}.{sequence}",
         )
-        while True:
-            last = (await outbox.drain())[-1]
-            if isinstance(last, Finished):
-                return
-            if isinstance(last, Failed):
-                raise RuntimeError(last.message)
+        async for event in engine.stream(request):
+            if isinstance(event, Failed):
+                raise RuntimeError(event.message)
 
     async with trio.open_nursery() as nursery:
         for sequence in range(batch):
             nursery.start_soon(run, sequence)
 
 
-def _step_seconds(engine: Engine) -> float:
-    found = re.search(r"^triolet_step_duration_seconds_sum (\S+)$", engine.metrics.render().decode(), re.MULTILINE)
-    assert found is not None
-    return float(found[1])
+async def _step_seconds(engine: Engine) -> float:
+    return (await engine.report()).worker.step_time.sum
 
 
 async def measure(engine: Engine, load: argparse.Namespace, batch: int, salt: str) -> dict[str, float]:
     """One round, its figures per step."""
     assert engine.ready is not None
     pids = os.getpid(), engine.ready.pid
-    usage, totals, computed = by_role(*pids), engine.scheduler_statistics().totals, _step_seconds(engine)
+    usage, totals, computed = by_role(*pids), engine.scheduler_statistics().totals, await _step_seconds(engine)
     began = trio.current_time()
     await decode(engine, load, batch, salt)
     wall = trio.current_time() - began
-    now, later, computed = by_role(*pids), engine.scheduler_statistics().totals, _step_seconds(engine) - computed
+    now, later, computed = by_role(*pids), engine.scheduler_statistics().totals, await _step_seconds(engine) - computed
     steps, model = later.steps - totals.steps, later.model_seconds - totals.model_seconds
     figures = {
         "step_ms": wall / steps * 1e3,
@@ -143,13 +134,11 @@ async def run(options: argparse.Namespace, results: dict[str, dict[str, float]])
     settings = EngineSettings(
         model=str(options.model), quantize=options.quantize, max_model_len=1024, threads=options.threads
     )
-    async with trio.open_nursery() as nursery:
-        engine: Engine = await nursery.start(partial(run_engine, ServeSettings(engine=settings)))
+    async with open_engine(ServeSettings(engine=settings)) as engine:
         for batch in options.batch:
             await decode(engine, options, batch, "warm-up")
             rounds = [await measure(engine, options, batch, str(number)) for number in range(options.rounds)]
             results[str(batch)] = {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
-        nursery.cancel_scope.cancel()
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """A worker process without a model, for measuring what is in front of it: it speaks the link and follows a script.
 
-`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, started by `ScriptedWorker`. PACE says when a
-step is answered: `at-once`; `in-turn`, when the next one has come (or the ping that follows the last one), so that the
-front finds each answer ready and never two; or at the next beat of a steady clock, of so many seconds. A row brings one
-token, or several, as speculation hands them over.
+`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, as `start_scripted_worker` starts it. PACE says
+when a step is answered: `at-once`; `in-turn`, when the next one has come (or the ping that follows the last one), so
+that the front finds each answer ready and never two; or at the next beat of a steady clock, of so many seconds. A row
+brings one token, or several, as speculation hands them over.
 
 The front cannot tell it from the real one. It has one thread: it computes nothing, and would only wait for itself.
 """
@@ -11,7 +11,6 @@ The front cannot tell it from the real one. It has one thread: it computes nothi
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,33 +21,24 @@ from typing import Final
 import msgspec
 
 from ...actors.executor.blocking_link import BlockingLink
-from ...actors.supervisor.frame import FrameWriter
-from ...actors.supervisor.worker_process import WorkerProcess
+from ...actors.supervisor.child_process import ChildProcess, start_worker
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import LoadModel, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
 from .script import Script, key_of
 
 BLOCKS: Final = 1 << 14  # of the KV cache that is not there: a million tokens
 CONTEXT: Final = 1 << 16
-_STDERR: Final = 2
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 
 
-class ScriptedWorker(WorkerProcess):
+def start_scripted_worker(
+    settings: EngineSettings, *, pace: str, tokens_per_row: int, cpu: int | None = None
+) -> ChildProcess:
     """The process, as the supervisor holds it. `cpu` is the core it may use; None leaves it where it starts."""
-
-    def __init__(self, settings: EngineSettings, *, pace: str, tokens_per_row: int, cpu: int | None = None) -> None:
-        self._what = "worker"
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", "triolet.loadtest.web.scripted_worker", str(theirs.fileno())]
-            command += [pace, str(tokens_per_row)]
-            self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=_STDERR
-            )
-        if cpu is not None:
-            os.sched_setaffinity(self._process.pid, {cpu})
-        self._socket.sendall(FrameWriter().write(LoadModel(settings=settings)))
+    process = start_worker(settings, "triolet.loadtest.web.scripted_worker", (pace, str(tokens_per_row)))
+    if cpu is not None:
+        os.sched_setaffinity(process.pid, {cpu})
+    return process
 
 
 class _Stream:

@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import trio
 
 import triolet.actors.engine as engine_module
-from triolet.actors.engine import Engine, run_engine
+from triolet.actors.engine import Engine, open_engine
 from triolet.actors.gateway.outbox import Outbox
+from triolet.actors.observe.metrics import ledger_of
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt
 from triolet.protocol.sampling import Sampling
@@ -30,10 +30,8 @@ def settings_for(*, inline: bool = False, limits: LimitSettings | None = None, *
 @asynccontextmanager
 async def running(settings: ServeSettings) -> AsyncIterator[Engine]:
     """An engine for the length of a block; everything of it is gone afterwards."""
-    async with trio.open_nursery() as nursery:
-        engine: Engine = await nursery.start(partial(run_engine, settings))
+    async with open_engine(settings) as engine:
         yield engine
-        nursery.cancel_scope.cancel()
 
 
 def chat(text: str) -> ChatPrompt:
@@ -96,9 +94,9 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def until_balanced(engine: Engine) -> None:
     """All blocks come back, and nothing of any request stays."""
-    await until(lambda: engine.ledger().kv_blocks.owned == 0, "no block is owned")
-    blocks = engine.ledger().kv_blocks
-    assert blocks.free + blocks.cached == blocks.total
-    assert engine.ledger().requests == 0
+    await until(lambda: engine.scheduler_statistics().blocks.owned == 0, "no block is owned")
+    ledger = ledger_of(await engine.report())
+    assert ledger.kv_blocks.free + ledger.kv_blocks.cached == ledger.kv_blocks.total
+    assert ledger.requests == 0
     statistics = engine.scheduler_statistics()
     assert (statistics.requests, statistics.running, statistics.parked, statistics.waiting) == (0, 0, 0, 0)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from triolet.actors.engine import Engine, EngineLoadError, run_engine
+from triolet.actors.observe.metrics import ledger_of, render_metrics
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, Token
 from triolet.protocol.requests import TokenPrompt
@@ -36,7 +37,7 @@ async def test_a_chat_from_request_to_end_inline_and_through_the_worker() -> Non
     for inline in (False, True):
         async with running(settings_for(inline=inline)) as engine:
             assert engine.ready is not None
-            assert engine.health().ready
+            assert (await engine.health()).ready
             answer = await Answer().read(submit(engine, chat("What is 2 + 3?"), max_tokens=40))
             assert isinstance(answer.events[0], Started)
             assert isinstance(answer.end, Finished)
@@ -48,8 +49,8 @@ async def test_a_chat_from_request_to_end_inline_and_through_the_worker() -> Non
             assert await engine.detokenize(ids)
             texts.append(answer.text())
             await until_balanced(engine)
-            assert engine.ledger().children == (0 if inline else 1)
-            assert b"triolet_requests_finished_total" in engine.metrics.render()
+            assert ledger_of(await engine.report()).children == (0 if inline else 1)
+            assert b"triolet_requests_finished_total" in render_metrics(await engine.report(), engine.settings)
     assert texts[0] == texts[1] != ""
 
 
@@ -59,7 +60,7 @@ async def test_cancelled_in_every_phase_and_the_ledger_balances() -> None:
         statistics = engine.scheduler_statistics
 
         def owned() -> int:
-            return engine.ledger().kv_blocks.owned
+            return statistics().blocks.owned
 
         async def end(id: str, phase: str) -> None:
             engine.gateway.cancel(id)
@@ -161,12 +162,12 @@ async def a_stopped_worker_is_not_healthy_and_recovers(engine: Engine) -> None:
     os.kill(engine.ready.pid, signal.SIGSTOP)
     try:
         began = trio.current_time()
-        await until(lambda: not engine.health().ready, "the stopped worker is noticed")
+        await until(lambda: not engine.observer.health().ready, "the stopped worker is noticed")
         assert trio.current_time() - began < 4.0  # it promises two; the rest is for a busy machine
-        assert engine.health().status == "silent"
+        assert (await engine.health()).status == "silent"
     finally:
         os.kill(engine.ready.pid, signal.SIGCONT)
-    await until(lambda: engine.health().ready, "the worker is heard again")
+    await until(lambda: engine.observer.health().ready, "the worker is heard again")
     assert (await Answer().read(stream)).end.reason == "length"
     assert engine.scheduler_statistics().totals.worker_losses == 0
 
@@ -215,7 +216,7 @@ async def test_the_end_of_the_engine_drained_or_stopped() -> None:
         with pytest.raises(ApiError) as caught:
             submit(engine, "Hello")
         assert caught.value.code == "shutting_down"
-        assert engine.health().status == "draining"
+        assert (await engine.health()).status == "draining"
         assert (await Answer().read(accepted)).end.reason == "length"
     answer = await Answer().read(unread)
     assert isinstance(answer.end, Failed)

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import trio
 
-import triolet.actors.engine as engine_module
+import triolet.actors.core as core_module
 from triolet.actors.detokenizer.detokenizer import Detokenizer
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.executor.inline import run_inline
@@ -47,7 +47,7 @@ class CountingCore:
 def with_core(make_ready: Callable[[], Ready], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def replace(**options: int) -> None:
         core = CountingCore(make_ready(), **options)
-        monkeypatch.setattr(engine_module, "run_inline", partial(run_inline, load=core.load))
+        monkeypatch.setattr(core_module, "run_inline", partial(run_inline, load=core.load))
 
     return replace
 
@@ -62,12 +62,12 @@ async def test_a_step_that_raises_fails_its_requests_and_then_the_engine(with_co
         assert isinstance(long.end, Failed)
         assert long.end.code == "engine_error"
         assert "the kernel is broken" in long.end.message
-        health = engine.health()
+        health = await engine.health()
         assert (health.ready, health.status) == (False, "failed")
         with pytest.raises(ApiError) as caught:
             submit(engine, "a")
         assert (caught.value.code, caught.value.status) == ("engine_unavailable", 503)
-        assert engine.ledger().kv_blocks.owned == 0
+        assert engine.scheduler_statistics().blocks.owned == 0
         nursery.cancel_scope.cancel()
 
 

@@ -211,8 +211,8 @@ async def test_a_front_that_dies_while_it_is_asked_counts_once(text: str, monkey
         async with trio.open_nursery() as nursery:
             streams = await open_streams(nursery, house)
         doomed = streams[0].front
-        before = await house.fronts.report()
-        assert before.accounts["accepted"] == len(streams)
+        before = await house.fronts.observer.report()
+        assert before.web.accounts["accepted"] == len(streams)
 
         async def die(line: FrontLine) -> bool:
             if line.name != doomed:
@@ -223,12 +223,12 @@ async def test_a_front_that_dies_while_it_is_asked_counts_once(text: str, monkey
             return False
 
         monkeypatch.setattr(FrontLine, "report", die)
-        during = await house.fronts.report()
-        assert during.accounts["accepted"] == len(streams)
-        assert during.silent == 0
-        assert doomed not in during.processes
+        during = await house.fronts.observer.report()
+        assert during.web.accounts["accepted"] == len(streams)
+        assert during.web.silent == 0
+        assert doomed not in (during.web.processes or {})
         await until_replaced(house, doomed)
-        assert (await house.fronts.report()).accounts["accepted"] == len(streams)
+        assert (await house.fronts.observer.report()).web.accounts["accepted"] == len(streams)
 
 
 def test_a_server_that_loses_all_its_fronts_says_so_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
+from triolet.actors.fronts.answers import Answers
 from triolet.actors.fronts.front_line import FrontLine
-from triolet.actors.observe.shared_view import SharedView
 from triolet.protocol.engine_view import About, View
 from triolet.protocol.fronts import Ask
 
@@ -121,9 +121,9 @@ async def test_a_front_that_dies_takes_its_watchers_and_is_missed_by_the_others(
 
 
 async def test_who_gets_no_view_in_time_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(view: SharedView) -> bytes:
+    async def never(answers: Answers) -> bytes:
         return await trio.sleep_forever()
 
-    monkeypatch.setattr(SharedView, "take", never)
+    monkeypatch.setattr(Answers, "shared_view", never)
     async with running(SETTINGS) as house, watching(house.url) as watcher:
         assert await watcher.end() == ("engine_unavailable", 1013)

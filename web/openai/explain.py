@@ -21,7 +21,7 @@ from .chunks import KEEP_ALIVE, Chunks
 from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
-    from ...actors.engine import Engine
+    from ...actors.observe.observe import Server
 
 EXPLAIN_HEADER: Final = "X-Triolet-Explain"
 EXPLAIN_SECONDS: Final = 0.25
@@ -30,7 +30,7 @@ EXPLAIN_SECONDS: Final = 0.25
 class Explainer:
     """Explains one request in SSE comments or in a header."""
 
-    def __init__(self, engine: "Engine", request: Generate) -> None:
+    def __init__(self, engine: "Server", request: Generate) -> None:
         self._engine = engine
         self._id = request.id
         self._tenant = request.tenant

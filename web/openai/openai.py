@@ -22,13 +22,13 @@ from .request import Origin, ServedModel
 from .sse import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
-    from ...actors.engine import Engine
+    from ...actors.observe.observe import Server
 
 # Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is ignored, without an error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
 
 
-async def respond(engine: "Engine", openings: Deadlines, dialect: Dialect[Body], exchange: Exchange) -> Content:
+async def respond(engine: "Server", openings: Deadlines, dialect: Dialect[Body], exchange: Exchange) -> Content:
     """Hands the request to the engine and answers; raises ApiError if the answer is an error status."""
     body = decode(await exchange.json_body(), dialect.decoder)
     request = dialect.generate(body, served_model(engine), _origin_of(engine, exchange))
@@ -52,7 +52,7 @@ async def respond(engine: "Engine", openings: Deadlines, dialect: Dialect[Body],
     return await _streamed(outbox, Chunks(reply), interval, write, explainer, openings)
 
 
-def served_model(engine: "Engine") -> ServedModel:
+def served_model(engine: "Server") -> ServedModel:
     """What requests are checked against; raises ApiError (503) while no worker has the model."""
     ready = engine.ready
     if ready is None:
@@ -60,11 +60,11 @@ def served_model(engine: "Engine") -> ServedModel:
     return ServedModel(engine.model_name, ready, engine.settings.limits)
 
 
-def origin(engine: "Engine", tenant: str) -> Origin:
+def origin(engine: "Server", tenant: str) -> Origin:
     return Origin(engine.gateway.new_id(), tenant, trio.current_time())
 
 
-def _origin_of(engine: "Engine", exchange: Exchange) -> Origin:
+def _origin_of(engine: "Server", exchange: Exchange) -> Origin:
     """The origin of an HTTP request, which has an X-Request-Id and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
     return origin(engine, exchange.tenant)._replace(name=exchange.request_id, traceparent=found[0] if found else "")

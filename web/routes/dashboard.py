@@ -28,7 +28,7 @@ from ..openai.decode import decode
 from .stream import AUTH_SECONDS, GOING_AWAY, POLICY_VIOLATION
 
 if TYPE_CHECKING:
-    from ...actors.engine import Engine
+    from ...actors.observe.observe import Server
 
 MAX_WATCHERS: Final = 64  # of this process; each costs a write of up to 60 kB a turn
 MAX_OWING: Final = 16  # sockets that still owe the key; a page sends it within a round trip
@@ -43,7 +43,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class Feed:
     """The frames, each made once for all who watch."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "Server") -> None:
         self._engine = engine
         self._taking = trio.Lock()
         self._turn = -1
@@ -53,7 +53,7 @@ class Feed:
 
     async def about(self) -> str | None:
         """Raises ApiError where the scheduler's process does not answer."""
-        about = await self._engine.whole_about()
+        about = await self._engine.about()
         return None if about is None else _encode(about).decode()
 
     async def view(self) -> str:
@@ -63,7 +63,7 @@ class Feed:
             if turn > self._turn:
                 taken: str | ApiError
                 try:
-                    taken = _encode(await self._engine.whole_view()).decode()
+                    taken = _encode(await self._engine.view()).decode()
                 except ApiError as error:
                     taken = error
                 self._turn, self._view = turn, taken
@@ -106,7 +106,7 @@ async def _wait_for_key(keys: Keys, owing: deque[trio.CancelScope]) -> ApiError 
     return ApiError("invalid_api_key", "An API key is needed; the `auth` frame did not come.")
 
 
-async def _watch(engine: "Engine", feed: Feed, keys: Keys) -> ApiError | None:
+async def _watch(engine: "Server", feed: Feed, keys: Keys) -> ApiError | None:
     """Send views until the client leaves (the handler is cancelled), says what it should not, or the server drains."""
     refusal: ApiError | None = None
 
@@ -114,7 +114,7 @@ async def _watch(engine: "Engine", feed: Feed, keys: Keys) -> ApiError | None:
         nonlocal refusal
         told: Ready | None = None
         try:
-            while engine.health().status != "draining":
+            while not engine.draining:
                 if (ready := engine.ready) is not told and (about := await feed.about()):
                     told = ready
                     await websocket.send(about)

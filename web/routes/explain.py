@@ -11,12 +11,12 @@ from ..asgi import Application, current_exchange
 from ..openai.dialect import CHAT, COMPLETIONS
 
 if TYPE_CHECKING:
-    from ...actors.engine import Engine
+    from ...actors.observe.observe import Server
 
 _PREFIXES: Final = ("", CHAT.id_prefix, COMPLETIONS.id_prefix)  # of a request's id: the server's own, or an answer's
 
 
-async def explanation(engine: "Engine", id: str, tenant: str) -> Explanation:
+async def explanation(engine: "Server", id: str, tenant: str) -> Explanation:
     """Of a request of this tenant, by its own id, that of its answer or its X-Request-Id; raises ApiError (404)."""
     for prefix in _PREFIXES:
         found = await engine.explain(id.removeprefix(prefix), tenant) if id.startswith(prefix) else None

@@ -5,6 +5,7 @@ from importlib.metadata import version
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
+from ...actors.observe.metrics import ledger_of
 from ...protocol.errors import ApiError
 from ..asgi import Application, error_response
 
@@ -20,7 +21,7 @@ def register(app: Application) -> None:
     @app.get("/health")
     @app.get("/health/ready")
     async def ready() -> Response:
-        health = await engine.whole_health()
+        health = await engine.health()
         if health.ready:
             return Response(msgspec.json.encode(health), content_type="application/json")
         return error_response(ApiError("engine_unavailable", f"Not ready ({health.status}): {health.reason}"))
@@ -33,4 +34,4 @@ def register(app: Application) -> None:
 
     @app.get("/internal/ledger")
     async def ledger() -> Response:
-        return Response(msgspec.json.encode(await engine.whole_ledger()), content_type="application/json")
+        return Response(msgspec.json.encode(ledger_of(await engine.report())), content_type="application/json")

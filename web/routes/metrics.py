@@ -2,6 +2,7 @@
 
 from quart_trio.wrappers import TrioResponse as Response
 
+from ...actors.observe.metrics import render_metrics
 from ..asgi import Application
 
 
@@ -10,5 +11,5 @@ def register(app: Application) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        text = await engine.whole_metrics()
+        text = render_metrics(await engine.report(), engine.settings)
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")

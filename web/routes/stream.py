@@ -37,7 +37,7 @@ from .frames import Frames, error_frame, explanation_frame
 from .stream_outgoing import Outgoing, StreamSink
 
 if TYPE_CHECKING:
-    from ...actors.engine import Engine
+    from ...actors.observe.observe import Server
 
 MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; then it is not reading, and is closed
 AUTH_SECONDS = 10.0  # for the `auth` frame
@@ -67,7 +67,7 @@ class Socket:
 
     __slots__ = ("_engine", "_keys", "_outgoing", "_patience", "_running", "_tenant", "_unsent", "_wire")
 
-    def __init__(self, engine: "Engine", keys: Keys, tenant: str | None) -> None:
+    def __init__(self, engine: "Server", keys: Keys, tenant: str | None) -> None:
         self._engine = engine
         self._keys = keys
         self._tenant = tenant  # None: not known yet

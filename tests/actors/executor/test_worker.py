@@ -12,10 +12,11 @@ import pytest
 import trio
 
 from triolet.actors.engine import EngineLoadError, run_engine
+from triolet.actors.observe.metrics import ledger_of
 from triolet.actors.supervisor import worker_status
+from triolet.actors.supervisor.child_process import start_worker
 from triolet.actors.supervisor.link import Link
 from triolet.actors.supervisor.restart_budget import RESTARTS
-from triolet.actors.supervisor.worker_process import WorkerProcess
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed, Finished, Token
 from triolet.protocol.requests import TokenPrompt
@@ -87,7 +88,7 @@ async def test_every_stream_goes_on_to_the_text_it_would_have_had(tmp_path: Path
         assert engine.scheduler_statistics().totals.worker_losses == 1
         assert engine.ready is not None
         assert engine.ready.pid != first_pid
-        assert engine.health().ready
+        assert (await engine.health()).ready
         await until_balanced(engine)
 
 
@@ -105,12 +106,12 @@ async def test_when_no_worker_comes_back_every_request_is_answered(tmp_path: Pat
             assert isinstance(answer.end, Failed)
             assert answer.end.code == "engine_unavailable"
             assert f"{RESTARTS} restarts" in answer.end.message
-        assert engine.health().status == "failed"
+        assert (await engine.health()).status == "failed"
         with pytest.raises(ApiError) as caught:
             submit(engine, "Hello")
         assert caught.value.status == 503
         await until_balanced(engine)
-        assert engine.ledger().children == 0
+        assert ledger_of(await engine.report()).children == 0
 
 
 async def test_when_no_process_can_be_started_it_counts_as_a_lost_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,21 +141,21 @@ async def test_a_step_too_large_for_the_link_costs_its_request_and_not_the_engin
 
 
 async def test_the_end_of_the_socket_ends_the_worker() -> None:
-    process = WorkerProcess(EngineSettings(model="/nowhere"))
+    process = start_worker(EngineSettings(model="/nowhere"))
     link = Link(process.stream, msgspec.msgpack.Decoder[FromWorker](FromWorker))
     with trio.fail_after(60):
         answer = await link.receive()
     assert isinstance(answer, LoadFailed)
     assert await process.end() == "the worker process exited with status 0"
 
-    idle = WorkerProcess(EngineSettings(model="/nowhere"))
+    idle = start_worker(EngineSettings(model="/nowhere"))
     await trio.aclose_forcefully(idle.stream)  # closed before it said anything
     await until(lambda: not alive(idle.pid), "the worker is gone")
     assert await idle.end() == "the worker process exited with status 0"
 
 
 async def test_a_worker_answers_pings_and_leaves_after_a_step_that_raises() -> None:
-    process = WorkerProcess(settings_for().engine)
+    process = start_worker(settings_for().engine)
     link = Link(process.stream, msgspec.msgpack.Decoder[FromWorker](FromWorker))
     await link.send(Ping())
     received: list[FromWorker] = []
@@ -190,6 +191,7 @@ async def test_a_worker_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pyte
 FRONT = """
 import sys, trio
 from functools import partial
+from triolet.actors.observe.metrics import ledger_of
 from triolet.actors.engine import run_engine
 from triolet.protocol.settings import EngineSettings, ServeSettings
 

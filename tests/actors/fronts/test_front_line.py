@@ -11,9 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.fronts.front import FrontLink
 from triolet.actors.fronts.front_line import FrontLine
-from triolet.actors.fronts.front_process import FrontProcess
 from triolet.actors.gateway.accounts import Accounts
-from triolet.actors.observe.reports import FrontReport, ProcessFigures
+from triolet.actors.supervisor.child_process import ChildProcess
 from triolet.actors.supervisor.link import Link
 from triolet.protocol.fronts import Answer, Ask, ForFront, FrontReady, Mail, OpenFront, StepAgain, Texts, ToFront
 from triolet.protocol.message import Message
@@ -27,6 +26,7 @@ from triolet.protocol.messages import (
     ToDetokenizer,
     ToScheduler,
 )
+from triolet.protocol.reports import FrontReport, ProcessFigures
 from triolet.protocol.settings import EngineSettings, ServeSettings
 from triolet.protocol.steps import Ping
 
@@ -64,7 +64,7 @@ class House:
         self.link = Link(self.front, DECODER)
         to_scheduler, self._inbox = trio.open_memory_channel[ToScheduler](100)
         self.line = FrontLine(
-            cast("FrontProcess", self.process),  # what the line uses of it
+            cast("ChildProcess", self.process),  # what the line uses of it
             "aw1",
             "web-0",
             max_requests=2,
@@ -173,7 +173,7 @@ async def test_a_front_hears_whole_steps_though_their_ids_travel_once(
     on_the_wire: list[ForFront] = []
     heard: list[ToDetokenizer] = []
     link = FrontLink(
-        house.front, house.link, OpenFront(process="aw1", settings=SETTINGS, clock=0.0), on_drain=never, on_reload=never
+        house.link, OpenFront(process="aw1", settings=SETTINGS, clock=0.0), on_drain=never, on_reload=never
     )
     restore = link._inbound
 

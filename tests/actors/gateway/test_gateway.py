@@ -49,9 +49,9 @@ async def test_a_request_ends_once_with_usage_and_times(
     assert end.reason == "stop"
     assert (end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.cached_tokens) == (7, 3, 3)
     assert (end.timing.queued, end.timing.ttft, end.timing.total) == (1.0, 1.5, 2.0)
-    statistics = house.gateway.statistics()
-    assert (statistics.live, statistics.accepted, statistics.completion_tokens) == (0, 1, 3)
-    assert statistics.finished == {"stop": 1}
+    accounts = house.gateway.accounts
+    assert (house.gateway.live_requests, accounts.accepted, accounts.completion_tokens) == (0, 1, 3)
+    assert accounts.finished == {"stop": 1}
     (record,) = caplog.records
     assert record.getMessage().startswith("r1 stop prompt=7 completion=3 cached=3 queued=1.0000 ttft=1.5000")
 
@@ -77,7 +77,7 @@ async def test_full_means_429_and_an_end_makes_room(wired: Wire, generate: Make)
     with pytest.raises(ApiError, match="--max-requests") as caught:
         house.gateway.submit(generate("b"))
     assert (caught.value.status, caught.value.retry_after) == (429, 1)
-    assert house.gateway.statistics().refused == {"server_overloaded": 1}
+    assert house.gateway.accounts.refused == {"server_overloaded": 1}
     house.gateway.cancel("a")
     with pytest.raises(ApiError):
         house.gateway.submit(generate("b"))  # the tokenizer has not looked at the first yet
@@ -106,7 +106,7 @@ async def test_a_failure_names_its_error(wired: Wire, generate: Make) -> None:
     assert await outbox.drain() == (
         Failed(id="r1", code="context_length_exceeded", message="too long", param="prompt"),
     )
-    assert house.gateway.statistics().finished == {"error": 1}
+    assert house.gateway.accounts.finished == {"error": 1}
 
 
 async def test_reading_returns_credit_in_halves(wired: Wire, generate: Make) -> None:
@@ -157,7 +157,7 @@ async def test_with_several_tenants_the_newest_requests_of_a_greedy_one_are_refu
     submit("b0")
     with pytest.raises(ApiError, match="1 unfinished requests"):
         submit("b1")
-    assert house.gateway.statistics().refused == {"rate_limit_exceeded": 3}
+    assert house.gateway.accounts.refused == {"rate_limit_exceeded": 3}
     submit("c0")  # the last place, for a newcomer
     with pytest.raises(ApiError, match="--max-requests"):
         submit("d0")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from triolet.actors.observe.engine_view import TenantNumbers, queue_rows
+from triolet.actors.observe.view_rows import TenantNumbers, queue_rows
 from triolet.actors.scheduler.standing import StartRate
 from triolet.protocol.explanation import BlockedOn, Holders, PrefillProgress, Standing
 from triolet.protocol.messages import Credit, WorkerLost

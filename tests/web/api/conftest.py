@@ -16,10 +16,14 @@ import trio.testing
 
 from triolet.actors.gateway.gateway import Gateway
 from triolet.actors.observe.explain import explain
+from triolet.actors.observe.observe import own_figures
+from triolet.actors.scheduler.state import SchedulerState
+from triolet.actors.supervisor.worker_status import WorkerStatus
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
 from triolet.protocol.explanation import Explanation, Standing
 from triolet.protocol.messages import ToScheduler, ToTokenizer
+from triolet.protocol.reports import FrontsReport, Health, ServerReport, WorkerFigures
 from triolet.protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 from triolet.protocol.steps import MemoryPlan, Ready
@@ -48,12 +52,6 @@ READY = Ready(
 WORDS = ("Hello", ", ", "wörld", "!")
 
 
-class Health(NamedTuple):
-    ready: bool
-    status: str
-    reason: str
-
-
 class ScriptedEngine:
     """An engine as the web sees it. `script` is run for every request; `requests` are those that came."""
 
@@ -62,7 +60,7 @@ class ScriptedEngine:
         self.model_name = "tiny"
         self.created = 1_700_000_000
         self.ready: Ready | None = READY
-        self.state = Health(True, "ready", "")
+        self.state = Health(ready=True, status="ready", reason="")
         self.requests: list[Generate] = []
         self.standing: Standing | None = None  # of every request
         self.delivered = 0  # tokens, where a script counts them
@@ -71,7 +69,6 @@ class ScriptedEngine:
         to_tokenizer, self._from_web = trio.open_memory_channel[ToTokenizer](16)
         to_scheduler, self._from_gateway = trio.open_memory_channel[ToScheduler](1000)
         self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler)
-        self._http_errors = self.gateway.accounts.http_errors
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -97,18 +94,21 @@ class ScriptedEngine:
             except trio.WouldBlock:
                 return messages
 
-    def health(self) -> Health:
+    @property
+    def draining(self) -> bool:
+        return self.gateway.refuses_new
+
+    async def health(self) -> Health:
         return self.state
 
-    async def whole_health(self) -> Health:
-        return self.state
-
-    async def whole_metrics(self) -> bytes:
-        lines = [f'triolet_http_errors_total{{code="{code}"}} {count}' for code, count in self._http_errors.items()]
-        return "\n".join(lines).encode()
-
-    async def whole_ledger(self) -> dict[str, int]:
-        return {"requests": self.gateway.live_requests}
+    async def report(self) -> ServerReport:
+        return ServerReport(
+            health=self.state,
+            scheduler=SchedulerState(secret=b"", max_losses=1).statistics(),
+            worker=WorkerFigures(pid=None, restarts=0, step_time=WorkerStatus().step_time.figures()),
+            process=own_figures(),
+            web=FrontsReport(live=self.gateway.live_requests, accounts=self.gateway.accounts.figures()),
+        )
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         await trio.lowlevel.checkpoint()

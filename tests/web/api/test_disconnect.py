@@ -86,4 +86,4 @@ async def test_a_normal_end_cancels_nothing(web) -> None:
     """The gateway tells the scheduler once, when the request ends; the exchange adds nothing to that."""
     await web.client.post("/v1/chat/completions", json=CHAT)
     assert cancelled(web) == [web.engine.requests[0].id]
-    assert web.engine.gateway.statistics().finished == {"stop": 1}
+    assert web.engine.gateway.accounts.finished == {"stop": 1}

@@ -240,7 +240,6 @@ async def test_a_draining_server_closes_a_socket_once_it_is_idle(web, scripts) -
     async with connect(web) as client:
         await client.create("a")
         assert [(await client.hear())["type"] for _ in range(2)] == ["started", "token"]
-        web.engine.state = web.engine.state._replace(ready=False, status="draining")
         web.engine.gateway.refuse_new("shutting_down", "the server is shutting down")
         await client.create("b")
         assert (await client.hear())["error"]["code"] == "shutting_down"

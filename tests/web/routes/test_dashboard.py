@@ -12,6 +12,7 @@ import trio
 from trio_websocket import ConnectionClosed
 
 from triolet.actors.engine import Engine
+from triolet.actors.observe.observe import own_figures
 from triolet.protocol.engine_view import VIEW_SECONDS, About, DashboardError, View
 from triolet.protocol.requests import TokenPrompt
 from triolet.protocol.settings import LimitSettings, ServeSettings
@@ -65,7 +66,7 @@ async def test_rows_grow_own_blocks_and_leave_while_others_wait_with_a_reason(ho
         about = await watcher.hear()
         assert isinstance(about, About)
         assert (about.limits.max_running, about.memory.block_size) == (2, 64)
-        assert about.memory.num_blocks == house.engine.ledger().kv_blocks.total
+        assert about.memory.num_blocks == house.engine.scheduler_statistics().blocks.total
         view = await watcher.view()
         while not (view.rows and all(row.generated for row in view.rows) and view.queue):
             view = await watcher.view()
@@ -115,15 +116,15 @@ class TestOfSlowReaders:
 
 async def test_views_are_taken_only_for_watchers_and_shared(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[float] = []
-    take = house.engine.whole_view
+    take = house.engine.view
 
     async def count() -> View:
         view = await take()
         taken.append(view.time)
         return view
 
-    monkeypatch.setattr(house.engine, "whole_view", count)
-    tasks = house.engine.ledger().tasks
+    monkeypatch.setattr(house.engine, "view", count)
+    tasks = own_figures().tasks
     async with watching(house.url) as one, watching(house.url) as other:
         views = [await watcher.view() for _ in range(4) for watcher in (one, other)]
         times = [view.time for view in views]
@@ -131,7 +132,7 @@ async def test_views_are_taken_only_for_watchers_and_shared(house: House, monkey
         assert set(times) <= set(taken)
         turns = [int(time / VIEW_SECONDS) for time in taken]
         assert len(set(turns)) == len(turns)  # one in a turn, however many watch
-    await until(lambda: house.engine.ledger().tasks <= tasks, "no task is left that could take a view")
+    await until(lambda: own_figures().tasks <= tasks, "no task is left that could take a view")
 
 
 async def test_what_a_client_says_ends_its_socket(house: House) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from itertools import chain, islice
 
 from ...protocol.engine_view import MAX_ROWS, BatchRow, BlockMap, HistogramCounts, QueueRow, RowState, Totals
+from ...protocol.reports import SchedulerTotals
 from ..gateway.accounts import Accounts
 from ..histogram import Histogram
 from ..scheduler.fair_share import lined_up
 from ..scheduler.sequence import Sequence
 from ..scheduler.standing import WaitReasons, state_of
 from ..scheduler.state import SchedulerState
-from ..scheduler.statistics import SchedulerTotals
 from ..supervisor.worker_status import WorkerStatus
 from .block_map import block_map
 

@@ -9,12 +9,14 @@ import pytest
 
 from triolet.actors.fronts.division import owner
 from triolet.actors.gateway.accounts import Accounts
-from triolet.actors.observe.engine_view import TenantNumbers, batch_rows, owned_map, queue_rows, totals
-from triolet.actors.observe.viewer import Viewer
+from triolet.actors.observe.observe import Observer
+from triolet.actors.observe.view_rows import TenantNumbers, batch_rows, owned_map, queue_rows, totals
 from triolet.actors.scheduler.state import SchedulerState
-from triolet.actors.supervisor.worker_status import Health, WorkerStatus
-from triolet.protocol.engine_view import MAX_ROWS, SEVERAL, BatchRow, QueueRow, ToDashboard, View
+from triolet.actors.supervisor.worker_status import WorkerStatus
+from triolet.protocol.engine_view import MAX_ROWS, SEVERAL, About, BatchRow, QueueRow, ToDashboard, View
 from triolet.protocol.messages import Cancel, Credit, WorkerLost
+from triolet.protocol.reports import FrontsReport
+from triolet.protocol.settings import EngineSettings, ServeSettings
 
 from ..scheduler.scheduling import Bench, admit, done, ready, text
 
@@ -27,18 +29,35 @@ def queue(bench: Bench) -> list[QueueRow]:
     return queue_rows(bench.state, bench.now, TenantNumbers())
 
 
-def viewer(state: SchedulerState) -> Viewer:
-    return Viewer(
-        "m",
-        state=state,
-        status=WorkerStatus(),
-        health=lambda: Health(ready=True, status="ready", reason=""),
-        started=0.0,
-    )
+class Looking:
+    """An observer with a hand on its clock."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.now = 0.0
+        self.status = WorkerStatus()
+        self.observer = Observer(
+            ServeSettings(engine=EngineSettings(model="m")),
+            state=state,
+            status=self.status,
+            draining=lambda: False,
+            collect_web=_nobody_asks,
+            clock=lambda: self.now,
+        )
+
+    def look(self, now: float) -> View:
+        self.now = now
+        return self.observer.view_with(FrontsReport(live=0, accounts=Accounts().figures()))
+
+    def about(self, now: float) -> About:
+        self.now = now
+        self.status.set_ready(ready().ready, now)
+        about = self.observer.about()
+        assert about is not None
+        return about
 
 
-def look(viewer: Viewer, now: float) -> View:
-    return viewer.view(now, Accounts(), live=0)
+async def _nobody_asks() -> FrontsReport:
+    raise AssertionError("the web's figures are given here")
 
 
 def test_a_row_grows_from_prefill_to_decode() -> None:
@@ -185,7 +204,7 @@ def test_names_are_cut_and_tenants_numbered() -> None:
     assert [row.id for row in rows] == ["00ff", "x" * 12, "c"]
     assert [row.tenant for row in rows] == [1, 2, 1]
     assert [row.tenant for row in batch_rows(bench.state, 0.0, tenant)] == [1, 2, 1]
-    assert b"digest" not in msgspec.json.encode(look(viewer(bench.state), 0.0))
+    assert b"digest" not in msgspec.json.encode(Looking(bench.state).look(0.0))
     assert TenantNumbers()("") == 0
 
 
@@ -235,7 +254,7 @@ def test_a_view_is_bounded_and_counts_what_it_leaves_out() -> None:
     bench = Bench(worker=ready(num_blocks=1000, max_running=MAX_ROWS + 10, max_step_tokens=10 * MAX_ROWS))
     bench.send(*(admit(f"r{number}", text(3, number)) for number in range(3 * MAX_ROWS)))
     bench.step()
-    view = look(viewer(bench.state), 0.0)
+    view = Looking(bench.state).look(0.0)
     assert (len(view.rows), view.running) == (MAX_ROWS, MAX_ROWS + 10)
     assert (len(view.queue), view.waiting) == (MAX_ROWS, 2 * MAX_ROWS - 10)
     assert sum(view.waiting_by_reason.values()) == view.waiting
@@ -245,12 +264,12 @@ def test_a_view_is_bounded_and_counts_what_it_leaves_out() -> None:
 def test_looking_changes_nothing() -> None:
     """Two schedulers in step, one of them watched all the time, decide the same."""
     plain, watched = (Bench(worker=ready(num_blocks=6, max_step_tokens=96, max_running=3)) for _ in range(2))
-    looking = viewer(watched.state)
+    looking = Looking(watched.state)
     for bench in (plain, watched):
         bench.send(*(admit(f"r{n}", text(40 + 30 * n, 100 * n), max_tokens=40, priority=n % 2) for n in range(6)))
     for _ in range(300):
         before = watched.state.statistics()
-        look(looking, watched.now)
+        looking.look(watched.now)
         assert watched.state.statistics() == before
         steps = [bench.state.plan() for bench in (plain, watched)]
         assert steps[0] == steps[1]
@@ -265,9 +284,9 @@ def test_frames_decode_as_they_were_encoded() -> None:
     bench = Bench()
     bench.send(admit("a", text(10)), admit("b", text(10)))
     bench.step()
-    looking = viewer(bench.state)
-    view = look(looking, 3.0)
-    about = looking.about(ready().ready, 7.0)
+    looking = Looking(bench.state)
+    view = looking.look(3.0)
+    about = looking.about(7.0)
     assert about.uptime == 7.0
     assert [sample.time for sample in about.history] == [3.0]
     for frame in (view, about):
@@ -279,7 +298,7 @@ def test_frames_decode_as_they_were_encoded() -> None:
 )
 def test_samples_are_a_second_apart(times: tuple[float, ...], kept: list[float]) -> None:
     bench = Bench()
-    looking = viewer(bench.state)
-    views: list[View] = [look(looking, time) for time in times]
+    looking = Looking(bench.state)
+    views: list[View] = [looking.look(time) for time in times]
     assert [view.time for view in views] == list(times)
-    assert [sample.time for sample in looking.about(ready().ready, 0.0).history] == kept
+    assert [sample.time for sample in looking.about(0.0).history] == kept
