@@ -3,6 +3,7 @@
 Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · one Finished or Failed.
 """
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -101,10 +102,11 @@ TerminalEvent = Finished | Failed
 
 
 class Sink(Protocol):
-    """What a stream's waiting reader leaves with its outbox. False: the reader must wake up and handle the rest."""
+    """What the waiting reader of a stream leaves with its outbox."""
 
-    def take_text(self, index: int, text: str, tokens: int) -> bool:
-        """Text of one choice and nothing else, the usual case: the same as a `Token` with only these fields."""
+    def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
+        """Events, then the text of `tokens` tokens of one choice behind them; with 0 tokens there is none.
+
+        Nearly always there is only the text. False: the reader must wake up and handle the rest.
+        """
         ...
-
-    def take(self, events: tuple[StreamEvent, ...]) -> bool: ...

@@ -26,7 +26,7 @@ from ...protocol.messages import (
     ToDetokenizer,
     ToScheduler,
 )
-from ..gateway.gateway import DeliverText, Gateway
+from ..gateway.gateway import Gateway
 from ..gateway.stream_record import StreamRecord
 from ..tokenizer.text_tokenizer import TextTokenizer
 from ..turns import waiting
@@ -63,11 +63,10 @@ class Detokenizer:
     def handle(self, messages: Sequence[ToDetokenizer]) -> None:
         """Whatever has come: a stream gets all of it in one write."""
         began = perf_counter()
-        deliver = self._gateway.deliver_last if len(messages) == 1 else self._gateway.deliver_text
         for message in messages:
             match message:
                 case StepTokens():
-                    self._add_rows(message, deliver)
+                    self._add_rows(message)
                 case StepText(choices=choices):
                     for tokens in choices:
                         self._add(tokens)
@@ -80,8 +79,8 @@ class Detokenizer:
         self._gateway.flush()
         self._gateway.accounts.text_seconds += perf_counter() - began
 
-    def _add_rows(self, step: StepTokens, deliver: DeliverText) -> None:
-        now, ids = trio.current_time(), step.ids
+    def _add_rows(self, step: StepTokens) -> None:
+        deliver, now, ids = self._gateway.deliver_text, trio.current_time(), step.ids
         if ids is not self._ids:
             self._ids, self._found = ids, [self._plain.get(id) for id in ids]
         for place, (found, tokens) in enumerate(zip(self._found, step.rows, strict=True)):
@@ -90,7 +89,7 @@ class Detokenizer:
             else:
                 text, stream = found
                 count = len(tokens)
-                deliver(stream, text.feed(tokens[0]) if count == 1 else text.feed_all(tokens), count, now)
+                deliver(stream, 0, text.feed(tokens[0]) if count == 1 else text.feed_all(tokens), count, now)
 
     def _open(self, message: OpenChoice) -> None:
         request, id, index = message.request, message.request.id, message.index
@@ -164,7 +163,7 @@ class Detokenizer:
         if state is not None:
             for index, choice in sorted(state.open.items()):
                 self._deliver(id, index, choice.feed((), last=True))
-                self._gateway.choice_finished(ChoiceFinished(id=id, index=index, reason=reason))
+                self._gateway.deliver(ChoiceFinished(id=id, index=index, reason=reason))
         self._gateway.complete(id, reason)
 
     def _deliver(self, id: str, index: int, delta: Delta) -> None:
@@ -175,7 +174,7 @@ class Detokenizer:
     def _close(self, state: _Request, finished: ChoiceFinished) -> None:
         del state.open[finished.index]
         state.unfinished -= 1
-        self._gateway.choice_finished(finished)
+        self._gateway.deliver(finished)
         if not state.unfinished:
             self._forget(finished.id)
             self._gateway.complete(finished.id, finished.reason)

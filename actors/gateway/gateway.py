@@ -1,4 +1,11 @@
-"""What the web holds of the engine: requests in, outboxes out, and the one place where a request ends.
+"""The book of live requests: what the web holds of the engine, and the one place where a request ends.
+
+It is no actor: it has no task and no inbox. Web and actors call it directly, in the order of a request's life:
+
+    web          `submit`, which passes the request on to the tokenizer; `grant`, `cancel`
+    tokenizer    `is_live`, `fail`
+    admission    `is_live`, `fail`, `admitted`
+    detokenizer  `started`, `deliver` or `deliver_text`, and `flush` when a step has said all; `complete`, `fail`
 
 Contract: every method is synchronous and may be called at any time; unknown ids are fine. A request that was accepted
 gets exactly one terminal event, written by `finish` alone, and one line in the log `triolet.requests`. The gateway
@@ -42,8 +49,6 @@ from .stream_record import StreamRecord
 from .token_times import TokenTimes
 
 _LOG: Final = logging.getLogger("triolet.requests")
-
-DeliverText = Callable[[StreamRecord, str, int, float], None]  # text, how many tokens it is of, and the time
 
 
 def process_name() -> str:
@@ -175,46 +180,35 @@ class Gateway:
         if live.started_at is None:
             live.started_at = trio.current_time()
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
-            self._push(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
+            self._put(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
 
     def stream(self, request_id: str) -> StreamRecord | None:
         """A live request, for `deliver_text`."""
         return self._live.get(request_id)
 
-    def deliver(self, event: Token) -> None:
-        """Text for the stream."""
+    def deliver(self, event: Token | ChoiceFinished) -> None:
+        """Text for the stream, or the end of a choice."""
         live = self._live.get(event.id)
         if live is None:
             return
-        if event.tokens:
-            self._times.note(live, event.index, event.tokens, trio.current_time())
-        self._push(live, event)
-
-    def deliver_text(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
-        """As `deliver` of such a `Token` of the first choice, but its stream is known; harmless after its end."""
-        outbox = live.outbox
-        if not outbox.ended:
-            self._times.note(live, 0, tokens, now)
-            if outbox.push_text(0, text, tokens):
-                self._unflushed.append(outbox)
-
-    def deliver_last(self, live: StreamRecord, text: str, tokens: int, now: float) -> None:
-        """As `deliver_text`, when nothing more is to be said of this step to this stream: it need not be flushed."""
-        outbox = live.outbox
-        if not outbox.ended:
-            self._times.note(live, 0, tokens, now)
-            outbox.give_text(0, text, tokens)
-
-    def choice_finished(self, event: ChoiceFinished) -> None:
-        """A choice is complete."""
-        if live := self._live.get(event.id):
+        if isinstance(event, ChoiceFinished):
             live.completion_tokens += event.stop_tokens
             live.last_token_at[event.index] = 0.0
             live.reasons.append(event.reason)
-            self._push(live, event)
+        elif event.tokens:
+            self._times.note(live, event.index, event.tokens, trio.current_time())
+        self._put(live, event)
+
+    def deliver_text(self, live: StreamRecord, index: int, text: str, tokens: int, now: float) -> None:
+        """As `deliver` of a `Token` with these fields alone, but its stream is known; harmless after its end."""
+        outbox = live.outbox
+        if not outbox.ended:
+            self._times.note(live, index, tokens, now)
+            outbox.put_text(index, text, tokens)
+            self._unflushed.append(outbox)
 
     def flush(self) -> None:
-        """Whoever reports must call this when it has said all of one step: readers that left a sink are served now."""
+        """A step has said all: what was delivered reaches the readers now."""
         self._times.settle()
         outboxes, self._unflushed = self._unflushed, []
         for outbox in outboxes:
@@ -249,7 +243,8 @@ class Gateway:
         live = self._live.pop(request_id, None)
         if live is None:
             return
-        live.outbox.push(event)
+        live.outbox.put(event)
+        live.outbox.flush()
         self.places.give_back(live.request.tenant)
         # Whatever the scheduler still knows of it ends as well; when the scheduler ended it, this is one idle message.
         self._to_scheduler(Cancel(id=request_id, reason=event.reason if isinstance(event, Finished) else "error"))
@@ -257,9 +252,9 @@ class Gateway:
         if not self._live:
             self._idle.unpark_all()
 
-    def _push(self, live: StreamRecord, event: StreamEvent) -> None:
-        if live.outbox.push(event):
-            self._unflushed.append(live.outbox)
+    def _put(self, live: StreamRecord, event: StreamEvent) -> None:
+        live.outbox.put(event)
+        self._unflushed.append(live.outbox)
 
     def _account(self, live: StreamRecord, event: TerminalEvent) -> None:
         now = trio.current_time()

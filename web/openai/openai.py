@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -105,8 +106,8 @@ async def _streamed(
 
 async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
     """The events up to the first text, if it comes soon: head, start and text then leave in one write."""
-    opening = _Opening(outbox.id)
-    openings.set(outbox, outbox.nudge)
+    opening = _OpeningSink(outbox.id)
+    openings.set(outbox, outbox.wake)
     try:
         events = await outbox.drain(opening)
     finally:
@@ -114,8 +115,8 @@ async def _first_events(outbox: EventSource, silence: float, openings: Deadlines
     return (*opening.events, *events) or await next_events(outbox, silence)
 
 
-class _Opening:
-    """The sink of a stream before its first text: a `Started` event alone does not wake the reader."""
+class _OpeningSink:
+    """Keeps what comes before the first text and with it: a stream's start alone does not wake its reader."""
 
     __slots__ = ("_id", "events")
 
@@ -123,13 +124,11 @@ class _Opening:
         self._id = id
         self.events: list[StreamEvent] = []
 
-    def take_text(self, index: int, text: str, tokens: int) -> bool:
-        self.events.append(Token(id=self._id, index=index, text=text, tokens=tokens))
-        return False
-
-    def take(self, events: tuple[StreamEvent, ...]) -> bool:
+    def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
         self.events += events
-        return all(isinstance(event, Started) for event in events)
+        if tokens:
+            self.events.append(Token(id=self._id, index=index, text=text, tokens=tokens))
+        return all(isinstance(event, Started) for event in self.events)
 
 
 async def _whole(outbox: EventSource, answer: WholeAnswer) -> bytes:

@@ -34,7 +34,7 @@ from ..openai.sse import EventSource
 from ..transport.direct import frame_writer
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame
-from .stream_outgoing import Outgoing, StreamSink
+from .stream_outgoing import FrameSink, Outgoing
 
 if TYPE_CHECKING:
     from ...actors.observe.observe import Server
@@ -181,7 +181,7 @@ class Socket:
         """Moves one request's events to the client, no faster than it reads."""
         try:
             ended = False
-            sink = StreamSink(frames, self._outgoing)
+            sink = FrameSink(frames, self._outgoing)
             while not ended:
                 events = await outbox.drain(sink)
                 unsent, sink.unsent = sink.unsent, None

@@ -77,7 +77,7 @@ class Outgoing:
         self._sent = None
 
 
-class StreamSink:
+class FrameSink:
     """What a stream leaves with its outbox: a step's tokens become messages without a task."""
 
     __slots__ = ("_frames", "_outgoing", "unsent")
@@ -87,10 +87,9 @@ class StreamSink:
         self._outgoing = outgoing
         self.unsent: trio.Event | None = None
 
-    def take_text(self, index: int, text: str, tokens: int) -> bool:
-        self.unsent = self._outgoing.post(self._frames.text(index, text, tokens))
-        return self.unsent is None
-
-    def take(self, events: tuple[StreamEvent, ...]) -> bool:
-        self.unsent = self._outgoing.post_all(self._frames.encode(events))
+    def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
+        if events:
+            self.unsent = self._outgoing.post_all(self._frames.encode(events))
+        if tokens:
+            self.unsent = self._outgoing.post(self._frames.text(index, text, tokens))
         return self.unsent is None

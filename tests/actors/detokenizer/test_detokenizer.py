@@ -1,7 +1,7 @@
 """The detokenizer's transitions: starts, text, every kind of end, and what comes too late."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -92,12 +92,10 @@ async def test_a_waiting_reader_gets_what_comes_together_in_one_write(house: Hou
         def __init__(self) -> None:
             self.texts: list[str] = []
 
-        def take_text(self, index: int, text: str, tokens: int) -> bool:
+        def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
+            assert not events
             self.texts.append(text)
             return True
-
-        def take(self, events: tuple[StreamEvent, ...]) -> bool:
-            raise AssertionError(events)
 
     outbox, written = house.gateway.submit(generate()), Written()
     house.open(generate())

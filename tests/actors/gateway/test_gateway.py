@@ -36,7 +36,7 @@ async def test_a_request_ends_once_with_usage_and_times(
     house.gateway.started("r1")  # a second choice starts no second stream
     mock_clock.jump(0.5)
     house.gateway.deliver(token("a", 2))
-    house.gateway.choice_finished(ChoiceFinished(id="r1", index=0, reason="stop", stop_tokens=1))
+    house.gateway.deliver(ChoiceFinished(id="r1", index=0, reason="stop", stop_tokens=1))
     mock_clock.jump(0.5)
     house.gateway.complete("r1", "stop")
     house.gateway.complete("r1", "length")

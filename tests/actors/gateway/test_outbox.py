@@ -1,10 +1,11 @@
 """The outbox: order, one wake-up per step, the end, and cancellation that loses nothing."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import assert_checkpoints, wait_all_tasks_blocked
 
 from triolet.actors.gateway.outbox import Outbox
@@ -15,15 +16,16 @@ def token(text: str, tokens: int = 1) -> Token:
     return Token(id="r", index=0, text=text, tokens=tokens)
 
 
+STARTED = Started(id="r", model="m", prompt_tokens=2)
 FINISHED = Finished(id="r", reason="stop", usage=Usage(prompt_tokens=1, completion_tokens=1))
 
 
 async def test_drain_takes_everything_and_reports_the_tokens_taken() -> None:
     taken: list[int] = []
     outbox = Outbox("r", taken.append)
-    events: list[StreamEvent] = [Started(id="r", model="m", prompt_tokens=2), token("a"), token("b", 3), FINISHED]
+    events: list[StreamEvent] = [STARTED, token("a"), token("b", 3), FINISHED]
     for event in events:
-        outbox.push(event)
+        outbox.put(event)
     with assert_checkpoints():
         assert await outbox.drain() == tuple(events)
     assert taken == [4]
@@ -42,14 +44,17 @@ async def test_a_waiting_reader_is_woken_once_for_a_whole_step() -> None:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
         for text in "abc":
-            outbox.push(token(text))
+            outbox.put(token(text))
+        await wait_all_tasks_blocked()
+        assert not drained  # the step may go on
+        outbox.flush()
     assert [len(events) for events in drained] == [3]
 
 
 async def test_a_cancelled_drain_takes_nothing() -> None:
     taken: list[int] = []
     outbox = Outbox("r", taken.append)
-    outbox.push(token("a"))
+    outbox.put(token("a"))
     with trio.CancelScope() as scope:
         scope.cancel()
         await outbox.drain()
@@ -60,30 +65,25 @@ async def test_a_cancelled_drain_takes_nothing() -> None:
 
 async def test_nothing_follows_the_terminal_event() -> None:
     outbox = Outbox("r", lambda taken: None)
-    outbox.push(FINISHED)
+    outbox.put(FINISHED)
     with pytest.raises(AssertionError, match="after the terminal event"):
-        outbox.push(token("late"))
+        outbox.put(token("late"))
 
 
 class Sunk:
-    """A sink that keeps what it takes; text comes as what it stands for, behind the word `text`."""
+    """A sink that keeps what it is given, its text as a Token behind the word `text`."""
 
-    def __init__(self, wake_for: tuple[StreamEvent, ...] = (), raises: bool = False) -> None:
+    def __init__(self, wake_for: tuple[object, ...] = (), raises: bool = False) -> None:
         self.all: list[tuple[object, ...]] = []
         self._wake_for = wake_for
         self._raises = raises
 
-    def take_text(self, index: int, text: str, tokens: int) -> bool:
-        return self._take("text", Token(id="r", index=index, text=text, tokens=tokens))
-
-    def take(self, events: tuple[StreamEvent, ...]) -> bool:
-        return self._take(*events)
-
-    def _take(self, *taken: object) -> bool:
+    def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
         if self._raises:
             raise ValueError
-        self.all.append(taken)
-        return taken != self._wake_for
+        said = ("text", Token(id="r", index=index, text=text, tokens=tokens)) if tokens else ()
+        self.all.append((*events, *said))
+        return self.all[-1] != self._wake_for
 
 
 async def test_a_waiting_readers_sink_takes_a_step_without_waking_it() -> None:
@@ -99,18 +99,18 @@ async def test_a_waiting_readers_sink_takes_a_step_without_waking_it() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
-        assert outbox.push(token("a", 2))
-        assert outbox.push(token("c", 1))
+        outbox.put(token("a", 2))
+        outbox.put(token("c", 1))
         outbox.flush()
         assert (sink.all, taken, drained) == ([(token("a", 2), token("c", 1))], [3], [])
-        assert outbox.push(token("b"))
+        outbox.put(token("b"))
         outbox.flush()  # the sink took it and wants its reader
-        assert not outbox.push(token("d"))  # which is on its way, and takes this one itself
-        outbox.flush()
+        outbox.put(token("d"))
+        outbox.flush()  # which is on its way, and takes this one itself
         await wait_all_tasks_blocked()
         assert (drained, taken) == ([(token("d"),)], [3, 1, 1])
-        assert not outbox.push(FINISHED)  # the end is the reader's
-        outbox.flush()
+        outbox.put(FINISHED)
+        outbox.flush()  # the end is the reader's
     assert drained[1] == (FINISHED,)
     assert len(sink.all) == 2
 
@@ -128,21 +128,22 @@ async def test_text_goes_to_the_sink_as_it_is_and_joined() -> None:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
         for text in ("a", "", "b"):
-            assert outbox.push_text(0, text, 1)
+            outbox.put_text(0, text, 1)
         assert outbox.tokens_waiting == 3
         outbox.flush()
         outbox.flush()  # of nothing
         assert (sink.all, taken) == ([("text", token("ab", 3))], [3])
-        outbox.push_text(0, "c", 1)
-        outbox.push_text(1, "d", 1)  # of another choice: both are events, in their order
-        outbox.push_text(1, "e", 2)
+        outbox.put_text(0, "c", 1)
+        outbox.put_text(1, "d", 1)  # of another choice, behind what is now an event
+        outbox.put_text(1, "e", 2)
         outbox.flush()
         other = Token(id="r", index=1, text="de", tokens=3)
-        assert (sink.all[1:], taken) == ([(token("c"), other)], [3, 4])
-        outbox.push_text(0, "f", 1)
-        assert not outbox.push(FINISHED)
+        assert (sink.all[1:], taken) == ([(token("c"), "text", other)], [3, 4])
+        outbox.put_text(0, "f", 1)
+        outbox.put(FINISHED)
         with pytest.raises(AssertionError, match="after the terminal event"):
-            outbox.push_text(0, "late", 1)
+            outbox.put_text(0, "late", 1)
+        outbox.flush()
     assert drained == [(token("f"), FINISHED)]
     assert (taken, outbox.tokens_waiting) == ([3, 4, 1], 0)
 
@@ -157,9 +158,9 @@ async def test_text_wakes_a_reader_without_a_sink() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
-        assert not outbox.push_text(0, "a", 1)
-        outbox.push(token("b"))
-        outbox.push_text(0, "c", 1)
+        outbox.put_text(0, "a", 1)
+        outbox.put(token("b"))
+        outbox.put_text(0, "c", 1)
         outbox.flush()
     assert drained == [(token("a"), token("b"), token("c"))]
 
@@ -174,11 +175,11 @@ async def test_a_sink_that_raises_leaves_the_events_to_its_reader() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
-        outbox.push_text(0, "a", 1)
+        outbox.put_text(0, "a", 1)
         outbox.flush()
         await wait_all_tasks_blocked()
-        outbox.push(token("b"))
-        outbox.push(token("c"))
+        outbox.put(token("b"))
+        outbox.put(token("c"))
         outbox.flush()
 
 
@@ -186,14 +187,26 @@ async def test_without_a_waiting_reader_nothing_is_sunk() -> None:
     outbox = Outbox("r", lambda taken: None)
     with trio.move_on_after(0):
         await outbox.drain(Sunk())
-    assert not outbox.push(token("a"))
+    outbox.put(token("a"))
     outbox.flush()
     assert await outbox.drain() == (token("a"),)
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_given_text_is_pushed_and_flushed_whatever_waits(seed: int) -> None:
-    """Two outboxes hear the same; one is given its text, the other is pushed it and flushed."""
+def joined(events: Iterable[StreamEvent]) -> list[StreamEvent]:
+    """Neighbouring texts of one choice as one."""
+    result: list[StreamEvent] = []
+    for event in events:
+        last = result[-1] if result else None
+        if isinstance(event, Token) and isinstance(last, Token) and last.index == event.index:
+            result[-1] = structs.replace(last, text=last.text + event.text, tokens=last.tokens + event.tokens)
+        else:
+            result.append(event)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_text_says_what_tokens_would(seed: int) -> None:
+    """Two outboxes hear the same, one as text where it can: sinks, readers and accounts get the same at each flush."""
     rng = random.Random(seed)
     heard: list[list[tuple[str, object]]] = [[], []]
 
@@ -203,27 +216,23 @@ async def test_given_text_is_pushed_and_flushed_whatever_waits(seed: int) -> Non
         def __init__(self, log: list[tuple[str, object]]) -> None:
             self._log = log
 
-        def take_text(self, index: int, text: str, tokens: int) -> bool:
-            return self._take(Token(id="r", index=index, text=text, tokens=tokens))
-
-        def take(self, events: tuple[StreamEvent, ...]) -> bool:
-            return self._take(*events)
-
-        def _take(self, *events: StreamEvent) -> bool:
-            text = "".join(event.text for event in events if isinstance(event, Token))
-            if "x" in text:
+        def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
+            behind = [Token(id="r", index=index, text=text, tokens=tokens)] if tokens else []
+            said = joined((*events, *behind))
+            whole = "".join(event.text for event in said if isinstance(event, Token))
+            if "x" in whole:
                 raise ValueError
-            self._log.append(("sunk", events))
-            return "w" not in text
+            self._log.append(("sunk", said))
+            return "w" not in whole
 
     def keep(log: list[tuple[str, object]]) -> Callable[[int], None]:
         return lambda tokens: log.append(("taken", tokens))
 
     async def read(outbox: Outbox, log: list[tuple[str, object]]) -> None:
         while not (events := await outbox.drain(Rough(log))) or events[-1] != FINISHED:
-            log.append(("read", events))
+            log.append(("read", joined(events)))
 
-    given, pushed = outboxes = [Outbox("r", keep(log)) for log in heard]
+    as_text, as_tokens = outboxes = [Outbox("r", keep(log)) for log in heard]
     async with trio.open_nursery() as nursery:
         for outbox, log in zip(outboxes, heard, strict=True):
             nursery.start_soon(read, outbox, log)
@@ -233,19 +242,17 @@ async def test_given_text_is_pushed_and_flushed_whatever_waits(seed: int) -> Non
                     await wait_all_tasks_blocked()
                 case 1:
                     for outbox in outboxes:
-                        outbox.push(token("e"))
-                case 2:
-                    for outbox in outboxes:
-                        outbox.push_text(0, "p", 1)
-                case 3:
+                        outbox.put(STARTED)
+                case 2 | 3:
                     for outbox in outboxes:
                         outbox.flush()
                 case _:
-                    text = rng.choice("abcdwx")
-                    given.give_text(0, text, 2)
-                    if pushed.push_text(0, text, 2):
-                        pushed.flush()
+                    text, index = rng.choice("abcdwx"), rng.choice((0, 0, 0, 1))
+                    as_text.put_text(index, text, 2)
+                    as_tokens.put(Token(id="r", index=index, text=text, tokens=2))
+            assert as_text.tokens_waiting == as_tokens.tokens_waiting
         for outbox in outboxes:
-            outbox.push(FINISHED)
+            outbox.put(FINISHED)
+            outbox.flush()
     assert heard[0] == heard[1]
     assert {kind for kind, _ in heard[0]} == {"sunk", "taken", "read"}

@@ -133,7 +133,7 @@ class ScriptedEngine:
         self.gateway.flush()
 
     def finish_choice(self, request: Generate, index: int = 0, reason: FinishReason = "stop") -> None:
-        self.gateway.choice_finished(ChoiceFinished(id=request.id, index=index, reason=reason, stop_tokens=1))
+        self.gateway.deliver(ChoiceFinished(id=request.id, index=index, reason=reason, stop_tokens=1))
 
 
 def logprob(text: str, offset: int) -> TokenLogprob:

@@ -15,7 +15,7 @@ from triolet.actors.gateway.outbox import Outbox
 from triolet.protocol.events import Finished, Token, Usage
 from triolet.protocol.stream_frames import FinishedFrame, ToClient, TokenFrame
 from triolet.web.routes.frames import Frames
-from triolet.web.routes.stream_outgoing import Outgoing, StreamSink
+from triolet.web.routes.stream_outgoing import FrameSink, Outgoing
 from triolet.web.transport.direct import DirectWriter, Written, frame_writer
 from triolet.web.transport.transport import serve
 
@@ -54,7 +54,7 @@ class Streams:
         return app
 
     async def _stream(self, outbox: Outbox, frames: Frames, outgoing: Outgoing) -> None:
-        sink, ended = StreamSink(frames, outgoing), False
+        sink, ended = FrameSink(frames, outgoing), False
         while not ended:
             events = await outbox.drain(sink)
             unsent, sink.unsent = sink.unsent, None
@@ -73,7 +73,7 @@ class Streams:
         """One token for each stream, as a step of the engine brings them."""
         await wait_all_tasks_blocked()
         for name, outbox in self.outboxes.items():
-            outbox.push(Token(id=name, index=0, text=name + text, tokens=1))
+            outbox.put(Token(id=name, index=0, text=name + text, tokens=1))
         for outbox in self.outboxes.values():
             outbox.flush()
 
@@ -81,7 +81,8 @@ class Streams:
         await wait_all_tasks_blocked()
         for name, outbox in self.outboxes.items():
             usage = Usage(prompt_tokens=1, completion_tokens=1)
-            outbox.push(Finished(id=name, reason="length", usage=usage))
+            outbox.put(Finished(id=name, reason="length", usage=usage))
+            outbox.flush()
 
 
 async def messages(streams: Streams, texts: list[str], *, slow: bool = False) -> list[str]:

@@ -57,12 +57,13 @@ class Stream:
 
     async def step(self, text: str) -> None:
         await wait_all_tasks_blocked()
-        self.outbox.push(token(text))
+        self.outbox.put(token(text))
         self.outbox.flush()
 
     async def end(self) -> None:
         await wait_all_tasks_blocked()
-        self.outbox.push(END)
+        self.outbox.put(END)
+        self.outbox.flush()
 
 
 async def read_stream(stream: Stream, texts: list[str], *, slow: bool = False, version: str = "1.1") -> str:
@@ -144,12 +145,13 @@ async def test_what_is_not_written_at_all_is_yielded_in_order() -> None:
         nursery.start_soon(read)
         for text in "ab":
             await wait_all_tasks_blocked()
-            outbox.push(token(text))
+            outbox.put(token(text))
             outbox.flush()
-            outbox.push(token(text.upper()))  # after the flush that failed: by the reader, behind what it left
+            outbox.put(token(text.upper()))  # after the flush that failed: by the reader, behind what it left
             outbox.flush()
         await wait_all_tasks_blocked()
-        outbox.push(END)
+        outbox.put(END)
+        outbox.flush()
     assert re.findall(rb'"text":"([^"]*)"', b"".join(received)) == [b"first", b"a", b"A", b"b", b"B", b""]
 
 

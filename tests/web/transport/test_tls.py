@@ -273,9 +273,10 @@ async def test_tokens_go_past_the_handler_over_tls_too(certificate):
                 body += await client.receive_some()
             for text in texts:
                 await wait_all_tasks_blocked()
-                outbox.push(Token(id="r", index=0, text=text, tokens=1))
+                outbox.put(Token(id="r", index=0, text=text, tokens=1))
                 outbox.flush()
-            outbox.push(Finished(id="r", reason="length", usage=Usage(prompt_tokens=1, completion_tokens=200)))
+            outbox.put(Finished(id="r", reason="length", usage=Usage(prompt_tokens=1, completion_tokens=200)))
+            outbox.flush()
             body += await read_to_end(client)
             await transport.aclose()
         stop.set()
