@@ -1,9 +1,9 @@
-"""Where compiled CPU kernels live on disk, and how many were compiled in this process.
+"""The disk cache of compiled CPU kernels, and how many were compiled in this process.
 
-numba's disk cache knows only the file of the cached function. Code that an intrinsic emits, or that lives in another
-file, may change without invalidating it, and the old machine code then runs silently. So the folder's name carries a
-hash of every kernel source and of the compiler's version; numba itself adds the CPU's name and features to the keys
-inside. Triton's files (`gpu*.py` and the folder `gpu`) are no part of it. Every module with compiled functions calls
+numba's disk cache checks only the file of the cached function. Code that an intrinsic emits, or that is in another
+file, may change without invalidating it; the old machine code would then run silently. So the folder's name contains a
+hash of every kernel source and of the compiler's version. numba itself adds the CPU's name and features to the keys
+inside. Triton's files (`gpu*.py` and the folder `gpu`) are not part of it. Every module with compiled functions calls
 prepare_compile_cache() before it decorates one (`compiled` does so).
 """
 
@@ -46,7 +46,7 @@ def _writable_folder(name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError:  # read-only home: still compile once per process, into a folder of our own
+    except OSError:  # read-only home: still compile once per process, into a temporary folder
         return Path(tempfile.mkdtemp(prefix="triolet-kernels-"))
 
 
@@ -56,11 +56,11 @@ def prepare_compile_cache() -> Path:
 
 
 def use_cache_folder(folder: Path) -> Path:
-    """The same with a folder that another process has chosen. Before anything is decorated."""
-    global _folder  # numba's setting is one for the process, too
+    """The same with a folder chosen by another process. Call it before anything is decorated."""
+    global _folder  # numba's setting is per process, too
     from numba.core import config, event
 
-    # numba reads the setting when a function is decorated, so this also works when somebody else imported numba before.
+    # numba reads the setting when it decorates a function, so this also works if numba was imported earlier.
     setattr(config, "CACHE_DIR", str(folder))  # noqa: B010  # numba declares its settings at run time only
     event.register("numba:compile", _recorder())
     _folder = folder
@@ -75,13 +75,13 @@ def _recorder() -> Any:  # Any: a listener of numba, which is untyped
 
 
 def compilations() -> int:
-    """Functions compiled (not loaded from disk) in this process so far."""
+    """How many functions this process has compiled so far, not counting those loaded from disk."""
     return sum(event.is_start for _, event in _recorder().buffer)
 
 
 @contextmanager
 def telling_compilations(tell: Callable[[int, int], None]) -> Generator[None]:
-    """Within it, `tell(functions that have code, functions declared)` at the start and end of every compilation."""
+    """Inside it, `tell(functions with code, functions declared)` is called at each compilation's start and end."""
     prepare_compile_cache()
     from numba.core import event
 
@@ -96,7 +96,7 @@ def telling_compilations(tell: Callable[[int, int], None]) -> Generator[None]:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """numba.njit without the GIL, cached on disk, the function's type kept; no zero check before integer division."""
+    """numba.njit without the GIL, cached on disk, keeping the function's type; integer division has no zero check."""
     prepare_compile_cache()
     import numba
 
@@ -106,11 +106,11 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """As `compiled`, but its source is put into compiled callers.
+    """Like `compiled`, but its source is inlined into compiled callers.
 
-    Every `compiled` level of a call chain optimises and generates all the code below it once more, so what lies
-    between the kernels and a worker's loop is inlined: 6 s instead of 10 s for a decoder step. Inlining the kernels'
-    drivers too costs more than it saves, numba then copies their source again and again.
+    Every `compiled` level of a call chain optimises and generates all code below it again. So everything between the
+    kernels and a worker's loop is inlined: a decoder step compiles in 6 s instead of 10 s. Inlining the kernels'
+    drivers too costs more than it saves, since numba then copies their source many times.
     """
     prepare_compile_cache()
     import numba

@@ -1,6 +1,4 @@
-"""One row of the embedding table as float32; the table is the checkpoint's own array, float32 or bfloat16, as it is
-mapped.
-"""
+"""Reads one row of the embedding table as float32. The table is the checkpoint's mapped array, float32 or bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A float32 row as it is, written as GEMM activations (the attention output, before the output projection)."""
+"""Writes a float32 row as GEMM activations (the attention output, before the output projection)."""
 
 from __future__ import annotations
 

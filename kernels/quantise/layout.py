@@ -1,4 +1,4 @@
-"""Rows of GEMM input in memory, k values (a multiple of 32), each row written by one of the row kernels.
+"""The memory layout of GEMM input rows: k values (a multiple of 32) per row, written by one of the row kernels.
 
     float32, bfloat16   the values
     int8                a header of one cache line: float32 scale, int32 correction, int32 number n of wide quads;
@@ -7,12 +7,12 @@
     int4                per group of 32 values, whose scale is 2 ** e: 32 signed bytes; float32 m = 1.5 * 2 ** (23 + e);
                         int32: the bits of m, less 8 times the sum of the bytes
 
-A wide quad is four consecutive values of which one does not fit into a byte: the bytes among the k hold the low part,
-the entry the high part, and the value is 64 * high + low (see reference.py). The correction, 128 * sum of the values,
-undoes what was added to the weights to make them unsigned.
+A wide quad is four consecutive values, at least one of which does not fit into a byte. The bytes among the k hold the
+low part, the entry the high part; the value is 64 * high + low (see reference.py). The correction, 128 * sum of the
+values, undoes what was added to the weights to make them unsigned.
 
-A group's last number is where the sum of its products with 4-bit weights, which are stored plus 8, starts. Read as a
-float32 the sum is then m + 2 ** e times the exact sum of products: one subtraction converts and scales it.
+A group's last number is the start value for the sum of its products with 4-bit weights, which are stored plus 8. Read
+as a float32, the sum is then m + 2 ** e times the exact sum of products: one subtraction converts and scales it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENTRY_BYTES = 8
 GROUP_OFFSET, GROUP_START, GROUP_BYTES = GROUP, GROUP + 4, GROUP + 8
 SCALE_TO_OFFSET = (23 << 23) + (1 << 22)  # between the float32 bits of 2 ** e and of m
 WIDE_SHIFT = 6  # 64 * high + low
-QUADS_A_WIDE_ONE = 8  # at most one quad in so many is wide, or the row has a plain scale
+QUADS_A_WIDE_ONE = 8  # at most one quad in 8 is wide, otherwise the row has a plain scale
 MOST_WIDE_QUADS = 256
 
 

@@ -1,19 +1,19 @@
 """Dynamic symmetric quantisation of activations: the definitions.
 
-int8, one scale per row. A few channels of real models are tens of times larger than the others, and the scale
-max |x| / 127 would leave the others a few integers only. So where the maximum exceeds 12 times the mean of |x|, the
-scale is 12 / 127 of the mean (but at least max |x| / (64 * 127)); where it exceeds 48 times the mean, the mean is first
-taken anew, without the values beyond 12 times the mean. Values beyond 127 times the scale are integers of more than a
-byte, kept as 64 * high + low, which the GEMM multiplies exactly. Where more than one quad (four consecutive values) in
-8, or more than 256, would have to be wide, the scale is the plain one.
+int8 has one scale per row. A few channels of real models are tens of times larger than the others, and the scale max
+|x| / 127 would leave the others only a few integers. So if the maximum exceeds 12 times the mean of |x|, the scale is
+12 / 127 of the mean (but at least max |x| / (64 * 127)). If it exceeds 48 times the mean, the mean is first computed
+again without the values beyond 12 times the mean. Values beyond 127 times the scale become integers wider than a byte,
+64 * high + low, which the GEMM multiplies exactly. If more than one quad (four consecutive values) in 8, or more than
+256 quads, would be wide, the scale is the plain one.
 
-Neither way overflows int32: the sum of |integers| of k values is below 127 k with a plain scale, and otherwise below
+int32 never overflows: the sum of |integers| of k values is below 127 k with a plain scale, and otherwise below
 127 k + 256 * 4 * 64 * 127; weights are below 128 and k is at most 65536.
 
-int4, one scale per group of 32 values, so that the widest channel costs its own group only: the power of two from
-max |x| / 127 up. (Against max |x| / 127 itself the error of x grows from 0.4 to 0.6 %; that of the weights is 8 %.)
+int4 has one scale per group of 32 values, so a wide channel affects only its group: the next power of two from max |x|
+/ 127 up. (The error of x is then 0.6 %, and 0.4 % with max |x| / 127 itself; that of the weights is 8 %.)
 
-Rows and groups of zeros stay zeros: the maximum is taken as at least 1e-20. All rounding is to nearest even.
+Rows and groups of zeros stay zeros: the maximum counts as at least 1e-20. All rounding is to nearest even.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..simd.formats import GROUP
 from .layout import MOST_WIDE_QUADS, QUADS_A_WIDE_ONE, WIDE_SHIFT
 
 SMALLEST_MAXIMUM = 1e-20
-WIDE_MEANS = 12  # values beyond so many times the mean are wide; normal values reach 6
-FAR = 4  # maxima so many times beyond that distort the mean
+WIDE_MEANS = 12  # values beyond this many times the mean are wide; normal values reach 6
+FAR = 4  # maxima beyond this many times that bound distort the mean
 WIDEST = 1 << WIDE_SHIFT
 
 
 def quantise_reference(x: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], np.float32]:
-    """One row to (integers, scale)."""
+    """Quantise one row to (integers, scale)."""
     size = np.abs(x)
     largest = np.float32(max(float(size.max()), SMALLEST_MAXIMUM))
     bound = _wide_bound(size)
@@ -60,7 +60,7 @@ def _wide_bound(size: npt.NDArray[np.float32]) -> np.float32:
 def quantise_groups_reference(
     x: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """One row to (integers, scale of each group of 32)."""
+    """Quantise one row to (integers, scale of each group of 32)."""
     groups = x.reshape(-1, GROUP)
     largest = np.maximum(np.abs(groups).max(axis=1), np.float32(SMALLEST_MAXIMUM))
     bits = (largest * np.float32(1 / 127)).view(np.uint32)

@@ -1,7 +1,7 @@
-"""One row of values, however computed, written as the activations of the next GEMM, in the layout of layout.py.
+"""Writes one row of values, however computed, as activations of the next GEMM, in the layout of layout.py.
 
-float32: as it is. bfloat16: rounded to nearest even. Integers: by the definitions in reference.py. int8's scale needs
-the whole row first, so the values pass through a scratch row that stays in the L1 cache.
+float32 stays as it is. bfloat16 is rounded to nearest even. Integers follow the definitions in reference.py. int8's
+scale needs the whole row first, so the values go through a scratch row that stays in the L1 cache.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _write_int8(b: ir.IRBuilder, values: ValueAt, k: ir.Value, out: ir.Value, sc
 
 
 def _trimmed_bound(b: ir.IRBuilder, vectors: ir.Value, scratch: ir.Value, bound: ir.Value, means: ir.Value) -> ir.Value:
-    """The bound from the values within `bound` alone."""
+    """The bound from only the values within `bound`."""
     bounds = splat(b, bound)
 
     def add(index: ir.Value, sums: Values) -> Values:
@@ -183,7 +183,7 @@ def _quantise_wide(
     entries: ir.Value,
     most: ir.Value,
 ) -> tuple[ir.Value, ir.Value]:
-    """Low bytes to the row, at most `most` entries and a spare one. How many quads are wide, the integers' sum."""
+    """Write low bytes, at most `most` entries and a spare one. Gives the number of wide quads and the integers' sum."""
 
     def quantise(index: ir.Value, carried: Values) -> Values:
         count, sums = carried
@@ -197,7 +197,7 @@ def _quantise_wide(
         rest = b.sub(integer, b.shl(high, constant(i32, WIDE_SHIFT)))
         packed = b.bitcast(b.trunc(high, BYTES), vector(i32, LANES // 4))
         more = count
-        for place in range(LANES // 4):  # an entry is written in any case, and overwritten if its quad is not wide
+        for place in range(LANES // 4):  # an entry is always written, and overwritten if its quad is not wide
             quad = b.extract_element(packed, ir.Constant(i32, place))
             room = b.select(b.icmp_signed("<", more, most), more, most)
             entry = b.add(entries, b.mul(b.sext(room, index.type), int64(ENTRY_BYTES)))

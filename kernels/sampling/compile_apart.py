@@ -1,7 +1,7 @@
-"""The first start on a machine: the sampler is compiled in a process of its own, beside the decoder's step.
+"""On the first start on a machine, compiles the sampler in its own process, in parallel with the decoder's step.
 
 numba compiles under one lock, so a second thread would wait, and both take about as long. The process leaves its result
-in the folder that the caller reads from; whether it succeeds matters only to how long the caller then needs.
+in the folder that the caller reads. If it fails, the caller only takes longer.
 
     python -m triolet.kernels.sampling.compile_apart FOLDER
 """
@@ -25,9 +25,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @contextmanager
 def sampler_compiled_apart() -> Generator[bool]:
-    """A block beside which the sampler is compiled, unless the cache folder holds it. Yields whether it is.
+    """A block during which the sampler is compiled, unless the cache has it. Yields whether it is being compiled.
 
-    The end of the block waits for the process; a block that raises ends it.
+    The end of the block waits for the process; a block that raises ends the process.
     """
     process = _compiling(prepare_compile_cache())
     try:
@@ -47,12 +47,12 @@ def _compiling(folder: Path) -> subprocess.Popen[bytes] | None:
     command = [sys.executable, "-P", "-m", __name__, str(folder)]
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.DEVNULL)
-    except OSError:  # no memory or process to be had: the caller compiles it itself
+    except OSError:  # no memory or process available: the caller compiles it itself
         return None
 
 
 def main() -> None:
-    if sys.platform == "linux":  # whoever waits for this may be killed
+    if sys.platform == "linux":  # the waiting process may be killed
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     use_cache_folder(Path(sys.argv[1]))
     CpuSampler(64).warm_up()

@@ -1,4 +1,4 @@
-"""The compiled sampler: bit for bit what `reference.py` defines, one row at a time on the calling thread.
+"""The compiled sampler: bit for bit as `reference.py` defines, one row at a time on the calling thread.
 
 Passes over a row of V logits (times at V = 32,000 on one Zen 5 core):
     greedy            one integer pass for the largest logit and for NaN (2 us)
@@ -97,9 +97,9 @@ def sample_rows(
 def greedy_rows(bits, stride, width, tokens, status):
     """One token for every entry of `tokens`; row i is bits[i * stride :][:width], the logits as int32.
 
-    What `sample_rows` gives to rows without penalties, bias, bans or scores, called with less: numba takes apart every
-    argument of every call, in memory that a step has driven out of the caches. For one row the twenty of `sample_rows`
-    cost as much as finding the largest logit.
+    The same as `sample_rows` for rows without penalties, bias, bans or scores, but with fewer arguments. numba unpacks
+    every argument of a call, from memory that a step has evicted from the caches. For one row, the twenty arguments of
+    `sample_rows` cost as much as finding the largest logit.
     """
     for index in range(tokens.size):
         tokens[index], usable = scan(bits[index * stride :][:width])

@@ -1,4 +1,4 @@
-"""Compiled Gumbel-max draws: over a whole row, and over what the filters leave of it."""
+"""Compiled Gumbel-max draws: over a whole row, and over what the filters leave."""
 
 import numpy as np
 from numba.extending import register_jitable
@@ -47,7 +47,7 @@ def token_noise(token, position, seed):
 
 @compiled
 def draw_unfiltered(logits, bits, best, sharpness, position, seed, words, state):
-    """Gumbel-max over the whole row. A block is skipped when even the largest random number could not make it win."""
+    """Gumbel-max over the whole row. Skips a block if even the largest random number could not make it win."""
     largest = logits[best]
     winner, score = best, token_noise(best, position, seed)  # d of the largest logit is 0
     scores = words.view(np.float32)
@@ -78,7 +78,7 @@ def draw_unfiltered(logits, bits, best, sharpness, position, seed, words, state)
 
 @compiled
 def draw_filtered(logits, best, row, sharpness, weights, tokens, held, masked, masked_bits, words, state):
-    """Gumbel-max over what the filters leave: token by token if few are left, else as a row with the others at -inf.
+    """Gumbel-max over what the filters leave: token by token if it is little, else as a row with the others at -inf.
 
     `masked` may be the row of `logits` itself.
     """

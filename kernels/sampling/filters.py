@@ -1,6 +1,6 @@
 """Compiled top_k, top_p and min_p on integer weights: thresholds by bisection, exact, without a sort.
 
-All three keep a head of the order (larger weight, then smaller id), so what is left is described by a threshold and by
+All three keep a head of the order (larger weight, then smaller id). So the result is described by a threshold and by
 how many of the tokens at the threshold are kept.
 """
 
@@ -12,12 +12,12 @@ from . import numbers
 from .numbers import LOWEST, ONE
 
 weight = register_jitable(numbers.weight)
-LIKELY = (np.int32(ONE >> 13), np.int32(ONE >> 20))  # guesses of what filters need: e^-9, e^-14 of the most probable
+LIKELY = (np.int32(ONE >> 13), np.int32(ONE >> 20))  # guesses of the floor filters need: e^-9, e^-14 of the largest
 
 
 @compiled
 def weigh(logits, largest, sharpness, weights):
-    """Fill `weights` with the integer weights of softmax((logits - largest) * sharpness); their sum."""
+    """Fill `weights` with the integer weights of softmax((logits - largest) * sharpness); returns their sum."""
     total = np.int64(0)
     for index in range(logits.size):
         d = np.float32((logits[index] - largest) * sharpness)
@@ -29,7 +29,7 @@ def weigh(logits, largest, sharpness, weights):
 
 @compiled
 def gather(weights, floor, tokens, held):
-    """Tokens with weight >= floor, in the order of their ids, and their weights; (how many, their sum)."""
+    """Gather tokens with weight >= floor, by id, and their weights; returns (how many, sum of weights)."""
     count, total = 0, np.int64(0)
     for start in range(0, weights.size, 64):
         block = weights[start : start + 64]
@@ -38,7 +38,7 @@ def gather(weights, floor, tokens, held):
             high = max(high, block[index])
         if high < floor:
             continue
-        for index in range(block.size):  # without a branch: on random data a mispredicted one costs 10 times the work
+        for index in range(block.size):  # branch-free: on random data mispredicted branches cost 10 times the work
             value, keeps = block[index], block[index] >= floor
             tokens[count], held[count] = start + index, value
             total += value if keeps else np.int32(0)
@@ -48,7 +48,7 @@ def gather(weights, floor, tokens, held):
 
 @compiled
 def amount_from(held, threshold, by_count):
-    """How many candidates weigh at least `threshold`, or how much they weigh together."""
+    """How many candidates weigh at least `threshold`, or their total weight."""
     amount = np.int64(0)
     if by_count:
         for index in range(held.size):
@@ -63,7 +63,7 @@ def amount_from(held, threshold, by_count):
 def highest_threshold(held, needed, by_count, scratch):
     """The largest weight t such that the candidates of weight >= t amount to `needed`; 1 if all together do not.
 
-    First the power of two below it, over all candidates, then its other bits, over those that share the power.
+    Finds the power of two below it over all candidates, then its other bits over those with the same power.
     """
     least, most = 0, 30
     while least < most:
@@ -91,14 +91,14 @@ def highest_threshold(held, needed, by_count, scratch):
 
 @compiled
 def gather_enough(row, total, least, weights, tokens, held):
-    """The candidates among which the filters decide: as few as suffice for top_k and top_p; (how many, their sum)."""
+    """Gather the candidates for the filters: as few as top_k and top_p need; returns (how many, sum of weights)."""
     needed = np.int64(np.ceil(row.top_p * np.float64(total))) if row.top_p < 1.0 else np.int64(0)
     for guess in LIKELY:
         if guess > least:
             count, amount = gather(weights, guess, tokens, held)
             if count >= row.top_k if row.top_k > 0 else amount >= needed > 0:
                 return count, amount
-    # min_p alone never needs what is below its own bound, but top_k and top_p come first and count it.
+    # min_p alone needs nothing below its own bound, but top_k and top_p come first and count such tokens.
     return gather(weights, np.int32(1) if row.top_k > 0 else least, tokens, held)
 
 
@@ -106,8 +106,8 @@ def gather_enough(row, total, least, weights, tokens, held):
 def keep(row, total, weights, tokens, held):
     """Apply top_k, top_p and min_p: compact `tokens` and `held` (their weights) to what is left, in the order of ids.
 
-    What is left is every weight above a threshold, and the first ids at it. `total` is the sum of all weights, which
-    are overwritten.
+    All weights above a threshold are left, and the first ids at it. `total` is the sum of all weights, which are
+    overwritten.
     """
     least = max(np.int32(1), np.int32(np.ceil(np.float64(row.min_p) * np.float64(ONE))))
     count, amount = gather_enough(row, total, least, weights, tokens, held)

@@ -1,6 +1,6 @@
-"""Compiled passes over one row of logits as integers: its largest, whether it is sound, its n largest.
+"""Compiled passes over one row of logits as integers: its largest, whether it is usable, its n largest.
 
-Integer comparisons vectorise as they are; float ones must mind NaN.
+Integer comparisons vectorise directly; float comparisons must handle NaN.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def float_of(key):
 
 @compiled
 def scan(bits):
-    """(index of the first largest value, all usable?). Integer maxima vectorise; float ones must mind NaN."""
+    """(index of the first largest value, all usable?). Integer maxima vectorise; float ones must handle NaN."""
     largest, smallest, best_start = SMALLEST_KEY, HIGHEST_KEY, 0
     for start in range(0, bits.size, 4096):
         block = bits[start : start + 4096]
@@ -50,7 +50,7 @@ def scan(bits):
 
 @compiled
 def report_top(logits, bits, largest, normaliser, wanted, top_tokens, top_logprobs):
-    """The `wanted` largest logits, equal ones by id: an insertion list, with blocks below its last entry skipped."""
+    """The `wanted` largest logits, equal ones by id: an insertion list that skips blocks below its last entry."""
     found = 0
     last = SMALLEST_KEY
     keys = np.empty(MAX_TOP, np.int32)

@@ -1,8 +1,8 @@
-"""The sampler as its callers see it: checks, owns the scratch memory, launches the compiled kernel.
+"""The sampler's interface: checks, owns the scratch memory, launches the compiled kernel.
 
-A greedy row takes a few microseconds and a drawn one up to 80, so a batch of drawn rows is cut into ranges for threads
-of its own: each calls the same compiled function, which holds no lock. A row's token does not depend on it. They are
-pinned and the caller sleeps, as with the kernels' pool: woken without that, a thread lands on its waker's core.
+A greedy row takes a few microseconds, a drawn one up to 80. So drawn rows are split into ranges for several threads,
+each of which calls the same compiled function, which holds no lock. A row's token does not depend on the split. As in
+the kernels' pool, the threads are pinned and the caller sleeps: unpinned, a woken thread lands on its waker's core.
 """
 
 import os
@@ -18,11 +18,11 @@ from ..threads.cores import own_cores
 from .numbers import GREEDY_BELOW
 from .rows import MAX_TOP, ROW, Float32Array, Sampled, SamplingRows
 
-ROWS_WORTH_A_THREAD = 2  # drawn ones, 160 us: several times what it costs to wake a thread and to wait for it
+ROWS_WORTH_A_THREAD = 2  # drawn rows, 160 us: several times the cost of waking a thread and waiting for it
 
 
 class _Flat:
-    """Rows of logits as one flat array, and the same memory as int32. A runner's are in one place in every step."""
+    """Rows of logits as one flat array, and the same memory as int32. A runner's address is the same in every step."""
 
     def __init__(self, logits: Float32Array) -> None:
         count, width = logits.shape
@@ -32,13 +32,13 @@ class _Flat:
         self._shape, self._strides, self._data = logits.shape, logits.strides, logits.__array_interface__["data"]
 
     def is_of(self, logits: Float32Array) -> bool:
-        """`values` keeps its memory alive, so that the same place is the same array."""
+        """Whether these are its rows. `values` keeps its memory alive, so the same address is the same array."""
         same = logits.shape == self._shape and logits.strides == self._strides
         return same and logits.__array_interface__["data"] == self._data
 
 
 class _Scratch:
-    """The working memory of one thread: one row's."""
+    """The working memory of one thread, for one row."""
 
     def __init__(self, vocab_size: int) -> None:
         row = np.empty(vocab_size, np.float32)
@@ -60,7 +60,7 @@ class _SamplerThread:
         self._jobs.put(job)
 
     def wait(self) -> BaseException | None:
-        """Until the job started last has ended; what it raised."""
+        """Wait until the last job has ended; returns what it raised."""
         return self._ends.get()
 
 
@@ -89,13 +89,13 @@ def _room_for(count: int) -> Sampled:
 
 
 class CpuSampler:
-    """Samples rows of logits of one vocabulary size, with up to so many threads. For one caller at a time."""
+    """Samples rows of logits of one vocabulary size, with a limited number of threads. One caller at a time."""
 
     def __init__(self, vocab_size: int, threads: int = 1) -> None:
         self.vocab_size = vocab_size
         self._threads = threads
         self._scratch = [_Scratch(vocab_size)]
-        self._workers: list[_SamplerThread] = []  # made when they are first wanted
+        self._workers: list[_SamplerThread] = []  # made on first use
         self._process = os.getpid()
         self._flat = _Flat(np.zeros((1, vocab_size), np.float32))
         self._greedy_rows: Callable[..., None] | None = None  # compiles or loads from the cache on first use
@@ -105,7 +105,7 @@ class CpuSampler:
     def sample(self, logits: Float32Array, batch: SamplingRows) -> Sampled:
         """Draw one token per row of `logits` [S, vocab]; `reference.py` is the definition. The logits are only read.
 
-        Their rows may lie further apart than `vocab` (a runner pads them), but each must be contiguous.
+        Rows may be further apart than `vocab` (a runner pads them), but each must be contiguous.
         """
         self._check(logits, count := len(batch.rows))
         result = _room_for(count)
@@ -121,7 +121,7 @@ class CpuSampler:
         workers = self._workers[:parts]
         for part, worker in enumerate(workers):
             worker.start(partial(self._run, batch, result, part, cuts[part], cuts[part + 1]))
-        errors = [error for worker in workers if (error := worker.wait())]  # of all: they write into the result
+        errors = [error for worker in workers if (error := worker.wait())]  # wait for all: they write into the result
         if errors:
             raise errors[0]
         return result
@@ -129,7 +129,7 @@ class CpuSampler:
     def greedy(self, logits: Float32Array) -> Sampled:
         """`sample` for rows that are all greedy, without penalties, bias, bans or scores.
 
-        Called with the same array again, it asks nothing, and overwrites its last answer.
+        If called with the same array again, it skips its checks and overwrites its last answer.
         """
         if logits is not self._greedy_of or self._greedy_rows is None:
             from .cpu import greedy_rows
@@ -148,7 +148,7 @@ class CpuSampler:
             raise ValueError(f"expected float32 logits [{count}, {self.vocab_size}], got {logits.dtype} {logits.shape}")
 
     def _parts(self, rows: np.ndarray) -> int:
-        """Into how many ranges the rows are cut; workers are made for them."""
+        """How many ranges the rows are split into; makes workers for them."""
         if self._threads == 1 or len(rows) < 2 * ROWS_WORTH_A_THREAD:
             return 1
         costly = np.count_nonzero((rows["temperature"] >= GREEDY_BELOW) | (rows["top"] >= 0))
@@ -165,7 +165,7 @@ class CpuSampler:
         return parts
 
     def _run(self, batch: SamplingRows, result: Sampled, part: int, first: int, last: int) -> None:
-        """Rows [first, last) with the memory of one thread."""
+        """Sample rows [first, last) with the memory of one thread."""
         from .cpu import sample_rows  # compiles or loads from the cache on first use: see warm_up
 
         flat, rows = self._flat, slice(first, last)

@@ -1,11 +1,11 @@
 """The arithmetic of sampling, exact to the bit everywhere: exp, log and random numbers from plain IEEE operations.
 
-Each function is elementwise and written so that the same source runs on numpy arrays (the reference) and, compiled, on
-scalars: hence the casts, which stop numba from widening int32 to int64. Nothing here may be fused or reordered: no
-fast-math, and no library exp or log, whose last bit differs from machine to machine.
+Each function is elementwise, and the same source runs on numpy arrays (the reference) and, compiled, on scalars. Hence
+the casts, which stop numba from widening int32 to int64. Nothing here may be fused or reordered: no fast-math, and no
+library exp or log, whose last bit differs between machines.
 
 Probabilities are integers: `weight(d)` is exp(d) in units of 2^-30. Integer sums do not depend on the order of
-addition, so thresholds found by vectorised sums are exact. Below 2^-31 of the most probable token counts as zero.
+addition, so thresholds from vectorised sums are exact. Less than 2^-31 of the most probable token counts as zero.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _ONE = np.float32(ONE)
 _HALF = np.float32(0.5)
 _UNIT = np.float32(1.0)
 
-LOWEST = np.float32(-80.0)  # `weight` is 0 there and below; callers clamp, each in the way that is fast for it
+LOWEST = np.float32(-80.0)  # `weight` is 0 there and below; each caller clamps in the way that is fast for it
 GREEDY_BELOW = np.float32(1e-5)  # temperatures below this are greedy: their inverse would overflow
 
 _LOG2_E = np.float32(1.4426950408889634)
@@ -49,7 +49,7 @@ PHILOX_ROUNDS = 10
 LOW_WORD = np.uint64(0xFFFFFFFF)
 WORD_BITS = np.uint64(32)
 
-# Arguments and results are arrays or scalars of the type named: Any, because no stub describes a cast that does both.
+# Arguments and results are arrays or scalars of the named type: Any, because no stub describes a cast for both.
 
 
 def weight(d: Any) -> Any:
@@ -80,8 +80,8 @@ def log(x: Any) -> Any:
 def gumbel(word: Any) -> Any:
     """A standard Gumbel number, -log(-log(1 - w)) with w = (word + 1/2) / 2^32, from 32 random bits (uint32).
 
-    Large numbers come from small w, where float32 has its full resolution; the first term gives back what u = 1 - w
-    rounds away: log(u + e) = log u + e / u, and where e is not 0, u is between 1/2 and 1 and the division not needed.
+    Large numbers come from small w, where float32 has its full resolution. The first term restores what u = 1 - w
+    rounds away: log(u + e) = log u + e / u. If e is not 0, u is between 1/2 and 1 and the division is not needed.
     """
     w = np.float32(word) * _WORD_UNIT + _HALF_WORD
     u = _UNIT - w

@@ -1,4 +1,4 @@
-"""What the sampler is told about each row of logits, and what it answers. Plain numpy arrays, one entry per row.
+"""The sampler's input for each row of logits, and its results. Plain numpy arrays, one entry per row.
 
 Sparse lists are in CSR form: entries starts[row]:starts[row + 1] belong to a row. Token ids must be valid: the caller
 checks them when a sequence arrives, the kernel does not.
@@ -16,7 +16,7 @@ Float32Array = npt.NDArray[np.float32]
 MAX_TOP = 20  # alternatives reported per token
 OK, NOT_FINITE = 0, 1  # Sampled.status
 
-# One record per row. Field by field in the order in which they act.
+# One record per row. Fields are in the order in which they act.
 ROW = np.dtype(
     [
         ("repetition", np.float32),  # 1 = off
@@ -69,10 +69,10 @@ class SamplingRows:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One entry per row. Where status is not OK the rest of the entry is meaningless."""
+    """One entry per row. If its status is not OK, the rest of the entry is meaningless."""
 
     tokens: Int32Array
     status: npt.NDArray[np.uint8]
-    logprobs: Float32Array  # of `tokens`; only where the row asked
-    top_tokens: Int32Array  # [S, MAX_TOP], most probable first, equal ones by id; only the first `top` are meant
+    logprobs: Float32Array  # of `tokens`; only for rows that asked
+    top_tokens: Int32Array  # [S, MAX_TOP], most probable first, equal ones by id; only the first `top` are valid
     top_logprobs: Float32Array

@@ -9,12 +9,12 @@ from llvmlite import ir
 from .lanes import LANES, VF, VI, constant, declare, f32, float32, i16, i32, vector
 from .target import has
 
-# exp2(r) on [-1/2, 1/2] as its Taylor series: the first term left out, ln(2)^7 / 7! * 2^-7, is 1.2e-7, one float32 step
+# exp2(r) on [-1/2, 1/2] as its Taylor series: the first omitted term, ln(2)^7 / 7! * 2^-7, is 1.2e-7, one float32 step
 _EXP2_TERMS = [math.log(2.0) ** power / math.factorial(power) for power in range(7)]
 
 
 def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    """x * y + z, rounded once where the CPU can (without the feature LLVM would call libm for every lane)."""
+    """x * y + z, rounded once if the CPU can (without the feature LLVM would call libm for every lane)."""
     if not has("fma"):
         return b.fadd(b.fmul(x, y), z)
     return b.call(declare(b.module, "llvm.fma.v16f32", VF, [VF] * 3), [x, y, z])
@@ -30,7 +30,7 @@ def reduce_maximum(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def reduce_sum(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of the lanes, always as the same tree of pairs."""
+    """The sum of the lanes, always by the same tree of pairs."""
     width = LANES
     while width > 1:
         width //= 2
@@ -52,7 +52,7 @@ def square_root(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def nearest_integer(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """Rounded to the nearest integer, ties to even, for |x| < 2**22: adding 1.5 * 2**23 leaves no fraction bits."""
+    """Round to the nearest integer, ties to even, for |x| < 2**22: adding 1.5 * 2**23 leaves no fraction bits."""
     shift = constant(f32, 12582912.0)
     return b.fsub(b.fadd(x, shift), shift)
 

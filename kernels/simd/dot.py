@@ -6,8 +6,8 @@ of one row's activations, broadcast:
     bfloat16  2 k    w0 * x0 + w1 * x1, in float32
     int8      4 k    unsigned weights (w + 128) times signed activations, in int32; exact
     nibbles   32 k   eight steps like those of int8 with unsigned weights below 16, exact as well
-The variants of one CPU differ in speed. bfloat16 may differ in the last bit from one CPU to another (VDPBF16PS flushes
-denormals and rounds in its own way), int8 never does.
+The variants of one CPU differ only in speed. Between CPUs, bfloat16 may differ in the last bit (VDPBF16PS flushes
+denormals and rounds differently), int8 never does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value)
 
 
 def nibble_steps(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list[ir.Value]) -> ir.Value:
-    """total + the products of 8 vectors of unsigned bytes below 16 and 8 scalars of 4 signed bytes (-128 excepted)."""
+    """total + the products of 8 vectors of unsigned bytes below 16 and 8 scalars of 4 signed bytes (except -128)."""
     if (has("avx512vnni") and wide_registers()) or has("avxvnni") or not has("avx2"):
         for quad, x in zip(weights, xs, strict=True):
             total = quad_step(b, total, quad, splat(b, x))
@@ -80,7 +80,7 @@ def nibble_steps(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: 
 
 
 def _nibbles(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list[ir.Value]) -> ir.Value:
-    """Of 16 lanes, or of 8."""
+    """The same for 16 lanes, or for 8."""
     lanes = total.type.count
     octets, shorts = vector(i8, 4 * lanes), vector(i16, 2 * lanes)
     bytes_name, shorts_name = ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
@@ -96,7 +96,7 @@ def _nibbles(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list
 
 
 def round_pairs(b: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
-    """Vectors of 16 positive normal values as bfloat16, nearest even, two vectors in one; the same on every CPU."""
+    """Round vectors of 16 positive normal values to bfloat16, nearest even, two vectors into one; alike on all CPUs."""
     rounded = []
     for low, high in zip(vectors[::2], vectors[1::2], strict=True):
         if has("avx512bf16") and wide_registers():
@@ -111,7 +111,7 @@ def round_pairs(b: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
 def quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
     """total + the dot product of four unsigned and four signed bytes in each lane, exact."""
     if has("avx512vnni") and wide_registers():
-        # The second, signed operand is the only one that can be a broadcast from memory: hence unsigned weights.
+        # Only the second, signed operand can be a broadcast from memory: hence unsigned weights.
         function = declare(b.module, "llvm.x86.avx512.vpdpbusd.512", VI, [VI, _BYTES, _BYTES])
         return b.call(function, [total, b.bitcast(unsigned, _BYTES), b.bitcast(signed, _BYTES)])
     if has("avx2"):

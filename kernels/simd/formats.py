@@ -1,7 +1,7 @@
-"""The formats of weights and of the KV cache, and the tag values that stand for them in compiled code.
+"""The formats of weights and of the KV cache, and their tag values in compiled code.
 
-A tag is a numpy scalar that is passed along and never read: its type selects the variant, as any numba specialisation.
-The two 4-bit formats differ in a run-time number only (inputs that share a scale), so they share their code.
+A tag is a numpy scalar that is passed along and never read: its type selects the variant by numba's specialisation. The
+two 4-bit formats differ only in a run-time number (inputs that share a scale), so they share their code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAGS: dict[WeightFormat, Tag] = {
 FORMAT_OF_TAG: dict[str, WeightFormat] = {"float32": "float32", "uint16": "bfloat16", "uint8": "int8", "int8": "int4"}
 
 WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4, "int4-128": 4}
-GROUP = 32  # inputs: of 4-bit weights in one scale, and always of their activations
+GROUP = 32  # inputs that share a scale: of 4-bit weights, and always of their activations
 GROUP_SHIFTS: dict[WeightFormat, int] = {"int4": 0, "int4-128": 2}  # 2 ** shift groups of weights share a scale
 
 CacheFormat = Literal["float32", "bfloat16", "int8"]

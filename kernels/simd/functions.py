@@ -1,7 +1,7 @@
-"""Building LLVM functions by hand and calling them from numba-compiled code.
+"""Builds LLVM functions by hand and calls them from numba-compiled code.
 
-Each kernel is ONE private `noinline` function, so that its registers are allocated for it alone. Accumulators are the
-SSA values of a `loop`, so they live in registers without any memory slot.
+Each kernel is ONE private `noinline` function, so that registers are allocated for it alone. Accumulators are the SSA
+values of a `loop`, so they stay in registers and need no memory slot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def new_function(
 
 
 def loop(b: ir.IRBuilder, count: ir.Value, initial: Values, body: Callable[[ir.Value, Values], Values]) -> Values:
-    """`for index in range(count)`, any count: body(index, values) gives the next values. Returns the last ones."""
+    """`for index in range(count)`, for any count: body(index, values) gives the next values. Returns the last ones."""
     before = b.block
     head, end = b.append_basic_block("loop"), b.append_basic_block("end")
     b.cbranch(b.icmp_signed("<", int64(0), count), head, end)
@@ -62,7 +62,7 @@ def loop(b: ir.IRBuilder, count: ir.Value, initial: Values, body: Callable[[ir.V
 
 
 def either(b: ir.IRBuilder, one: ir.Value, from_block: ir.Block, other: ir.Value, other_block: ir.Block) -> ir.Value:
-    """The value of the block that control came from."""
+    """The value from the block that control came from."""
     phi = b.phi(one.type)
     phi.add_incoming(one, from_block)
     phi.add_incoming(other, other_block)
@@ -72,7 +72,7 @@ def either(b: ir.IRBuilder, one: ir.Value, from_block: ir.Block, other: ir.Value
 def switch_on_rows(
     module: ir.Module, name: str, arguments: str, rows: Iterable[int], emit: Callable[[ir.Module, int], ir.Function]
 ) -> ir.Function:
-    """f(rows, *arguments): a jump to the function compiled for that row count; any other count does nothing."""
+    """f(rows, *arguments): jumps to the function compiled for this row count; does nothing for other counts."""
     variants = {count: emit(module, count) for count in rows}
     function, b = new_function(module, name, "i" + arguments)
     end = function.append_basic_block("end")
@@ -91,8 +91,8 @@ def switch_on_rows(
 def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Callable[..., None]:
     """A nopython callable f(tag, *arguments) around the function that emit(module, weight format) builds.
 
-    The tag is a scalar whose TYPE names the weight format (see formats.py), so numba's ordinary specialisation by
-    argument types makes the compile-time variants.
+    The tag is a scalar whose TYPE names the weight format (see formats.py). So numba's specialisation by argument types
+    makes the compile-time variants.
     """
 
     def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
@@ -109,7 +109,7 @@ def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Cal
 
 
 def by_format(value: Callable[[WeightFormat], int]) -> Callable[..., int]:
-    """A nopython callable f(tag): value(weight format) as a constant: what it decides is decided in compiling."""
+    """A nopython callable f(tag): value(weight format) as a compile-time constant."""
 
     def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
         constant = int64(value(FORMAT_OF_TAG[str(given[0])]))
@@ -119,7 +119,7 @@ def by_format(value: Callable[[WeightFormat], int]) -> Callable[..., int]:
 
 
 def inline(arguments: int, emit: Callable[..., ir.Value | None], *, result: bool) -> Callable[..., int]:
-    """A nopython callable of int64 arguments whose instructions emit(builder, *values) are put in place."""
+    """A nopython callable of int64 arguments, with the instructions of emit(builder, *values) inlined."""
 
     def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
         signature = (types.int64 if result else types.void)(*[types.int64] * arguments)

@@ -74,10 +74,10 @@ def declare(module: ir.Module, name: str, result: ir.Type, arguments: list[ir.Ty
 
 
 def prefetch(b: ir.IRBuilder, address: ir.Value) -> None:
-    """Ask for a cache line into L2; any address is allowed, an invalid one is ignored by the CPU.
+    """Prefetch a cache line into L2. Any address is allowed: the CPU ignores invalid ones.
 
-    Not into L1: the next panel or KV block is as large as that and would push out the present one (measured with an
-    L1 of 32 KB: a step of 16 sequences after 512 tokens took 20 % longer).
+    Not into L1: the next panel or KV block is as large as L1 and would evict the present one (measured with an L1 of
+    32 KB: a step of 16 sequences after 512 tokens took 20 % longer).
     """
     pointer = ir.PointerType(i8)
     function = declare(b.module, "llvm.prefetch.p0", void, [pointer, i32, i32, i32])

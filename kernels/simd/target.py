@@ -1,8 +1,8 @@
-"""Which instructions the compiler may use, asked of numba's own target.
+"""The instructions that the compiler may use, according to numba's target.
 
-Asking LLVM for an instruction that the target lacks ends the process ("LLVM ERROR", SIGABRT), there is no exception
-to catch; so every choice is made from this set before code is built. The set honours NUMBA_CPU_NAME and
-NUMBA_CPU_FEATURES, which is how the tests run the fallbacks on a newer CPU.
+If LLVM is asked for an instruction that the target lacks, it ends the process ("LLVM ERROR", SIGABRT) without an
+exception. So every choice is made from this set before code is built. The set honours NUMBA_CPU_NAME and
+NUMBA_CPU_FEATURES; tests use these to run the fallbacks on a newer CPU.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def features() -> frozenset[str]:
 
 
 def has(*names: str) -> bool:
-    """True when all the named features are available."""
+    """Whether all the named features are available."""
     return features().issuperset(names)
 
 
 def wide_registers() -> bool:
-    """32 registers of 512 bits; otherwise one 16-lane vector takes two of 16 registers."""
+    """Whether there are 32 registers of 512 bits; otherwise one 16-lane vector takes two of 16 registers."""
     return has("avx512f", "avx512bw", "avx512vl")
