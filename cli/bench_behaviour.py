@@ -12,14 +12,15 @@ import msgspec
 import trio
 from rich.console import Console
 
-from ..loadtest.behaviour.bench import Plan, Subject, examine
-from ..loadtest.behaviour.results import Report
+from ..loadtest.behaviour.bench import BehaviourPlan, Subject, examine
+from ..loadtest.behaviour.results import BehaviourReport
 from ..loadtest.behaviour.table import table_of
 
 PROBE_KEY, FLOOD_KEY = "behaviour-probe", "behaviour-flood"
 OWN = f"{Path(sys.executable).with_name('triolet')} serve --port {{port}} --api-key {PROBE_KEY} --api-key {FLOOD_KEY}"
 
 _COUNT = click.IntRange(min=1)
+_PLAN = BehaviourPlan()
 
 
 @click.command()
@@ -32,12 +33,10 @@ _COUNT = click.IntRange(min=1)
 @click.option("--field", "fields", multiple=True, metavar="NAME=JSON", help="A field of every request, as top_k=1.")
 @click.option("--log", type=click.Path(path_type=Path), default=Path("/dev/null"), help="Where a --command prints to.")
 @click.option("--patience", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Seconds to wait for.")
-@click.option(
-    "--streams", type=_COUNT, default=Plan().streams, show_default=True, help="That are left, cut or drained."
-)
-@click.option("--readers", type=_COUNT, default=Plan().readers, show_default=True, help="Clients that do not read.")
-@click.option("--flood", type=_COUNT, default=Plan().flood, show_default=True, help="Clients that ask without end.")
-@click.option("--answer-tokens", type=_COUNT, default=Plan().long_tokens, show_default=True, help="Of a long answer.")
+@click.option("--streams", type=_COUNT, default=_PLAN.streams, show_default=True, help="That are left, cut or drained.")
+@click.option("--readers", type=_COUNT, default=_PLAN.readers, show_default=True, help="Clients that do not read.")
+@click.option("--flood", type=_COUNT, default=_PLAN.flood, show_default=True, help="Clients that ask without end.")
+@click.option("--answer-tokens", type=_COUNT, default=_PLAN.long_tokens, show_default=True, help="Of a long answer.")
 @click.option("--compare", multiple=True, type=click.Path(exists=True, path_type=Path), help="JSON of earlier servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def behaviour(
@@ -77,7 +76,7 @@ def behaviour(
     subject = Subject(
         name=name, command=command, url=url, pid=pid, model=model, keys=keys, fields=dict(map(_field, fields))
     )
-    plan = Plan(streams=streams, long_tokens=answer_tokens, readers=readers, flood=flood, patience=patience)
+    plan = BehaviourPlan(streams=streams, long_tokens=answer_tokens, readers=readers, flood=flood, patience=patience)
     console = Console(stderr=True)
     try:
         with console.status(f"examining {name}"):
@@ -89,13 +88,13 @@ def behaviour(
     if as_json:
         click.echo(msgspec.json.encode(report))
     else:
-        earlier = [msgspec.json.decode(path.read_bytes(), type=Report) for path in compare]
+        earlier = [msgspec.json.decode(path.read_bytes(), type=BehaviourReport) for path in compare]
         Console().print(table_of([report, *earlier]))
 
 
-async def _examine_until_told(subject: Subject, plan: Plan, log: Path) -> Report | None:
+async def _examine_until_told(subject: Subject, plan: BehaviourPlan, log: Path) -> BehaviourReport | None:
     """None after SIGTERM, as after Ctrl-C: the server that was started here has then been ended too."""
-    report: Report | None = None
+    report: BehaviourReport | None = None
     failure: RuntimeError | None = None
     with trio.open_signal_receiver(signal.SIGTERM) as told:
         async with trio.open_nursery() as nursery:

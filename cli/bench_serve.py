@@ -22,7 +22,7 @@ from ..loadtest.serve.pictures import draw_pictures
 from ..loadtest.serve.report_html import page
 from ..loadtest.serve.result import write_result
 from ..loadtest.serve.runner import Runner
-from ..loadtest.serve.session import CannotRun, Finished, run_session
+from ..loadtest.serve.session import CannotRun, FinishedSession, run_session
 from ..loadtest.serve.settings import LoadSettings
 from ..loadtest.serve.text_report import show
 from ..loadtest.serve.traces import BadTrace, read_trace
@@ -88,8 +88,8 @@ def serve(out: Path, name: str, png: bool, as_json: bool, **values: Any) -> None
         console.print("These figures are the client's, not the server's: see above.", style="bold red")
 
 
-def _run(settings: LoadSettings, name: str, command: str, records: Path, console: Console) -> Finished:
-    found: list[Finished] = []
+def _run(settings: LoadSettings, name: str, command: str, records: Path, console: Console) -> FinishedSession:
+    found: list[FinishedSession] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:

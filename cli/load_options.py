@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
+from ..loadtest.client.dial import read_url
 from ..loadtest.serve.arrivals import Arrivals, Constant, Gamma, Ramp, Recorded
 from ..loadtest.serve.lengths import Distribution, read_distribution
 from ..loadtest.serve.mix import BadMix, Mix, Share, Tenant, check_shares, read_priorities, read_share, read_tenant
 from ..loadtest.serve.settings import LoadSettings
 from ..loadtest.serve.slo import Slo, read_slo
-from ..loadtest.serve.wire import read_url
 from .refusals import Refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., object])

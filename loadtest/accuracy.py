@@ -12,31 +12,34 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import httpx
 import msgspec
 import trio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .client.chunk import PATHS, listed_models
+from .client.client import HttpClient
+from .client.dial import read_url
+from .client.ending import Fault
 from .heldout import CALL, CALL_END, HELD_OUT, LONGEST_ANSWER, ChatMessage, Instance, read_instances
 from .table import terminal_table
 
 ANSWER_SECONDS = 120.0  # a queued request on a busy small machine; a stuck server still ends the run
 
 
-class FunctionCall(msgspec.Struct, frozen=True):
+class _Function(msgspec.Struct, frozen=True):
     name: str
     arguments: str
 
 
-class ToolCall(msgspec.Struct, frozen=True):
-    function: FunctionCall
+class _Call(msgspec.Struct, frozen=True):
+    function: _Function
 
 
-class Answer(msgspec.Struct, frozen=True):
+class _Message(msgspec.Struct, frozen=True):
     content: str | None = None
-    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_calls: tuple[_Call, ...] | None = None
 
     def text(self) -> str:
         """The answer as the model wrote it: a server that parses tool calls has taken them out of the text."""
@@ -47,15 +50,15 @@ class Answer(msgspec.Struct, frozen=True):
         return (self.content or "") + "".join(f"{CALL}{call}{CALL_END}" for call in calls)
 
 
-class Choice(msgspec.Struct, frozen=True):
-    message: Answer
+class _Answer(msgspec.Struct, frozen=True):
+    message: _Message
 
 
-class Completion(msgspec.Struct, frozen=True):
-    choices: tuple[Choice, ...]
+class _Answered(msgspec.Struct, frozen=True):
+    choices: tuple[_Answer, ...]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class JudgedAnswer(msgspec.Struct, frozen=True):
     family: str
     wording: str
     right: bool
@@ -63,12 +66,12 @@ class Outcome(msgspec.Struct, frozen=True):
     expected: str
 
 
-class Run(msgspec.Struct, frozen=True):
+class AccuracyRun(msgspec.Struct, frozen=True):
     """What `--json` writes and `--compare` reads. Outcomes are in the order of the held-out file."""
 
     url: str
     model: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[JudgedAnswer, ...]
 
 
 def wire_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
@@ -87,30 +90,34 @@ def wire_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
     return sent
 
 
-async def ask(client: httpx.AsyncClient, model: str, instance: Instance) -> Outcome:
-    body = {
+async def ask(client: HttpClient, key: str | None, model: str, instance: Instance) -> JudgedAnswer:
+    fields = {
         "model": model,
         "messages": wire_messages(instance.messages),
         "temperature": 0,
         "max_tokens": LONGEST_ANSWER,
     }
-    response = await client.post("/v1/chat/completions", json=body)
-    if response.status_code != 200:
-        raise RuntimeError(f"the server answered {response.status_code}: {response.text[:500]}")
-    answer = msgspec.json.decode(response.content, type=Completion).choices[0].message.text()
-    return Outcome(instance.family, instance.wording, instance.accepts(answer), answer, instance.expected)
+    with trio.fail_after(ANSWER_SECONDS):
+        body = await client.fetch("POST", PATHS["chat"], json.dumps(fields).encode(), key=key)
+    answer = msgspec.json.decode(body, type=_Answered).choices[0].message.text()
+    return JudgedAnswer(instance.family, instance.wording, instance.accepts(answer), answer, instance.expected)
 
 
 async def ask_all(
-    client: httpx.AsyncClient, model: str, instances: Sequence[Instance], concurrency: int, advance: Callable[[], None]
-) -> list[Outcome]:
+    client: HttpClient,
+    key: str | None,
+    model: str,
+    instances: Sequence[Instance],
+    concurrency: int,
+    advance: Callable[[], None],
+) -> list[JudgedAnswer]:
     """The outcomes in the order of the instances, `concurrency` requests at a time."""
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, JudgedAnswer] = {}
     waiting = iter(enumerate(instances))
 
     async def worker() -> None:
         for index, instance in waiting:  # shared by the workers: each takes the next one
-            outcomes[index] = await ask(client, model, instance)
+            outcomes[index] = await ask(client, key, model, instance)
             advance()
 
     async with trio.open_nursery() as nursery:
@@ -119,41 +126,30 @@ async def ask_all(
     return [outcomes[index] for index in range(len(instances))]
 
 
-async def first_model(client: httpx.AsyncClient) -> str:
-    response = await client.get("/v1/models")
-    if response.status_code != 200:
-        raise RuntimeError(f"the server answered {response.status_code} to /v1/models: {response.text[:500]}")
-    return str(response.json()["data"][0]["id"])
-
-
-async def run(options: argparse.Namespace, console: Console) -> Run:
+async def run(options: argparse.Namespace, console: Console) -> AccuracyRun:
     instances = read_instances(options.data, options.limit)
-    headers = {"authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    # One connection per worker: a worker waits for its answer before it asks again.
-    limits = httpx.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency)
     columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    async with httpx.AsyncClient(
-        base_url=options.url, headers=headers, timeout=ANSWER_SECONDS, limits=limits
-    ) as client:
-        model = options.model or await first_model(client)
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task("asking", total=len(instances))
-            outcomes = await ask_all(client, model, instances, options.concurrency, lambda: progress.advance(task))
-    return Run(options.url, model, tuple(outcomes))
+    client, key = HttpClient(read_url(options.url)), options.api_key
+    model = options.model or listed_models(await client.fetch("GET", "/models", key=key))[0]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("asking", total=len(instances))
+        outcomes = await ask_all(client, key, model, instances, options.concurrency, lambda: progress.advance(task))
+    await client.close()
+    return AccuracyRun(options.url, model, tuple(outcomes))
 
 
-def share(outcomes: Sequence[Outcome]) -> float:
+def share(outcomes: Sequence[JudgedAnswer]) -> float:
     return sum(outcome.right for outcome in outcomes) / len(outcomes)
 
 
-def by_family(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    groups: dict[str, list[Outcome]] = {}
+def by_family(outcomes: Sequence[JudgedAnswer]) -> dict[str, list[JudgedAnswer]]:
+    groups: dict[str, list[JudgedAnswer]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.family, []).append(outcome)
     return groups
 
 
-def table(measured: Run, earlier: Run | None) -> Table:
+def table(measured: AccuracyRun, earlier: AccuracyRun | None) -> Table:
     """Per family: instances, share right, trained and unseen wordings apart, and an earlier run's share."""
     headings = ["family", "instances", "right", "trained wordings", "unseen wordings"]
     rows = [[*headings, "earlier run"] if earlier else headings]
@@ -190,12 +186,12 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     options = arguments().parse_args()
     console = Console()
-    earlier = msgspec.json.decode(options.compare.read_bytes(), type=Run) if options.compare else None
+    earlier = msgspec.json.decode(options.compare.read_bytes(), type=AccuracyRun) if options.compare else None
     failed: Exception | None = None
-    measured: Run | None = None
+    measured: AccuracyRun | None = None
     try:
         measured = trio.run(run, options, console)
-    except* (httpx.HTTPError, RuntimeError) as errors:
+    except* (Fault, trio.TooSlowError, msgspec.MsgspecError, LookupError) as errors:
         failed = errors.exceptions[0]
     if measured is None:
         while isinstance(failed, ExceptionGroup):

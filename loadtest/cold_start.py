@@ -8,7 +8,6 @@ has spent before its own first line. `--torch` names a Python that has it, by de
 """
 
 import argparse
-import http.client
 import json
 import platform
 import statistics
@@ -16,10 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from time import perf_counter
 from typing import NamedTuple
 
+import trio
+
+from .client.body import EventStream
+from .client.chunk import PATHS, decode_chunk
+from .client.client import HttpClient
+from .client.dial import read_url
 from .process import TRIOLET, serving
 
 REQUEST = {
@@ -35,12 +39,19 @@ class ColdStart(NamedTuple):
     first_token: float
 
 
-def first_token_of(lines: Sequence[bytes] | http.client.HTTPResponse) -> bool:
-    """Read server-sent events up to the first with text."""
-    for line in lines:
-        if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
-            return True
-    return False
+def has_text(event: bytes) -> bool:
+    """Whether a server-sent event brings text; the first one of a chat only says who speaks."""
+    return event != b"[DONE]" and bool(decode_chunk(event).text())
+
+
+async def first_token(port: int) -> None:
+    """Ask, and read up to the first text."""
+    client, events = HttpClient(read_url(f"http://127.0.0.1:{port}"), most_idle=0), EventStream()
+    async with client.request("POST", PATHS["chat"], json.dumps(REQUEST).encode()) as (response, _sent, _reused):
+        while data := await response.read():
+            if any(map(has_text, events.feed(data))):
+                return
+    raise SystemExit("the answer had no text")
 
 
 def start(command: Sequence[str]) -> ColdStart:
@@ -48,13 +59,8 @@ def start(command: Sequence[str]) -> ColdStart:
         began = perf_counter()
         with serving([*command, "--port", "0"], errors) as server:
             ready = perf_counter() - began
-            with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
-                connection.request(
-                    "POST", "/v1/chat/completions", json.dumps(REQUEST), {"Content-Type": "application/json"}
-                )
-                if not first_token_of(connection.getresponse()):
-                    raise SystemExit("the answer had no text")
-                return ColdStart(ready, perf_counter() - began)
+            trio.run(first_token, server.port)
+            return ColdStart(ready, perf_counter() - began)
 
 
 def import_torch(python: str) -> float:

@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import re
-import selectors
-import socket
 import statistics
 import subprocess
 import sys
@@ -24,14 +22,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .client.reader import LAST_CHUNK, Pipe, read_streams
+from .client.request import post_json
 from .process import TRIOLET, ServerProcess, launched, serving
 
 FIRST_TOKEN_ID = 10  # as `bench offline` begins its prompts
 END = b"data: [DONE]\n\n"
-LAST_CHUNK = b"\r\n0\r\n\r\n"  # of a chunked body
+ROUND_SECONDS = 600.0  # a slow model's round; a stuck one still ends the run
 
 
-class Load(NamedTuple):
+class ServedLoad(NamedTuple):
     """One round of streams; every stream has a cache salt of its own."""
 
     streams: int
@@ -39,9 +39,10 @@ class Load(NamedTuple):
     output_tokens: int
 
 
-def request_of(load: Load, salt: str) -> bytes:
+def request_of(load: ServedLoad, salt: str) -> bytes:
     """A completion of token ids, streamed to its full length."""
-    body = json.dumps(
+    return post_json(
+        "/v1/completions",
         {
             "prompt": list(range(FIRST_TOKEN_ID, FIRST_TOKEN_ID + load.prompt_tokens)),
             "max_tokens": load.output_tokens,
@@ -50,40 +51,27 @@ def request_of(load: Load, salt: str) -> bytes:
             "stream": True,
             "cache_salt": salt,
             "stream_options": {"include_usage": True},
-        }
-    ).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        },
+    )
 
 
-def run_streams(port: int, load: Load, salts: Iterator[int]) -> tuple[float, int]:
+def run_streams(port: int, load: ServedLoad, salts: Iterator[int]) -> tuple[float, int]:
     """Send all requests at once and read to the last end: (seconds, pieces read). Raises if an answer is not whole."""
-    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(load.streams)]
-    requests = [request_of(load, f"{os.getpid()}-{next(salts)}") for _ in sockets]
-    tails = dict.fromkeys(sockets, b"")
-    pieces = 0
-    with selectors.DefaultSelector() as selector:
+    requests = [request_of(load, f"{os.getpid()}-{next(salts)}") for _ in range(load.streams)]
+    pipes = [Pipe(port, request, LAST_CHUNK) for request in requests]
+    try:
         began = time.perf_counter()
-        for connection, request in zip(sockets, requests, strict=True):
-            connection.sendall(request)
-            selector.register(connection, selectors.EVENT_READ, connection)
-        while tails:
-            for key, _ in selector.select():
-                connection = key.data
-                data = connection.recv(1 << 16)
-                pieces += 1
-                tail = tails[connection] = (tails[connection] + data)[-600:]
-                if tail.endswith(LAST_CHUNK) or not data:
-                    _check_end(tail, load)
-                    selector.unregister(connection)
-                    del tails[connection]
+        pieces = read_streams(pipes, deadline_seconds=ROUND_SECONDS)
         seconds = time.perf_counter() - began
-    for connection in sockets:
-        connection.close()
+        for pipe in pipes:
+            _check_end(pipe.received()[-600:], load)
+    finally:
+        for pipe in pipes:
+            pipe.close()
     return seconds, pieces
 
 
-def _check_end(tail: bytes, load: Load) -> None:
+def _check_end(tail: bytes, load: ServedLoad) -> None:
     found = re.search(rb'"completion_tokens":(\d+)', tail)
     if END not in tail or found is None or int(found[1]) != load.output_tokens:
         raise RuntimeError(f"a stream ended with {tail[-300:]!r}")
@@ -94,14 +82,14 @@ def client() -> None:
     salts = count()
     for line in sys.stdin:
         order = json.loads(line)
-        port, load = order.pop("port"), Load(**order)
+        port, load = order.pop("port"), ServedLoad(**order)
         used = time.process_time()
         seconds, pieces = run_streams(port, load, salts)
         answer = {"seconds": seconds, "pieces": pieces, "cpu": time.process_time() - used}
         print(json.dumps(answer), flush=True)
 
 
-def offline_rate(model: Path, options: list[str], load: Load, rounds: int) -> float:
+def offline_rate(model: Path, options: list[str], load: ServedLoad, rounds: int) -> float:
     """Output tokens/s of `bench offline` at this load."""
     command = [TRIOLET, "bench", "offline", str(model), "--json", "--rounds", str(rounds), *options]
     command += ["--prompt-tokens", str(load.prompt_tokens), "--output-tokens", str(load.output_tokens)]
@@ -110,7 +98,7 @@ def offline_rate(model: Path, options: list[str], load: Load, rounds: int) -> fl
     return rate
 
 
-def served_round(pipe: subprocess.Popen[bytes], server: ServerProcess, load: Load) -> dict[str, float]:
+def served_round(pipe: subprocess.Popen[bytes], server: ServerProcess, load: ServedLoad) -> dict[str, float]:
     """One round through HTTP: its rate, and CPU seconds per 1,000 tokens."""
     assert pipe.stdin is not None
     assert pipe.stdout is not None
@@ -133,7 +121,7 @@ def median_of(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
-def measure(options: argparse.Namespace, load: Load) -> dict[str, Any]:  # Any: JSON
+def measure(options: argparse.Namespace, load: ServedLoad) -> dict[str, Any]:  # Any: JSON
     """All turns of one load."""
     engine = ["--quantize", options.quantize, "--max-model-len", "1024", "--threads", str(options.threads)]
     command = [sys.executable, "-m", "triolet.loadtest.served_share", "--client"]
@@ -169,7 +157,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each side in a turn; their median counts")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    loads = [Load(options.batch, options.prompt_tokens, tokens) for tokens in options.output_tokens]
+    loads = [ServedLoad(options.batch, options.prompt_tokens, tokens) for tokens in options.output_tokens]
     print(json.dumps([measure(options, load) for load in loads], indent=1))
 
 

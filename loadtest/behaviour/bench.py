@@ -8,18 +8,20 @@ from typing import Any, Final
 
 from msgspec import Struct, structs
 
+from ..client.client import HttpClient
+from ..client.dial import read_url
 from ..process import ServerProcess
 from .client import Target
 from .crowd import duration, middle, probe, probes
 from .gauge import find_gauge
 from .parts import drain, isolation, leaving, slow_readers, worker_death
-from .results import NotMeasurable, Report, Result, Tally
+from .results import BehaviourReport, NotMeasurable, Result, Tally
 from .start import free_port, started, until_ready
 
 _PROBES: Final = 8
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class BehaviourPlan(Struct, frozen=True, kw_only=True):
     """What is done to a server, and how long it is waited for."""
 
     streams: int = 4
@@ -44,7 +46,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}  # Any: JSON
 
 
-async def examine(subject: Subject, plan: Plan, log: Path) -> Report:
+async def examine(subject: Subject, plan: BehaviourPlan, log: Path) -> BehaviourReport:
     """Everything about one server."""
     with ExitStack() as stack:
         process: ServerProcess | None = None
@@ -57,23 +59,26 @@ async def examine(subject: Subject, plan: Plan, log: Path) -> Report:
             process = ServerProcess(subject.pid)
         assert url is not None, "neither a command nor a URL"
         key = subject.keys[0] if subject.keys else None
-        model = await until_ready(url, key, process)
+        client = HttpClient(read_url(url, path=""), most_idle=0)
+        model = await until_ready(client, key, process)
         target = Target(url=url.rstrip("/"), model=subject.model or model, fields=subject.fields, keys=subject.keys)
-        return Report(
+        return BehaviourReport(
             name=subject.name,
             url=target.url,
             command=subject.command,
             tally=(tally := Tally()),
-            results=await _parts(target, process, plan, tally),
+            results=await _parts(target, client, process, plan, tally),
         )
 
 
-async def _parts(target: Target, process: ServerProcess | None, plan: Plan, tally: Tally) -> dict[str, Result]:
+async def _parts(
+    target: Target, client: HttpClient, process: ServerProcess | None, plan: BehaviourPlan, tally: Tally
+) -> dict[str, Result]:
     first = await probe(target, plan.patience * 2)  # the first answer may compile or load something
     if not first.token_times:
         raise RuntimeError(f"the server's first answer ended with {first.end} (status {first.status}): {first.detail}")
     target = await _with_ignored_end(target)
-    gauge = await find_gauge(target.url, target.key())
+    gauge = await find_gauge(client, target.key())
     alone = await probes(target, _PROBES, plan.patience)
     tally.count(*alone)
     took = middle([duration(stream) for stream in alone])

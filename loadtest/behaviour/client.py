@@ -1,40 +1,26 @@
 """A chat completion as any client sends it, and how its stream ended: by the rules, with an error event, or just so.
 
-One connection for each request, HTTP/1.1 through h11. What a stream's end was is decided by what came, never by how the
-connection was closed: a stream has a terminal event if it brought `[DONE]` or an `error`.
+One connection for each request. What a stream's end was is decided by what came, never by how the connection was
+closed: a stream has a terminal event if it brought `[DONE]` or an `error`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
-import h11
 import msgspec
 import trio
 from msgspec import Struct
 
+from ..client.body import BadBody, EventStream
+from ..client.chunk import PATHS, decode_chunk
+from ..client.client import HttpClient, Response
+from ..client.dial import Endpoint, read_url
+from ..client.ending import Fault
+
 End = Literal["done", "error event", "no terminal event", "left", "refused", "no connection"]
-_READ: Final = 1 << 16
-_CONNECT_SECONDS: Final = 10.0
-
-
-class _Delta(Struct, frozen=True):
-    content: str | None = None
-
-
-class _Choice(Struct, frozen=True):
-    delta: _Delta = _Delta()
-
-
-class _Chunk(Struct, frozen=True):
-    """What every server's chunk has, whatever else is in it."""
-
-    choices: list[_Choice] = []
-
-
-_CHUNK: Final = msgspec.json.Decoder(_Chunk)
+CHAT: Final = f"/v1{PATHS['chat']}"
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -46,15 +32,14 @@ class Target(Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()  # the first is the probe's, the last the flood's
 
     @property
-    def address(self) -> tuple[str, int]:
-        parts = urlsplit(self.url)
-        return parts.hostname or "127.0.0.1", parts.port or 80
+    def endpoint(self) -> Endpoint:
+        return read_url(self.url, path="")
 
     def key(self, *, flood: bool = False) -> str | None:
         return self.keys[-1 if flood else 0] if self.keys else None
 
 
-class Stream:
+class ChatStream:
     """One streamed request, from its start to its end. Times are seconds of trio's clock."""
 
     def __init__(self) -> None:
@@ -62,7 +47,7 @@ class Stream:
         self.status = 0
         self.token_times: list[float] = []
         self.text = ""
-        self.end: End = "no connection"
+        self.end: End = "no terminal event"
         self.over = False  # the request has ended, by whatever `end` says; until then `end` is what it would be now
         self.detail = ""
 
@@ -75,8 +60,8 @@ class Stream:
         return [later - earlier for earlier, later in pairwise(self.token_times)]
 
 
-def body_of(target: Target, prompt: str, max_tokens: int) -> dict[str, Any]:
-    return {
+def body_of(target: Target, prompt: str, max_tokens: int) -> bytes:
+    fields = {
         "model": target.model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
@@ -84,96 +69,51 @@ def body_of(target: Target, prompt: str, max_tokens: int) -> dict[str, Any]:
         "stream": True,
         **target.fields,
     }
-
-
-def request_bytes(target: Target, body: Mapping[str, Any], *, flood: bool = False) -> bytes:
-    data, host = json.dumps(body).encode(), ":".join(map(str, target.address))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-    if key := target.key(flood=flood):
-        head += f"Authorization: Bearer {key}\r\n"
-    return f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+    return json.dumps(fields).encode()
 
 
 async def stream_chat(
-    target: Target,
-    prompt: str,
-    max_tokens: int,
-    *,
-    flood: bool = False,
-    stream: Stream | None = None,
-    on_token: Callable[[Stream], bool] = lambda stream: True,
-) -> Stream:
-    """Send a request and read its answer to the end, or until `on_token` says no: then the client leaves."""
-    stream = stream or Stream()
-    await _converse(target, prompt, max_tokens, stream, on_token, flood=flood)
+    target: Target, prompt: str, max_tokens: int, *, flood: bool = False, stream: ChatStream | None = None
+) -> ChatStream:
+    """Send a request and read its answer to the end."""
+    stream = stream or ChatStream()
+    client = HttpClient(target.endpoint, most_idle=0)
+    body, key = body_of(target, prompt, max_tokens), target.key(flood=flood)
+    try:
+        async with client.request("POST", CHAT, body, key=key) as (response, _sent, _reused):
+            stream.status = response.head.status
+            if stream.status == 200:
+                await _follow(response, stream)
+            else:
+                stream.end = "refused"
+                stream.detail = (await response.read_all()).decode(errors="replace")[:300]
+    except Fault as fault:
+        stream.detail = stream.detail or f"{fault.outcome}: {fault.detail}"
+        if fault.outcome == "connect":
+            stream.end = "no connection"
     stream.over = True
     return stream
 
 
-async def _converse(
-    target: Target, prompt: str, max_tokens: int, stream: Stream, on_token: Callable[[Stream], bool], *, flood: bool
-) -> None:
-    request = request_bytes(target, body_of(target, prompt, max_tokens), flood=flood)
-    try:
-        with trio.fail_after(_CONNECT_SECONDS):
-            connection = await trio.open_tcp_stream(*target.address)
-    except (OSError, trio.TooSlowError) as error:
-        stream.detail = str(error) or f"no connection within {_CONNECT_SECONDS:g} s"
-        return
-    async with connection:
+async def _follow(response: Response, stream: ChatStream) -> None:
+    events = EventStream()
+    while data := await response.read():
         try:
-            await connection.send_all(request)
-            await _read(connection, stream, on_token)
-        except (trio.BrokenResourceError, h11.RemoteProtocolError) as error:
-            stream.detail = f"{type(error).__name__}: {error}"
-            if stream.end not in ("done", "error event", "refused"):
-                stream.end = "no terminal event"
+            for event in events.feed(data):
+                _note(event, stream)
+        except (BadBody, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Fault("malformed", f"an event: {error}") from error
+        if events.failed:
+            stream.end = "error event"
 
 
-async def _read(connection: trio.SocketStream, stream: Stream, on_token: Callable[[Stream], bool]) -> None:
-    http = h11.Connection(h11.CLIENT)
-    # The request was sent by hand, as bytes that can be made once; h11 hears of one like it.
-    http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-    http.send(h11.EndOfMessage())
-    stream.end, waiting = "no terminal event", b""
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await connection.receive_some(_READ))
-        elif isinstance(event, h11.Response):
-            stream.status = event.status_code
-            if event.status_code != 200:
-                stream.end = "refused"
-        elif isinstance(event, h11.Data):
-            if stream.end == "refused":
-                stream.detail = (stream.detail + bytes(event.data).decode(errors="replace"))[:300]
-                continue
-            *lines, waiting = (waiting + bytes(event.data)).replace(b"\r\n", b"\n").split(b"\n")
-            for line in lines:
-                if not _take(line, stream, on_token):
-                    stream.end = "left"
-                    return
-        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or event is h11.PAUSED:
-            return
-
-
-def _take(line: bytes, stream: Stream, on_token: Callable[[Stream], bool]) -> bool:
-    """A line of the stream; False when the client wants no more."""
-    if line.startswith(b"event: error"):
-        stream.end = "error event"
-    if not line.startswith(b"data:"):
-        return True
-    data = line[5:].strip()
-    if data == b"[DONE]":
+def _note(event: bytes, stream: ChatStream) -> None:
+    if event == b"[DONE]":
         stream.end = "done"
-        return True
-    event = json.loads(data)
-    if "error" in event:
-        stream.end, stream.detail = "error event", str(event["error"])[:300]
-        return True
-    text = "".join(choice.delta.content or "" for choice in _CHUNK.decode(data).choices)
-    if not text:
-        return True
-    stream.text += text
-    stream.token_times.append(trio.current_time())
-    return on_token(stream)
+        return
+    chunk = decode_chunk(event)
+    if (refusal := chunk.refusal()) is not None:
+        stream.end, stream.detail = "error event", refusal[:300]
+    elif text := chunk.text():
+        stream.text += text
+        stream.token_times.append(trio.current_time())

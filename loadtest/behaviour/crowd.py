@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from .client import Stream, Target, stream_chat
+from .client import ChatStream, Target, stream_chat
 
 TOKENS_UNDER_WAY: Final = 3  # that every stream must have before anything is done
 START_SECONDS: Final = 30.0
@@ -17,14 +17,14 @@ PROBE_TOKENS: Final = 16
 
 
 class Crowd:
-    """Streams that run. `begun`: those that had tokens in time."""
+    """ChatStreams that run. `begun`: those that had tokens in time."""
 
-    def __init__(self, streams: list[Stream], leave: trio.CancelScope) -> None:
+    def __init__(self, streams: list[ChatStream], leave: trio.CancelScope) -> None:
         self.streams = streams
         self._scope = leave
 
     @property
-    def begun(self) -> list[Stream]:
+    def begun(self) -> list[ChatStream]:
         return [stream for stream in self.streams if len(stream.token_times) >= TOKENS_UNDER_WAY]
 
     def leave(self) -> None:
@@ -47,7 +47,7 @@ class Crowd:
 @asynccontextmanager
 async def crowd(target: Target, count: int, max_tokens: int, patience: float) -> AsyncGenerator[Crowd]:
     """So many streams, each with its first tokens; at the block's end they get `patience` to end by themselves."""
-    streams = [Stream() for _ in range(count)]
+    streams = [ChatStream() for _ in range(count)]
     async with trio.open_nursery() as nursery:
         running = Crowd(streams, nursery.cancel_scope)
         for number, stream in enumerate(streams):
@@ -59,32 +59,32 @@ async def crowd(target: Target, count: int, max_tokens: int, patience: float) ->
         nursery.cancel_scope.deadline = min(nursery.cancel_scope.deadline, trio.current_time() + patience)
 
 
-async def _run(target: Target, prompt: str, max_tokens: int, stream: Stream) -> None:
+async def _run(target: Target, prompt: str, max_tokens: int, stream: ChatStream) -> None:
     await stream_chat(target, prompt, max_tokens, stream=stream)
 
 
-def _over(stream: Stream) -> bool:
+def _over(stream: ChatStream) -> bool:
     return stream.over or stream.end in ("done", "error event", "refused")
 
 
-def _left(stream: Stream) -> None:
+def _left(stream: ChatStream) -> None:
     """The client closes its socket: what would have come is not the server's to answer for."""
     if not stream.over and stream.end == "no terminal event":
         stream.end = "left"
 
 
-async def probe(target: Target, patience: float = START_SECONDS) -> Stream:
+async def probe(target: Target, patience: float = START_SECONDS) -> ChatStream:
     """A short request, as an honest client sends it. One that is not over within `patience` is left."""
-    stream = Stream()
+    stream = ChatStream()
     with trio.move_on_after(patience):
         await stream_chat(target, _SHORT, PROBE_TOKENS, stream=stream)
     _left(stream)
     return stream
 
 
-async def probes(target: Target, count: int, patience: float) -> list[Stream]:
+async def probes(target: Target, count: int, patience: float) -> list[ChatStream]:
     """One after the other, until one is not answered: those that follow it would not be either."""
-    streams: list[Stream] = []
+    streams: list[ChatStream] = []
     while len(streams) < count:
         streams.append(await probe(target, patience))
         if not streams[-1].token_times:
@@ -97,6 +97,6 @@ def middle(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def duration(stream: Stream) -> float | None:
+def duration(stream: ChatStream) -> float | None:
     """Until its last token; None without one, or where the client left before the last."""
     return stream.token_times[-1] - stream.began if stream.token_times and stream.end != "left" else None

@@ -2,13 +2,16 @@
 
 import json
 import re
-import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
 
+from ..client.client import HttpClient
+from ..client.ending import Fault
+
+PAGE_SECONDS: Final = 10.0  # that a page may take
 # Each is the sum over all label sets of these names. `requests` of the ledger counts what has not ended.
 _METRICS: Final = (
     ("triolet_requests_running", "triolet_requests_parked"),
@@ -21,50 +24,41 @@ _METRICS: Final = (
 class Gauge:
     """A number that the server shows, and where."""
 
-    def __init__(self, where: str, read: Callable[[], float]) -> None:
+    def __init__(self, where: str, read: Callable[[], Awaitable[float]]) -> None:
         self.where = where
-        self._read = read
-
-    async def read(self) -> float:
-        return await trio.to_thread.run_sync(self._read)
+        self.read = read
 
 
-async def find_gauge(url: str, key: str | None) -> Gauge | None:
+async def find_gauge(client: HttpClient, key: str | None) -> Gauge | None:
     """Triolet's ledger, or a metric of the names that servers use; None if there is neither."""
-    candidates = [Gauge("/internal/ledger", lambda: _ledger(url, key))]
-    candidates += [
-        Gauge(f"/metrics {names[0]}", lambda names=names: _metric(url, key, names))  # type: ignore[misc]  # the default is the loop's value
-        for names in _METRICS
-    ]
+    candidates = [Gauge("/internal/ledger", partial(_ledger, client, key))]
+    candidates += [Gauge(f"/metrics {names[0]}", partial(_metric, client, key, names)) for names in _METRICS]
     for gauge in candidates:
         try:
             await gauge.read()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (Fault, ValueError, KeyError, TypeError):
             continue
         return gauge
     return None
 
 
-def get(url: str, key: str | None) -> bytes:
-    """A page of the server; raises OSError for any status but success."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+async def get_page(client: HttpClient, path: str, key: str | None) -> bytes:
+    """A page of the server. Raises Fault for any status but success, and where it takes too long."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as response:
-            body: bytes = response.read()
-            return body
-    except urllib.error.HTTPError as error:
-        error.close()  # it is the response, and holds its socket
-        raise
+        with trio.fail_after(PAGE_SECONDS):
+            return await client.fetch("GET", path, key=key)
+    except trio.TooSlowError as error:
+        raise Fault("timeout", f"{path} was not answered within {PAGE_SECONDS:g} s") from error
 
 
-def _ledger(url: str, key: str | None) -> float:
+async def _ledger(client: HttpClient, key: str | None) -> float:
     """Requests that have not ended; when there are none, whether KV blocks are still held for something computed."""
-    ledger = json.loads(get(f"{url}/internal/ledger", key))
+    ledger = json.loads(await get_page(client, "/internal/ledger", key))
     return float(ledger["requests"] or ledger["kv_blocks"]["owned"] > 0)
 
 
-def _metric(url: str, key: str | None, names: tuple[str, ...]) -> float:
-    text = get(f"{url}/metrics", key).decode()
+async def _metric(client: HttpClient, key: str | None, names: tuple[str, ...]) -> float:
+    text = (await get_page(client, "/metrics", key)).decode()
     values: list[str] = []
     for name in names:
         values += re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", text, re.M)

@@ -2,20 +2,20 @@
 
 import os
 import signal
-import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import trio
 
+from ..client.dial import Dialer
+from ..client.request import request_bytes
 from ..process import ServerProcess
-from .client import Stream, Target, body_of, request_bytes, stream_chat
+from .client import CHAT, ChatStream, Target, body_of, stream_chat
 from .crowd import Crowd, crowd, duration, middle, probe, probes
 from .gauge import Gauge
-from .results import Drain, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
+from .results import Drained, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
 
-_SMALL_BUFFER: Final = 4096
 _SLOWED: Final = 1.3  # a probe must take so many times as long beside the streams, or it cannot tell that they are gone
 
 
@@ -77,9 +77,9 @@ async def slow_readers(
     if process is None:
         return NotMeasurable(because="the memory of a process unknown here: give --command or --pid")
     before = process.resident_bytes()
-    sockets = [await _ask_and_not_read(target, f"Count for ever. ({number})", max_tokens) for number in range(readers)]
+    unread = [await _ask_and_not_read(target, f"Count for ever. ({number})", max_tokens) for number in range(readers)]
     try:
-        beside: list[Stream] = []
+        beside: list[ChatStream] = []
         largest, until = before, trio.current_time() + seconds
         while trio.current_time() < until:
             beside.append(await probe(target, seconds))
@@ -87,8 +87,8 @@ async def slow_readers(
             await trio.sleep(0.1)
         tally.count(*beside)
     finally:
-        for sock in sockets:
-            sock.close()
+        for stream in unread:
+            await trio.aclose_forcefully(stream)
     return SlowReaders(
         readers=readers,
         grown_bytes_each=(largest - before) / readers,
@@ -99,24 +99,23 @@ async def slow_readers(
     )
 
 
-async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> trio.socket.SocketType:
-    sock = trio.socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
-    await sock.connect(target.address)
-    await trio.SocketStream(sock).send_all(request_bytes(target, body_of(target, prompt, max_tokens), flood=True))
-    return sock
+async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> trio.abc.Stream:
+    stream = await Dialer(target.endpoint).connect(slow=True)
+    body, host = body_of(target, prompt, max_tokens), target.endpoint.authority
+    await stream.send_all(request_bytes("POST", CHAT, body, host=host, key=target.key(flood=True)))
+    return stream
 
 
 async def isolation(
-    target: Target, alone: Sequence[Stream], tally: Tally, *, flood: int, max_tokens: int, patience: float
+    target: Target, alone: Sequence[ChatStream], tally: Tally, *, flood: int, max_tokens: int, patience: float
 ) -> Isolation:
     """One tenant sends as much as it can; another asks now and then, as in `alone`."""
-    flooding: list[Stream] = []
+    flooding: list[ChatStream] = []
 
     async def keep_asking(number: int) -> None:
         count = 0
         while True:
-            stream = Stream()
+            stream = ChatStream()
             flooding.append(stream)
             await stream_chat(target, f"Tell me about number {number}.{count}.", max_tokens, flood=True, stream=stream)
             count += 1
@@ -184,7 +183,7 @@ async def worker_death(
 
 async def drain(
     target: Target, process: ServerProcess | None, tally: Tally, *, streams: int, max_tokens: int, patience: float
-) -> Drain | NotMeasurable:
+) -> Drained | NotMeasurable:
     """SIGTERM while streams run: the end of the server."""
     if process is None or process.process is None:
         return NotMeasurable(because="a server is only told to end that this benchmark started: give --command")
@@ -203,7 +202,7 @@ async def drain(
         nursery.start_soon(partial(wait, trio.current_time()))
     tally.count(*running.streams)
     seconds, code = exited[0]
-    return Drain(
+    return Drained(
         streams=streams,
         finished=sum(stream.end == "done" for stream in running.streams),
         told=sum(stream.end == "error event" for stream in running.streams),
@@ -221,7 +220,7 @@ def _left_alone(running: Crowd, tally: Tally, early: str) -> NotMeasurable:
     return NotMeasurable(because=early)
 
 
-def _not_begun(streams: list[Stream]) -> NotMeasurable:
+def _not_begun(streams: list[ChatStream]) -> NotMeasurable:
     ends = sorted({f"{stream.end} {stream.detail}".strip() for stream in streams})
     begun = sum(bool(stream.token_times) for stream in streams)
     because = f"only {begun} of {len(streams)} streams ran at once ({'; '.join(ends)[:300]})"

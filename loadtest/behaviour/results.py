@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from .client import Stream
+from .client import ChatStream
 
 
 class NotMeasurable(Struct, frozen=True, kw_only=True, tag="not measurable"):
@@ -57,7 +57,7 @@ class WorkerDeath(Struct, frozen=True, kw_only=True, tag="worker death"):
     patience: float
 
 
-class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
+class Drained(Struct, frozen=True, kw_only=True, tag="drain"):
     """After SIGTERM, with streams under way."""
 
     streams: int
@@ -69,7 +69,7 @@ class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
     patience: float
 
 
-Result = NotMeasurable | Leaving | SlowReaders | Isolation | WorkerDeath | Drain
+Result = NotMeasurable | Leaving | SlowReaders | Isolation | WorkerDeath | Drained
 
 
 class Tally(Struct, kw_only=True):
@@ -79,7 +79,7 @@ class Tally(Struct, kw_only=True):
     error_events: int = 0
     without: int = 0  # ended by nothing but the connection
 
-    def count(self, *streams: Stream) -> None:
+    def count(self, *streams: ChatStream) -> None:
         for stream in streams:
             self.done += stream.end == "done"
             self.error_events += stream.end == "error event"
@@ -90,7 +90,7 @@ class Tally(Struct, kw_only=True):
         return self.done + self.error_events + self.without
 
 
-class Report(Struct, kw_only=True):
+class BehaviourReport(Struct, kw_only=True):
     """Of one server."""
 
     name: str

@@ -1,6 +1,5 @@
 """Starts a server from a command line, and waits until one that is running is ready."""
 
-import json
 import shlex
 import socket
 from collections.abc import Generator
@@ -8,10 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
+from ..client.chunk import listed_models
+from ..client.client import HttpClient
+from ..client.ending import Fault
 from ..process import ServerProcess, launched
-from .gauge import get
+from .gauge import get_page
 
 READY_SECONDS: Final = 180.0  # a large model loads, a compiler runs
 
@@ -31,7 +34,7 @@ def started(command: str, port: int, log: Path) -> Generator[ServerProcess]:
         yield ServerProcess(process.pid, process, port=port)
 
 
-async def until_ready(url: str, key: str | None, process: ServerProcess | None) -> str:
+async def until_ready(client: HttpClient, key: str | None, process: ServerProcess | None) -> str:
     """Wait until the server lists its models; the first one's name."""
     why = ""
     with trio.move_on_after(READY_SECONDS):
@@ -39,13 +42,8 @@ async def until_ready(url: str, key: str | None, process: ServerProcess | None) 
             if process is not None and process.process is not None and process.process.poll() is not None:
                 raise RuntimeError(f"the server ended with exit code {process.process.returncode} before it was ready")
             try:
-                return await trio.to_thread.run_sync(_first_model, url, key)
-            except (OSError, ValueError) as error:
+                return next(iter(listed_models(await get_page(client, "/v1/models", key))), "")
+            except (Fault, msgspec.MsgspecError) as error:
                 why = str(error)
             await trio.sleep(0.1)
-    raise RuntimeError(f"the server at {url} was not ready within {READY_SECONDS:g} s: {why}")
-
-
-def _first_model(url: str, key: str | None) -> str:
-    models = json.loads(get(f"{url}/v1/models", key))["data"]
-    return str(models[0]["id"]) if models else ""
+    raise RuntimeError(f"the server was not ready within {READY_SECONDS:g} s: {why}")

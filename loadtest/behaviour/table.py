@@ -1,4 +1,4 @@
-"""Reports side by side: a row for each promise, a column for each server."""
+"""BehaviourReports side by side: a row for each promise, a column for each server."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from rich.table import Table
 
 from ..table import terminal_table
-from .results import Drain, Isolation, Leaving, NotMeasurable, Report, SlowReaders, WorkerDeath
+from .results import BehaviourReport, Drained, Isolation, Leaving, NotMeasurable, SlowReaders, WorkerDeath
 
 _Part = TypeVar("_Part")
 KIB: Final = 1024
@@ -24,7 +24,7 @@ def _times(now: float | None, before: float | None) -> str:
     return f"{_seconds(now, '')} ({now / before:.1f} × alone)"
 
 
-def _cell(report: Report, part: str, kind: type[_Part], say: Callable[[_Part], str]) -> str:
+def _cell(report: BehaviourReport, part: str, kind: type[_Part], say: Callable[[_Part], str]) -> str:
     result = report.results.get(part)
     if isinstance(result, NotMeasurable):
         return f"not measurable: {result.because}"
@@ -35,11 +35,11 @@ def _death(death: WorkerDeath) -> str:
     return f"{death.went_on} of {death.streams} go on, {death.told} told, {death.cut} cut"
 
 
-def _drained(drain: Drain) -> str:
+def _drained(drain: Drained) -> str:
     return f"{drain.finished} of {drain.streams} finish, {drain.told} told, {drain.cut} cut"
 
 
-def _exit(drain: Drain) -> str:
+def _exit(drain: Drained) -> str:
     if drain.exit_seconds is None:
         return f"not within {drain.patience:g} s"
     return f"{_seconds(drain.exit_seconds, '')}, exit code {drain.exit_code}"
@@ -56,7 +56,7 @@ def _answers_beside(slow: SlowReaders) -> str:
     return _times(slow.probe_seconds, slow.probe_alone_seconds) + failed
 
 
-def rows(report: Report) -> list[tuple[str, str]]:
+def rows(report: BehaviourReport) -> list[tuple[str, str]]:
     """What the table says of one server."""
     tally = report.tally
     return [
@@ -87,13 +87,13 @@ def rows(report: Report) -> list[tuple[str, str]]:
                 lambda part: _seconds(part.recovered_seconds, f"not within {part.patience:g} s"),
             ),
         ),
-        ("SIGTERM: streams", _cell(report, "drain", Drain, _drained)),
-        ("… gone after", _cell(report, "drain", Drain, _exit)),
+        ("SIGTERM: streams", _cell(report, "drain", Drained, _drained)),
+        ("… gone after", _cell(report, "drain", Drained, _exit)),
         ("streams without a terminal event", f"{tally.without} of {tally.begun}"),
     ]
 
 
-def table_of(reports: Sequence[Report]) -> Table:
+def table_of(reports: Sequence[BehaviourReport]) -> Table:
     table = [("", *(report.name for report in reports))]
     table += [(cells[0][0], *(text for _, text in cells)) for cells in zip(*map(rows, reports), strict=True)]
     return terminal_table(table, left=range(len(table[0])), fold=True)

@@ -4,18 +4,9 @@ from typing import Literal, Protocol
 
 import trio
 
-from .record import Outcome, Record
+from ..client.ending import Outcome
+from .record import Record
 from .workload import ConversationPlan, Turn
-
-
-class Fault(Exception):
-    """A request ended otherwise than its client wanted."""
-
-    def __init__(self, outcome: Outcome, detail: str, status: int | None = None) -> None:
-        super().__init__(detail)
-        self.outcome: Outcome = outcome
-        self.detail = detail
-        self.status = status
 
 
 class Ask:

@@ -7,31 +7,12 @@ For the same reason a wait that the client gave up is a time too, a lower bound:
 """
 
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 
+from ..client.ending import GIVEN_UP, Outcome
 from .mix import Behaviour
-
-Outcome = Literal[
-    "ok",
-    "cancelled",  # by the client, as the mix wants, or by who ended the run early
-    "refused",  # 429 or 503: the server says it is full
-    "client_error",  # any other 4xx
-    "server_error",  # any other 5xx
-    "stream_error",  # an error event, after a good status
-    "unterminated",  # the body ended as HTTP wants it, without finish_reason or [DONE]
-    "reset",  # the connection ended within an answer
-    "connect",  # no connection
-    "malformed",  # no HTTP, no event stream, no JSON
-    "stalled",  # nothing for --stall seconds after the first token
-    "timeout",  # not complete after --timeout seconds
-    "unfinished",  # still running when the run's grace ended
-]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-BY_CHOICE: frozenset[Outcome] = frozenset({"ok", "cancelled"})
-GIVEN_UP: frozenset[Outcome] = frozenset({"stalled", "timeout", "unfinished"})  # the answer might still have come
-FAILURES: tuple[Outcome, ...] = tuple(outcome for outcome in OUTCOMES if outcome not in BY_CHOICE)
 
 
 class Record(Struct, frozen=True, kw_only=True):

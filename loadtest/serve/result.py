@@ -10,8 +10,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from ..client.ending import FAILURES
 from .lag import ClientLoad, LagMeter
-from .record import FAILURES, Record, end_to_end, gaps, given_up, open_gap, time_per_output_token, time_to_first_token
+from .record import Record, end_to_end, gaps, given_up, open_gap, time_per_output_token, time_to_first_token
 from .settings import LoadSettings, without_keys
 from .slo import is_good
 from .statistics import Summary, Window, curves, judged, summarise, tokens_in_windows

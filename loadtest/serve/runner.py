@@ -11,10 +11,11 @@ from typing import Literal
 
 import trio
 
+from ..client.ending import BY_CHOICE, Fault, Outcome
 from .arrivals import Ramp, start_times
 from .bodies import body_of
-from .exchange import Ask, Exchange, Fault, Transport
-from .record import BY_CHOICE, Outcome, Record
+from .exchange import Ask, Exchange, Transport
+from .record import Record
 from .settings import LoadSettings
 from .workload import ConversationPlan, Turn, Workload
 

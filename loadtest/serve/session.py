@@ -15,15 +15,17 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..client.chunk import listed_models, refusal_text
+from ..client.client import HttpClient
+from ..client.dial import read_url
+from ..client.ending import Fault, outcome_of_status
 from ..machine import machine, versions
 from .arrivals import Recorded
 from .bodies import body_of
-from .exchange import Ask, Exchange, Fault, Transport
-from .http_client import HttpClient
-from .intake import Intake
+from .exchange import Ask, Exchange, Transport
 from .lag import LagMeter
 from .lengths import Fixed
-from .openai_stream import OpenAiTransport, outcome_of_status, refusal_text
+from .openai_stream import OpenAiTransport
 from .quantiles import quantile
 from .record import Record
 from .result import Conditions, Result, make_result, make_series
@@ -32,7 +34,6 @@ from .settings import LoadSettings
 from .statistics import Window, tokens_in_windows
 from .traces import Trace, read_trace
 from .websocket_stream import WebSocketTransport
-from .wire import Dialer, read_url
 from .words import TokensPerWord, from_probes, text_of
 from .workload import Workload
 
@@ -46,22 +47,14 @@ class CannotRun(Exception):
     """The server does not answer as it would have to; the message says what it said, and the remedy."""
 
 
-class _Card(Struct):
-    id: str
-
-
-class _Models(Struct):
-    data: list[_Card]
-
-
-class Finished(Struct, frozen=True, kw_only=True):
+class FinishedSession(Struct, frozen=True, kw_only=True):
     result: Result
     records: list[Record]
 
 
 async def run_session(
     settings: LoadSettings, *, name: str, command: str, records_to: Path | None = None, on_begin: Watch | None = None
-) -> Finished:
+) -> FinishedSession:
     """`on_begin` is called as the load begins, for a live view. Raises CannotRun."""
     address = read_url(settings.url)
     trace: Trace | None = None
@@ -69,13 +62,11 @@ async def run_session(
         trace = await trio.to_thread.run_sync(read_trace, Path(settings.arrivals.path))
     meter = LagMeter()
     async with AsyncExitStack() as stack:
-        intake = Intake()
-        client = HttpClient(address, Dialer(address, intake).connect)
+        client = HttpClient(address)
         stack.push_async_callback(client.close)
         listed, server = await _identify(client, settings.mix.tenants[0].key, needed=settings.model is None)
         model = settings.model or listed
         sockets = await stack.enter_async_context(trio.open_nursery())
-        sockets.start_soon(intake.run)
         transport: Transport
         if settings.api == "websocket":
             transport = WebSocketTransport(address, sockets, settings.streams_per_socket)
@@ -116,7 +107,9 @@ async def run_session(
         machine={"system": client_machine.system, "processor": client_machine.cpu, "cores": str(client_machine.cores)},
         words=words,
     )
-    return Finished(result=conclude(settings, runner.progress, meter, conditions), records=runner.progress.records)
+    return FinishedSession(
+        result=conclude(settings, runner.progress, meter, conditions), records=runner.progress.records
+    )
 
 
 def _write_line(file: BinaryIO, record: Record) -> None:
@@ -186,7 +179,7 @@ async def _identify(client: HttpClient, key: str | None, *, needed: bool) -> tup
             raise CannotRun("the server asks for a key: add --api-key KEY, or key=… to every --tenant")
         if response.head.status != 200:
             raise Fault(outcome_of_status(response.head.status), f"{response.head.status} {refusal_text(body)}")
-        return msgspec.json.decode(body, type=_Models).data[0].id, server
+        return listed_models(body)[0], server
     except (Fault, trio.TooSlowError, msgspec.MsgspecError, LookupError) as error:
         if needed or (isinstance(error, Fault) and error.outcome == "connect"):
             reason = str(error) or f"no answer within {PROBE_SECONDS:g} s"

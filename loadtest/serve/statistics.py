@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from ..client.ending import BY_CHOICE, FAILURES
 from .quantiles import Spread, curve, spread
 from .record import (
-    BY_CHOICE,
-    FAILURES,
     Record,
     end_to_end,
     gaps,

@@ -3,12 +3,12 @@
 from rich.console import Console
 from rich.text import Text
 
+from ..client.ending import GIVEN_UP
 from ..table import Rows, terminal_facts, terminal_table
 from .arrivals import Constant, Gamma, Ramp, Recorded
 from .lengths import describe
 from .mix import names_of
 from .quantiles import Spread
-from .record import GIVEN_UP
 from .result import Result
 from .settings import LoadSettings
 

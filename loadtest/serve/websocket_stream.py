@@ -27,9 +27,9 @@ from triolet.protocol.stream_frames import (
     TokenFrame,
 )
 
-from .exchange import Ask, Exchange, Fault
-from .openai_stream import outcome_of_status
-from .wire import Address
+from ..client.dial import Endpoint
+from ..client.ending import Fault, outcome_of_status
+from .exchange import Ask, Exchange
 
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 
@@ -127,7 +127,7 @@ class _Socket:
 class WebSocketTransport:
     """At most `streams_per_socket` requests on a socket; each tenant has its own. `nursery` holds the readers."""
 
-    def __init__(self, address: Address, nursery: trio.Nursery, streams_per_socket: int) -> None:
+    def __init__(self, address: Endpoint, nursery: trio.Nursery, streams_per_socket: int) -> None:
         self._url = f"{'wss' if address.secure else 'ws'}://{address.authority}{address.path}/stream"
         self._nursery = nursery
         self._most = streams_per_socket

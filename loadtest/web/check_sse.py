@@ -14,7 +14,6 @@ from .script import Script
 
 _CHUNK: Final = msgspec.json.Decoder(CompletionChunk)
 DONE: Final = b"[DONE]"
-LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 
 class StreamError(Exception):

@@ -6,10 +6,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..client.reader import LAST_CHUNK, Pipe, read_streams
 from ..process import ServerProcess
 from ..serve.quantiles import quantile
-from .check_sse import LAST_CHUNK, Arrivals, check_stream
-from .reader import Effort, Pipe, read_streams
+from .check_sse import Arrivals, check_stream
+from .effort import Effort, SteadyPart, effort_between
 from .requests import completion, key_of_stream
 from .script import Script
 
@@ -38,20 +39,16 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
         Pipe(server.port, completion(stream, tokens), LAST_CHUNK, tokens * _EVENT_BYTES) for stream in range(streams)
     ]
     try:
-        reading = read_streams(
-            pipes,
-            server.cpu_time,
-            settle_seconds=min(1.0, seconds / 5),
-            keep_times=True,
-        )
+        steady = SteadyPart(pipes, server.cpu_time, settle_seconds=min(1.0, seconds / 5))
+        read_streams(pipes, steady, keep_times=True)
         arrivals = [
             check_stream(pipe.received(), script, key_of_stream(stream), tokens) for stream, pipe in enumerate(pipes)
         ]
     finally:
         for pipe in pipes:
             pipe.close()
-    first, last = reading.first, reading.last
-    effort = reading.effort()
+    first, last = steady.ends()
+    effort = effort_between(first, last)
     gaps: list[float] = []
     for pipe, arrival in zip(pipes, arrivals, strict=True):
         gaps += gaps_of(pipe.reads, arrival, first.time, last.time)

@@ -5,12 +5,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from ..client.reader import LAST_CHUNK, Pipe, read_streams
+from ..client.request import request_bytes
 from ..process import ServerProcess
-from .check_sse import LAST_CHUNK, Arrivals, check_raw, check_stream
+from .check_sse import Arrivals, check_raw, check_stream
 from .check_websocket import check_socket
+from .effort import Effort, SteadyPart, effort_between
 from .raw_server import EVENT
-from .reader import Effort, Pipe, Reading, read_streams
-from .requests import completion, create_frame, get, handshake, key_of_stream
+from .requests import completion, create_frame, handshake, key_of_stream
 from .script import Script
 
 STREAMS: Final = 64
@@ -46,16 +48,18 @@ def flood(server: ServerProcess, opening: Open, check: Check, *, seconds: float,
 def _run(server: ServerProcess, opening: Open, check: Check, tokens: int, settle: float) -> Rate:
     pipes = [opening(stream, tokens, tokens * _EVENT_BYTES) for stream in range(STREAMS)]
     try:
-        reading = read_streams(pipes, server.cpu_time, settle_seconds=settle)
-        return rate_of(reading, [check(pipe.received(), stream, tokens) for stream, pipe in enumerate(pipes)])
+        steady = SteadyPart(pipes, server.cpu_time, settle)
+        reads = read_streams(pipes, steady)
+        return rate_of(steady, reads, [check(pipe.received(), stream, tokens) for stream, pipe in enumerate(pipes)])
     finally:
         for pipe in pipes:
             pipe.close()
 
 
-def rate_of(reading: Reading, arrivals: Sequence[Arrivals]) -> Rate:
+def rate_of(steady: SteadyPart, reads: int, arrivals: Sequence[Arrivals]) -> Rate:
     """Of the steady part."""
-    first, last, effort = reading.first, reading.last, reading.effort()
+    first, last = steady.ends()
+    effort = effort_between(first, last)
     before = [arrival.at(size) for arrival, size in zip(arrivals, first.sizes, strict=True)]
     after = [arrival.at(size) for arrival, size in zip(arrivals, last.sizes, strict=True)]
     events = sum(events for events, _ in after) - sum(events for events, _ in before)
@@ -67,7 +71,7 @@ def rate_of(reading: Reading, arrivals: Sequence[Arrivals]) -> Rate:
         events=events,
         server_us_per_event=(last.cpu.server - first.cpu.server) / max(1, events) * 1e6,
         tokens_per_event=tokens / max(1, events),
-        events_per_read=total / max(1, reading.reads),
+        events_per_read=total / max(1, reads),
         events_per_write=total / sum(len(arrival.offsets) for arrival in arrivals),
         effort=effort,
     )
@@ -75,7 +79,7 @@ def rate_of(reading: Reading, arrivals: Sequence[Arrivals]) -> Rate:
 
 def raw_rate(server: ServerProcess, seconds: float) -> Rate:
     def opening(stream: int, tokens: int, size: int) -> Pipe:
-        return Pipe(server.port, get(f"/{tokens}"), LAST_CHUNK, size)
+        return Pipe(server.port, request_bytes("GET", f"/{tokens}"), LAST_CHUNK, size)
 
     return flood(server, opening, lambda data, stream, events: check_raw(data, EVENT, events), seconds=seconds)
 

@@ -5,6 +5,7 @@ import json
 import os
 from typing import Final
 
+from ..client.request import post_json
 from .script import key_of
 
 PROMPT_TOKENS: Final = 8
@@ -25,18 +26,8 @@ def completion_body(stream: int, tokens: int) -> dict[str, object]:
     return {"prompt": prompt_of(stream), "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
-def post(path: str, body: dict[str, object]) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
-
-
 def completion(stream: int, tokens: int) -> bytes:
-    return post("/v1/completions", completion_body(stream, tokens))
-
-
-def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    return post_json("/v1/completions", completion_body(stream, tokens))
 
 
 def handshake() -> bytes:

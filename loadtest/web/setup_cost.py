@@ -1,16 +1,15 @@
 """What a request costs the server besides its tokens: many answers of one token, on connections that stay open."""
 
-import select
-from itertools import count
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from ..client.reader import LAST_CHUNK, Pipe, read_streams
+from ..client.request import post_json
 from ..process import ServerProcess
-from .check_sse import LAST_CHUNK, StreamError, body_chunks
-from .reader import Effort, Pipe, effort_between, moment
-from .requests import post
+from .check_sse import StreamError, body_chunks
+from .effort import Effort, effort_between, moment
 
 CONNECTIONS: Final = 16
 _WARM_UP: Final = 64
@@ -43,7 +42,7 @@ def request_set_up(server: ServerProcess, requests: int) -> SetUp:
 
 
 def _loop(server: ServerProcess, requests: int) -> list[bytes]:
-    request = post(
+    request = post_json(
         "/v1/chat/completions",
         {
             "messages": [{"role": "user", "content": "What is 123 + 456?"}],
@@ -52,31 +51,27 @@ def _loop(server: ServerProcess, requests: int) -> list[bytes]:
             "stream": True,
         },
     )
-    numbers, answers = count(1), list[bytes]()
     pipes = [Pipe(server.port, request, LAST_CHUNK) for _ in range(min(CONNECTIONS, requests))]
-    poll = select.epoll()
+    answers: list[bytes] = []
+    sent = len(pipes)
+
+    def ask_again(pipe: Pipe) -> bool:
+        nonlocal sent
+        answers.append(pipe.received())
+        if sent == requests:
+            return False
+        sent += 1
+        pipe.size = 0
+        pipe.socket.sendall(request)
+        return True
+
     try:
-        for pipe in pipes:
-            next(numbers)
-            pipe.socket.sendall(request)
-            poll.register(pipe.socket, select.EPOLLIN)
-        by_descriptor = {pipe.socket.fileno(): pipe for pipe in pipes}
-        while len(answers) < requests:
-            for descriptor, _ in poll.poll(10.0):
-                pipe = by_descriptor[descriptor]
-                got = pipe.socket.recv_into(pipe.view[pipe.size :])
-                pipe.size += got
-                if not got:
-                    raise StreamError("the server closed a connection that should stay open")
-                if pipe.data.find(LAST_CHUNK, 0, pipe.size) >= 0:
-                    answers.append(pipe.received())
-                    pipe.size = 0
-                    if next(numbers) <= requests:
-                        pipe.socket.sendall(request)
+        read_streams(pipes, again=ask_again)
     finally:
-        poll.close()
         for pipe in pipes:
             pipe.close()
+    if len(answers) < requests:
+        raise StreamError("the server closed a connection that should stay open")
     return answers
 
 

@@ -10,11 +10,11 @@ from typing import Final, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .effort import Effort
 from .idle import Idle
 from .memory import StreamMemory
 from .paced import Paced
 from .rates import Rate
-from .reader import Effort
 from .setup_cost import SetUp
 
 KIB: Final = 1024

@@ -1,20 +1,19 @@
 """The accuracy client: it asks over HTTP, judges exactly, keeps the order, and fails when a family is weak."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 import trio
 
 from triolet.loadtest.accuracy import (
     HELD_OUT,
+    AccuracyRun,
     ChatMessage,
     Instance,
-    Run,
     arguments,
     ask_all,
     by_family,
@@ -23,8 +22,11 @@ from triolet.loadtest.accuracy import (
     table,
     wire_messages,
 )
+from triolet.loadtest.client.client import HttpClient
+from triolet.loadtest.client.dial import read_url
+from triolet.loadtest.client.ending import Fault
 
-Asgi = MutableMapping[str, Any]  # what ASGI passes about: plain JSON-like dictionaries
+from .client.made import Servers, read_head
 
 
 class Server:
@@ -34,24 +36,20 @@ class Server:
         self.answer, self.status, self.inside, self.most = answer, status, 0, 0
         self.bodies: list[dict[str, Any]] = []
 
-    async def __call__(
-        self, scope: Asgi, receive: Callable[[], Awaitable[Asgi]], send: Callable[[Asgi], Awaitable[None]]
-    ) -> None:
-        text = b""
-        more = True
-        while more:
-            part = await receive()
-            text += part["body"]
-            more = part.get("more_body", False)
-        body = json.loads(text)
-        self.bodies.append(body)
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        await trio.lowlevel.checkpoint()
-        self.inside -= 1
-        answer = json.dumps({"choices": [{"message": self.answer(body["messages"][-1]["content"])}]})
-        await send({"type": "http.response.start", "status": self.status, "headers": []})
-        await send({"type": "http.response.body", "body": answer.encode()})
+    async def serve(self, _number: int, stream: trio.abc.Stream) -> None:
+        while asked := await read_head(stream):
+            head, _, text = asked.partition(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length:")[1].split()[0])
+            while len(text) < length:
+                text += await stream.receive_some()
+            body = json.loads(text)
+            self.bodies.append(body)
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            await trio.lowlevel.checkpoint()
+            self.inside -= 1
+            answer = json.dumps({"choices": [{"message": self.answer(body["messages"][-1]["content"])}]}).encode()
+            await stream.send_all(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (self.status, len(answer), answer))
 
 
 def instance(family: str, question: str, expected: str, check: str = "exact") -> Instance:
@@ -60,10 +58,12 @@ def instance(family: str, question: str, expected: str, check: str = "exact") ->
     return msgspec.convert(row, Instance)
 
 
-async def asked(server: Server, instances: list[Instance], concurrency: int = 3) -> Run:
-    transport = httpx.ASGITransport(app=server)  # type: ignore[arg-type]  # its ASGI types name concrete dicts
-    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-        return Run("http://server", "m", tuple(await ask_all(client, "m", instances, concurrency, lambda: None)))
+async def asked(server: Server, instances: list[Instance], concurrency: int = 3) -> AccuracyRun:
+    async with trio.open_nursery() as nursery:
+        client = HttpClient(read_url("http://server"), Servers(nursery, server.serve).connect)
+        outcomes = await ask_all(client, None, "m", instances, concurrency, lambda: None)
+        await client.close()
+    return AccuracyRun("http://server", "m", tuple(outcomes))
 
 
 async def test_outcomes_keep_the_order_and_requests_are_bounded_and_greedy() -> None:
@@ -121,7 +121,7 @@ def test_text_is_compared_exactly_and_patterns_in_full() -> None:
 
 async def test_an_error_answer_ends_the_run_with_its_text() -> None:
     server = Server(lambda _: {"content": "x"}, status=503)
-    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="503")):
+    with pytest.RaisesGroup(pytest.RaisesGroup(pytest.RaisesExc(Fault, match="503"))):
         await asked(server, [instance("f", "q", "x")], concurrency=1)
 
 
@@ -142,7 +142,7 @@ def by_family_of(instances: list[Instance]) -> dict[str, int]:
 async def test_a_run_is_stored_compared_and_tabled(tmp_path: Path) -> None:
     instances = [instance("a", "x", "X"), instance("b", "y", "wrong"), instance("a", "z", "Z")]
     run = await asked(Server(lambda question: {"content": question.upper()}), instances)
-    stored = msgspec.json.decode(msgspec.json.encode(run), type=Run)
+    stored = msgspec.json.decode(msgspec.json.encode(run), type=AccuracyRun)
     assert stored == run
     assert {family: share(group) for family, group in by_family(run.outcomes).items()} == {"a": 1.0, "b": 0.0}
     assert [column.header for column in table(run, stored).columns][-1] == "earlier run"

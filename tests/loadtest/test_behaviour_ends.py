@@ -12,7 +12,15 @@ import trio
 from triolet.loadtest.behaviour.client import Target
 from triolet.loadtest.behaviour.crowd import probes
 from triolet.loadtest.behaviour.parts import drain, isolation, slow_readers, worker_death
-from triolet.loadtest.behaviour.results import Drain, Isolation, NotMeasurable, Report, SlowReaders, Tally, WorkerDeath
+from triolet.loadtest.behaviour.results import (
+    BehaviourReport,
+    Drained,
+    Isolation,
+    NotMeasurable,
+    SlowReaders,
+    Tally,
+    WorkerDeath,
+)
 from triolet.loadtest.behaviour.table import rows
 from triolet.loadtest.process import ServerProcess
 
@@ -89,7 +97,7 @@ async def test_an_answer_refused_beside_slow_readers_is_a_failure(nursery: trio.
     tally = Tally()
     found = await _beside_slow_readers(await _serve(nursery, refuse_the_honest), tally)
     assert found.probes_failed == found.probes == tally.error_events >= 1
-    report = Report(name="s", url="", command=None, results={"slow readers": found}, tally=tally)
+    report = BehaviourReport(name="s", url="", command=None, results={"slow readers": found}, tally=tally)
     assert f"no answer, {found.probes} of {found.probes} not answered" in dict(rows(report))["… an answer beside them"]
     nursery.cancel_scope.cancel()
 
@@ -125,7 +133,7 @@ def process() -> Iterator[ServerProcess]:
 async def test_nothing_is_killed_when_the_answers_have_ended(
     nursery: trio.Nursery,
     process: ServerProcess,
-    part: Callable[..., Awaitable[WorkerDeath | Drain | NotMeasurable]],
+    part: Callable[..., Awaitable[WorkerDeath | Drained | NotMeasurable]],
     terminal: bytes,
 ) -> None:
     """Streams that ended before would pass for streams that survived, or that the kill had cut."""

@@ -14,10 +14,10 @@ from triolet.cli.options import BUNDLED_MODEL
 from triolet.loadtest.process import CpuTime
 from triolet.loadtest.web.check_sse import Arrivals, StreamError, check_stream
 from triolet.loadtest.web.check_websocket import check_socket
+from triolet.loadtest.web.effort import Effort, Moment, effort_between
 from triolet.loadtest.web.idle import Idle
 from triolet.loadtest.web.paced import gaps_of
 from triolet.loadtest.web.rates import Rate
-from triolet.loadtest.web.reader import Effort, Moment, effort_between
 from triolet.loadtest.web.script import Script
 from triolet.loadtest.web.summary import Figure, figures
 

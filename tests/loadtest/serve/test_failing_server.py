@@ -7,14 +7,14 @@ import pytest
 import trio
 from msgspec import structs
 
-from triolet.loadtest.serve.exchange import Ask, Exchange, Fault
-from triolet.loadtest.serve.http_client import HttpClient
-from triolet.loadtest.serve.intake import Intake
+from triolet.loadtest.client.client import HttpClient
+from triolet.loadtest.client.dial import read_url
+from triolet.loadtest.client.ending import Fault
+from triolet.loadtest.serve.exchange import Ask, Exchange
 from triolet.loadtest.serve.openai_stream import OpenAiTransport
 from triolet.loadtest.serve.record import Record
 from triolet.loadtest.serve.runner import Runner
 from triolet.loadtest.serve.settings import LoadSettings
-from triolet.loadtest.serve.wire import Dialer, read_url
 from triolet.loadtest.serve.workload import Workload
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -101,9 +101,7 @@ def start(nursery: trio.Nursery) -> Start:
         nursery.start_soon(trio.serve_listeners, partial(_serve, answers), listeners)
         port = listeners[0].socket.getsockname()[1]
         address = read_url(f"http://127.0.0.1:{port}")
-        intake = Intake()
-        nursery.start_soon(intake.run)
-        return OpenAiTransport(HttpClient(address, Dialer(address, intake).connect), "chat")
+        return OpenAiTransport(HttpClient(address), "chat")
 
     return listen
 
@@ -151,7 +149,7 @@ async def test_nobody_listening_is_a_class_of_its_own() -> None:
     with trio.socket.socket() as taken:
         await taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else gets the port
         address = read_url(f"http://127.0.0.1:{taken.getsockname()[1]}")
-        transport = OpenAiTransport(HttpClient(address, Dialer(address, Intake()).connect), "chat")
+        transport = OpenAiTransport(HttpClient(address), "chat")
         (record,) = await _records(transport, 1)
     assert record.outcome == "connect"
 

@@ -5,7 +5,8 @@ from msgspec import structs
 from rich.console import Console
 from trio.testing import MockClock
 
-from triolet.loadtest.serve.exchange import Ask, Exchange, Fault
+from triolet.loadtest.client.ending import Fault
+from triolet.loadtest.serve.exchange import Ask, Exchange
 from triolet.loadtest.serve.lag import LagMeter
 from triolet.loadtest.serve.live_view import LiveView
 from triolet.loadtest.serve.runner import Runner

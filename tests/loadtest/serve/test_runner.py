@@ -7,8 +7,9 @@ import trio
 from msgspec import structs
 from trio.testing import MockClock
 
+from triolet.loadtest.client.ending import Fault
 from triolet.loadtest.serve.arrivals import Constant, Ramp, Recorded
-from triolet.loadtest.serve.exchange import Ask, Exchange, Fault
+from triolet.loadtest.serve.exchange import Ask, Exchange
 from triolet.loadtest.serve.lengths import Fixed
 from triolet.loadtest.serve.mix import Mix, Share
 from triolet.loadtest.serve.record import Record, time_to_first_token, time_to_first_token_once_started

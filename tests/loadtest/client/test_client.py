@@ -1,47 +1,20 @@
 """The client against servers in memory, which say exactly the bytes that a test wants."""
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 import trio
-from trio.testing import memory_stream_pair
 
-from triolet.loadtest.serve.exchange import Fault
-from triolet.loadtest.serve.http_client import HttpClient
-from triolet.loadtest.serve.wire import Address, StreamWire, Wire, read_url
+from triolet.loadtest.client.client import HttpClient
+from triolet.loadtest.client.dial import Endpoint, read_url
+from triolet.loadtest.client.ending import Fault
 
-ADDRESS = Address(host="x", port=80, secure=False, path="/v1")
+from .made import Servers, read_head
+
+ADDRESS = Endpoint(host="x", port=80, secure=False, path="/v1")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-Serve = Callable[[int, trio.abc.Stream], Awaitable[None]]
-
-
-class Servers:
-    """Each connection is served by `serve(number, stream)`."""
-
-    def __init__(self, nursery: trio.Nursery, serve: Serve) -> None:
-        self._nursery = nursery
-        self._serve = serve
-        self.streams: list[trio.abc.Stream] = []
-
-    async def connect(self, slow: bool) -> Wire:
-        ours, theirs = memory_stream_pair()
-        self._nursery.start_soon(self._serve, len(self.streams), theirs)
-        self.streams.append(theirs)
-        return StreamWire(ours)
-
-
-async def _read_request(stream: trio.abc.Stream) -> bytes:
-    found = b""
-    while b"\r\n\r\n" not in found:
-        if not (data := await stream.receive_some()):
-            return b""
-        found += data
-    return found
 
 
 async def _answers(_number: int, stream: trio.abc.Stream) -> None:
-    while await _read_request(stream):
+    while await read_head(stream):
         await stream.send_all(OK)
 
 
@@ -62,7 +35,7 @@ async def test_a_request_says_what_it_must(nursery: trio.Nursery) -> None:
     heads: list[bytes] = []
 
     async def serve(_number: int, stream: trio.abc.Stream) -> None:
-        heads.append(await _read_request(stream))
+        heads.append(await read_head(stream))
         await stream.send_all(OK)
 
     await _ask(HttpClient(ADDRESS, Servers(nursery, serve).connect))
@@ -83,7 +56,7 @@ async def test_a_request_says_what_it_must(nursery: trio.Nursery) -> None:
 )
 async def test_a_connection_that_cannot_be_kept_is_not(nursery: trio.Nursery, answer: bytes) -> None:
     async def serve(_number: int, stream: trio.abc.Stream) -> None:
-        await _read_request(stream)
+        await read_head(stream)
         await stream.send_all(answer)
         await stream.aclose()
 
@@ -93,7 +66,7 @@ async def test_a_connection_that_cannot_be_kept_is_not(nursery: trio.Nursery, an
 
 async def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(nursery: trio.Nursery) -> None:
     async def serve(_number: int, stream: trio.abc.Stream) -> None:
-        await _read_request(stream)
+        await read_head(stream)
         await stream.send_all(OK)
         await stream.aclose()
 
@@ -107,9 +80,9 @@ async def test_leaving_before_the_end_closes_the_connection(nursery: trio.Nurser
     closed = trio.Event()
 
     async def serve(_number: int, stream: trio.abc.Stream) -> None:
-        await _read_request(stream)
+        await read_head(stream)
         await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
-        assert await _read_request(stream) == b""
+        assert await read_head(stream) == b""
         closed.set()
 
     client = HttpClient(ADDRESS, Servers(nursery, serve).connect)
@@ -132,7 +105,7 @@ async def test_leaving_before_the_end_closes_the_connection(nursery: trio.Nurser
 )
 async def test_a_broken_answer_has_its_class(nursery: trio.Nursery, answer: bytes, outcome: str) -> None:
     async def serve(_number: int, stream: trio.abc.Stream) -> None:
-        await _read_request(stream)
+        await read_head(stream)
         if answer:
             await stream.send_all(answer)
         await stream.aclose()
@@ -144,7 +117,7 @@ async def test_a_broken_answer_has_its_class(nursery: trio.Nursery, answer: byte
 
 async def test_an_interim_answer_is_passed_over(nursery: trio.Nursery) -> None:
     async def serve(_number: int, stream: trio.abc.Stream) -> None:
-        await _read_request(stream)
+        await read_head(stream)
         await stream.send_all(b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK)
 
     assert await _ask(HttpClient(ADDRESS, Servers(nursery, serve).connect)) == (b"ok", False)

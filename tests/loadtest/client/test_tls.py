@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from triolet.loadtest.serve.exchange import Fault
-from triolet.loadtest.serve.http_client import HttpClient
-from triolet.loadtest.serve.intake import Intake
-from triolet.loadtest.serve.wire import Dialer, read_url
+from triolet.loadtest.client.client import HttpClient
+from triolet.loadtest.client.dial import Dialer, read_url
+from triolet.loadtest.client.ending import Fault
 
 OPENSSL = shutil.which("openssl")
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -50,7 +49,7 @@ async def test_a_server_behind_tls_is_spoken_to(certificate: Path, nursery: trio
     port = listeners[0].transport_listener.socket.getsockname()[1]
     address = read_url(f"https://127.0.0.1:{port}")
     trusting = ssl.create_default_context(cafile=str(certificate))
-    client = HttpClient(address, Dialer(address, Intake(), trusting).connect)
+    client = HttpClient(address, Dialer(address, trusting).connect)
     reuse: list[bool] = []
     with trio.fail_after(30):
         for _ in range(2):
@@ -59,7 +58,7 @@ async def test_a_server_behind_tls_is_spoken_to(certificate: Path, nursery: trio
             reuse.append(reused)
         assert reuse == [False, True]
         await client.close()
-        distrusting = HttpClient(address, Dialer(address, Intake()).connect)
+        distrusting = HttpClient(address)
         with pytest.raises(Fault, match="certificate verify failed") as raised:
             async with distrusting.request("GET", "/models"):
                 pass

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.loadtest.serve.http_body import (
+from triolet.loadtest.client.body import (
     LONGEST_SIZE_LINE,
     BadBody,
     ChunkedBody,

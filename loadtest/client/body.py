@@ -1,6 +1,6 @@
 """The bytes of a response's body out of HTTP/1.1's framings, and events out of a stream of bytes. Pure, incremental.
 
-h11 reads heads (http_client.py). Bodies are read here: a stream of tokens is thousands of tiny chunks, and taking one
+h11 reads heads (client.py). Bodies are read here: a stream of tokens is thousands of tiny chunks, and taking one
 apart costs 2 µs here where h11 makes several Python objects of it. What is not well-formed raises BadBody.
 """
 
@@ -113,9 +113,13 @@ class OpenBody:
 
 
 class EventStream:
-    """The `data` of each server-sent event, as its last byte comes; comments and other fields are left out."""
+    """The `data` of each server-sent event, as its last byte comes; comments and other fields are left out.
+
+    `failed`: whether one of them was named `error`.
+    """
 
     def __init__(self) -> None:
+        self.failed = False
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -129,8 +133,10 @@ class EventStream:
         for event in events:
             if event.startswith(b"data: ") and b"\n" not in event:
                 found.append(event[6:])
-            elif data := _data_of(event):
-                found.append(data)
+            else:
+                self.failed = self.failed or b"event: error" in event.split(b"\n")
+                if data := _data_of(event):
+                    found.append(data)
         return found
 
 

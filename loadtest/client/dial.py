@@ -1,0 +1,80 @@
+"""Where a server is, and connections to it: trio streams over TCP, with TLS for https."""
+
+import socket
+import ssl
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import trio
+from msgspec import Struct
+
+from .ending import Fault
+
+SLOW_RECEIVE_BUFFER: Final = 4096  # a slow reader's: what the kernel would take for it is not read slowly
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """A server's address. `path` comes before every path that is asked for."""
+
+    host: str
+    port: int
+    secure: bool
+    path: str
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+
+def read_url(url: str, path: str = "/v1") -> Endpoint:
+    """`http://127.0.0.1:8000`, with or without a path; without one it is `path`. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8000 or https://host/v1")
+    secure = parts.scheme == "https"
+    port = parts.port or (443 if secure else 80)
+    return Endpoint(host=parts.hostname, port=port, secure=secure, path=parts.path.rstrip("/") or path)
+
+
+class _Found(NamedTuple):
+    family: socket.AddressFamily
+    address: tuple[Any, ...]  # Any: what getaddrinfo says, which each family has in its own shape
+
+
+class Dialer:
+    """Opens connections to one address; its name is resolved once."""
+
+    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext | None = None) -> None:
+        self._endpoint = endpoint
+        self._context = (context or ssl.create_default_context()) if endpoint.secure else None
+        self._found: _Found | None = None
+
+    async def connect(self, slow: bool) -> trio.abc.Stream:
+        """`slow`: the kernel may not read ahead for a reader who takes its time. Raises Fault."""
+        try:
+            family, address = self._found or await self._resolve()
+            connection = trio.socket.socket(family)
+            try:
+                if slow:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_RECEIVE_BUFFER)
+                await connection.connect(address)
+                stream = trio.SocketStream(connection)
+                if self._context is None:
+                    return stream
+                secure = trio.SSLStream(
+                    stream, self._context, server_hostname=self._endpoint.host, https_compatible=True
+                )
+                await secure.do_handshake()
+                return secure
+            except BaseException:
+                connection.close()
+                raise
+        except (OSError, trio.BrokenResourceError) as error:
+            reason = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
+            raise Fault("connect", f"{self._endpoint.authority}: {reason}") from error
+
+    async def _resolve(self) -> _Found:
+        found = await trio.socket.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        self._found = _Found(found[0][0], found[0][4])
+        return self._found
