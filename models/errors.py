@@ -1,4 +1,4 @@
-"""What loading a model can refuse. Each message says which key or number is the obstacle and what to do about it.
+"""The errors of loading a model. Each message names the offending key or number and says what to do about it.
 
 `code` is the error code that the front shows.
 """
@@ -9,7 +9,7 @@ LoadErrorCode = Literal["invalid_checkpoint", "unsupported_model", "out_of_memor
 
 
 class LoadError(ValueError):
-    """The model cannot be served as asked."""
+    """The model cannot be served as requested."""
 
     code: ClassVar[LoadErrorCode]
 
@@ -17,14 +17,14 @@ class LoadError(ValueError):
 class CheckpointError(LoadError):
     """The folder is not a sound checkpoint: damaged, incomplete or contradictory.
 
-    `key` is what was read (a config key, a tensor or a file name), `value` what it held.
+    `key` is what was read (a config key, a tensor or a file name), `value` is its content.
     """
 
     code: ClassVar[LoadErrorCode] = "invalid_checkpoint"
 
     def __init__(self, key: str, value: object, remedy: str) -> None:
         shown = repr(value)
-        if len(shown) > 200:  # a hostile checkpoint must not write pages into the log
+        if len(shown) > 200:  # a hostile checkpoint must not flood the log
             shown = shown[:200] + "…"
         super().__init__(f"{key} = {shown}: {remedy}")
         self.key = key
@@ -33,18 +33,18 @@ class CheckpointError(LoadError):
 
 
 class UnsupportedModel(CheckpointError):
-    """The checkpoint is sound, but asks for something that the decoder does not implement."""
+    """The checkpoint is sound, but needs something that the decoder does not implement."""
 
     code: ClassVar[LoadErrorCode] = "unsupported_model"
 
 
 class DoesNotFit(LoadError):
-    """The model, or one sequence of full length, does not fit into the memory at hand. The message names the flags."""
+    """The model, or one sequence of full length, does not fit into memory. The message names the flags."""
 
     code: ClassVar[LoadErrorCode] = "out_of_memory"
 
 
 class UnsupportedDevice(LoadError):
-    """The device or number format that was asked for cannot be had here."""
+    """The requested device or number format is not available here."""
 
     code: ClassVar[LoadErrorCode] = "unsupported_device"

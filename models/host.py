@@ -1,4 +1,4 @@
-"""What this machine has for us: memory that may still be taken, cores that may run threads, a GPU (Linux)."""
+"""What this machine offers: memory that may still be taken, cores that may run threads, a GPU (Linux)."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
-    """Bytes that can be allocated without swapping: the least of MemAvailable and what every control group leaves."""
+    """Bytes that can be allocated without swapping: the least of MemAvailable and the room in each control group."""
     meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
     least = int(meminfo["MemAvailable"].split()[0]) * 1024
     left = (_memory_left(folder) for folder in _control_groups("memory", proc, cgroup))
@@ -18,15 +18,15 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
 
 
 def has_nvidia_driver(proc: Path = PROC) -> bool:
-    """Whether the kernel module is loaded: the cheapest sign of a GPU, in containers too."""
+    """Whether the kernel module is loaded: the cheapest sign of a GPU; also works in containers."""
     return (proc / "driver/nvidia/version").exists()
 
 
 def usable_cores(cpus: Path = CPUS, proc: Path = PROC, cgroup: Path = CGROUP) -> int:
-    """How many kernel threads can run at once: the physical cores this process may use, less what a quota forbids.
+    """How many kernel threads can run at once: the physical cores that this process may use, within any CPU quota.
 
-    Hyper-threads of one core share its arithmetic units. A quota counts in whole CPUs, rounded down: when it is spent
-    the threads stand still until its period ends, 100 ms as a rule, in the middle of a step.
+    Hyper-threads of one core share its arithmetic units. A quota counts in whole CPUs, rounded down: once it is spent,
+    threads stop in the middle of a step until its period ends, usually 100 ms.
     """
     cores: set[str] = set()
     for cpu in os.sched_getaffinity(0):
@@ -39,7 +39,7 @@ def usable_cores(cpus: Path = CPUS, proc: Path = PROC, cgroup: Path = CGROUP) ->
 
 
 def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]:
-    """The folders of the groups whose limits hold for this process, of version 2 and of version 1."""
+    """The folders of the control groups that limit this process, of version 2 and of version 1."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -50,12 +50,12 @@ def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]
             continue
         root = cgroup / controller if controllers else cgroup
         group = root / path.lstrip("/")
-        # In a container the path may be the host's: the group's own files then lie at the root.
+        # In a container the path may be the host's: then the group's own files are at the root.
         yield from (root, *(place for place in (group, *group.parents) if place.is_relative_to(root)))
 
 
 def _memory_left(folder: Path) -> int | None:
-    """Limit less usage of one control group; page cache that can be dropped does not count as used."""
+    """Limit minus usage of one control group; droppable page cache does not count as used."""
     for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         try:
             limit, usage = ((folder / name).read_text().strip() for name in names)

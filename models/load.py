@@ -16,9 +16,9 @@ from .stepper import LoadedModel, Stepper
 
 
 def load_model(settings: EngineSettings, report: ReportProgress = ignore_progress) -> tuple[Stepper, Ready]:
-    """Read the checkpoint, plan the memory, load and compile. Every refusal is a LoadError, made as early as can be.
+    """Read the checkpoint, plan the memory, load and compile. Every refusal is a LoadError, raised early.
 
-    dtype "auto" is the checkpoint's own: bfloat16 stays, float32 and float16 run as float32. A GPU runs bfloat16.
+    dtype "auto" follows the checkpoint: bfloat16 stays, float32 and float16 run as float32. A GPU runs bfloat16.
     """
     checkpoint = Checkpoint(Path(settings.model))
     loaded = _load_on_gpu(checkpoint, settings, report)
@@ -48,14 +48,14 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
 
 
 def _load_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel | None:
-    """None where the CPU is to run it. `auto` takes a usable GPU; torch is imported only where there is a driver."""
+    """None if the CPU must run it. `auto` takes a usable GPU; torch is imported only if there is a driver."""
     interpreted = settings.kernels == "interpret"
     if settings.device == "cpu":
         if interpreted:
             raise UnsupportedDevice("--kernels interpret: these are the GPU's kernels; pass --device cuda with it")
         return None
     if interpreted:
-        interpret_kernels()  # before anything imports Triton, as the next import does
+        interpret_kernels()  # before Triton is imported, which the next import does
     elif settings.device == "auto" and not has_nvidia_driver():
         return None
     if not interpreted and (problem := gpu_problem()):

@@ -1,6 +1,6 @@
 """The memory plan: how much goes to weights, working arrays and KV blocks, decided before anything is allocated.
 
-Pure arithmetic over byte counts; the refusals name the numbers and the flags that would change them.
+Pure arithmetic on byte counts; refusals name the numbers and the flags that change them.
 """
 
 from ..protocol.settings import BLOCK_SIZE, MIB, EngineSettings
@@ -8,12 +8,12 @@ from ..protocol.steps import MemoryPlan
 from .errors import DoesNotFit, UnsupportedDevice
 
 GIB = 1 << 30
-SHARE = 0.5  # of what weights and working arrays leave free: the machine has other uses for the rest
+SHARE = 0.5  # of the memory left by weights and working arrays: the machine needs the rest
 MOST = 0.9  # of it, if one sequence of full length needs more than SHARE
 
 
 def context_length(settings: EngineSettings, max_position: int) -> int:
-    """The longest sequence in tokens; refuses counts below 1 and lengths beyond the model's."""
+    """The longest sequence in tokens; refuses counts below 1 and lengths above the model's."""
     for name in ("max_model_len", "max_running", "max_step_tokens", "threads"):
         value: int | None = getattr(settings, name)
         if value is not None and value < 1:
@@ -33,9 +33,9 @@ def choose_num_blocks(
     max_running: int,
     kv_cache_memory: int | None,
 ) -> int:
-    """KV blocks: the number asked for, or a share of what weights and working arrays (`fixed_bytes`) leave free.
+    """KV blocks: the requested number, or a share of what weights and working arrays (`fixed_bytes`) leave free.
 
-    By default no more than `max_running` sequences of full length could use, and as much again for cached prefixes.
+    The default is at most what `max_running` sequences of full length need, doubled for cached prefixes.
     """
     one_sequence = -(-max_model_len // BLOCK_SIZE)
     free = available - fixed_bytes
@@ -58,7 +58,7 @@ def choose_num_blocks(
 
 
 def blocks_in(kv_cache_memory: int, free: int, left: str, block_bytes: int, max_model_len: int) -> int:
-    """The blocks that --kv-cache-memory holds; refused where it is more than is free, or too little for a sequence."""
+    """The blocks that fit --kv-cache-memory; refused if it exceeds the free memory or is too small for a sequence."""
     if kv_cache_memory > free:
         raise DoesNotFit(
             f"--kv-cache-memory {size(kv_cache_memory)} does not fit: {size(free)} are {left}; "
@@ -75,7 +75,7 @@ def blocks_in(kv_cache_memory: int, free: int, left: str, block_bytes: int, max_
 
 
 def plan_of(blocks: int, block_bytes: int, max_model_len: int, *, weights: int, workspace: int) -> MemoryPlan:
-    """What the worker reports that it takes."""
+    """The plan that the worker reports."""
     return MemoryPlan(
         weights_bytes=weights,
         workspace_bytes=workspace,
@@ -87,7 +87,7 @@ def plan_of(blocks: int, block_bytes: int, max_model_len: int, *, weights: int, 
 
 
 def size(count: int) -> str:
-    """A number of bytes as the command line writes it: rounded up, so that it can be passed back."""
+    """A number of bytes in the command line's notation, rounded up so that it can be passed back."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB")):
         if count >= 10 * unit:
             return f"{-(-count // unit)}{name}"

@@ -1,6 +1,6 @@
 """The definition of the decoder: full-sequence logits in plain float32 numpy. No cache, no batch, no speed.
 
-Every runner is compared with this; this is compared with transformers. Reading it is reading the model.
+Every runner is compared with this, and this with transformers. To learn the model, read this file.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What runs a model's steps: one interface for every device. Nothing heavy is imported here."""
+"""The interface for running a model's steps, the same for every device. Imports nothing heavy."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,20 +9,20 @@ from ..protocol.steps import MemoryPlan, Step, StepDone
 
 
 class PendingStep(Struct, frozen=True):
-    """A step that was begun. `wait` is called once, from any one thread, in the order of the steps."""
+    """A step that has begun. Call `wait` once, from any thread, in the order of the steps."""
 
     wait: Callable[[], StepDone]
-    computed: bool = False  # the step has run to its end: `wait` returns at once
+    computed: bool = False  # the step is complete: `wait` returns at once
 
 
 class Stepper(Protocol):
-    """Owns the worker's sequences and the device they live on. One thread calls it.
+    """Owns the worker's sequences and their device. One thread calls it.
 
-    A step that raises is the last one: what it left behind is unknown.
+    A step that raises is the last one: the state after it is unknown.
     """
 
     def begin_step(self, step: Step) -> PendingStep:
-        """Compute a step, or launch it: then the next one may be begun before this one is waited for."""
+        """Compute or launch a step. If launched, the next one may begin before this one is waited for."""
         ...
 
     def close(self) -> None:
@@ -31,7 +31,7 @@ class Stepper(Protocol):
 
 
 class LoadedModel(Struct, frozen=True, kw_only=True):
-    """A model on its device, and the facts about it that the checkpoint does not have."""
+    """A model on its device, and facts about it that are not in the checkpoint."""
 
     stepper: Stepper
     device: str

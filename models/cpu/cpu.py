@@ -1,7 +1,7 @@
 """Runs a decoder on the CPU: packed weights, a paged KV cache, pinned threads, one compiled function per step.
 
-numpy arrays at the border, no torch. A row's logits are bitwise the same whatever else is in the batch, however its
-prompt was chunked, for any number of threads and any blocks.
+Its interface is numpy arrays, no torch. A row's logits are bitwise the same whatever else is in the batch, however its
+prompt was chunked, and for any number of threads and any blocks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FAULTS = {
 
 
 class CpuRunner:
-    """`forward` and `copy_blocks` are for one thread at a time."""
+    """Only one thread at a time may call `forward` and `copy_blocks`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CpuRunner:
         embedding = np.ascontiguousarray(weights.embedding)
         shape = make_shape(spec, sizes, embedding_is_bfloat16=embedding.dtype == np.uint16)
         held = RunnerMemory(shape, sizes)
-        # Cosines and sines are spread to the padded halves of a head; the padding stays zero.
+        # Cosines and sines go to the padded halves of a head; the padding stays zero.
         tables = rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)
         held.rotation[:, head_positions(spec.head_dim)] = tables
         packed = PackedWeights(shape, weights, sizes.weight_format, held.weight_table, report)
@@ -91,7 +91,7 @@ class CpuRunner:
         report(LoadProgress(stage="loading kernels", done=1, total=1))
 
     def forward(self, batch: Batch) -> FloatArray:
-        """Run one step; float32 logits [S, vocab], a view that the next step overwrites."""
+        """Run one step; returns float32 logits [S, vocab], a view that the next step overwrites."""
         tokens, rows = batch.tokens.shape[0], batch.logit_rows.shape[0]
         if not 1 <= tokens <= self.sizes.max_step_tokens:
             raise ValueError(f"tokens: {tokens} in one step; from 1 to max_step_tokens = {self.sizes.max_step_tokens}")
@@ -105,12 +105,12 @@ class CpuRunner:
         if fault != OK:
             raise ValueError(f"{FAULTS[fault]} (at index {index})")
         self._pool.run()
-        if len(self._logits) != rows:  # the same object otherwise: `CpuSampler.greedy` checks a new one
+        if len(self._logits) != rows:  # otherwise the same object, which `CpuSampler.greedy` need not check again
             self._logits = self._memory.logits[:rows, : self._shape.vocab_size]
         return self._logits
 
     def copy_blocks(self, sources: IntArray, targets: IntArray) -> None:
-        """Copy KV blocks, in every layer: targets[i] becomes what sources[i] was before the call."""
+        """Copy KV blocks in every layer: targets[i] gets the content that sources[i] had before the call."""
         cache = self._memory.cache
         cache[:, targets] = cache[:, sources]
 
@@ -119,7 +119,7 @@ class CpuRunner:
         self._close()
 
     def _warm_up(self) -> None:
-        """One step of one token: compiles what is left. What it writes into block 0 is never read."""
+        """Run a step of one token, to compile what is left. What it writes into block 0 is never read."""
         zero = np.zeros(1, np.int32)
         self.forward(
             Batch(
@@ -133,7 +133,7 @@ class CpuRunner:
 
 
 def _checked(batch: Batch, name: str) -> IntArray:
-    """The array in the type and layout of the compiled code: numba would compile a variant for any other."""
+    """The array in the type and layout of the compiled code: for any other, numba would compile a variant."""
     array: IntArray = getattr(batch, name)
     if array.dtype != np.int32 or array.ndim != (2 if name == "block_tables" else 1):
         raise ValueError(f"{name} is {array.ndim}-dimensional {array.dtype}; must be int32, as Batch describes it")
@@ -142,7 +142,7 @@ def _checked(batch: Batch, name: str) -> IntArray:
 
 
 def _run_stopped(body: Callable[[int, int, int], None]) -> None:
-    """Call a worker's body on a pool that is closing already: it returns at once, compiled; so is what closes it."""
+    """Call a worker's body on a closing pool: it returns at once, but compiled, and so is the closing itself."""
     state = np.zeros(STATE_BYTES // 8, np.int64)
     stop_workers(state.ctypes.data)
     body(0, 1, state.ctypes.data)

@@ -1,4 +1,4 @@
-"""From a checkpoint to a stepper on the CPU: the refusals, the plan, the weights."""
+"""Makes a stepper on the CPU from a checkpoint: refusals, memory plan, weights."""
 
 from msgspec.structs import replace
 
@@ -16,11 +16,11 @@ from .cpu import CpuRunner
 from .memory import CpuSizes, memory_needs
 from .stepper import CpuStepper
 
-MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that want more rows run in parts
+MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that need more rows run in parts
 
 
 def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
-    """dtype "auto" is the checkpoint's own."""
+    """Plan, load and compile. dtype "auto" is the checkpoint's."""
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
     with sampler_compiled_apart():
         runner = load_runner(checkpoint, sizes, report)
@@ -39,7 +39,7 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
 
 
 def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int) -> tuple[CpuSizes, MemoryPlan]:
-    """Every refusal, from the checkpoint's headers alone. `available`: bytes of memory that may be taken."""
+    """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken."""
     spec = checkpoint.spec
     weight_format = _weight_format(checkpoint.dtype if settings.dtype == "auto" else settings.dtype, settings.quantize)
     most_rows = max(settings.max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))
@@ -75,7 +75,7 @@ def load_runner(checkpoint: Checkpoint, sizes: CpuSizes, report: ReportProgress 
     weights = load_weights(checkpoint, report)
 
     def report_packed(progress: LoadProgress) -> None:
-        checkpoint.release_pages()  # so that a matrix is held twice, as read and as packed, only while it is packed
+        checkpoint.release_pages()  # so that a matrix is in memory twice, read and packed, only while it is packed
         report(progress)
 
     return CpuRunner(checkpoint.spec, weights, sizes, report_packed)
@@ -94,7 +94,7 @@ def _weight_format(dtype: str, quantize: str) -> WeightFormat:
 
 
 def _cache_format(weight_format: WeightFormat, kv_cache_dtype: str) -> CacheFormat:
-    """auto is float32 beside float32 weights, else bfloat16."""
+    """auto is float32 for float32 weights, else bfloat16."""
     match kv_cache_dtype, weight_format:
         case "int8", _:
             return "int8"

@@ -1,6 +1,6 @@
 """The CPU runner's memory: sizes before anything is allocated, and the arrays themselves.
 
-All of it is allocated when the runner starts, and touched then or, the KV cache, right after; a step allocates nothing.
+All memory is allocated when the runner starts, and touched then (the KV cache: right after). Steps allocate nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .pages import populate, zeroed_pages
 ByteArray = npt.NDArray[np.uint8]
 CACHE_LINE = 64
 NO_WINDOW = 1 << 31
-LONGEST_INT8_SUM = 65_536  # inputs; twice as many products of 127 * 127 add up within int32
+LONGEST_INT8_SUM = 65_536  # inputs; the sum of twice as many products of 127 * 127 fits into int32
 
 
 class CpuSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runner is made for: its number formats and its largest step."""
+    """The number formats and the largest step of a runner."""
 
     weight_format: WeightFormat
     cache_format: CacheFormat | None = None  # None: the weight format's default
@@ -47,12 +47,12 @@ class CpuSizes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table_width(self) -> int:
-        """Blocks of the longest sequence."""
+        """Number of blocks of the longest sequence."""
         return -(-self.max_model_len // BLOCK_TOKENS)
 
 
 class MemoryNeeds(msgspec.Struct, frozen=True):
-    """Bytes that a CpuRunner will take; KV blocks come on top, each of kv_block_bytes."""
+    """Bytes that a CpuRunner will take, plus kv_block_bytes for each KV block."""
 
     weights_bytes: int
     workspace_bytes: int
@@ -60,7 +60,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True):
 
 
 def memory_needs(spec: ModelSpec, sizes: CpuSizes) -> MemoryNeeds:
-    """Before loading. The embedding table counts although it stays mapped from the checkpoint."""
+    """The needs, before loading. The embedding counts although it stays mapped from the checkpoint."""
     shape = make_shape(spec, sizes, embedding_is_bfloat16=True)
     vectors = (2 * shape.hidden_padded + shape.qkv_padded) * 4 * spec.num_layers
     embedding = spec.vocab_size * spec.hidden_size * (4 if sizes.weight_format == "float32" else 2)
@@ -103,7 +103,7 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, *, embedding_is_bfloat16: bool)
         max_tokens=sizes.max_step_tokens,
         max_length=sizes.max_model_len,
         table_width=sizes.table_width,
-        # One line more than the row, so that the rows of a tile do not fall into the same set of the L1 cache.
+        # One cache line longer than the row, so that the rows of a tile do not share a set of the L1 cache.
         activation_stride=padded(row_bytes(weight_format, widest)) + CACHE_LINE,
         scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head))) + CACHE_LINE,
         embedding_is_bfloat16=int(embedding_is_bfloat16),
@@ -123,7 +123,7 @@ def layer_matrices(shape: Shape) -> list[tuple[int, int]]:
 
 
 def matrix_bytes(shape: Shape, weight_format: WeightFormat) -> int:
-    """All packed matrices, the LM head included."""
+    """Bytes of all packed matrices, including the LM head."""
     layer = sum(packed_bytes(n, k, weight_format) for n, k in layer_matrices(shape))
     return shape.layers * layer + packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
 
@@ -135,7 +135,7 @@ def workspace_sizes(shape: Shape, sizes: CpuSizes) -> dict[str, int]:
     return {
         "rotation": sizes.max_model_len * shape.head_padded * 4,
         "hidden": tokens * shape.hidden_padded * 4,
-        "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads on where a row is missing
+        "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads past the last row
         "qkv": tokens * shape.qkv_padded * 4,
         "queries": tokens * shape.heads * shape.query_bytes,
         "attention": tokens * shape.attention_padded * 4,
@@ -149,9 +149,7 @@ def workspace_sizes(shape: Shape, sizes: CpuSizes) -> dict[str, int]:
 
 
 def aligned_bytes(size: int) -> ByteArray:
-    """Zeroed bytes from a cache line's start, every page touched: untouched pages would all be one shared page of
-    zeros.
-    """
+    """Zeroed bytes from a cache line's start, with every page touched: untouched pages share one page of zeros."""
     raw = np.empty(size + CACHE_LINE, np.uint8)
     start = -raw.ctypes.data % CACHE_LINE
     whole = raw[start : start + size]
@@ -160,7 +158,7 @@ def aligned_bytes(size: int) -> ByteArray:
 
 
 class RunnerMemory:
-    """The working arrays, the KV cache, and the views of them that the compiled step takes."""
+    """The working arrays, the KV cache, and the views that the compiled step takes."""
 
     def __init__(self, shape: Shape, sizes: CpuSizes) -> None:
         self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(shape, sizes).items()}
@@ -182,13 +180,13 @@ class RunnerMemory:
         )
 
     def populate(self) -> None:
-        """Take the cache's pages, before anything is in it."""
+        """Take the cache's pages from the system, while the cache is empty."""
         populate(self.cache.reshape(-1))
 
     def _floats(self, name: str, width: int) -> npt.NDArray[np.float32]:
         return self.arrays[name].view(np.float32).reshape(-1, width)
 
     def memory(self, embedding_address: int) -> Memory:
-        """The addresses; valid as long as this object lives."""
+        """The addresses, valid as long as this object lives."""
         named = {name: self.arrays[name].ctypes.data for name in Memory._fields if name in self.arrays}
         return Memory(weights=self.weight_table, embedding=embedding_address, cache=self.cache.ctypes.data, **named)

@@ -1,8 +1,8 @@
-"""Large zeroed memory. A thread of its own takes the pages from the system once the owner is ready.
+"""Large zeroed memory. A separate thread takes its pages from the system once the owner is ready.
 
-A page that is first touched inside a step costs that step a fault, and pages never touched are all one page of zeros,
-which flatters a benchmark. But touching the KV cache takes 0.05 to 1 s, as long as the rest of a start. The kernel can
-take pages without changing what is in them (MADV_POPULATE_WRITE), so the first requests run meanwhile.
+A page that is first touched in a step costs that step a page fault. Untouched pages all share one page of zeros, which
+flatters benchmarks. But touching the KV cache takes 0.05 to 1 s, as long as the rest of a start. The kernel can take
+pages without changing their content (MADV_POPULATE_WRITE), so the first requests run meanwhile.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def zeroed_pages(size: int) -> ByteArray:
-    """Zeros from a page's start, of which no page is taken yet."""
+    """Zeros from a page's start; no page is taken yet."""
     memory = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -31,7 +31,7 @@ def zeroed_pages(size: int) -> ByteArray:
 
 
 def populate(array: ByteArray) -> None:
-    """Take all pages of an unwritten `zeroed_pages`: at once if it is small, else while the cores are idle."""
+    """Take all pages of an unwritten `zeroed_pages`: at once if it is small, otherwise while the cores are idle."""
     if array.size < _TOUCHED_AT_ONCE or not _take(array, 0, mmap.PAGESIZE):
         array.fill(0)
     else:
@@ -39,7 +39,7 @@ def populate(array: ByteArray) -> None:
 
 
 def _take_all(array: ByteArray) -> None:
-    """Run at idle priority: next to this, a step would wait for seconds.
+    """Run at idle priority, since it would slow steps down for seconds.
 
     Measured with 11 GB on two cores: at ordinary priority both prefill and decode ran at half speed meanwhile.
     """
@@ -50,7 +50,7 @@ def _take_all(array: ByteArray) -> None:
 
 
 def _take(array: ByteArray, start: int, size: int) -> bool:
-    """Whether the kernel can; called through ctypes, which leaves the GIL to others."""
+    """Whether the kernel could take the pages; called through ctypes, which releases the GIL."""
     address = ctypes.c_void_p(array.ctypes.data + start)
     failed: int = ctypes.CDLL(None).madvise(address, ctypes.c_size_t(size), _POPULATE_WRITE)
     return not failed

@@ -1,4 +1,4 @@
-"""Pieces of sequences as the CPU computes them: one ragged batch, and one row for the sampler per row of logits.
+"""Turns pieces of sequences into the CPU's input: one ragged batch, and one sampler row per row of logits.
 
 Random numbers depend on the index of the drawn token in its sequence, so a sequence that was dropped and came back
 draws the same tokens.
@@ -19,24 +19,23 @@ Pieces = Sequence[Piece[SequenceState]]
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """Chunks of several sequences, one after another. All arrays are int32, and best C-contiguous and writeable
-    (others are copied).
+    """Chunks of several sequences, one after another. Arrays are int32, and copied if not contiguous or not writeable.
 
-    A chunk is one sequence's next tokens: one in decoding, many in prefill, at any position. Whatever precedes it is
-    in the KV cache already; its own keys and values are written before its queries are answered.
+    A chunk is one sequence's next tokens: one in decoding, many in prefill, at any position. All earlier tokens are
+    in the KV cache already; the chunk's own keys and values are written before its queries are computed.
     """
 
     tokens: Int32Array  # [T] token ids
     positions: Int32Array  # [T] absolute positions, consecutive within a chunk
     starts: Int32Array  # [C + 1] chunk c is tokens[starts[c] : starts[c + 1]], none empty
     block_tables: Int32Array  # [C, W] KV block ids of each chunk's sequence; unused entries may be anything
-    logit_rows: Int32Array  # [S] indices into tokens whose logits are wanted; may be empty
+    logit_rows: Int32Array  # [S] indices of tokens whose logits are needed; may be empty
 
 
 def make_rows(pieces: Pieces, table_width: int) -> tuple[Batch, SamplingRows]:
-    """The batch of these pieces, and the sampler's rows in the order of its logit rows, scored ones before the drawn.
+    """The batch of these pieces, and the sampler's rows in the order of its logit rows, scored before drawn ones.
 
-    Lists of numbers, which become arrays at the end: a decode row costs about a microsecond.
+    It builds lists of numbers and turns them into arrays at the end: a decode row costs about a microsecond.
     """
     tokens, positions, starts, logit_rows = list[int](), list[int](), [0], list[int]()
     parameters, next_positions = list[bytes](), list[int]()
@@ -66,10 +65,10 @@ def make_rows(pieces: Pieces, table_width: int) -> tuple[Batch, SamplingRows]:
         block_tables=tables,
         logit_rows=_int32(logit_rows),
     )
-    records = np.frombuffer(b"".join(parameters), ROW).copy()  # in memory that is aligned and may be written to
+    records = np.frombuffer(b"".join(parameters), ROW).copy()  # aligned and writeable
     records["position"] = next_positions
     rows = SamplingRows(records)
-    if not all([piece.state.plain for piece in pieces]):  # noqa: C419 - a list is quicker
+    if not all([piece.state.plain for piece in pieces]):  # noqa: C419 - a list is faster
         _add_lists(rows, pieces)
     return batch, rows
 
@@ -88,7 +87,7 @@ def _scored_rows(state: SequenceState, first: int, count: int) -> list[bytes]:
 
 
 def _add_lists(rows: SamplingRows, pieces: Pieces) -> None:
-    """Add the sparse lists of those rows that have any. Scored rows have none."""
+    """Add the sparse lists of the rows that have any. Scored rows have none."""
     drawing: list[Piece[SequenceState] | None] = []
     for piece in pieces:
         drawing += [None] * piece.scored + [piece] * piece.sample
@@ -119,36 +118,36 @@ def _starts(sizes: list[int]) -> Int64Array:
 
 
 class SteadyRows:
-    """Batch and sampler rows of a step whose sequences all go on by one token, as they do while answers stream.
+    """Batch and sampler rows of a step whose sequences all advance by one token, as while answers stream.
 
-    What `make_rows` would build anew for the next step differs by little: tokens are those just drawn, positions grow
-    by one, and now and then a table gets a block. `advance` makes that difference: measured without a model, a step
-    of 16 rows takes 6 us of Python in place of 36, one of 64 rows 17 in place of 120. The sequences learn their tokens
-    when the rows end: the weights of a step drive their arrays out of the caches.
+    The next step's rows differ little: tokens are those just drawn, positions grow by one, and now and then a table
+    gets a block. `advance` applies this difference. Measured without a model, a step of 16 rows takes 6 us of Python
+    instead of 36 with `make_rows`, one of 64 rows 17 instead of 120. The sequences learn their tokens when the rows
+    end, since a step's weights evict the sequences' arrays from the caches.
     """
 
     def __init__(self, pieces: Pieces, batch: Batch, rows: SamplingRows, drawn: Int32Array) -> None:
-        self.pieces = pieces  # of whichever step; `start` is the first one's
+        self.pieces = pieces  # for every step; `start` is that of the first one
         self.batch = batch
         self.rows = rows
         self.greedy = bool(np.all((rows.rows["temperature"] < GREEDY_BELOW) | (rows.rows["top_k"] == 1)))
         self._ids = [piece.sequence for piece in pieces]
-        self._starts = [piece.start + 1 for piece in pieces]  # the next step's
-        self._room = [piece.state.blocks.size * BLOCK_SIZE for piece in pieces]  # tokens that their blocks hold
+        self._starts = [piece.start + 1 for piece in pieces]  # of the next step
+        self._room = [piece.state.blocks.size * BLOCK_SIZE for piece in pieces]  # tokens that fit into their blocks
         self._positions = rows.rows["position"]  # a view
         self._drawn = drawn  # the next step's tokens
         self._untold: list[list[int]] = []  # tokens of each step that the sequences have not learnt
 
     @classmethod
     def after(cls, pieces: Pieces, batch: Batch, rows: SamplingRows, sampled: Sampled) -> "SteadyRows | None":
-        """Those of a step that has run; None if the next one is likely to need more than moving on."""
+        """The rows of a finished step; None if the next step is likely to need new rows."""
         for piece in pieces:
             if piece.length != 1 or not piece.sample or piece.scored or not piece.state.plain or piece.state.top >= 0:
                 return None
         return None if any(sampled.status.tolist()) else cls(pieces, batch, rows, sampled.tokens)
 
     def collect(self, sampled: Sampled) -> list[Row] | None:
-        """What `collect` gives where every row gave its token. None: one did not, and these rows end here."""
+        """The same as `collect` if every row gave its token. None: one did not, and these rows end here."""
         if any(sampled.status.tolist()):
             return None
         self._drawn = sampled.tokens
@@ -157,13 +156,13 @@ class SteadyRows:
         return [Row(sequence=id, tokens=(token,)) for id, token in zip(self._ids, tokens, strict=True)]
 
     def settle(self) -> None:
-        """Give the sequences their tokens, before anything else reads them."""
+        """Give the sequences their tokens. Call it before anything else reads them."""
         for piece, tokens in zip(self.pieces, zip(*self._untold, strict=True), strict=False):
             piece.state.tokens.extend(tokens)
         self._untold.clear()
 
     def advance(self, chunks: Sequence[Chunk]) -> bool:
-        """Move on to these chunks, if they are the same sequences' next tokens; if not, nothing has changed."""
+        """Advance to these chunks if they are the same sequences' next tokens; otherwise nothing changes."""
         if [chunk.sequence for chunk in chunks] != self._ids:
             return False
         starts, room = self._starts, self._room

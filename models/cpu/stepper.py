@@ -1,4 +1,4 @@
-"""Steps on the CPU, each computed to its end: sequences in and out, block copies, the forward pass, the draw."""
+"""Runs steps on the CPU, each to its end: sequences in and out, block copies, forward pass, sampling."""
 
 from time import perf_counter
 
@@ -18,7 +18,7 @@ class CpuStepper:
         vocab_size, sizes = runner.spec.vocab_size, runner.sizes
         self._runner, self._sizes, self._table_width = runner, sizes, sizes.table_width
         self._sequences = SequenceTable(SequenceState, vocab_size=vocab_size, max_model_len=sizes.max_model_len)
-        self._steady: SteadyRows | None = None  # of the last step, if the next may go on with its rows
+        self._steady: SteadyRows | None = None  # of the last step, if the next one may reuse its rows
         self._sampler = CpuSampler(vocab_size, sizes.threads)
         self._sampler.warm_up()
 
@@ -54,7 +54,7 @@ class CpuStepper:
         return list(join(results)), seconds
 
     def _go_on(self, steady: SteadyRows) -> tuple[list[Row], float]:
-        """A step of the last one's sequences, each by the token just drawn."""
+        """Run a step of the last step's sequences, each with the token just drawn."""
         began = perf_counter()
         logits = self._runner.forward(steady.batch)
         seconds = perf_counter() - began

@@ -1,8 +1,8 @@
-"""The weights of a decoder, packed for the CPU kernels; the address table that the compiled step reads them by.
+"""The weights of a decoder, packed for the CPU kernels, and the address table by which the compiled step reads them.
 
-The LM head is quantised like the layers. With 4 bits that costs the bundled model 0.0038 of the 0.049 nats by which its
-distributions differ from bfloat16's (groups of 128: 0.010 of 0.073), and an 8-bit head would be a third of all that a
-model of 125 million weights reads for a token.
+The LM head is quantised like the layers. With 4 bits, this causes 0.0038 of the 0.049 nats by which the bundled model
+differs from bfloat16 (groups of 128: 0.010 of 0.073). An 8-bit head would be a third of all weights that a model of
+125 million parameters reads per token.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class PackedWeights:
         report: ReportProgress,
     ) -> None:
         self._shape, self._format = shape, weight_format
-        # All matrices are one array: numpy asks for huge pages where an array has at least 4 MB. A single sequence
-        # decodes a third faster for it.
+        # All matrices are one array: numpy asks for huge pages if an array has at least 4 MB. With these, a single
+        # sequence decodes a third faster.
         self._packed = aligned_bytes(matrix_bytes(shape, weight_format))
         self._used = 0
         self.arrays: list[npt.NDArray[np.float32]] = []
@@ -93,7 +93,7 @@ class PackedWeights:
             row[column] = self._vector(gain, positions, shape.head_padded)
 
     def _head_channels(self, first_head: int, heads: int) -> IndexArray:
-        """The channels of these heads' dimensions, each head padded to its two halves."""
+        """The channels of these heads' dimensions, with each head padded to two halves."""
         starts = (first_head + np.arange(heads)) * self._shape.head_padded
         return (starts[:, None] + head_positions(self._shape.head_dim)).reshape(-1)
 
