@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..gpu.language import cdiv, jit, tl
-from ..gpu.table import Row, Table, choose
+from ..gpu.table import LaunchRow, Table, choose
 
 
 @jit(do_not_specialize=["count"])  # it varies: a new form would be compiled while serving
@@ -31,7 +31,7 @@ class GatherLaunch:
 
 # One launch for every size: the work is a copy.
 TABLE: Table[GatherLaunch] = {
-    80: (Row(None, GatherLaunch(1024, 4), "compiled: 16 registers, no spills; not measured"),)
+    80: (LaunchRow(None, GatherLaunch(1024, 4), "compiled: 16 registers, no spills; not measured"),)
 }
 
 

@@ -26,7 +26,7 @@ def launch_plain(operands: Operands, launch: Launch) -> None:
                 _launch_few(part, launch, space)
         case Many():
             _launch_many(operands, launch)
-        case Library() if operands.out.dtype == torch.float32 and not operands.out.is_cuda:
+        case Library() if operands.out.dtype == torch.float32 and operands.out.is_cpu:
             # torch has this product on CUDA alone. Interpreted it is ours, which allocates nothing either.
             launch_plain(operands, launch_for("bf16", INTERPRETED_AS, len(operands.x), strict=True))
         case Library():
@@ -35,7 +35,7 @@ def launch_plain(operands: Operands, launch: Launch) -> None:
 
 def library_gemm(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
     """The vendor's bfloat16 GEMM: torch's, which is cuBLAS on an NVIDIA GPU. A float32 out takes its sums unrounded."""
-    if out.dtype == torch.float32 and out.is_cuda:
+    if out.dtype == torch.float32 and not out.is_cpu:
         torch.mm(x, weight.T, out_dtype=torch.float32, out=out)
     elif out.dtype == torch.float32:  # of unpacked weights, interpreted
         torch.mm(x.float(), weight.float().T, out=out)

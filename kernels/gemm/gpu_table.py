@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..gpu.table import Row, Table, choose
+from ..gpu.table import LaunchRow, Table, choose
 
 LinearFormat = Literal["w4a16", "w8a16", "w8a8", "fp8", "bf16"]
 
@@ -91,52 +91,52 @@ def _compiled(registers: str) -> str:
     return f"compiled by Triton 3.9: {registers} registers over the format's variants, no spills; not measured yet"
 
 
-def _any(launch: Launch, evidence: str) -> tuple[Row[Launch], ...]:
-    return (Row(None, launch, evidence),)
+def _any(launch: Launch, evidence: str) -> tuple[LaunchRow[Launch], ...]:
+    return (LaunchRow(None, launch, evidence),)
 
 
-_W4_90: tuple[Row[Launch], ...] = (
-    Row(16, Few(16, 128, 128, 2 * SM90, 8, 4, 5), _compiled("107-168")),
-    Row(32, Few(32, 128, 128, 2 * SM90, 8, 4, 4), _compiled("164-250")),
-    Row(64, Few(64, 128, 128, SM90, 4, 8, 3), _compiled("134-141")),
-    Row(128, Few(128, 128, 128, SM90, 4, 8, 3, tall=True), _compiled("156")),
-    Row(256, Few(256, 128, 128, SM90, 4, 8, 3, tall=True), _compiled("239-240")),
-    Row(None, Library(32 * MEBIBYTE), IN_L2),
+_W4_90: tuple[LaunchRow[Launch], ...] = (
+    LaunchRow(16, Few(16, 128, 128, 2 * SM90, 8, 4, 5), _compiled("107-168")),
+    LaunchRow(32, Few(32, 128, 128, 2 * SM90, 8, 4, 4), _compiled("164-250")),
+    LaunchRow(64, Few(64, 128, 128, SM90, 4, 8, 3), _compiled("134-141")),
+    LaunchRow(128, Few(128, 128, 128, SM90, 4, 8, 3, tall=True), _compiled("156")),
+    LaunchRow(256, Few(256, 128, 128, SM90, 4, 8, 3, tall=True), _compiled("239-240")),
+    LaunchRow(None, Library(32 * MEBIBYTE), IN_L2),
 )
-_W4_80: tuple[Row[Launch], ...] = (
-    Row(16, Few(16, 128, 128, 2 * SM80, 8, 4, 4), _compiled("118-167")),
-    Row(32, Few(32, 128, 128, 2 * SM80, 8, 4, 4), _compiled("168-195")),
-    Row(64, Few(64, 128, 128, SM80, 4, 8, 3), _compiled("146-162")),
-    Row(128, Few(128, 128, 128, SM80, 4, 8, 3, tall=True), _compiled("164-176")),
-    Row(None, Library(16 * MEBIBYTE), IN_L2),
+_W4_80: tuple[LaunchRow[Launch], ...] = (
+    LaunchRow(16, Few(16, 128, 128, 2 * SM80, 8, 4, 4), _compiled("118-167")),
+    LaunchRow(32, Few(32, 128, 128, 2 * SM80, 8, 4, 4), _compiled("168-195")),
+    LaunchRow(64, Few(64, 128, 128, SM80, 4, 8, 3), _compiled("146-162")),
+    LaunchRow(128, Few(128, 128, 128, SM80, 4, 8, 3, tall=True), _compiled("164-176")),
+    LaunchRow(None, Library(16 * MEBIBYTE), IN_L2),
 )
-_W8_90: tuple[Row[Launch], ...] = (
-    Row(16, Few(16, 128, 64, 2 * SM90, 8, 4, 5), _compiled("79")),
-    Row(32, Few(32, 128, 64, 2 * SM90, 8, 4, 4), _compiled("95")),
-    Row(64, Few(64, 128, 64, 2 * SM90, 4, 4, 4), _compiled("128-130")),
-    Row(None, Library(32 * MEBIBYTE), IN_L2),
+_W8_90: tuple[LaunchRow[Launch], ...] = (
+    LaunchRow(16, Few(16, 128, 64, 2 * SM90, 8, 4, 5), _compiled("79")),
+    LaunchRow(32, Few(32, 128, 64, 2 * SM90, 8, 4, 4), _compiled("95")),
+    LaunchRow(64, Few(64, 128, 64, 2 * SM90, 4, 4, 4), _compiled("128-130")),
+    LaunchRow(None, Library(32 * MEBIBYTE), IN_L2),
 )
-_W8_80: tuple[Row[Launch], ...] = (
-    Row(16, Few(16, 128, 64, 2 * SM80, 8, 4, 5), _compiled("80")),
-    Row(32, Few(32, 128, 64, 2 * SM80, 8, 4, 4), _compiled("123-124")),
-    Row(64, Few(64, 128, 64, 2 * SM80, 4, 8, 4), _compiled("123-124")),
-    Row(None, Library(16 * MEBIBYTE), IN_L2),
+_W8_80: tuple[LaunchRow[Launch], ...] = (
+    LaunchRow(16, Few(16, 128, 64, 2 * SM80, 8, 4, 5), _compiled("80")),
+    LaunchRow(32, Few(32, 128, 64, 2 * SM80, 8, 4, 4), _compiled("123-124")),
+    LaunchRow(64, Few(64, 128, 64, 2 * SM80, 4, 8, 4), _compiled("123-124")),
+    LaunchRow(None, Library(16 * MEBIBYTE), IN_L2),
 )
-_INT8_90: tuple[Row[Launch], ...] = (
-    Row(16, Few(16, 64, 128, 2 * SM90, 8, 4, 5), _compiled("36-56")),
-    Row(64, Few(64, 64, 128, 2 * SM90, 8, 4, 4), _compiled("69-128")),
-    Row(256, Many(64, 128, 128, 8, SM90, 4, 4, True), _compiled("184-190")),
-    Row(None, Many(128, 256, 128, 8, SM90, 8, 3, True), _compiled("228")),
+_INT8_90: tuple[LaunchRow[Launch], ...] = (
+    LaunchRow(16, Few(16, 64, 128, 2 * SM90, 8, 4, 5), _compiled("36-56")),
+    LaunchRow(64, Few(64, 64, 128, 2 * SM90, 8, 4, 4), _compiled("69-128")),
+    LaunchRow(256, Many(64, 128, 128, 8, SM90, 4, 4, True), _compiled("184-190")),
+    LaunchRow(None, Many(128, 256, 128, 8, SM90, 8, 3, True), _compiled("228")),
 )
 # Sums of 128 products leave the tensor core's short adder for full float32: two tiles of sums in registers.
-_FP8_90: tuple[Row[Launch], ...] = (
+_FP8_90: tuple[LaunchRow[Launch], ...] = (
     *_INT8_90[:3],
-    Row(None, Many(128, 128, 128, 8, SM90, 8, 4, True), _compiled("227-247")),
+    LaunchRow(None, Many(128, 128, 128, 8, SM90, 8, 4, True), _compiled("227-247")),
 )
-_INT8_80: tuple[Row[Launch], ...] = (
-    Row(16, Few(16, 64, 128, 2 * SM80, 8, 4, 4), _compiled("48")),
-    Row(64, Few(64, 64, 128, 2 * SM80, 8, 4, 4), _compiled("106-138")),
-    Row(None, Many(128, 128, 128, 8, SM80, 8, 3, False), _compiled("182-204")),
+_INT8_80: tuple[LaunchRow[Launch], ...] = (
+    LaunchRow(16, Few(16, 64, 128, 2 * SM80, 8, 4, 4), _compiled("48")),
+    LaunchRow(64, Few(64, 64, 128, 2 * SM80, 8, 4, 4), _compiled("106-138")),
+    LaunchRow(None, Many(128, 128, 128, 8, SM80, 8, 3, False), _compiled("182-204")),
 )
 _CUBLAS = _any(Library(0), "cuBLAS; ours not measured against it yet")
 
@@ -154,7 +154,7 @@ STRICT: Mapping[LinearFormat, Table[Launch]] = {
     "fp8": {89: _any(_INT8_80[1].launch, FIXED), 90: _any(_INT8_90[1].launch, FIXED)},
     "bf16": {
         # With 4 warps masking K's tail spills: by Triton 3.6 in 4 stages, by 3.9 in 3.
-        80: (Row(None, Many(64, 128, 64, 8, SM80, 8, 4, False), _compiled("128")),),
-        90: (Row(None, Many(64, 128, 64, 8, SM90, 4, 4, True), _compiled("148-166")),),
+        80: (LaunchRow(None, Many(64, 128, 64, 8, SM80, 8, 4, False), _compiled("128")),),
+        90: (LaunchRow(None, Many(64, 128, 64, 8, SM90, 4, 4, True), _compiled("148-166")),),
     },
 }

@@ -15,7 +15,7 @@ Launch = TypeVar("Launch")
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[Launch]):
+class LaunchRow(Generic[Launch]):
     """The launch of shapes up to a bound, and why."""
 
     up_to: int | None  # largest size of the bucket, in the operation's own measure (rows, tokens); None: any
@@ -23,7 +23,7 @@ class Row(Generic[Launch]):
     evidence: str
 
 
-Table = Mapping[int, tuple[Row[Launch], ...]]
+Table = Mapping[int, tuple[LaunchRow[Launch], ...]]
 """By compute capability (80, 90): rows in ascending order, the last one for any size."""
 
 

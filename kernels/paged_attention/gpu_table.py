@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..gpu.table import E4M3_CAPABILITY, Row, Table, choose
+from ..gpu.table import E4M3_CAPABILITY, LaunchRow, Table, choose
 
 LARGEST = 1 << 62  # a size beyond every bucket
 STRICT_SPLITS = 16  # parts of a sequence, at most, where its cuts depend on nothing else
@@ -64,45 +64,49 @@ def reduced_at_once(rows: int, padded: int) -> int:
 
 # Keys: largest head size of the row, bytes of a cache element. A row of 8.0 serves 8.6 and 8.9 where they have none;
 # their multiprocessors have 100 KB of shared memory against 164, so fewer programs are resident. Evidence is of
-# compiling the forms in gpu_specialisations.py by Triton 3.9 and 3.6: most registers and shared memory of any, and how
+# compiling what is launched (make kernels) by Triton 3.9 and 3.6: most registers and shared memory of any, and how
 # many programs could be resident by both. Nothing was measured yet.
 DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
     (64, 2): {
-        80: (Row(None, DecodeLaunch(3, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 3 resident"),),
-        86: (Row(None, DecodeLaunch(1, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 1 resident"),),
-        90: (Row(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 127 registers, no spills, 61 KB: 3 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 3 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 1 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 127 registers, no spills, 61 KB: 3 resident"),),
     },
     (64, 1): {
-        80: (Row(None, DecodeLaunch(3, 2, 4, 4), "compiled: 144 registers, no spills, 30 KB: 3 resident"),),
-        90: (Row(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 128 registers, no spills, 38 KB: 4 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 144 registers, no spills, 30 KB: 3 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 128 registers, no spills, 38 KB: 4 resident"),),
     },
     (96, 2): {
-        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
-        86: (Row(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
-        90: (Row(None, DecodeLaunch(3, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 3 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 3 resident"),),
     },
     (96, 1): {
-        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 242 registers, no spills, 39 KB: 2 resident"),),
-        90: (Row(None, DecodeLaunch(2, 2, 4, 4), "compiled: 199 registers, no spills, 56 KB: 2 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 242 registers, no spills, 39 KB: 2 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(2, 2, 4, 4), "compiled: 199 registers, no spills, 56 KB: 2 resident"),),
     },
     (128, 2): {
-        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
-        86: (Row(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
-        90: (Row(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 137 registers, no spills, 87 KB: 2 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 137 registers, no spills, 87 KB: 2 resident"),),
     },
     (128, 1): {
-        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 252 registers, no spills, 39 KB: 2 resident"),),
-        90: (Row(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 168 registers, no spills, 72 KB: 3 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 252 registers, no spills, 39 KB: 2 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 168 registers, no spills, 72 KB: 3 resident"),),
     },
     (256, 2): {
-        80: (Row(None, DecodeLaunch(2, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 2 resident"),),
-        86: (Row(None, DecodeLaunch(1, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 1 resident"),),
-        90: (Row(None, DecodeLaunch(1, 2, 4, 3, True), "compiled: 223 registers, no spills, 171 KB: 1 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 1 resident"),),
+        90: (
+            LaunchRow(None, DecodeLaunch(1, 2, 4, 3, True), "compiled: 223 registers, no spills, 171 KB: 1 resident"),
+        ),
     },
     (256, 1): {
-        80: (Row(None, DecodeLaunch(2, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 2 resident"),),
-        86: (Row(None, DecodeLaunch(1, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 1 resident"),),
-        90: (Row(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 210 registers, no spills, 108 KB: 2 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 1 resident"),),
+        90: (
+            LaunchRow(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 210 registers, no spills, 108 KB: 2 resident"),
+        ),
     },
 }
 
@@ -110,40 +114,40 @@ DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
 # page that much more often; 67 spills of 8 warps are 0.3 µs of L1 at worst, beside 1.1 µs of matrix products.
 PREFILL: Mapping[tuple[int, int], Table[PrefillLaunch]] = {
     (64, 2): {
-        80: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 176 registers; 33 KB"),),
-        90: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 127 registers; 49 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 176 registers; 33 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 127 registers; 49 KB"),),
     },
     (64, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 3), "compiled: 184 registers; 17 KB"),),
-        90: (Row(None, PrefillLaunch(128, 8, 3), "compiled: 176 registers; 33 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(64, 8, 3), "compiled: 184 registers; 17 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 176 registers; 33 KB"),),
     },
     (96, 2): {
         80: (
-            Row(
+            LaunchRow(
                 None,
                 PrefillLaunch(128, 8, 2, max_spills=3),
                 "compiled: 219 registers, with a window 255 and 3 spills; 64 KB",
             ),
         ),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 171 registers, with a window 207; 96 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 2), "compiled: 171 registers, with a window 207; 96 KB"),),
     },
     (96, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 228 registers; 41 KB"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 223 registers; 65 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(64, 8, 2), "compiled: 228 registers; 41 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 2), "compiled: 223 registers; 65 KB"),),
     },
     (128, 2): {
-        80: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 222 registers, with a window 255; 64 KB"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 182 registers, with a window 215; 96 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(128, 8, 2), "compiled: 222 registers, with a window 255; 64 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 2), "compiled: 182 registers, with a window 215; 96 KB"),),
     },
     (128, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 201 registers, with a window 216; 41 KB"),),
-        90: (Row(None, PrefillLaunch(128, 8, 2), "compiled: 241 registers, with a window 255; 65 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(64, 8, 2), "compiled: 201 registers, with a window 216; 41 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 2), "compiled: 241 registers, with a window 255; 65 KB"),),
     },
     (256, 2): {
-        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 104 KB"),),
-        86: (Row(None, PrefillLaunch(32, 4, 2), "compiled: 194 registers, with a window 255; 84 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 104 KB"),),
+        86: (LaunchRow(None, PrefillLaunch(32, 4, 2), "compiled: 194 registers, with a window 255; 84 KB"),),
         90: (
-            Row(
+            LaunchRow(
                 None,
                 PrefillLaunch(128, 8, 2, max_spills=2),
                 "compiled: 255 registers, with a window 255 and 2 spills; 192 KB",
@@ -151,9 +155,9 @@ PREFILL: Mapping[tuple[int, int], Table[PrefillLaunch]] = {
         ),
     },
     (256, 1): {
-        80: (Row(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 73 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 73 KB"),),
         90: (
-            Row(
+            LaunchRow(
                 None,
                 PrefillLaunch(128, 8, 2, max_spills=67),
                 "compiled: 255 registers and 19 spills, with a window 255 and 67 spills; 129 KB",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..gpu.language import jit, next_power_of_2, tl
-from ..gpu.table import E4M3_CAPABILITY, Row, Table, choose
+from ..gpu.table import E4M3_CAPABILITY, LaunchRow, Table, choose
 from .reference import SMALLEST_MAXIMUM
 
 GROUP = 128  # values per scale where a row has several: the block of FP8 GEMMs
@@ -91,8 +91,8 @@ class QuantiseLaunch:
 # By the size of a row: its bits never depend on the batch it is in.
 TABLE: Table[QuantiseLaunch] = {
     80: (
-        Row(2048, QuantiseLaunch(2048, 4), "compiled: 31 registers, no spills; not measured"),
-        Row(None, QuantiseLaunch(4096, 8), "compiled: 31 registers, no spills; not measured"),
+        LaunchRow(2048, QuantiseLaunch(2048, 4), "compiled: 31 registers, no spills; not measured"),
+        LaunchRow(None, QuantiseLaunch(4096, 8), "compiled: 31 registers, no spills; not measured"),
     ),
 }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from ..gpu.language import jit, next_power_of_2, tl
-from ..gpu.table import Row, Table, choose
+from ..gpu.table import LaunchRow, Table, choose
 from ..quantise.gpu import GROUP, group_scale, scale_groups, stored, write_groups
 
 
@@ -91,11 +91,11 @@ class RmsNormLaunch:
 # 16 values per thread are two 16-byte loads of bf16 in flight; longer rows get 32 before they get more warps.
 TABLE: Table[RmsNormLaunch] = {
     80: (
-        Row(2048, RmsNormLaunch(2048, 4), "compiled: at most 32 registers, no spills; not measured"),
-        Row(4096, RmsNormLaunch(4096, 8), "compiled: 32 registers, quantised 40, no spills; not measured"),
-        Row(8192, RmsNormLaunch(8192, 8), "compiled: 53 registers, no spills; not measured"),
-        Row(16384, RmsNormLaunch(16384, 16), "compiled: 64 registers, no spills; not measured"),
-        Row(None, RmsNormLaunch(8192, 16), "compiled: looped, 50 registers, int8 88, no spills; not measured"),
+        LaunchRow(2048, RmsNormLaunch(2048, 4), "compiled: at most 32 registers, no spills; not measured"),
+        LaunchRow(4096, RmsNormLaunch(4096, 8), "compiled: 32 registers, quantised 40, no spills; not measured"),
+        LaunchRow(8192, RmsNormLaunch(8192, 8), "compiled: 53 registers, no spills; not measured"),
+        LaunchRow(16384, RmsNormLaunch(16384, 16), "compiled: 64 registers, no spills; not measured"),
+        LaunchRow(None, RmsNormLaunch(8192, 16), "compiled: looped, 50 registers, int8 88, no spills; not measured"),
     ),
 }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..gpu.language import cdiv, jit, next_power_of_2, tl
-from ..gpu.table import E4M3_CAPABILITY, PAGE_TOKENS, Row, Table, choose
+from ..gpu.table import E4M3_CAPABILITY, PAGE_TOKENS, LaunchRow, Table, choose
 from ..quantise.gpu import group_scale, stored
 
 
@@ -102,12 +102,12 @@ class RopeLaunch:
 # tile and its warps. So strict launches take the first row for any number of tokens.
 TABLE: Table[RopeLaunch] = {
     80: (
-        Row(
+        LaunchRow(
             512,
             RopeLaunch(1, 1),
             "compiled: at most 64 registers, no spills; one head each, to spread a decode batch; not measured",
         ),
-        Row(
+        LaunchRow(
             None,
             RopeLaunch(8, 4),
             "compiled: at most 64 registers, no spills; fewer programs read the angles; not measured",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..gpu.table import Row, Table
+from ..gpu.table import LaunchRow, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,4 @@ EVIDENCE = (
     "not measured"
 )
 # By the size of the vocabulary.
-TABLE: Table[SamplingLaunch] = {80: (Row(None, SamplingLaunch(4096, 8, 8), EVIDENCE),)}
+TABLE: Table[SamplingLaunch] = {80: (LaunchRow(None, SamplingLaunch(4096, 8, 8), EVIDENCE),)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..gpu.language import cdiv, jit, next_power_of_2, tl
-from ..gpu.table import Row, Table, choose
+from ..gpu.table import LaunchRow, Table, choose
 from ..quantise.gpu import GROUP, group_scale, scale_groups, stored, write_groups
 
 
@@ -59,12 +59,12 @@ class SiluMulLaunch:
 
 # By the size of a row: its bits never depend on the batch it is in.
 TILES: Table[SiluMulLaunch] = {
-    80: (Row(None, SiluMulLaunch(1024, 4), "compiled: 30 registers, no spills; not measured"),)
+    80: (LaunchRow(None, SiluMulLaunch(1024, 4), "compiled: 30 registers, no spills; not measured"),)
 }
 ROWS: Table[SiluMulLaunch] = {
     80: (
-        Row(4096, SiluMulLaunch(4096, 8), "compiled: 32 registers, no spills; not measured"),
-        Row(None, SiluMulLaunch(8192, 16), "compiled: 40 registers, no spills; not measured"),
+        LaunchRow(4096, SiluMulLaunch(4096, 8), "compiled: 32 registers, no spills; not measured"),
+        LaunchRow(None, SiluMulLaunch(8192, 16), "compiled: 40 registers, no spills; not measured"),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Compile every launch-table row ahead of time, with no GPU: `python -m triolet.loadtest.device.compile_kernels`.
+"""Compile all that serving may launch ahead of time, with no GPU: `python -m triolet.loadtest.device.compile_kernels`.
 
 Prints registers, spills, shared memory and tensor-core instructions per target, and exits with 1 where a kernel does
 not compile or falls short of what its row promises. `make kernels` runs it for every target.
@@ -6,6 +6,7 @@ not compile or falls short of what its row promises. `make kernels` runs it for 
 
 import argparse
 import json
+import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -15,36 +16,36 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from triolet.kernels.gpu.catalogue import every_specialisation
-from triolet.kernels.gpu.compiling import SHARED_LIMIT, compile_for, faults
+from triolet.kernels.gpu.compiling import SHARED_LIMIT, Specialisation, compile_for, faults
+from triolet.loadtest.device.compile_catalogue import every_specialisation
+
+_catalogue: list[Specialisation] = []  # made before the processes are forked, which find it here
 
 
-def compiled(job: tuple[int, int]) -> dict[str, Any]:  # Any: a JSON object
-    """One specialisation (by its place in the catalogue) for one capability."""
-    place, capability = job
-    operation, specialisation = list(every_specialisation())[place]
+def compiled(place: int) -> dict[str, Any]:  # Any: a JSON object
+    """One specialisation, by its place in the catalogue."""
+    specialisation = _catalogue[place]
+    form = specialisation.form
     row: dict[str, Any] = {
-        "operation": operation,
-        "kernel": specialisation.name,
-        "capability": capability,
-        "constants": {name: str(value) for name, value in specialisation.constants.items()},
+        "operation": form.operation,
+        "kernel": form.kernel.fn.__name__,
+        "capability": specialisation.capability,
+        "constants": {name: str(value) for name, value in form.constants},
     }
     try:
-        code = compile_for(specialisation, capability)
+        code = compile_for(form, specialisation.capability)
     except Exception as error:  # whatever Triton and ptxas raise: it is this row's result
         return row | {"faults": [f"does not compile: {type(error).__name__}: {str(error).strip().splitlines()[-1]}"]}
     used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps")}
     counts = dict(code.instructions)
-    return row | used | {"instructions": counts, "faults": faults(specialisation, capability, code)}
+    return row | used | {"instructions": counts, "faults": faults(specialisation, code)}
 
 
-def jobs(only: str, capabilities: list[int]) -> list[tuple[int, int]]:
+def jobs(only: str, capabilities: list[int]) -> list[int]:
     return [
-        (place, capability)
-        for place, (operation, specialisation) in enumerate(every_specialisation())
-        if only in ("", operation)
-        for capability in specialisation.capabilities
-        if capability in capabilities
+        place
+        for place, specialisation in enumerate(_catalogue)
+        if only in ("", specialisation.form.operation) and specialisation.capability in capabilities
     ]
 
 
@@ -71,10 +72,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
     options = parser.parse_args()
+    _catalogue.extend(every_specialisation())
     todo = jobs(options.only, options.capability or list(SHARED_LIMIT))
     if not todo:
         sys.exit(f"no kernel to compile: --only {options.only!r} names no operation of the catalogue")
-    with ProcessPoolExecutor(options.processes) as pool:
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
         rows = list(track(pool.map(compiled, todo), "compiling", len(todo), console=Console(stderr=True)))
     Console(width=200).print(table(rows))
     if options.json is not None:

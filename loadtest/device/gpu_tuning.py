@@ -27,7 +27,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_fp8,
     quantise_int8,
 )
-from triolet.kernels.gpu.table import Row, choose
+from triolet.kernels.gpu.table import LaunchRow, choose
 from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
 from triolet.kernels.rms_norm import gpu as rms_norm_launch
 from triolet.kernels.rope import gpu as rope_launch
@@ -92,7 +92,7 @@ def tune(
         "us": times[winner],
         "table_us": table,
         "gain": table / times[winner],
-        "paste": f'Row({bound}, {winner}, "{evidence}"),',
+        "paste": f'LaunchRow({bound}, {winner}, "{evidence}"),',
         "all_forms": "; ".join(f"{time:.1f} us {name}" for name, time in sorted(times.items(), key=lambda x: x[1])),
         "left_out_forms": "; ".join(left_out) or "none",
     }
@@ -209,7 +209,7 @@ def row_kernel(
     bound = next(row.up_to for row in rows if row.launch == launch)
 
     def run(candidate: object) -> float:
-        with replaced(module, name, {80: (Row(None, candidate, "tried"),)}):
+        with replaced(module, name, {80: (LaunchRow(None, candidate, "tried"),)}):
             return float(bench(machine)["us"])
 
     return tune(list(neighbours(launch)), run, bound, machine)

@@ -23,7 +23,7 @@ from .device import Device, DeviceEvent, Graph
 from .packet import HostBuffers, Packet, result_layout
 from .sampler import DeviceSampler, sampler_layout, seen_counts
 from .sequences import DeviceSequence, Pieces, table_updates
-from .weights import load_weights_to
+from .weights import fill_weights, place_weights
 
 
 class GpuModel:
@@ -33,15 +33,17 @@ class GpuModel:
         self,
         device: Device,
         spec: ModelSpec,
-        weights: DecoderWeights,
+        weights: DecoderWeights | None,  # None: their room stays empty, where launches are only recorded
         sizes: GpuSizes,
         report: ReportProgress = ignore_progress,
     ) -> None:
         self.device, self.spec, self.sizes, self.buckets = device, spec, sizes, sizes.buckets
         self._buffers = Arena(device, buffer_layout(device, spec, sizes))
         rotation = self._buffers["rotation"]
-        device.load(rotation, torch.from_numpy(rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)))
-        placed = load_weights_to(device, spec, weights, sizes.quantize, report)
+        room, placed = place_weights(device, spec, sizes.quantize)
+        if weights is not None:
+            device.load(rotation, torch.from_numpy(rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)))
+            fill_weights(device, room, weights, sizes.quantize, report)
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)
         self._decoder = Decoder(device, spec, placed, rotation, self.caches, sizes.kv_cache_dtype, self._buffers)

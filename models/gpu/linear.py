@@ -70,14 +70,13 @@ class Linear:
         gemm(*read, self.packed, capability=self.capability, out=out, workspace=workspace, strict=strict)
 
 
-def make_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> Linear:
+def fill_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> None:
     """Quantise and pack on the host, then fill the places that `add_linear` made."""
     packed = pack(weight, quantize)
     for field in TENSORS:
         tensor: torch.Tensor | None = getattr(packed, field)
         if tensor is not None:
             device.load(arena[f"{name}.{field}"], tensor)
-    return Linear(placed(packed, arena, name), device.capability)
 
 
 def add_linear(layout: Layout, name: str, rows: int, columns: int, quantize: str) -> None:

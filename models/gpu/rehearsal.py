@@ -23,6 +23,7 @@ from typing import Final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ...kernels.gpu.launches import KernelForm
 from .device import DeviceEvent, DeviceFault, Graph, Growth, Work
 from .rehearsal_launches import Launch, Recording
 
@@ -44,7 +45,7 @@ class RehearsalDevice:
         self._enqueued = self._done = 0
         self._running = threading.RLock()
         self._fault: Exception | None = None
-        self._specialisations: set[object] = set()
+        self.forms: set[KernelForm] = set()  # of everything launched or captured so far
         self._allocations = 0
         self._sealed = Growth(0, 0)
 
@@ -89,11 +90,11 @@ class RehearsalDevice:
         self._take(recording)
 
     def capture(self, work: Work) -> Graph:
-        known = len(self._specialisations)
+        known = len(self.forms)
         with self._recording(capturing=True) as recording:
             work()
-        self._specialisations |= recording.specialisations
-        if len(self._specialisations) > known:
+        self.forms |= recording.forms
+        if len(self.forms) > known:
             raise DeviceFault("a kernel is compiled during capture: run the same work once before")
         return _RehearsalGraph(recording.launches, self._enqueue)
 
@@ -104,12 +105,10 @@ class RehearsalDevice:
         self._run_until(self._enqueued)
 
     def seal(self) -> None:
-        self._sealed = Growth(self._allocations, len(self._specialisations))
+        self._sealed = Growth(self._allocations, len(self.forms))
 
     def growth(self) -> Growth:
-        return Growth(
-            self._allocations - self._sealed.allocations, len(self._specialisations) - self._sealed.compilations
-        )
+        return Growth(self._allocations - self._sealed.allocations, len(self.forms) - self._sealed.compilations)
 
     def _recording(self, *, capturing: bool) -> Recording:
         return Recording(
@@ -122,7 +121,7 @@ class RehearsalDevice:
         self.synchronize()
 
     def _take(self, recording: Recording) -> None:
-        self._specialisations |= recording.specialisations
+        self.forms |= recording.forms
         for launch in recording.launches:
             self._enqueue(launch)
         recording.launches.clear()

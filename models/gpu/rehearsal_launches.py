@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ...kernels.gpu.launches import KernelForm, form_of
 from .device import DeviceFault
 
 Launch = Callable[[], object]
@@ -25,7 +26,7 @@ _current = threading.local()
 _run_kernel: Callable[..., None] = interpreter.InterpretedFunction.run
 
 
-class Address:
+class TensorAddress:
     """A tensor by its place in memory: raises where that is no longer what it was."""
 
     def __init__(self, tensor: torch.Tensor, use: str) -> None:
@@ -56,7 +57,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.launches: list[Launch] = []
-        self.specialisations: set[object] = set()
+        self.forms: set[KernelForm] = set()
         self._capturing, self._owns, self._own, self._drain = capturing, owns, own, drain
 
     def __enter__(self) -> Self:
@@ -96,7 +97,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
         with _disable_current_modes():
             self._check(name, (args, kwargs))
             named = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
-            self.specialisations.add((kernel.fn, _specialisation(kernel, named)))
+            self.forms.add(form_of(kernel, args, kwargs))
             addresses = tree_map(partial(_address, name), (args, kwargs))
             # What depends on the host is settled now, as for a launch of a compiled kernel.
             settled = tuple(grid(named) if callable(grid) else grid)
@@ -129,7 +130,7 @@ class _Descriptor:
 
     def __init__(self, descriptor: TensorDescriptor, use: str) -> None:
         self._fields = vars(descriptor) | {"base": None}
-        self._base = Address(descriptor.base, use)
+        self._base = TensorAddress(descriptor.base, use)
 
     def descriptor(self) -> TensorDescriptor:
         return TensorDescriptor(**self._fields | {"base": self._base.tensor()})
@@ -138,34 +139,13 @@ class _Descriptor:
 def _address(use: str, value: Any) -> Any:  # Any: an argument of a launch
     if isinstance(value, TensorDescriptor):
         return _Descriptor(value, use)
-    return Address(value, use) if isinstance(value, torch.Tensor) else value
+    return TensorAddress(value, use) if isinstance(value, torch.Tensor) else value
 
 
 def _resolved(value: Any) -> Any:  # Any: an argument of a launch
     if isinstance(value, _Descriptor):
         return value.descriptor()
-    return value.tensor() if isinstance(value, Address) else value
-
-
-def _specialisation(kernel: Any, named: dict[str, Any]) -> object:  # Any: Triton's own
-    """What a compiled kernel is made for: types, constants, alignment, and integers that are 1 or whole 16s."""
-    free = {
-        kernel.arg_names[name] if isinstance(name, int) else name for name in kernel.kwargs["do_not_specialize"] or ()
-    }
-    constants = {name for name, kind in kernel.fn.__annotations__.items() if "constexpr" in str(kind)}
-
-    def kind(name: str, value: Any) -> object:  # Any: an argument of a launch
-        if isinstance(value, TensorDescriptor):
-            return (value.base.dtype, tuple(value.block_shape))
-        if isinstance(value, torch.Tensor):
-            return (value.dtype, value.data_ptr() % 16 == 0)
-        if name in constants or name not in kernel.arg_names:  # a constant or a launch option
-            return getattr(value, "value", value)
-        if type(value) is not int:
-            return type(value)
-        return (abs(value) >= 2**31, *(() if name in free else (value == 1, value % 16 == 0)))
-
-    return tuple((name, kind(name, value)) for name, value in sorted(named.items()))
+    return value.tensor() if isinstance(value, TensorAddress) else value
 
 
 def _run_operation(func: Any, addresses: Any) -> None:  # Any: torch's own

@@ -6,7 +6,6 @@ other matrix is a `Linear`, which knows how it is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +16,10 @@ from ...kernels.rope.gpu import HeadWeights
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec
-from ..checkpoint.weights import DecoderWeights, LayerWeights
+from ..checkpoint.weights import DecoderWeights
 from .arena import Arena, Layout
 from .device import Device
-from .linear import Linear, add_linear, make_linear
+from .linear import Linear, add_linear, fill_linear, pack_shape, placed
 
 Matrices = dict[str, tuple[int, int]]
 
@@ -75,64 +74,71 @@ def weights_layout(spec: ModelSpec, quantize: str) -> Layout:
     return layout
 
 
-def load_weights_to(
-    device: Device,
-    spec: ModelSpec,
-    weights: DecoderWeights,
-    quantize: str,
-    report: ReportProgress,
-) -> DeviceWeights:
+def place_weights(device: Device, spec: ModelSpec, quantize: str) -> tuple[Arena, DeviceWeights]:
+    """Room for the weights, not yet filled: the arena, and its tensors as the decoder reads them."""
     arena = Arena(device, weights_layout(spec, quantize))
 
-    def put(name: str, *parts: WeightArray | None) -> torch.Tensor | None:
-        """Write the parts one below the other; None where the model has no such weight."""
-        if any(part is None for part in parts):
-            return None
-        target, row = arena[name], 0
-        for part in parts:
-            assert part is not None
-            device.load(target[row : row + len(part)], host_tensor(part).to(target.dtype))
-            row += len(part)
-        return target
+    def linear(prefix: str, name: str) -> Linear:
+        shape = pack_shape(*matrices(spec)[name], quantize)
+        return Linear(placed(shape, arena, prefix + name), device.capability)
 
-    def need(name: str, part: WeightArray) -> torch.Tensor:
-        target = put(name, part)
-        assert target is not None
-        return target
-
-    def linear(name: str, *parts: WeightArray) -> Linear:
-        whole = torch.cat([host_tensor(part) for part in parts]) if len(parts) > 1 else host_tensor(parts[0])
-        return make_linear(device, arena, name, whole, quantize)
-
-    def layers() -> Iterator[DeviceLayer]:
-        for index, layer in enumerate(weights.layers):
-            yield _layer(f"{index}.", layer)
-            report(LoadProgress(stage="loading weights", done=index + 1, total=spec.num_layers))
-
-    def _layer(prefix: str, layer: LayerWeights) -> DeviceLayer:
-        return DeviceLayer(
-            input_norm=need(prefix + "input_norm", layer.input_norm),
-            post_norm=need(prefix + "post_norm", layer.post_norm),
+    layers = tuple(
+        DeviceLayer(
+            input_norm=arena[prefix + "input_norm"],
+            post_norm=arena[prefix + "post_norm"],
             heads=HeadWeights(
-                bias=put(prefix + "bias", layer.q_bias, layer.k_bias, layer.v_bias),
-                q_norm=put(prefix + "q_norm", layer.q_norm),
-                k_norm=put(prefix + "k_norm", layer.k_norm),
+                bias=arena.get(prefix + "bias"),
+                q_norm=arena.get(prefix + "q_norm"),
+                k_norm=arena.get(prefix + "k_norm"),
                 eps=spec.norm_eps,
             ),
-            qkv=linear(prefix + "qkv", layer.q, layer.k, layer.v),
-            o=linear(prefix + "o", layer.o),
-            gate_up=linear(prefix + "gate_up", layer.gate, layer.up),
-            down=linear(prefix + "down", layer.down),
+            qkv=linear(prefix, "qkv"),
+            o=linear(prefix, "o"),
+            gate_up=linear(prefix, "gate_up"),
+            down=linear(prefix, "down"),
         )
-
-    embedding = need("embedding", weights.embedding)
-    head = embedding if weights.lm_head is None else need("head.weight", weights.lm_head)
-    return DeviceWeights(
-        embedding=embedding,
-        layers=tuple(layers()),
-        final_norm=need("final_norm", weights.final_norm),
+        for prefix in (f"{index}." for index in range(spec.num_layers))
+    )
+    head = arena["embedding" if spec.tied_embeddings else "head.weight"]
+    return arena, DeviceWeights(
+        embedding=arena["embedding"],
+        layers=layers,
+        final_norm=arena["final_norm"],
         head=Linear(pack_bf16(head), device.capability),
     )
+
+
+def fill_weights(device: Device, arena: Arena, weights: DecoderWeights, quantize: str, report: ReportProgress) -> None:
+    """Write a checkpoint's weights into their room, matrix by matrix."""
+
+    def put(name: str, *parts: WeightArray | None) -> None:
+        """The parts one below the other; nothing where the model has no such weight."""
+        row = 0
+        for part in parts:
+            if part is not None:
+                target = arena[name]
+                device.load(target[row : row + len(part)], host_tensor(part).to(target.dtype))
+                row += len(part)
+
+    def linear(name: str, *parts: WeightArray) -> None:
+        whole = torch.cat([host_tensor(part) for part in parts]) if len(parts) > 1 else host_tensor(parts[0])
+        fill_linear(device, arena, name, whole, quantize)
+
+    put("embedding", weights.embedding)
+    put("head.weight", weights.lm_head)
+    put("final_norm", weights.final_norm)
+    for index, layer in enumerate(weights.layers):
+        prefix = f"{index}."
+        put(prefix + "input_norm", layer.input_norm)
+        put(prefix + "post_norm", layer.post_norm)
+        put(prefix + "bias", layer.q_bias, layer.k_bias, layer.v_bias)
+        put(prefix + "q_norm", layer.q_norm)
+        put(prefix + "k_norm", layer.k_norm)
+        linear(prefix + "qkv", layer.q, layer.k, layer.v)
+        linear(prefix + "o", layer.o)
+        linear(prefix + "gate_up", layer.gate, layer.up)
+        linear(prefix + "down", layer.down)
+        report(LoadProgress(stage="loading weights", done=index + 1, total=len(weights.layers)))
 
 
 def host_tensor(array: WeightArray) -> torch.Tensor:

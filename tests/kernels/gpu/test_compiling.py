@@ -4,37 +4,52 @@ launched on 8.6 and 8.9 fits into their smaller shared memory, and is compiled f
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
+from triolet.kernels.gpu import compiling
 from triolet.kernels.gpu.compiling import SHARED_LIMIT, MachineCode, Specialisation, faults
+from triolet.kernels.gpu.launches import KernelForm
 
 from .conftest import Compiled
 
-KERNEL = SimpleNamespace(fn=SimpleNamespace(__name__="kernel"))
-ROW = Specialisation(KERNEL, {}, {}, num_warps=4, num_stages=3, uses={90: ("HGMMA",)})
+FORM = KernelForm(None, "kernel", (), (), frozenset(), num_warps=4, num_stages=3, fuses=True)
+ROW = Specialisation(FORM, 90, (90,), uses=("HGMMA",))
+AMPERE = Specialisation(FORM, 80, (80, 86, 89))
 CODE = MachineCode(registers=90, spills=0, shared=1000, warps=4, instructions=Counter(HGMMA=2, HMMA=4))
+KERNELS = Path(compiling.__file__).parent.parent
 
 
-def test_every_row_compiles_within_its_limits(compiled: list[Compiled]) -> None:
+def test_every_form_compiles_within_its_limits(compiled: list[Compiled]) -> None:
     wrong = [(row["operation"], row["kernel"], row["capability"], row["constants"], row["faults"]) for row in compiled]
     assert [entry for entry in wrong if entry[-1]] == []
     assert {row["capability"] for row in compiled} == {80, 86, 89, 90}
 
 
+def test_every_kernel_is_compiled(compiled: list[Compiled]) -> None:
+    written = {
+        (path.parent.name, name)
+        for path in KERNELS.rglob("gpu*.py")
+        for name in re.findall(r"^def (\w+_kernel)\(", path.read_text(), re.M)
+    }
+    assert len(written) > 20
+    assert {(row["operation"], row["kernel"]) for row in compiled} == written
+
+
 def test_a_sound_row_has_no_faults() -> None:
-    assert faults(ROW, 90, CODE) == []
-    assert faults(ROW, 80, replace(CODE, instructions=Counter())) == []
+    assert faults(ROW, CODE) == []
+    assert faults(AMPERE, replace(CODE, instructions=Counter())) == []
 
 
 def test_a_form_must_fit_every_device_that_it_serves() -> None:
     large = replace(CODE, shared=SHARED_LIMIT[86] + 1)
-    assert [fault.split("sm_")[1][:2] for fault in faults(ROW, 80, large)] == ["86", "89"]
-    assert faults(replace(ROW, serves=(80,)), 80, large) == []
-    assert faults(ROW, 90, large) == []
+    assert [fault.split("sm_")[1][:2] for fault in faults(AMPERE, large)] == ["86", "89"]
+    assert faults(replace(AMPERE, serves=(80,)), large) == []
+    assert faults(ROW, large) == []
 
 
 @pytest.mark.parametrize(
@@ -46,5 +61,5 @@ def test_a_form_must_fit_every_device_that_it_serves() -> None:
     ],
 )
 def test_a_planted_fault_is_named(code: MachineCode, fault: str) -> None:
-    (found,) = faults(ROW, 90, code)
+    (found,) = faults(ROW, code)
     assert fault in found

@@ -18,15 +18,17 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from mutants import mutated
 from triolet.kernels.gpu.compiling import compiled_kernel
-from triolet.kernels.paged_attention import gpu_prefill
-from triolet.kernels.paged_attention.gpu_specialisations import MODELS, specialisations
+from triolet.kernels.gpu.launches import recording
+from triolet.kernels.paged_attention import gpu_launch, gpu_prefill
+from triolet.loadtest.device import compile_unreached
 
 for name, old, new in json.loads(sys.argv[3]):
     setattr(gpu_prefill, name, mutated(getattr(gpu_prefill, name), old, new, Path(sys.argv[2])))
-form = next(
-    form for form in specialisations()
-    if form.kernel is gpu_prefill.prefill_kernel and form.capabilities == (90,) and form.constants["HEAD_DIM"] == 128
-)
+setattr(gpu_launch, "prefill_kernel", gpu_prefill.prefill_kernel)
+forms = []
+with recording(forms.append):
+    compile_unreached.attend(compile_unreached.Attention(128), 90, 132)
+(form,) = (form for form in forms if form.kernel is gpu_prefill.prefill_kernel)
 made, exponents = {}, collections.Counter()
 for line in compiled_kernel(form, 90).asm["ptx"].splitlines():
     if found := re.match(r"\s*([a-z0-9_.]+)\s+(%[a-z]+[0-9]+),\s*(.*);", line):

@@ -9,7 +9,7 @@ import torch
 
 from triolet.kernels.embedding import gpu
 from triolet.kernels.embedding.gpu import GatherLaunch, gather_rows
-from triolet.kernels.gpu.table import Row
+from triolet.kernels.gpu.table import LaunchRow
 
 from .mutants import mutated
 
@@ -26,7 +26,7 @@ def check() -> None:
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, GatherLaunch(64, 4), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (LaunchRow(None, GatherLaunch(64, 4), "a test's"),)})
 
 
 def test_rows_are_copied() -> None:

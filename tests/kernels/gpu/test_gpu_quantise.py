@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from triolet.kernels.gpu.table import Row
+from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.quantise import gpu
 from triolet.kernels.quantise.gpu import QuantiseLaunch, quantise_rows
 
@@ -20,7 +20,7 @@ SLACK = 1e-5  # of the largest value: float32 roundings, which move a tie
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small row takes several turns."""
-    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, QuantiseLaunch(64, 4), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (LaunchRow(None, QuantiseLaunch(64, 4), "a test's"),)})
 
 
 def check(dtype: torch.dtype) -> None:

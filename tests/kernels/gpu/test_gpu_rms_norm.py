@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from triolet.kernels.gpu.table import Row
+from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.quantise.gpu import GROUP
 from triolet.kernels.rms_norm import gpu
 from triolet.kernels.rms_norm.gpu import RmsNormLaunch, rms_norm
@@ -62,7 +62,7 @@ def check_quantised(size: int, dtype: torch.dtype, groups: int) -> None:
 @pytest.fixture
 def looped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row longer than 256 takes the looped kernel."""
-    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, RmsNormLaunch(256, 4), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (LaunchRow(None, RmsNormLaunch(256, 4), "a test's"),)})
 
 
 @pytest.mark.parametrize("size", [64, 100, 1024])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
-from triolet.kernels.gpu.table import Row
+from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope import gpu
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, RopeLaunch, rope_cache
@@ -105,7 +105,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("kv_tile", [1, 8])
 def test_queries_turn_and_keys_and_values_are_cached(case: Case, kv_tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "TABLE", {80: (Row(None, RopeLaunch(kv_tile, 1), "a test's"),)})
+    monkeypatch.setattr(gpu, "TABLE", {80: (LaunchRow(None, RopeLaunch(kv_tile, 1), "a test's"),)})
     check(case)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from triolet.kernels.gpu.language import jit, tl
-from triolet.kernels.gpu.table import Row
+from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.sampling import (
     gpu_buffers,
     gpu_draw,
@@ -46,7 +46,7 @@ LOGPROB_SLACK = 1e-6  # see gpu_logprobs.py
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small rows have several blocks, and short lists several turns."""
-    monkeypatch.setattr(gpu_buffers, "TABLE", {80: (Row(None, SamplingLaunch(256, 4, 4), "a test's"),)})
+    monkeypatch.setattr(gpu_buffers, "TABLE", {80: (LaunchRow(None, SamplingLaunch(256, 4, 4), "a test's"),)})
     monkeypatch.setattr(gpu_threshold, "CANDIDATES", tl.constexpr(128))
     monkeypatch.setattr(gpu_penalties, "EDITS", tl.constexpr(1))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from triolet.kernels.gpu.table import Row
+from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.quantise.gpu import GROUP
 from triolet.kernels.silu_mul import gpu
 from triolet.kernels.silu_mul.gpu import SiluMulLaunch, silu_mul
@@ -53,7 +53,7 @@ def check_quantised(size: int, dtype: torch.dtype, groups: int) -> None:
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small rows have several tiles and turns."""
     for name in ("TILES", "ROWS"):
-        monkeypatch.setattr(gpu, name, {80: (Row(None, SiluMulLaunch(256, 4), "a test's"),)})
+        monkeypatch.setattr(gpu, name, {80: (LaunchRow(None, SiluMulLaunch(256, 4), "a test's"),)})
 
 
 @pytest.mark.parametrize("size", [40, 600])

@@ -2,11 +2,11 @@
 
 import pytest
 
-from triolet.kernels.gpu.table import Row, Table, choose
+from triolet.kernels.gpu.table import LaunchRow, Table, choose
 
 TABLE: Table[str] = {
-    80: (Row(16, "narrow", "for the test"), Row(None, "wide", "for the test")),
-    90: (Row(None, "new", "for the test"),),
+    80: (LaunchRow(16, "narrow", "for the test"), LaunchRow(None, "wide", "for the test")),
+    90: (LaunchRow(None, "new", "for the test"),),
 }
 
 
@@ -20,4 +20,4 @@ def test_a_device_takes_the_newest_rows_that_are_not_newer(capability: int, size
 
 def test_a_table_without_a_last_row_is_a_bug_that_shows() -> None:
     with pytest.raises(ValueError, match="no row for size 5"):
-        choose({80: (Row(4, "small", "for the test"),)}, 80, 5)
+        choose({80: (LaunchRow(4, "small", "for the test"),)}, 80, 5)

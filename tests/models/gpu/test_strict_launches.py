@@ -43,12 +43,10 @@ class Recorder(RehearsalDevice):
         with self._recording(capturing=True) as recording:
             work()
         forms: Forms = defaultdict(set)
-        for function, named in recording.specialisations:  # type: ignore[misc]  # of objects
-            name = function.__name__
+        for form in recording.forms:
+            name = form.name.rpartition(".")[2]
             if name not in INTEGERS_ONLY:
-                # Of tensors and integers it says their type and alignment, in tuples; of floats the type.
-                constants = ((key, value) for key, value in named if not isinstance(value, tuple | type))
-                forms[name].add(tuple(constants))
+                forms[name].add((form.constants, form.num_warps, form.num_stages, form.fuses))
         self.captured[work.func.__name__, work.args[0]] = forms
         return Ignored()
 

@@ -1,0 +1,179 @@
+"""Every compiled form that serving may launch, found by launching: for each real model and GPU, all that a worker of
+its own does before it is ready, with nothing behind the tensors and nothing run.
+
+A worker runs every shape of its steps once before it serves (`GpuModel`), so what is recorded here is what is launched
+there. Kernels and variants that no setting reaches yet are in `compile_unreached.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from msgspec.structs import replace as changed
+
+from triolet.kernels.gpu.compiling import Specialisation
+from triolet.kernels.gpu.launches import KernelForm, recording
+from triolet.kernels.paged_attention.gpu_table import choose_launch
+from triolet.loadtest.device.compile_unreached import launch_unreached
+from triolet.models.checkpoint.rope import RopeSpec
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.gpu.buckets import Buckets, GpuSizes
+from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Work
+from triolet.models.gpu.gpu import GpuModel
+
+# Capability and multiprocessors: A100, A10, L4, H200.
+DEVICES = {80: 108, 86: 72, 89: 58, 90: 132}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as a worker may be told to serve it. One layer has the launches of all."""
+
+    spec: ModelSpec
+    quantize: str = "none"
+    kv_cache_dtype: str = "bfloat16"
+    max_running: int = 1  # more add sizes of padded batches, which few kernels are compiled for
+    max_tokens: int = 8192
+
+
+def _spec(
+    family: str, vocab: int, hidden: int, heads: int, kv_heads: int, head_dim: int, mlp: int, **other: object
+) -> ModelSpec:
+    plain = ModelSpec(
+        family=family, vocab_size=vocab, hidden_size=hidden, num_layers=1, num_heads=heads, num_kv_heads=kv_heads,
+        head_dim=head_dim, mlp_size=mlp, norm_eps=1e-5, rope=RopeSpec(), max_position=131_072,
+    )  # fmt: skip
+    return changed(plain, **other)
+
+
+LLAMA_8B = _spec("llama", 128_256, 4096, 32, 8, 128, 14_336)
+LLAMA_70B = _spec("llama", 128_256, 8192, 64, 8, 128, 28_672)
+QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm=True, tied_embeddings=True)
+QWEN2_500M = _spec("qwen2", 151_936, 896, 14, 2, 64, 4864, qkv_bias=True, tied_embeddings=True)
+PHI3_MINI = _spec("phi3", 32_064, 3072, 32, 32, 96, 8192, sliding_window=2047)
+MODELS = (
+    ServedModel(LLAMA_8B, max_running=256),
+    *(ServedModel(LLAMA_8B, quantize) for quantize in ("int8", "int4", "fp8")),
+    *(ServedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),
+    ServedModel(LLAMA_70B, "fp8"),
+    ServedModel(QWEN3_600M),
+    ServedModel(QWEN3_600M, "fp8"),
+    ServedModel(QWEN2_500M),
+    ServedModel(PHI3_MINI),
+)
+# The tensor core's instruction by the type of the right operand.
+TENSOR_CORE = {
+    "i8": {80: "IMMA", 90: "IGMMA"},
+    "fp8e4nv": {89: "QMMA", 90: "QGMMA"},
+    "bf16": {80: "HMMA", 90: "HGMMA"},
+}
+
+
+class RecordingDevice:
+    """A GPU without memory, on which a model can be made and warmed up: tensors have shapes and places alone."""
+
+    def __init__(self, capability: int, place: str = "meta") -> None:
+        self.place = torch.device(place)
+        self.capability, self.multiprocessors = capability, DEVICES[capability]
+        self.name = f"recording, sm_{capability}"
+
+    def free_memory(self) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
+
+    def allocate(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device=self.place)
+
+    def pinned(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Nothing: the target has no memory."""
+
+    upload = download = load
+
+    def run(self, work: Work) -> None:
+        work()
+
+    def capture(self, _work: Work) -> Graph:
+        return self
+
+    def replay(self) -> None:
+        """As a graph of its own: nothing."""
+
+    def record(self) -> DeviceEvent:
+        return self
+
+    def wait(self) -> None:
+        """As an event of its own: everything is done."""
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def seal(self) -> None:
+        """Nothing is counted."""
+
+    def growth(self) -> Growth:
+        return Growth(0, 0)
+
+
+def forms_of(served: ServedModel, capability: int, place: str = "meta") -> set[KernelForm]:
+    """What a worker with this model launches before it is ready, on a device of this capability."""
+    found = set[KernelForm]()
+    chunks = min(served.max_running, served.max_tokens)
+    sizes = GpuSizes(
+        quantize=served.quantize,
+        kv_cache_dtype=served.kv_cache_dtype,
+        num_blocks=1 << 10 if place == "meta" else 2,
+        max_model_len=served.spec.max_position,
+        buckets=Buckets(max_tokens=served.max_tokens, max_chunks=chunks, max_rows=chunks),
+    )
+    with recording(found.add):
+        GpuModel(RecordingDevice(capability, place), served.spec, None, sizes)
+    return found
+
+
+def every_specialisation() -> list[Specialisation]:
+    """Each form once for the GPUs of a major version that launch it, compiled for the oldest of them."""
+    found: dict[tuple[int, KernelForm], Specialisation] = {}
+    for capability in DEVICES:
+        launched = set[KernelForm]()
+        for served in MODELS:
+            if served.quantize != "fp8" or capability >= 89:
+                launched |= forms_of(served, capability)
+        with recording(launched.add):
+            launch_unreached(capability, DEVICES[capability])
+        for form in launched:
+            key = capability // 10, form
+            known = found.get(key)
+            found[key] = (
+                expected(form, capability) if known is None else replace(known, serves=(*known.serves, capability))
+            )
+    return sorted(found.values(), key=lambda one: (one.form.name, one.capability, str(one.form.constants)))
+
+
+def expected(form: KernelForm, capability: int) -> Specialisation:
+    """What a form's machine code must hold to: instructions, and spills where the launch table allows some."""
+    kernel, types, values = form.name.rpartition(".")[2], form.types, form.values
+    major, spills = max(known for known in (80, 90) if known <= capability), 0
+    by_copy = any(kind.startswith("tensordesc") for kind in types.values())
+    staged = "UTMALDG" if by_copy else "LDGSTS"
+    uses: tuple[str, ...] = ()
+    match kernel:
+        case "decode_kernel":
+            uses = ("HMMA", staged)
+        case "prefill_kernel":
+            uses = (TENSOR_CORE["bf16"][major],)
+            bytes_each = 2 if "bf16" in types["keys"] else 1
+            launch = choose_launch(capability, values["HEAD_DIM"], bytes_each, 1, 1, multiprocessors=1)
+            spills = launch.prefill.max_spills
+        case "narrow_gemm_kernel" | "wide_gemm_kernel":
+            element = next(name for name in TENSOR_CORE if name in types["w"])
+            uses = (TENSOR_CORE[element].get(capability) or TENSOR_CORE[element][major], staged)
+        case "w4_gemm_kernel" | "w8_gemm_kernel":
+            uses = (TENSOR_CORE["bf16"][major], "LDGSTS", "PRMT")
+        case "w4_dequantise_kernel" | "w8_dequantise_kernel":
+            uses = ("PRMT",)
+        case _:
+            pass
+    return Specialisation(form, capability, (capability,), uses, spills)

@@ -1,0 +1,88 @@
+"""What is compiled is what is launched: the catalogue's recording of a model has every form that a worker with it takes
+on, and names a form as Triton does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from triolet.kernels.gpu.language import jit, tl
+from triolet.kernels.gpu.launches import KernelForm, form_of
+from triolet.kernels.gpu.table import LaunchRow
+from triolet.kernels.silu_mul import gpu as silu_mul
+from triolet.loadtest.device.compile_catalogue import ServedModel, forms_of
+from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.stepper import GpuStepper
+from triolet.protocol.steps import BlockCopy, Chunk
+
+from .gpu_house import MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
+
+FORMATS = [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8")]
+
+
+def rehearsed(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
+    """Of a worker that starts, and of steps with everything that a request can ask for."""
+    model = make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype)
+    driver = Driver(GpuStepper(model), ahead=True)
+    prompt = prompt_of(5, 1)
+    new = [
+        record(1, prompt, temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, seed=1, frequency_penalty=0.5),
+        record(2, prompt, strict=True, logprobs=2, logit_bias=[(3, 1.0)]),
+    ]
+    driver.step(*(Chunk(sequence=n, start=0, count=5, blocks=(n,), sample=True) for n in (1, 2)), new=new)
+    copies = [BlockCopy(source=1, target=3)]
+    driver.step(*(Chunk(sequence=n, start=5, count=1, sample=True) for n in (1, 2)), copies=copies)
+    driver.drain()
+    assert isinstance(model.device, RehearsalDevice)
+    return model.device.forms
+
+
+def recorded(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
+    served = ServedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS)
+    return forms_of(served, RehearsalDevice().capability, "cpu")
+
+
+@pytest.mark.parametrize(("quantize", "kv_cache_dtype"), FORMATS)
+def test_every_launched_form_is_recorded_for_compiling(quantize: str, kv_cache_dtype: str) -> None:
+    assert named(rehearsed(quantize, kv_cache_dtype)) == named(recorded(quantize, kv_cache_dtype))
+
+
+def test_a_form_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = named(recorded("none", "bfloat16"))
+    monkeypatch.setattr(silu_mul, "TILES", {80: (LaunchRow(None, silu_mul.SiluMulLaunch(32, 4), "planted"),)})
+    unknown = named(rehearsed("none", "bfloat16")) - known
+    assert {str(name).rpartition(".")[2] for name, *_ in unknown} == {"silu_mul_kernel"}
+
+
+def named(forms: set[KernelForm]) -> set[tuple[object, ...]]:
+    """Without the number of programs, by which devices differ."""
+    return {
+        (form.name, form.signature, tuple(pair for pair in form.constants if pair[0] != "PROGRAMS"), form.aligned)
+        for form in forms
+    }
+
+
+@jit(do_not_specialize=["free"])
+def many_kernel(tensor, shifted, block, none, one, whole, odd, large, free, flag, real, SIZE: tl.constexpr):
+    pass
+
+
+def test_a_form_is_named_as_triton_names_it() -> None:
+    from triton._C.libtriton import native_specialize_impl
+    from triton.backends.compiler import BaseBackend
+
+    rows = torch.zeros(8, 16, dtype=torch.bfloat16)
+    values: dict[str, Any] = {
+        "tensor": rows, "shifted": rows.view(-1)[1:], "block": TensorDescriptor.from_tensor(rows, [4, 16]),
+        "none": None, "one": 1, "whole": 32, "odd": 7, "large": 1 << 40, "free": 16, "flag": True, "real": 0.5,
+    }  # fmt: skip
+    form = form_of(many_kernel, tuple(values.values()), {"SIZE": 16, "num_warps": 8})
+    for name, value in values.items():
+        kind, key = native_specialize_impl(BaseBackend, value, False, name != "free", True)
+        assert (form.types[name], name in form.aligned) == (kind, key == "D"), name
+    assert form.values == {"none": None, "one": 1, "SIZE": 16}
+    assert (form.num_warps, form.num_stages, form.fuses) == (8, 3, True)
