@@ -1,19 +1,42 @@
-"""What the GPU suite is made of: a case, what it runs on, what it found, and how that is judged. Imports no torch.
+"""What the GPU suite is made of: cases, what they run on, what they found, and its parts. Imports no torch.
 
 A case returns figures or raises: `Wrong` where a kernel's result is not what it must be, `Skip` where the case cannot
 run on this machine. Anything else that it raises is a failure of the case.
+
+A part is a function of some files, which makes its cases. They are made where they run: making them imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import import_module
+from itertools import zip_longest
 from typing import Any, Literal
 
 Figures = dict[str, Any]  # Any: JSON values; numbers unless they are lines to read
 Status = Literal["right", "target", "floor", "missed", "measured", "wrong", "failed", "crashed", "skipped"]
 BAD: frozenset[Status] = frozenset({"wrong", "failed", "crashed"})
 NEEDS_DEVICE = "needs a GPU"
+HERE = "triolet.loadtest.device"
+OPERATIONS = ("gpu_attention", "gpu_gemm", "gpu_rows", "gpu_sampling")
+# In this order: what is wrong need not be fast, and every fraction needs its limit.
+PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "correctness": ("checks", ("gpu_models", *OPERATIONS)),
+    "limits": ("times", ("gpu_limits",)),
+    "kernels": ("times", OPERATIONS),
+    "models": ("times", ("gpu_models",)),
+    "serving": ("times", ("gpu_serving",)),
+    "tuning": ("tunings", OPERATIONS),
+}
+DRY = ("correctness", "serving")  # what runs without a GPU, interpreted and tiny
+ALONE = frozenset(PARTS) - {"correctness"}  # what is timed has the machine to itself
+# Of the budget, when a part begins no more cases: one run sees something of everything, the next goes on.
+SHARES = {"correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.9, "tuning": 1.0}
+# Seconds after which a case hangs, compiling included. The interpreter has no device that could.
+LONGEST = {"correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200, "tuning": 150}
+LONGEST_DRY = 600
 
 
 class Wrong(Exception):
@@ -77,7 +100,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`run` takes a machine and returns figures. A `planted` case holds a wrong kernel: it is right if refused."""
+    """`run` returns the figures of a machine. A `planted` case holds a wrong kernel: it is right if refused."""
 
     name: str
     run: Callable[[Machine], Figures]
@@ -85,6 +108,14 @@ class Case:
     checks: bool = False  # of values, not of speed: "right" is all it can be
     planted: bool = False
     on_host: bool = False  # tensors are made on the host unless it says otherwise; else on the machine's place
+
+
+def check(name: str, run: Callable[[Machine], Figures], *, on_host: bool = False) -> Case:
+    return Case(name, run, checks=True, on_host=on_host)
+
+
+def planted(name: str, run: Callable[[Machine], Figures], *, on_host: bool = False) -> Case:
+    return Case(f"planted: {name}", run, checks=True, planted=True, on_host=on_host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +136,41 @@ class Finding:
     def from_json(cls, values: dict[str, Any]) -> Finding:
         goal = values.get("goal")
         return cls(**(values | {"goal": None if goal is None else Goal(**goal)}))
+
+
+def cases_of(part: str, dry: bool) -> Iterator[Case]:
+    """The first case of each file, then the second of each: a part that is cut short has seen something of every file.
+
+    A file that misses a package has one case, which is skipped; one that breaks has one, which fails.
+    """
+    function, files = PARTS[part]
+    for row in zip_longest(*(_cases_of(file, function, dry) for file in files)):
+        yield from (case for case in row if case is not None)
+
+
+def _cases_of(file: str, function: str, dry: bool) -> list[Case]:
+    try:
+        made: list[Case] = getattr(import_module(f"{HERE}.{file}"), function)(dry)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("triolet"):
+            return [Case(f"{file} cannot be used", partial(_raise, error))]
+        return [Case(f"{file} without {error.name}", partial(_raise, Skip(f"{error.name} is not installed here")))]
+    except Exception as error:
+        return [Case(f"{file} cannot be used", partial(_raise, error))]
+    return made
+
+
+def _raise(error: Exception, machine: Machine) -> Figures:
+    del machine
+    raise error
+
+
+def chosen_parts(names: list[str]) -> list[str]:
+    """In the suite's order; what measures fractions takes the limits along."""
+    wanted = set(names) | (set() if set(names) == {"correctness"} else {"limits"})
+    return [part for part in PARTS if part in wanted]
+
+
+def begin_until(part: str, began: float, minutes: float, shared: bool) -> float:
+    """The time after which the part begins no case. Not `shared`: it has the whole budget."""
+    return began + 60 * minutes * (SHARES[part] if shared else 1.0)

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from triolet.loadtest.device.gpu_case import Machine
-from triolet.loadtest.device.gpu_parts import HERE
+from triolet.loadtest.device.gpu_case import HERE, Machine
 from triolet.loadtest.device.gpu_scratch import empty, passed_on
 
 START_SECONDS = 180.0  # importing torch from a cold disk, and the interpreter's first start

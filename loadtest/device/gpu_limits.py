@@ -59,7 +59,7 @@ def fp8_gemm(machine: Machine) -> Figures:
     return {"fp8_tflops": rates[shape], "fp8_shape": shape}
 
 
-def cases(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[Case]:
     del dry  # never there
     return [
         Case("copy bandwidth", copy_bandwidth),

@@ -28,19 +28,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from triolet.loadtest.device.gpu_case import BAD, NEEDS_DEVICE, Finding
-from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused
-from triolet.loadtest.device.gpu_journal import Journal
-from triolet.loadtest.device.gpu_parts import (
+from triolet.loadtest.device.gpu_case import (
     ALONE,
+    BAD,
     DRY,
     HERE,
     LONGEST,
     LONGEST_DRY,
+    NEEDS_DEVICE,
     PARTS,
+    Finding,
     begin_until,
     chosen_parts,
 )
+from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused
+from triolet.loadtest.device.gpu_journal import Journal
 from triolet.loadtest.device.gpu_report import write_report
 from triolet.loadtest.device.gpu_scratch import scratch_folders
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with

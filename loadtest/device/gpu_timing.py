@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
-from triolet.loadtest.device.gpu_case import Figures
+from triolet.loadtest.device.gpu_case import Figures, Machine, Skip
 
 FLUSH_BYTES = 256 << 20  # five times the 50 MB of L2 of an H200
 WARM_UPS, LEAST, MOST, SECONDS = 3, 10, 100, 0.12
+Works = dict[str, Callable[[], object]]
 _flush: list[torch.Tensor] = []
 
 
@@ -58,7 +60,7 @@ def _replay(graph: torch.cuda.CUDAGraph, times: int) -> list[float]:
     return [1e3 * begin.elapsed_time(end) for begin, end in pairs]
 
 
-def timed(works: dict[str, Callable[[], object]]) -> tuple[dict[str, float], dict[str, str]]:
+def timed(works: Works) -> tuple[dict[str, float], dict[str, str]]:
     """Microseconds of each that runs, and why the others do not: other people's code may raise anything."""
     times: dict[str, float] = {}
     refused: dict[str, str] = {}
@@ -76,7 +78,20 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:120]
 
 
-def beside(time: float, works: dict[str, Callable[[], object]]) -> Figures:
+@contextmanager
+def rival(name: str) -> Iterator[None]:
+    """Whatever goes wrong in another library is no fault of ours: the case is skipped and says why."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Skip(f"{error.name or name} is not installed") from error
+    except Exception as error:
+        if isinstance(error, Skip) or "CUDA error" in str(error):
+            raise
+        raise Skip(f"{name} does not run here: {reason(error)}") from error
+
+
+def beside(time: float, works: Works) -> Figures:
     """Each rival's microseconds, and how often `time` goes into those of the fastest. No speedup where none ran."""
     times, refused = timed(works)
     figures: Figures = {f"{name}_us": value for name, value in times.items()}
@@ -84,3 +99,9 @@ def beside(time: float, works: dict[str, Callable[[], object]]) -> Figures:
         rival = min(times, key=times.__getitem__)
         figures |= {"rival": rival, "rival_us": times[rival], "speedup": times[rival] / time}
     return figures | ({"refused": str(refused)} if refused else {})
+
+
+def of_copy(time: float, moved: int, machine: Machine) -> Figures:
+    """Of what moves bytes and computes little."""
+    rate = moved / time / 1e3
+    return {"us": time, "gb_s": rate, "of_copy": rate / machine.limit("copy_gb_s")}

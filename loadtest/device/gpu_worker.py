@@ -17,8 +17,7 @@ import traceback
 from contextlib import nullcontext
 from typing import Any
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Finding, Machine, Skip, Status, Wrong
-from triolet.loadtest.device.gpu_parts import cases_of
+from triolet.loadtest.device.gpu_case import Case, Figures, Finding, Machine, Skip, Status, Wrong, cases_of
 
 LOST = 3  # exit status: the device is lost, start another worker
 

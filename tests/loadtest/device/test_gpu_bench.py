@@ -13,19 +13,17 @@ from torch.nn.attention import SDPBackend
 
 from triolet.kernels.embedding import gpu as embedding_launch
 from triolet.kernels.gemm.gpu_table import Few
-from triolet.loadtest.device import gpu_bench_attention as attention
-from triolet.loadtest.device import gpu_bench_gemm as gemm
-from triolet.loadtest.device import gpu_bench_models as models
-from triolet.loadtest.device import gpu_bench_rows as rows
-from triolet.loadtest.device import gpu_correct_models as correct_models
+from triolet.loadtest.device import gpu_attention as attention
+from triolet.loadtest.device import gpu_gemm as gemm
 from triolet.loadtest.device import gpu_limits as limits
+from triolet.loadtest.device import gpu_models as models
+from triolet.loadtest.device import gpu_rows as rows
+from triolet.loadtest.device import gpu_sampling as sampling
 from triolet.loadtest.device import gpu_timing as timing
 from triolet.loadtest.device import gpu_tuning as tuning
-from triolet.loadtest.device.gpu_case import Figures, Machine, Skip, Wrong
+from triolet.loadtest.device.gpu_case import PARTS, Figures, Machine, Skip, Wrong, cases_of
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
-from triolet.loadtest.device.gpu_parts import PARTS, cases_of
 from triolet.loadtest.device.gpu_ragged import Form
-from triolet.loadtest.device.gpu_rivals import liger_rms_norm
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.rehearsal import RehearsalDevice
@@ -44,7 +42,7 @@ def _run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(1)
         return float(len(done))
 
-    for module in (attention, gemm, limits, rows, timing, tuning):
+    for module in (attention, gemm, limits, rows, sampling, timing):
         monkeypatch.setattr(module, "microseconds", once)
 
 
@@ -57,16 +55,15 @@ def test_every_case_has_a_name_of_its_own() -> None:
 
 def test_attention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "EVEN", [(1, 128)] * 2)
-    monkeypatch.setattr(attention, "Form", lambda cache: Form(heads=2, kv_heads=1, size=64, cache=cache))
     monkeypatch.setattr(attention, "LLAMA", SMALL)
     monkeypatch.setattr(attention, "BACKENDS", {"math": SDPBackend.MATH})
     monkeypatch.setattr(attention, "decode_rivals", lambda: {"rival": print})
-    figures = attention.decode("bf16", MACHINE)
+    figures = attention.time_decode("bf16", MACHINE)
     read = 2 * 2 * 128 * 64 * 2  # keys and values of two sequences of 128 tokens, 64 wide, two bytes each
     assert figures["of_copy"] == pytest.approx(read / figures["us"] / 1e3 / 100)
-    assert attention.decode("int8", MACHINE)["of_bf16_time"] == pytest.approx(3 / 4)
+    assert attention.time_decode("int8", MACHINE)["of_bf16_time"] == pytest.approx(3 / 4)
     monkeypatch.setattr(attention, "PROMPT", 64)
-    figures = attention.prefill("bf16", MACHINE)
+    figures = attention.time_prefill("bf16", MACHINE)
     assert figures["rival"] == "math"
     assert figures["math without groups_us"] > figures["math_us"]  # it was timed later
 
@@ -74,9 +71,9 @@ def test_attention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        partial(gemm.packed, gemm.packed_w4, 5, 128, 256),
-        partial(gemm.fp8, 16, 128, 256),
-        partial(gemm.int8, 5, 128, 256),
+        partial(gemm.time_gemm, "w4a16", 5, 128, 256),
+        partial(gemm.time_gemm, "fp8", 16, 128, 256),
+        partial(gemm.time_gemm, "w8a8", 5, 128, 256),
     ],
 )
 def test_gemms_are_measured(run: Callable[[Machine], Figures]) -> None:
@@ -108,9 +105,9 @@ def test_rivals_that_are_not_installed_are_skipped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "gemlite", None)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     with pytest.raises(Skip, match="gemlite is not installed"):
-        gemm.gemlite(1, 64, 128, MACHINE)
+        gemm.beside_gemlite(1, 64, 128, MACHINE)
     with pytest.raises(Skip, match="liger"):
-        rows.liger(rows.time_rms_norm, lambda rows: liger_rms_norm(rows, 128), 3, MACHINE)
+        rows.beside_liger("rms_norm", 3, MACHINE)
 
 
 def test_row_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +115,8 @@ def test_row_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rows, name, value)
     for run in (rows.time_rms_norm, rows.time_silu_mul, rows.time_rope, rows.time_gather):
         assert run(3, MACHINE)["us"] > 0
-    assert rows.time_sampler(1, "top-k and top-p", MACHINE)["us"] > 0
+    monkeypatch.setattr(sampling, "VOCAB", 300)
+    assert sampling.time_sampler(1, "top-k and top-p", MACHINE)["us"] > 0
 
 
 def test_tuning_names_the_fastest_form_and_leaves_out_what_is_wrong() -> None:
@@ -133,7 +131,7 @@ def test_tuning_names_the_fastest_form_and_leaves_out_what_is_wrong() -> None:
     figures = tuning.tune(list(tuning.neighbours(table)), run, 16, MACHINE)
     assert figures["gain"] == 1.5
     assert figures["paste"].startswith(
-        "Row(16, Few(block_m=16, block_n=64, block_k=128, programs=64, max_split=2, warps=8"
+        "LaunchRow(16, Few(block_m=16, block_n=64, block_k=128, programs=64, max_split=2, warps=8"
     )
     assert "stages=4" in figures["left_out_forms"]
     alike = tuning.Alike()
@@ -144,17 +142,17 @@ def test_tuning_names_the_fastest_form_and_leaves_out_what_is_wrong() -> None:
 
 
 def test_tuning_launches_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SHAPES", ((128, 256),))
+    monkeypatch.setattr(gemm, "SHAPES", ((128, 256),))
     # Times grow with every launch here, so the table's own row, which goes first, must win.
-    assert tuning.gemm("w8a8", 5, MACHINE)["gain"] == 1.0
-    monkeypatch.setattr(tuning, "EVEN", [(1, 128)] * 2)
-    monkeypatch.setattr(tuning, "LLAMA", SMALL)
+    assert gemm.tune_gemm("w8a8", 5, MACHINE)["gain"] == 1.0
+    monkeypatch.setattr(attention, "EVEN", [(1, 128)] * 2)
+    monkeypatch.setattr(attention, "LLAMA", SMALL)
     monkeypatch.setattr(rows, "HIDDEN", 128)
     monkeypatch.setattr(rows, "VOCAB", 300)
-    figures = tuning.row_kernel(embedding_launch, "TABLE", 128, partial(rows.time_gather, 3), MACHINE)
-    assert figures["paste"].startswith("Row(None, GatherLaunch(tile=")
+    figures = tuning.tune_table(embedding_launch, "TABLE", 128, partial(rows.time_gather, 3), MACHINE)
+    assert figures["paste"].startswith("LaunchRow(None, GatherLaunch(tile=")
     assert figures["all_forms"].count("GatherLaunch") == 5  # the table's, two tiles, two numbers of warps
-    figures = tuning.attention("decode", "bf16", MACHINE)
+    figures = attention.tune_attention("decode", "bf16", MACHINE)
     assert "programs=0" in figures["paste"]  # as in the table: the device says how many
     assert len(set(re.findall(r"resident=(\d+)", figures["all_forms"]))) > 1
     assert figures["left_out_forms"] == "none"
@@ -182,11 +180,11 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     monkeypatch.setattr(models, "loaded", lambda kind, machine: model)
     monkeypatch.setattr(models, "graph_seconds", lambda model, batch: 1e-9)
     monkeypatch.setattr(models, "SIZES", Sizes(2, 4, 64, 1 << 16))
-    figures = models.decode(kind, 2, 3, 2, MACHINE)
+    figures = models.time_decode(kind, 2, 3, 2, MACHINE)
     assert figures["tokens_s"] == pytest.approx(2e6 / figures["step_us"])
     assert 0.99 < figures["idle"] <= 1
-    assert models.prefill(kind, MACHINE)["of_bf16_gemm"] > 0
-    assert models.cold_start(kind, MACHINE)["graphs"] > 0
+    assert models.time_prefill(kind, MACHINE)["of_bf16_gemm"] > 0
+    assert models.time_cold_start(kind, MACHINE)["graphs"] > 0
 
 
 @pytest.mark.parametrize(("cache", "of_a_token"), [("bfloat16", 131072), ("fp8", 67584), ("int8", 67584)])
@@ -209,13 +207,13 @@ def test_fp8_weights_are_skipped_where_a_device_has_no_float8() -> None:
     for kind in models.KINDS:
         if kind.quantize == "fp8":
             with pytest.raises(Skip, match="no float8"):
-                models.cold_start(kind, old)
+                models.time_cold_start(kind, old)
             with pytest.raises(Skip, match="no float8"):
-                correct_models.check_layer(kind, old)
+                models.check_layer(kind, old)
         else:
             kind.need(old)  # 8-bit caches it can read
     with pytest.raises(Skip, match="no float8"):
-        correct_models.check_small("fp8", "bfloat16", old)
+        models.check_small("fp8", "bfloat16", old)
 
 
 def test_the_models_have_the_sizes_of_their_names() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from triolet.loadtest.device.gpu_bench_serving import figures_of
 from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_serving import figures_of
 from triolet.loadtest.device.gpu_sse_client import count
 from triolet.loadtest.device.random_model import (
     LLAMA_8B,

@@ -8,12 +8,26 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Finding, Goal, Machine, Skip, Wrong
+from triolet.loadtest.device.gpu_case import (
+    LONGEST,
+    PARTS,
+    SHARES,
+    Case,
+    Figures,
+    Finding,
+    Goal,
+    Machine,
+    Skip,
+    Wrong,
+    begin_until,
+    cases_of,
+    chosen_parts,
+)
 from triolet.loadtest.device.gpu_journal import ATTEMPTS, Journal
-from triolet.loadtest.device.gpu_parts import LONGEST, PARTS, SHARES, begin_until, cases_of, chosen_parts
 from triolet.loadtest.device.gpu_report import long_lines, plain_table, row_of, write_report
 from triolet.loadtest.device.gpu_suite import known_figures, main
 from triolet.loadtest.device.gpu_worker import run_case
@@ -190,10 +204,10 @@ def test_later_cases_know_the_limits_and_the_offline_rates(tmp_path: Path) -> No
 
 
 def test_a_missing_package_skips_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PARTS, "limits", ("gpu_nowhere",))
+    monkeypatch.setitem(PARTS, "limits", ("times", ("gpu_nowhere",)))
     (case,) = cases_of("limits", False)
     assert run_case(case, MACHINE)[0] == "failed"  # a module of ours is no package that may be missing
-    monkeypatch.setattr("triolet.loadtest.device.gpu_parts.HERE", "elsewhere")
+    monkeypatch.setattr("triolet.loadtest.device.gpu_case.HERE", "elsewhere")
     (case,) = cases_of("limits", False)
     assert run_case(case, MACHINE)[::2] == ("skipped", "elsewhere is not installed here")
 
@@ -202,10 +216,20 @@ def test_a_module_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(dry: bool) -> list[Case]:
         raise AttributeError(f"torch has no such thing, dry or not ({dry})")
 
-    monkeypatch.setattr("triolet.loadtest.device.gpu_correct_gemm.cases", broken)
+    monkeypatch.setattr("triolet.loadtest.device.gpu_gemm.checks", broken)
     statuses = [run_case(case, MACHINE)[::2] for case in cases_of("correctness", True) if "cannot be used" in case.name]
     assert statuses == [("failed", "AttributeError: torch has no such thing, dry or not (True)")]
     assert sum(1 for _ in cases_of("correctness", True)) > 10
+
+
+def test_a_part_that_is_cut_short_has_seen_something_of_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = {"gpu_one": ["a", "b", "c"], "gpu_two": ["d"], "gpu_three": ["e", "f"]}
+    for file, names in cases.items():
+        module = ModuleType(file)
+        vars(module)["times"] = lambda dry, names=names: [Case(f"{name}{dry}", partial(found, {})) for name in names]
+        monkeypatch.setitem(sys.modules, f"triolet.loadtest.device.{file}", module)
+    monkeypatch.setitem(PARTS, "limits", ("times", tuple(cases)))
+    assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "adebfc"]
 
 
 def test_options_are_explained_and_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Machine, Skip
+from triolet.loadtest.device.gpu_case import HERE, Case, Figures, Machine, Skip
 from triolet.loadtest.device.gpu_check import require
-from triolet.loadtest.device.gpu_parts import HERE
 from triolet.loadtest.device.gpu_scratch import given_folders
 from triolet.loadtest.device.gpu_sse_client import Load
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY, random_checkpoint
@@ -130,7 +129,7 @@ def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
         raise Skip(f"the server needs {', '.join(missing)}: pass --wheels with them")
     prompt, output, numbers = (2, 3, (2,)) if machine.dry else (PROMPT, OUTPUT, STREAMS)
     if not machine.dry:
-        from triolet.loadtest.device.gpu_bench_models import unload
+        from triolet.loadtest.device.gpu_models import unload
 
         unload()
     with random_checkpoint(spec, given_folders()) as folder, served(folder, DRY if machine.dry else LOADED) as server:
@@ -146,6 +145,6 @@ def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
     return figures
 
 
-def cases(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[Case]:
     models = {"tiny": TINY} if dry else {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}
     return [Case(f"{name} over SSE", partial(measure, name, spec), on_host=True) for name, spec in models.items()]

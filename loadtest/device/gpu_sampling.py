@@ -1,4 +1,4 @@
-"""Correctness of the device sampler: tokens to the bit, log probabilities to 1e-6, against the definition."""
+"""The device sampler: tokens right to the bit, log probabilities to 1e-6, times of 128,256 logits, its table tuned."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from triolet.kernels.sampling import gpu_launch
+from triolet.kernels.sampling import gpu_buffers, gpu_launch
 from triolet.kernels.sampling.gpu_buffers import DeviceRows, make_rows, make_sampled, make_workspace, remember
 from triolet.kernels.sampling.gpu_rows import ROW_WORDS
 from triolet.kernels.sampling.reference import sample as definition
 from triolet.kernels.sampling.rows import OK, ROW, SamplingRows
-from triolet.loadtest.device.gpu_case import Case, Figures, Machine
-from triolet.loadtest.device.gpu_check import fault, require
+from triolet.loadtest.device.gpu_case import Case, Figures, Machine, check, planted
+from triolet.loadtest.device.gpu_check import drawn, fault, require
+from triolet.loadtest.device.gpu_timing import microseconds, of_copy
+from triolet.loadtest.device.gpu_tuning import tune_table
 
 LOGPROB_SLACK = 1e-6  # see kernels/sampling/gpu_logprobs.py
 NEUTRAL: dict[str, float] = {"repetition": 1, "temperature": 1, "top_p": 1, "target": -1, "top": -1}
@@ -27,6 +29,14 @@ ASKED: tuple[dict[str, float], ...] = (
     {"top_k": 10**6, "top_p": 0.999999},
     {"repetition": 1.7, "presence": 0.5, "frequency": 0.1},
 )
+VOCAB = 128256  # of what is timed
+TIMED: dict[str, dict[str, float]] = {
+    "greedy": {"temperature": 0.0},
+    "plain": {},
+    "top-k and top-p": {"top_k": 40, "top_p": 0.9},
+    "top-p of a flat row": {"top_p": 0.95, "temperature": 3.0},
+    "logprobs": {"top": 5},
+}
 
 
 def staged(rows: npt.NDArray[np.void], seen: npt.NDArray[np.int32], vocab: int, place: str) -> DeviceRows:
@@ -48,7 +58,7 @@ def records(asked: tuple[dict[str, float], ...]) -> npt.NDArray[np.void]:
     return made
 
 
-def check(vocab: int, machine: Machine) -> Figures:
+def check_sampler(vocab: int, machine: Machine) -> Figures:
     rows, count = records(ASKED), len(ASKED)
     rng = np.random.default_rng(vocab)
     logits = (4 * rng.normal(size=(count, vocab))).astype(np.float32)
@@ -76,13 +86,40 @@ def check(vocab: int, machine: Machine) -> Figures:
     return {"error": error, "allowed": LOGPROB_SLACK}
 
 
-def planted(vocab: int, machine: Machine) -> Figures:
+def planted_draw(vocab: int, machine: Machine) -> Figures:
     with fault(gpu_launch, "draw_kernel", "token + 64, b", "token + 64, c"):
-        return check(vocab, machine)
+        return check_sampler(vocab, machine)
 
 
-def cases(dry: bool) -> list[Case]:
+def checks(dry: bool) -> list[Case]:
     sizes = (300,) if dry else (300, 32000, 128256, 151936)
-    checked = [Case(f"sampling {vocab}", partial(check, vocab), checks=True) for vocab in sizes]
-    fault_case = Case("planted: sampler swaps random words", partial(planted, 300), checks=True, planted=True)
-    return [*checked, fault_case]
+    checked = [check(f"sampling {vocab}", partial(check_sampler, vocab)) for vocab in sizes]
+    return [*checked, planted("sampler swaps random words", partial(planted_draw, 300))]
+
+
+def time_sampler(rows: int, asked: str, machine: Machine) -> Figures:
+    """Rows of float32 logits; without what none of them asks for, as a step is launched."""
+    logits = 4 * drawn(1, rows, VOCAB)
+    fields = TIMED[asked]
+    device_rows = staged(records((fields,) * rows), np.zeros(0, np.int32), VOCAB, machine.place)
+    device_rows.seen_slots.fill_(-1)
+    workspace = make_workspace(rows, VOCAB, machine.capability, machine.place)
+    out = make_sampled(rows, machine.place)
+    run = partial(
+        gpu_launch.sample, logits, device_rows, workspace, out, capability=machine.capability,
+        filters=bool(fields.keys() & {"top_k", "top_p"}), reports="top" in fields,
+    )  # fmt: skip
+    return of_copy(microseconds(run), 4 * rows * VOCAB, machine)
+
+
+def times(dry: bool) -> list[Case]:
+    del dry  # never there
+    return [
+        Case(f"sampler {asked} {rows} rows", partial(time_sampler, rows, asked)) for asked in TIMED for rows in (1, 64)
+    ]
+
+
+def tunings(dry: bool) -> list[Case]:
+    del dry  # never there
+    run = partial(time_sampler, 64, "top-k and top-p")
+    return [Case("sampler", partial(tune_table, gpu_buffers, "TABLE", VOCAB, run))]

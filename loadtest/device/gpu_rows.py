@@ -1,29 +1,42 @@
-"""Correctness on the device of what works row by row: norm, rope with cache write, gate, gather, step inputs."""
+"""What works row by row on the device: norm, rope with cache write, gate, gather, step inputs. Right, timed, tuned.
+
+Times are fractions of the copy bandwidth, and beside liger-kernel's where its wheel is installed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import torch
 
+from triolet.kernels.embedding import gpu as embedding_gpu
 from triolet.kernels.embedding.gpu import gather_rows
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
-from triolet.kernels.rms_norm import gpu as rms_norm_launch
+from triolet.kernels.rms_norm import gpu as rms_norm_gpu
 from triolet.kernels.rms_norm.gpu import rms_norm
 from triolet.kernels.rms_norm.reference import rms_norm_reference
+from triolet.kernels.rope import gpu as rope_gpu
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.rope.reference import rope_reference
+from triolet.kernels.silu_mul import gpu as silu_mul_gpu
 from triolet.kernels.silu_mul.gpu import silu_mul
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
-from triolet.loadtest.device.gpu_case import Case, Figures, Machine
+from triolet.loadtest.device.gpu_case import Case, Figures, Machine, check, planted
 from triolet.loadtest.device.gpu_check import drawn, equal, fault, require, within
+from triolet.loadtest.device.gpu_timing import beside, microseconds, of_copy, rival
+from triolet.loadtest.device.gpu_tuning import tune_table
 
 Tensor = torch.Tensor
 EPS = 1e-2  # large, so that leaving it out shows
 LIMITS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 SLACK = 1e-5  # of the largest value: float32 roundings, which move a tie
+HIDDEN, GATED, VOCAB = 4096, 14336, 128256  # of what is timed
+HEADS, KV_HEADS, HEAD = 32, 8, 128
 FORMATS = {"int8": (torch.int8, False), "fp8": (torch.float8_e4m3fn, False), "fp8 groups": (torch.float8_e4m3fn, True)}
 
 
@@ -156,11 +169,7 @@ def check_step_inputs(tokens: int, machine: Machine) -> Figures:
     ids[prompt] = rows[1, 0]
     equal(out["ids"][: prompt + 1], ids, "ids")
     equal(out["positions"][: prompt + 1], place.int(), "positions")
-    equal(
-        out["slots"][: prompt + 1],
-        (rows[owner, 1 + place // PAGE] * PAGE + place % PAGE).int(),
-        "slots",
-    )
+    equal(out["slots"][: prompt + 1], (rows[owner, 1 + place // PAGE] * PAGE + place % PAGE).int(), "slots")
     require(bool((out["slots"][prompt + 1 :] == -1).all()), "padding has slots")
     pages = -(-(10 + prompt) // PAGE)
     equal(tables[0, :pages], rows[2, 1 : 1 + pages], "a block table")
@@ -177,12 +186,12 @@ def check_step_inputs(tokens: int, machine: Machine) -> Figures:
     return {"tokens": tokens}
 
 
-def planted(machine: Machine) -> Figures:
-    with fault(rms_norm_launch, "rms_norm_kernel", "/ SIZE + eps", "/ SIZE"):
+def planted_norm(machine: Machine) -> Figures:
+    with fault(rms_norm_gpu, "rms_norm_kernel", "/ SIZE + eps", "/ SIZE"):
         return check_rms_norm(3, 100, "bf16", machine)
 
 
-def cases(dry: bool) -> list[Case]:
+def checks(dry: bool) -> list[Case]:
     found: dict[str, partial[Figures]] = {}
     sizes = [(3, 384)] if dry else [(3, 100), (3, 384), (64, 4096), (1000, 14336), (5, 20480)]
     for rows, size in sizes:
@@ -197,5 +206,76 @@ def cases(dry: bool) -> list[Case]:
             found[f"rope serving decode {name}"] = partial(check_rope, 64, 32, 8, 128, cache)
             found[f"rope serving prefill {name}"] = partial(check_rope, 2048, 32, 8, 128, cache)
     found["step inputs"] = partial(check_step_inputs, 80 if dry else 2000)
-    checked = [Case(name, run, checks=True) for name, run in found.items()]
-    return [*checked, Case("planted: rms_norm without eps", planted, checks=True, planted=True)]
+    return [*(check(name, run) for name, run in found.items()), planted("rms_norm without eps", planted_norm)]
+
+
+def time_rms_norm(rows: int, machine: Machine) -> Figures:
+    """With residual: two rows read and two written."""
+    x, residual = drawn(1, 2, rows, HIDDEN).bfloat16()
+    weight, out = drawn(2, HIDDEN).bfloat16(), torch.empty_like(x)
+    run = partial(rms_norm, x, weight, 1e-5, out, residual=residual, capability=machine.capability)
+    return of_copy(microseconds(run), 4 * x.nbytes, machine)
+
+
+def time_silu_mul(rows: int, machine: Machine) -> Figures:
+    x, out = drawn(1, rows, 2 * GATED).bfloat16(), torch.empty(rows, GATED, dtype=torch.bfloat16)
+    return of_copy(
+        microseconds(partial(silu_mul, x, out, capability=machine.capability)), x.nbytes + out.nbytes, machine
+    )
+
+
+def time_rope(rows: int, machine: Machine) -> Figures:
+    """Queries read and written, keys and values read and cached."""
+    qkv = drawn(1, rows, (HEADS + 2 * KV_HEADS) * HEAD).bfloat16()
+    pages = rows // PAGE + 1
+    cache = LayerCache(*(torch.zeros(pages, KV_HEADS, PAGE, HEAD, dtype=torch.bfloat16) for _ in range(2)))
+    table = torch.rand(8192, HEAD)
+    positions, slots = torch.arange(rows).int() % 8192, torch.randperm(pages * PAGE)[:rows].int()
+    run = partial(rope_cache, qkv, HeadWeights(), table, positions, slots, cache, capability=machine.capability)
+    return of_copy(microseconds(run), 2 * qkv.nbytes, machine)
+
+
+def time_gather(rows: int, machine: Machine) -> Figures:
+    table, ids = drawn(1, VOCAB, HIDDEN).bfloat16(), torch.randint(0, VOCAB, (rows,)).int()
+    out = torch.empty(rows, HIDDEN, dtype=torch.bfloat16)
+    run = partial(gather_rows, ids, table, out, capability=machine.capability)
+    return of_copy(microseconds(run), 2 * out.nbytes, machine)
+
+
+def beside_liger(name: str, rows: int, machine: Machine) -> Figures:
+    """One of ours beside liger-kernel's."""
+    with rival("liger-kernel"):
+        if name == "rms_norm":  # of x + residual, both given back
+            forward = import_module("liger_kernel.ops.fused_add_rms_norm").fused_add_rms_norm_forward
+            x, residual = drawn(1, 2, rows, HIDDEN).bfloat16()
+            theirs = partial(forward, x, residual, drawn(2, HIDDEN).bfloat16(), 1e-5, 0.0, "llama")
+        else:
+            forward = import_module("liger_kernel.ops.swiglu").swiglu_fused_gate_up_forward
+            theirs = partial(forward, drawn(1, rows, 2 * GATED).bfloat16())
+    ours = TIMED[name](rows, machine)
+    return ours | beside(ours["us"], {"liger": theirs})
+
+
+TIMED = {"rms_norm": time_rms_norm, "silu_mul": time_silu_mul, "rope": time_rope, "gather": time_gather}
+
+
+def times(dry: bool) -> list[Case]:
+    del dry  # never there
+    found = [Case(f"{name} {rows} rows", partial(run, rows)) for name, run in TIMED.items() for rows in (64, 8192)]
+    return found + [
+        Case(f"rival: liger {name} {rows} rows", partial(beside_liger, name, rows))
+        for name in ("rms_norm", "silu_mul")
+        for rows in (64, 8192)
+    ]
+
+
+def tunings(dry: bool) -> list[Case]:
+    del dry  # never there
+    tables: tuple[tuple[str, ModuleType, str, int, Callable[[Machine], Figures]], ...] = (
+        ("rms_norm", rms_norm_gpu, "TABLE", HIDDEN, partial(time_rms_norm, 8192)),
+        ("silu_mul", silu_mul_gpu, "TILES", GATED, partial(time_silu_mul, 8192)),
+        ("gather", embedding_gpu, "TABLE", HIDDEN, partial(time_gather, 8192)),
+        ("rope decode", rope_gpu, "TABLE", 64, partial(time_rope, 64)),
+        ("rope prefill", rope_gpu, "TABLE", 8192, partial(time_rope, 8192)),
+    )
+    return [Case(name, partial(tune_table, module, table, size, run)) for name, module, table, size, run in tables]

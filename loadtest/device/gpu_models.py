@@ -1,20 +1,34 @@
-"""Whole models on random weights: one stream against the bandwidth roofline, batches, prompts, idle time, cold start.
+"""Whole models on random weights, without HTTP and scheduler: what the worker does with a step.
 
-No HTTP and no scheduler here: what is measured is what the worker does with a step.
+Checked are small models in every format, against the definition, and one layer of each large one in its real shapes,
+where every launch of the executor runs: strict determinism keeps its bits and agrees with the default, and nothing
+grows. These checks take longest, mostly for compiling, and fill Triton's cache on disk for whole models. They share
+that cache and run beside each other, so their starting times say little.
+
+Timed are one stream against the bandwidth roofline, batches, prompts, idle time and cold start.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
+from msgspec import structs
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip
+from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip, check, planted
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
-from triolet.loadtest.device.gpu_model_values import sampled_in_every_way
+from triolet.loadtest.device.gpu_model_values import (
+    OF_CACHE,
+    OF_WEIGHTS,
+    WRONG_SCALE,
+    check_against_default,
+    check_definition,
+    sampled_in_every_way,
+)
 from triolet.loadtest.device.gpu_requests import Request, answers
 from triolet.loadtest.device.gpu_strict_bits import check_strict
 from triolet.loadtest.device.gpu_timing import timer
@@ -22,6 +36,8 @@ from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.cuda import CudaDevice
+from triolet.models.gpu.device import Device
+from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.weights import weights_layout
 from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import BlockCopy
@@ -31,6 +47,10 @@ SIZES = Sizes(max_running=256, max_step_tokens=8192, max_model_len=8448, kv_byte
 PROMPT, WARM_UP, STEPS, REPLAYS = 128, 8, 64, 20
 LONG_PROMPT, LONG_STEPS = 2048, 32  # 64 of them are as many bytes of bfloat16 cache as the 8B model has weights
 STRICT_TOKENS = 9
+CACHE_BYTES = 1 << 30  # of one layer's keys and values: room for 64 sequences of 2k
+LAYER_TOKENS = 5
+SMALL_LENGTH = 150  # tokens: three pages of keys and values
+DRY_SIZES, DRY_LENGTH = Sizes(max_running=1, max_step_tokens=4, max_model_len=64, kv_bytes=1 << 16), 10
 
 
 class Kind(NamedTuple):
@@ -56,8 +76,65 @@ KINDS = (
     Kind("llama-8b"), Kind("llama-8b", "int4"), Kind("qwen-0.6b"), Kind("llama-8b", "fp8"),
     Kind("llama-8b", cache="fp8"), Kind("llama-8b", cache="int8"),
 )  # fmt: skip
+ROOFLINE = {"none": Goal("of_roofline", 0.80, 0.92), "int4": Goal("of_roofline", 0.60, 0.78)}
+IDLE = Goal("idle", 0.05, 0.01, less=True)
 _loaded: dict[Kind, LoadedGpuModel] = {}
 _refused: dict[Kind, str] = {}
+
+
+def check_growth(model: LoadedGpuModel, batches: Iterable[tuple[int, int]]) -> Figures:
+    """Nothing is allocated or compiled after the start.
+
+    Nor by rows that ask the sampler for more than the largest logit, a preemption, or a copy of blocks.
+    """
+    for batch, prompt in batches:
+        model.decode(batch, prompt, 1, 2)
+    for strict in (False, True):
+        asked = sampled_in_every_way(model.spec.vocab_size)
+        requests = [Request((4, 3, 2, 1), (2,), index % 2, sampling) for index, sampling in enumerate(asked)]
+        answers(model, requests[: model.model.buckets.chunks], 3, strict=strict)
+    last = model.plan.num_blocks - 1
+    model.begin([], copies=(BlockCopy(0, last), BlockCopy(1, last - 1)))
+    model.drain()
+    return model.growth()
+
+
+def device_of(machine: Machine) -> Device:
+    return RehearsalDevice(capability=machine.capability) if machine.dry else CudaDevice()
+
+
+def check_layer(kind: Kind, machine: Machine) -> Figures:
+    kind.need(machine)
+    spec = structs.replace(SPECS[kind.name], num_layers=1)
+    sizes = replace(SIZES, kv_bytes=CACHE_BYTES)
+    model = LoadedGpuModel(device_of(machine), spec, kind.quantize, sizes, kind.cache)
+    try:
+        figures = check_strict(model, LAYER_TOKENS) | check_against_default(model, kind.cache, 300)
+        return {"ready_s": model.cold_start["ready_s"]} | figures | check_growth(model, ((17, 200),))
+    finally:
+        model.stepper.close()
+
+
+def check_small(quantize: str, cache: str, machine: Machine, wrong_scale: float = 1.0) -> Figures:
+    if quantize == "fp8":
+        machine.need_float8()
+    if machine.dry:
+        return check_definition(device_of(machine), quantize, cache, DRY_LENGTH, DRY_SIZES, wrong_scale)
+    return check_definition(device_of(machine), quantize, cache, SMALL_LENGTH, wrong_scale=wrong_scale)
+
+
+def checks(dry: bool) -> list[Case]:
+    """Interpreted a model takes seconds: the dry run has one. Tests interpret some more formats."""
+    formats = [("int4", "int8")] if dry else [(weights, cache) for weights in OF_WEIGHTS for cache in OF_CACHE]
+    layers = [
+        check(f"one layer of {kind.title}", partial(check_layer, kind), on_host=True) for kind in (() if dry else KINDS)
+    ]
+    small = [
+        check(f"small model {weights} {cache} cache", partial(check_small, weights, cache), on_host=True)
+        for weights, cache in formats
+    ]
+    wrong = partial(check_small, "none", "bfloat16", wrong_scale=WRONG_SCALE)
+    return [*layers, *small, planted("a small model with a wrong matrix", wrong, on_host=True)]
 
 
 def unload() -> None:
@@ -84,7 +161,7 @@ def loaded(kind: Kind, machine: Machine) -> LoadedGpuModel:
     return _loaded[kind]
 
 
-def cold_start(kind: Kind, machine: Machine) -> Figures:
+def time_cold_start(kind: Kind, machine: Machine) -> Figures:
     model = loaded(kind, machine)
     plan = model.plan
     return model.cold_start | {"weights_gb": plan.weights_bytes / 1e9, "workspace_gb": plan.workspace_bytes / 1e9}
@@ -97,7 +174,7 @@ def bytes_of_a_step(spec: ModelSpec, quantize: str, kv_cache_dtype: str, cached_
     return weights_layout(spec, quantize).size - unread + cached_tokens * of_a_token
 
 
-def decode(kind: Kind, batch: int, prompt: int, steps: int, machine: Machine) -> Figures:
+def time_decode(kind: Kind, batch: int, prompt: int, steps: int, machine: Machine) -> Figures:
     """Tokens per second, the roofline's share, and the share of a step in which no kernel runs."""
     model = loaded(kind, machine)
     seconds, prefilled = model.decode(batch, prompt, WARM_UP, steps)
@@ -127,7 +204,7 @@ def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
     return float(begin.elapsed_time(end)) / 1e3 / REPLAYS
 
 
-def prefill(kind: Kind, machine: Machine) -> Figures:
+def time_prefill(kind: Kind, machine: Machine) -> Figures:
     """The largest prompt of one step."""
     model, tokens = loaded(kind, machine), SIZES.max_step_tokens
     spec = model.spec
@@ -145,66 +222,45 @@ def prefill(kind: Kind, machine: Machine) -> Figures:
 
 
 def growth(kind: Kind, machine: Machine) -> Figures:
-    """After everything above: nothing was allocated, nothing compiled."""
+    """After everything above."""
     return check_growth(loaded(kind, machine), ((3, 77), (17, 200), (1, 1000)))
 
 
-def check_growth(model: LoadedGpuModel, batches: Iterable[tuple[int, int]]) -> Figures:
-    """Nor by rows that ask the sampler for more than the largest logit, a preemption, or a copy of blocks."""
-    for batch, prompt in batches:
-        model.decode(batch, prompt, 1, 2)
-    for strict in (False, True):
-        asked = sampled_in_every_way(model.spec.vocab_size)
-        requests = [Request((4, 3, 2, 1), (2,), index % 2, sampling) for index, sampling in enumerate(asked)]
-        answers(model, requests[: model.model.buckets.chunks], 3, strict=strict)
-    last = model.plan.num_blocks - 1
-    model.begin([], copies=(BlockCopy(0, last), BlockCopy(1, last - 1)))
-    model.drain()
-    return model.growth()
-
-
 def strict_bits(kind: Kind, machine: Machine) -> Figures:
-    model = loaded(kind, machine)
-    return check_strict(model, STRICT_TOKENS)
+    return check_strict(loaded(kind, machine), STRICT_TOKENS)
 
 
-ROOFLINE = {"none": Goal("of_roofline", 0.80, 0.92), "int4": Goal("of_roofline", 0.60, 0.78)}
-IDLE = Goal("idle", 0.05, 0.01, less=True)
-
-
-def cases(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[Case]:
     del dry  # never there
+
+    def decode(kind: Kind, title: str, batch: int, goal: Goal | None = None) -> Case:
+        return Case(f"{kind.title} {title}", partial(time_decode, kind, batch, PROMPT, STEPS), goal, on_host=True)
+
+    def long_decode(kind: Kind) -> Case:
+        """Where the cache is as large as the weights."""
+        run = partial(time_decode, kind, 64, LONG_PROMPT, LONG_STEPS)
+        return Case(f"{kind.title} batch 64 behind 2k", run, on_host=True)
+
+    def others(kind: Kind) -> tuple[Case, Case, Case]:
+        return (
+            Case(f"{kind.title} cold start", partial(time_cold_start, kind), on_host=True),
+            Case(f"{kind.title} prompt of 8192", partial(time_prefill, kind), on_host=True),
+            check(f"{kind.title} bits alone", partial(strict_bits, kind), on_host=True),
+        )
+
     found: list[Case] = []
     for kind in KINDS[:3]:
+        start, prompt, bits = others(kind)
         goal = ROOFLINE[kind.quantize] if kind.name == "llama-8b" else None
-        found += [
-            Case(f"{kind.title} cold start", partial(cold_start, kind), on_host=True),
-            Case(f"{kind.title} one stream", partial(decode, kind, 1, PROMPT, STEPS), goal, on_host=True),
-            *(
-                Case(f"{kind.title} batch {batch}", partial(decode, kind, batch, PROMPT, STEPS), IDLE, on_host=True)
-                for batch in (64, 256)
-            ),
-            Case(f"{kind.title} prompt of 8192", partial(prefill, kind), on_host=True),
-            Case(f"{kind.title} bits alone", partial(strict_bits, kind), checks=True, on_host=True),
-        ]
+        batches = [decode(kind, f"batch {batch}", batch, IDLE) for batch in (64, 256)]
+        found += [start, decode(kind, "one stream", 1, goal), *batches, prompt, bits]
         if kind == Kind("llama-8b"):
             found.append(long_decode(kind))
-        found.append(Case(f"{kind.title} grows by nothing", partial(growth, kind), checks=True, on_host=True))
+        found.append(check(f"{kind.title} grows by nothing", partial(growth, kind), on_host=True))
     for kind in KINDS[3:]:
-        found.append(Case(f"{kind.title} cold start", partial(cold_start, kind), on_host=True))
+        start, prompt, bits = others(kind)
         if kind.quantize == "fp8":
-            found += [
-                Case(f"{kind.title} one stream", partial(decode, kind, 1, PROMPT, STEPS), on_host=True),
-                Case(f"{kind.title} batch 64", partial(decode, kind, 64, PROMPT, STEPS), on_host=True),
-                Case(f"{kind.title} prompt of 8192", partial(prefill, kind), on_host=True),
-            ]
+            found += [start, decode(kind, "one stream", 1), decode(kind, "batch 64", 64), prompt, bits]
         else:
-            found.append(long_decode(kind))
-        found.append(Case(f"{kind.title} bits alone", partial(strict_bits, kind), checks=True, on_host=True))
+            found += [start, long_decode(kind), bits]
     return found
-
-
-def long_decode(kind: Kind) -> Case:
-    """Where the cache is as large as the weights."""
-    run = partial(decode, kind, 64, LONG_PROMPT, LONG_STEPS)
-    return Case(f"{kind.title} batch 64 behind 2k", run, on_host=True)

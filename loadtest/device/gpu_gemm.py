@@ -1,0 +1,349 @@
+"""GEMMs on the device: every weight format right in every bucket of rows, timed beside cuBLAS and torch, tuned.
+
+Times are of Llama-3.1-8B's layers, for 1 to 4096 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from triolet.kernels.gemm import gpu_launch, gpu_launch_packed
+from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4, gemm_reference
+from triolet.kernels.gemm.gpu_table import MEBIBYTE, TABLES, Few, Launch, Library, LinearFormat, Many, launch_for
+from triolet.kernels.gemm.gpu_weights import (
+    PackedLinear,
+    pack_bf16,
+    pack_fp8,
+    pack_w4,
+    pack_w8,
+    pack_w8a8,
+    quantise_fp8,
+    quantise_int8,
+    quantise_w4,
+)
+from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip, check, planted
+from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, within
+from triolet.loadtest.device.gpu_timing import Works, beside, microseconds, rival
+from triolet.loadtest.device.gpu_tuning import Alike, neighbours, replaced, tune
+
+Tensor = torch.Tensor
+Shape = tuple[int, int, int]  # M, N, K
+GEMMS: dict[LinearFormat, Callable[..., Tensor]] = {
+    "w4a16": gpu_launch.w4a16_gemm,
+    "w8a16": gpu_launch.w8a16_gemm,
+    "w8a8": gpu_launch.w8a8_gemm,
+    "fp8": gpu_launch.fp8_gemm,
+    "bf16": gpu_launch.bf16_gemm,
+}
+FP8_SCALES = {"tensor": ((0, 0), (0, 0)), "channel": ((1, 0), (1, 0)), "block": ((1, 128), (128, 128))}
+SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))  # N, K: attention's output, gate or up, down
+FEW = 32  # rows up to which 4-bit weights must win by the bytes they save
+W4_ROWS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096)
+OTHER_ROWS = (1, 16, 64, 256, 4096)
+GEMLITE_ROWS = (1, 16, 64, 1024)
+LIKE = 0.05  # of the largest value: a rival that computes something else is not timed
+
+
+def uneven(rows: int, k: int) -> Tensor:
+    """Rows of very different sizes: a scale of the wrong row shows."""
+    return drawn(1, rows, k) * torch.linspace(0.1, 9, rows)[:, None]
+
+
+def extras(m: int, n: int) -> dict[str, Tensor]:
+    return {"bias": drawn(3, n).bfloat16(), "residual": drawn(4, m, n).bfloat16()}
+
+
+def w4(group: int, symmetric: bool, values: Tensor) -> tuple[PackedLinear, Tensor]:
+    integers, scales, zeros = quantise_w4(values, group, symmetric)
+    return pack_w4(integers, scales, zeros, group), dequantised_w4(integers, scales, zeros, group)
+
+
+def w8(values: Tensor) -> tuple[PackedLinear, Tensor]:
+    return pack_w8(values), dequantised(*quantise_int8(values))
+
+
+def check_packed(
+    pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], strict: bool, shape: Shape, machine: Machine
+) -> Figures:
+    """4-bit or 8-bit weights; the workspace starts as NaN, and NaN follows every row of x in memory."""
+    m, n, k = shape
+    weight, meant = pack(drawn(2, n, k) + 0.3)
+    x = torch.full((m, k + 128), torch.nan, dtype=torch.bfloat16)[:, :k]
+    x[:] = drawn(1, m, k)
+    size = gpu_launch.workspace_bytes(weight, m, machine.capability, strict)
+    more, workspace = extras(m, n), torch.full((size,), 255, dtype=torch.uint8)
+    gemm = GEMMS[weight.format]
+    out = gemm(x, weight, capability=machine.capability, workspace=workspace, strict=strict, **more)
+    plain = x @ meant.bfloat16().T + more["bias"] + more["residual"]
+    return no_worse(out, plain, gemm_reference(x, meant, **more))
+
+
+def check_int8(strict: bool, shape: Shape, machine: Machine) -> Figures:
+    """The integer sums are exact, so the result is known to the bit."""
+    m, n, k = shape
+    values, more = uneven(n, k), extras(m, n)
+    weight, (integers, scales) = pack_w8a8(values), quantise_int8(values)
+    x, x_scales = quantise_int8(uneven(m, k))
+    out = gpu_launch.w8a8_gemm(x, x_scales, weight, capability=machine.capability, strict=strict, **more)
+    sums = (x.double() @ integers.double().T).float()  # below 2**53: exact
+    exact = sums * x_scales[:, None] * scales[None, :] + more["bias"].float() + more["residual"].float()
+    if machine.dry:
+        equal(out, exact.bfloat16(), "y")
+        return {"error": 0.0}
+    # A GPU may fuse the last product and sum: half a unit of bfloat16 either way where a tie is met.
+    return no_worse(out, exact.bfloat16(), exact.double())
+
+
+def check_fp8(scales: str, strict: bool, shape: Shape, machine: Machine) -> Figures:
+    machine.need_float8()
+    m, n, k = shape
+    of_x, of_weight = FP8_SCALES[scales]
+    weight, more = pack_fp8(*quantise_fp8(uneven(n, k), *of_weight)), extras(m, n)
+    x, x_scales = quantise_fp8(uneven(m, k), *of_x)
+    assert weight.scales is not None
+    out = gpu_launch.fp8_gemm(x, x_scales, weight, capability=machine.capability, strict=strict, **more)
+    meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
+    plain = (meant[0].float() @ meant[1].float().T + more["bias"].float() + more["residual"].float()).bfloat16()
+    return no_worse(out, plain, gemm_reference(*meant, **more))
+
+
+def check_bf16(strict: bool, shape: Shape, machine: Machine) -> Figures:
+    m, n, k = shape
+    weight, x, more = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16(), extras(m, n)
+    out = gpu_launch.bf16_gemm(x, weight, capability=machine.capability, strict=strict, **more)
+    plain = x @ weight.weight.T + more["bias"] + more["residual"]
+    return no_worse(out, plain, gemm_reference(x, weight.weight, **more))
+
+
+def check_logits(strict: bool, shape: Shape, machine: Machine) -> Figures:
+    """bfloat16 operands whose sums are kept as float32: the head. Only the order of sums is free."""
+    m, n, k = shape
+    weight, x = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16()
+    out = torch.full((m, n), torch.nan, dtype=torch.float32)
+    gpu_launch.bf16_gemm(x, weight, capability=machine.capability, out=out, strict=strict)
+    exact = gemm_reference(x, weight.weight, None, None)
+    allowed = 2 * k * 2.0**-24 * (x.double().abs() @ weight.weight.double().abs().T)
+    return {"error": within(out, exact, allowed, "a logit"), "allowed": float(allowed.max())}
+
+
+EITHER: dict[str, Callable[[bool, Shape, Machine], Figures]] = {  # strict or not
+    "w4 group 128": partial(check_packed, partial(w4, 128, True)),
+    "w4 group 128 zeros": partial(check_packed, partial(w4, 128, False)),
+    "w4 group 64 zeros": partial(check_packed, partial(w4, 64, False)),
+    "w4 group 32": partial(check_packed, partial(w4, 32, True)),
+    "w8": partial(check_packed, w8),
+    "int8": check_int8,
+    **{f"fp8 by {scales}": partial(check_fp8, scales) for scales in FP8_SCALES},
+    "bf16": check_bf16,
+    "logits": check_logits,
+}
+
+
+def planted_packed(old: str, new: str, machine: Machine) -> Figures:
+    with fault(gpu_launch_packed, "w4_gemm_kernel", old, new):
+        return check_packed(partial(w4, 128, True), False, (5, 128, 256), machine)
+
+
+PLANTED = [
+    planted(
+        "gemm swaps nibbles", partial(planted_packed, "low, high = unpack_groups(", "high, low = unpack_groups(")
+    ),
+    planted("gemm forgets a scale", partial(planted_packed, "EVEN_K) * now", "EVEN_K)")),
+]  # fmt: skip
+
+
+def checks(dry: bool) -> list[Case]:
+    def case(name: str, strict: bool, shape: Shape) -> Case:
+        title = f"gemm {name}{' strict' if strict else ''} {shape[0]}x{shape[1]}x{shape[2]}"
+        return check(title, partial(EITHER[name], strict, shape))
+
+    def uneven_k(name: str) -> int:
+        """No multiple of a tile, but of the group."""
+        return next((512 + group for group in (128, 64, 32) if f"group {group}" in name), 528)
+
+    found = [
+        case(name, strict, (rows, 128 if dry else 200, 256 if dry else uneven_k(name)))
+        for name in EITHER
+        for strict in (False, True)
+        for rows in ((5,) if dry else (1, 40, 300))
+    ]
+    if dry:
+        return [*found, case("w4 group 128 zeros", False, (65, 128, 256)), *PLANTED]
+    found += [
+        case(name, False, (rows, 4096, 4096))
+        for name in ("w4 group 128 zeros", "w8", "int8", "fp8 by channel", "fp8 by block")
+        for rows in (1, 16, 32, 64, 128, 256, 2048)
+    ]
+    return found + PLANTED
+
+
+def weight_of(kind: LinearFormat, n: int, k: int) -> PackedLinear:
+    values = drawn(2, n, k)
+    match kind:
+        case "w4a16":
+            return w4(128, False, values)[0]
+        case "w8a16":
+            return pack_w8(values)
+        case "w8a8":
+            return pack_w8a8(values)
+        case "fp8":
+            return pack_fp8(*quantise_fp8(values, 1, 0))
+        case "bf16":
+            return pack_bf16(values)
+
+
+def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, ...]:
+    """x, and its scales where the format has some."""
+    x = drawn(1, m, k)
+    match kind:
+        case "w8a8":
+            return quantise_int8(x)
+        case "fp8":
+            return quantise_fp8(x, 1, 0)
+        case _:
+            return (x.bfloat16(),)
+
+
+def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: Machine) -> Figures:
+    """The rate of arithmetic, and the share of the bandwidth that the weights alone take; beside torch's GEMMs."""
+    if kind == "fp8":
+        machine.need_float8()
+    weight, inputs = weight_of(kind, n, k), inputs_of(kind, m, k)
+    out = torch.empty(m, n, dtype=torch.bfloat16)
+    space = torch.empty(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
+    time = microseconds(
+        partial(GEMMS[kind], *inputs, weight, capability=machine.capability, out=out, workspace=space)
+    )  # fmt: skip
+    read = sum(part.nbytes for part in (weight.weight, weight.scales, weight.offsets) if part is not None)
+    figures: Figures = {
+        "us": time,
+        "tflops": 2e-6 * m * n * k / time,
+        "weights_of_copy": read / time / 1e3 / machine.limit("copy_gb_s"),
+    }
+    if kind == "fp8":
+        x, x_scales = inputs
+        return figures | beside(time, scaled_mm(x, x_scales, weight))
+    x, w = drawn(1, m, k).bfloat16(), drawn(2, n, k).bfloat16()
+    return figures | beside(time, {"cublas": partial(torch.mm, x, w.T, out=torch.empty_like(out))})
+
+
+def scaled_mm(x: Tensor, x_scales: Tensor, weight: PackedLinear) -> Works:
+    """torch._scaled_mm with scales by row and by tensor, in both of its modes."""
+    assert weight.scales is not None
+    one = torch.ones(())
+    return {
+        f"{name}{' fast' if fast else ''}": partial(
+            torch._scaled_mm, x, weight.weight.T, scale_a=a, scale_b=b, out_dtype=torch.bfloat16, use_fast_accum=fast
+        )
+        for fast in (True, False)
+        for name, (a, b) in (("rows", (x_scales[:, None], weight.scales[None, :])), ("tensor", (one, one)))
+    }
+
+
+def gemlite_linear(integers: Tensor, scales: Tensor, zeros: Tensor) -> Callable[[Tensor], Tensor]:
+    """x W^T for W = (integers - zeros) * scales, by gemlite's kernels.
+
+    It carries launches that were tuned on an H100, which it takes by the device's name: an H200 gets them here, as the
+    same processor, where else gemlite would tune for minutes.
+    """
+    with rival("gemlite"):
+        gemlite = import_module("gemlite")
+        tuned = Path(str(gemlite.__file__)).parent / "configs" / "h100.json"
+        if torch.cuda.get_device_capability() == (9, 0) and tuned.exists():
+            gemlite.load_config(str(tuned))
+        kind = import_module("gemlite.helper").A16W4_HQQ_INT
+        layer: Callable[[Tensor], Tensor] = kind(device="cuda:0", dtype=torch.bfloat16).from_weights(
+            integers, scales, zeros
+        )
+        n, k = integers.shape
+        grouped = integers.view(n, scales.shape[1], -1).float()
+        weight = ((grouped - zeros[..., None].float()) * scales[..., None].float()).view(n, k)
+        x = drawn(9, 2, k).bfloat16()
+        exact = x.float() @ weight.T
+        if float((layer(x).float() - exact).abs().max()) > LIKE * float(exact.abs().max()):
+            raise Skip("gemlite computes something else from these weights")
+        return layer
+
+
+def beside_gemlite(m: int, n: int, k: int, machine: Machine) -> Figures:
+    """4-bit weights of one quantisation, ours beside gemlite's."""
+    integers, scales, zeros = quantise_w4(drawn(2, n, k), 128, False)
+    assert zeros is not None
+    x = drawn(1, m, k).bfloat16()
+    theirs = gemlite_linear(integers, scales, zeros)
+    ours = time_gemm("w4a16", m, n, k, machine)
+    return ours | beside(ours["us"], {"gemlite": lambda: theirs(x)})
+
+
+def w4_goal(m: int, n: int, k: int) -> Goal:
+    if m > FEW:
+        return Goal("speedup", 0.95, 1.0)
+    return Goal("speedup", 1.7 if n == k else 2.2, 3.3)
+
+
+def times(dry: bool) -> list[Case]:
+    del dry  # never there
+
+    def case(title: str, kind: LinearFormat, m: int, n: int, k: int, goal: Goal | None = None) -> Case:
+        return Case(f"{title} {m}x{n}x{k}", partial(time_gemm, kind, m, n, k), goal)
+
+    found = [case("w4", "w4a16", m, n, k, w4_goal(m, n, k)) for n, k in SHAPES for m in W4_ROWS]
+    for m in OTHER_ROWS:
+        goal = Goal("speedup", 1.0, 1.4) if m <= 16 else Goal("speedup", 0.95, 1.05)
+        found += [case("w8", "w8a16", m, *SHAPES[1]), case("fp8", "fp8", m, *SHAPES[1], goal)]
+        found.append(case("int8", "w8a8", m, *SHAPES[1]))
+    return found + [
+        Case(f"rival: gemlite w4 {m}x{n}x{k}", partial(beside_gemlite, m, n, k))
+        for n, k in SHAPES[:2]
+        for m in GEMLITE_ROWS
+    ]
+
+
+def tune_gemm(kind: LinearFormat, rows: int, machine: Machine) -> Figures:
+    """Microseconds over the three shapes together, so that one shape does not decide."""
+    if kind == "fp8":
+        machine.need_float8()
+    weights = [weight_of(kind, n, k) for n, k in SHAPES]
+    launch: Launch = launch_for(kind, machine.capability, rows, False)
+    table = TABLES[kind]
+    row = next(
+        row for row in table[max(known for known in table if known <= machine.capability)] if row.launch == launch
+    )
+    alike = Alike()
+    inputs = {k: inputs_of(kind, rows, k) for _, k in SHAPES}
+
+    def run(candidate: Launch) -> float:
+        with replaced(gpu_launch, "launch_for", lambda *_: candidate):
+            total = 0.0
+            for weight in weights:
+                out = torch.empty(rows, weight.n, dtype=torch.bfloat16)
+                work = partial(GEMMS[kind], *inputs[weight.k], weight, capability=machine.capability, out=out)
+                work()
+                alike.check(f"{weight.n}x{weight.k}", out)
+                total += microseconds(work)
+        return total
+
+    fixed = ("block_n",) if isinstance(launch, Few) and kind == "w8a16" else ()
+    others: list[Launch] = list(neighbours(launch, fixed))
+    if kind in ("w4a16", "w8a16"):  # 64 or 128 channels are what their kernels have; unpacking may win early
+        others = [other for other in others if not isinstance(other, Few) or other.block_n <= 128]
+        others += [] if isinstance(launch, Library) else [Library(32 * MEBIBYTE)]
+    if isinstance(launch, Many):
+        others += [replace(launch, block_m=size) for size in (64, 128) if size != launch.block_m]
+    return tune(others, run, row.up_to, machine)
+
+
+def tunings(dry: bool) -> list[Case]:
+    del dry  # never there
+    kinds: tuple[LinearFormat, ...] = ("w4a16", "fp8", "w8a16", "w8a8")
+    return [
+        Case(f"{kind} {rows} rows", partial(tune_gemm, kind, rows))
+        for rows in (16, 32, 64, 128, 256, 1024)
+        for kind in kinds
+    ]
