@@ -3,9 +3,9 @@
     gateway -> tokenizer -> admission -> scheduler <=> supervisor == worker
                                          scheduler -> detokenizer -> gateway (outboxes)
 
-The inner half is `core.py`, the outer `front_actors.py`. Here both are in one process; with several web processes the
-outer half runs in each of them (`front.py`) and the inner in a process of its own (`fronts.py`). The web holds it as a
-`Server` (`observe.py`); a program of its own uses `open_engine` and `Engine.stream`.
+The inner half is `core.py`, the outer half `front_actors.py`. Here both are in one process. With several web processes,
+the outer half runs in each of them (`front.py`) and the inner half in its own process (`fronts.py`). The web uses it as
+a `Server` (`observe.py`); other programs use `open_engine` and `Engine.stream`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -49,7 +49,7 @@ class Engine(FrontActors):
         )
 
     async def stream(self, request: Generate) -> AsyncGenerator[StreamEvent]:
-        """Every event of a request up to the terminal one. Raises ApiError where there is no place for it."""
+        """Every event of a request up to the terminal one. Raises ApiError if there is no place for it."""
         outbox = self.gateway.submit(request)
         while True:
             try:
@@ -60,7 +60,7 @@ class Engine(FrontActors):
                 yield event
 
     def scheduler_statistics(self) -> SchedulerStatistics:
-        """Queues, blocks and totals at this moment."""
+        """Queues, blocks and totals now."""
         return self._core.state.statistics()
 
     async def health(self) -> Health:
@@ -85,7 +85,7 @@ class Engine(FrontActors):
 
 @asynccontextmanager
 async def open_engine(settings: ServeSettings, on_progress: ReportProgress | None = None) -> AsyncGenerator[Engine]:
-    """An engine for the length of a block, in this process and without a web server."""
+    """An engine for the duration of a block, in this process and without a web server."""
     async with trio.open_nursery() as nursery:
         engine: Engine = await nursery.start(partial(run_engine, settings, on_progress=on_progress))
         yield engine
@@ -99,16 +99,16 @@ async def run_engine(
     on_progress: ReportProgress | None = None,
     task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load the model and run until cancelled; started with the Engine. Raises `EngineLoadError` where that fails.
+    """Load the model and run until cancelled; started with the Engine. Raises `EngineLoadError` if loading fails.
 
-    `worker` is one that was started early, with `settings.engine`; without it the engine starts its own.
+    `worker` was started early with `settings.engine`; without it the engine starts one.
     """
     if not await trio.Path(settings.engine.model).is_dir():
         raise EngineLoadError("invalid_checkpoint", f"there is no checkpoint folder {settings.engine.model}")
     try:
         await _run(settings, worker, on_progress or (lambda progress: None), task_status)
     except BaseExceptionGroup as group:
-        # The nurseries wrap it, but to the caller it is one plain refusal.
+        # The nurseries wrap it in groups, but the caller gets one plain error.
         refused, rest = group.split(EngineLoadError)
         if refused is None or rest is not None:
             raise
@@ -142,7 +142,7 @@ async def _run(
 
 
 async def _load(settings: ServeSettings, start_core: Callable[[], Awaitable[Ready]]) -> tuple[TextTokenizer, Ready]:
-    """Start the worker and read the tokenizer meanwhile."""
+    """Start the worker, and read the tokenizer while it loads."""
     loaded: list[TextTokenizer] = []
 
     async def load_text() -> None:

@@ -1,4 +1,4 @@
-"""The server cannot start or go on: a plain sentence with the remedy, for the person who typed the command."""
+"""Errors that stop the server from starting or continuing: a plain sentence with the remedy, for the command line."""
 
 
 class EngineLoadError(Exception):

@@ -1,4 +1,4 @@
-"""The engine's outer half, wired: what stands between the web and a scheduler, wherever that runs.
+"""The engine's outer half, wired: everything between the web and a scheduler, which may be in another process.
 
 gateway -> tokenizer -> admission -> to_scheduler
            texts -> detokenizer -> gateway (outboxes)
@@ -52,7 +52,7 @@ class FrontActors(ABC):
         self._traces = traces
         self._scheduler = scheduler
         self._lane: TokenizerLane | None = None
-        # As many as there are places: `submit` never finds it full before the house is.
+        # As many as there are places for requests: `submit` never finds it full.
         to_tokenizer, self._requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
         self._to_admission, self._tokenized = trio.open_memory_channel[ToAdmission](_TOKENIZED)
         self._held_open = self._requests.clone()  # as in core.py
@@ -74,7 +74,7 @@ class FrontActors(ABC):
         ready: Ready,
         texts: trio.MemoryReceiveChannel[ToDetokenizer] | None,
     ) -> None:
-        """Run them in `nursery`; without `texts` all but the detokenizer, which is for the caller to run."""
+        """Run them in `nursery`. Without `texts`, the caller must run the detokenizer."""
         gateway, lane = self.gateway, TokenizerLane(text, ready)
         self._lane = lane
         nursery.start_soon(partial(run_tokenizer, self._requests, self._to_admission, lane=lane, gateway=gateway))
@@ -87,16 +87,16 @@ class FrontActors(ABC):
             )
 
     def detokenizer(self, text: TextTokenizer) -> Detokenizer:
-        """For one who has the texts in hand already, and no use for another turn of the event loop."""
+        """For a caller that already has the texts and needs no further turn of the event loop."""
         return Detokenizer(tokenizer=text, gateway=self.gateway, scheduler=self._scheduler)
 
     async def end(self, last_word: ApiError) -> None:
-        """Whatever ends the engine, every stream gets its terminal event; its writer may still be there."""
+        """Give every stream its terminal event, whatever ended the engine: its writer may still be running."""
         self.gateway.refuse_new("shutting_down", "the engine has stopped")
         self.gateway.fail_all(last_word)
         self._held_open.close()
         if self._traces is not None:
-            with trio.CancelScope(shield=True):  # for traces.FLUSH_SECONDS at most
+            with trio.CancelScope(shield=True):  # at most traces.FLUSH_SECONDS
                 await trio.to_thread.run_sync(self._traces.close)
 
     # What a `Server` (observe.py) has of this process alone.
@@ -121,7 +121,7 @@ class FrontActors(ABC):
         return await self._lane.detokenize(ids)
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
-        """Of a request that came by way of this process."""
+        """Explain a request that this process accepted."""
         history = self.gateway.history(wanted, tenant)
         if history is None:
             return None
@@ -130,4 +130,4 @@ class FrontActors(ABC):
 
     @abstractmethod
     async def standing(self, id: str) -> Standing | None:
-        """Where a request stands in the scheduler; None where it is not there."""
+        """Where a request is in the scheduler; None if it is not there."""

@@ -1,4 +1,4 @@
-"""A histogram in plain integers: an observation costs a bisection and two additions, thousands of times a second."""
+"""A histogram of plain integers, for thousands of observations a second: each is a bisection and two additions."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from ..protocol.reports import HistogramFigures
 
 
 class Histogram:
-    """Counts per bucket; a bucket's bound belongs to it."""
+    """Counts per bucket. A bucket includes its upper bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds: Final = tuple(bounds)
@@ -27,12 +27,12 @@ class Histogram:
         return HistogramFigures(tuple(self.counts), self.sum)
 
     def absorb(self, figures: HistogramFigures) -> None:
-        """Add the observations of another one with the same bounds."""
+        """Add the observations of another histogram with the same bounds."""
         self.counts = [ours + theirs for ours, theirs in zip(self.counts, figures.counts, strict=True)]
         self.sum += figures.sum
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """`(upper bound, observations up to it)`, as Prometheus wants them."""
+        """`(upper bound, observations up to it)`, as in Prometheus."""
         total = 0
         rows: list[tuple[str, float]] = []
         for bound, count in zip((*(str(float(bound)) for bound in self.bounds), "+Inf"), self.counts, strict=True):

@@ -1,7 +1,7 @@
-"""Passing a burst of messages on in one turn of the event loop.
+"""Passes a burst of messages on in one turn of the event loop.
 
-An actor that awaited each message would hand a burst over one by one, and the scheduler would plan its first step, and
-the one behind it, with what has come so far: sixteen requests submitted together began as a step of two.
+If an actor awaited each message, it would pass a burst on one by one, and the scheduler would plan its first two steps
+with what had arrived so far: sixteen requests submitted together began with a step of two.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _Item = TypeVar("_Item")
 
 
 def waiting(inbox: trio.MemoryReceiveChannel[_Item], most: int | None = None) -> Iterator[_Item]:
-    """What lies in a channel now, at most so many."""
+    """The messages in a channel now, at most `most`."""
     while most is None or most > 0:
         try:
             item = inbox.receive_nowait()
@@ -24,7 +24,7 @@ def waiting(inbox: trio.MemoryReceiveChannel[_Item], most: int | None = None) ->
 
 
 async def pass_on(channel: trio.MemorySendChannel[_Item], item: _Item) -> None:
-    """Send without a turn of the event loop where there is room; whoever calls it must take turns elsewhere."""
+    """Send without a checkpoint if there is room. The caller must checkpoint elsewhere."""
     try:
         channel.send_nowait(item)
     except trio.WouldBlock:

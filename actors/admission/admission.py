@@ -1,7 +1,7 @@
-"""Admission: what may be computed. Every limit on a tokenised request is checked here, once; a refusal is an answer.
+"""Admission decides what may be computed. It checks every limit on a tokenised request, once; a refusal is an answer.
 
-`decide` is the whole rule, pure: a tokenised request and the time in, an `Admit` or an `ApiError` out. Whether there
-is a place at all, the gateway has said before.
+`decide` is the whole rule, a pure function: a tokenised request and the time in, an `Admit` or an `ApiError` out. The
+gateway has already checked whether there is a place.
 """
 
 from typing import Final
@@ -15,16 +15,16 @@ from ...protocol.steps import Ready
 from ..gateway.gateway import Gateway
 from ..turns import waiting
 
-# Of an echo, alternatives included. Each takes 2 µs of the front's loop to spell and some 120 bytes until it was sent:
-# 0.3 s and 16 MB, for a request of a few kilobytes.
+# In an echo, including alternatives. Each takes 2 µs of the front's loop to spell, and some 120 bytes until it is sent:
+# 0.3 s and 16 MB for a request of a few kilobytes.
 MAX_PROMPT_LOGPROBS: Final = 2**17
-# Of an answer, in all choices, alternatives included: one choice with 20 of them over a whole context of 32,768. An
-# answer that is not streamed is held whole: 80 MB, and encoded in one go.
+# In an answer, over all choices, including alternatives: one choice with 20 of them over a context of 32,768. Without
+# streaming the whole answer is held in memory: 80 MB, encoded at once.
 MAX_LOGPROBS: Final = 21 * 2**15
 
 
 def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
-    """Admit the request with every number resolved, or say what is wrong with it."""
+    """Admit the request with all numbers resolved, or say what is wrong with it."""
     request = tokenized.request
     try:
         _check_deadline(request, now)
@@ -81,7 +81,7 @@ def _check_prompt_logprobs(request: Generate, prompt_tokens: int) -> None:
 
 
 def _check_logprobs(request: Generate, max_tokens: int) -> None:
-    """`max_tokens` is that of one choice of each prompt, together."""
+    """`max_tokens` is the sum over prompts, for one choice each."""
     alternatives = request.sampling.logprobs
     if alternatives is None:
         return
@@ -105,7 +105,7 @@ def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str
     if length + 1 > context:
         message = f"the prompt has {length} tokens; with one for the answer, this model's context holds {context}"
         raise ApiError("context_length_exceeded", message, param=param)
-    # At least one full-length sequence fits into the KV cache or the model is not loaded, so this seldom bites.
+    # The KV cache holds at least one full-length sequence, or the model is not loaded; so this rarely applies.
     capacity = min(context, ready.memory.num_blocks * ready.memory.block_size)
     if length + 1 > capacity:
         message = f"the prompt has {length} tokens; the KV cache holds {capacity} (--kv-cache-memory)"
@@ -130,7 +130,7 @@ async def run_admission(
     gateway: Gateway,
     scheduler: trio.MemorySendChannel[ToScheduler],
 ) -> None:
-    """Decide about every tokenised request; those cancelled on the way are let go."""
+    """Decide about every tokenised request; skips those cancelled meanwhile."""
     with inbox, scheduler:
         async for first in inbox:
             for tokenized in (first, *waiting(inbox)):
@@ -142,5 +142,5 @@ async def run_admission(
                     gateway.fail(id, decision)
                     continue
                 gateway.admitted(id, sum(map(len, tokenized.prompts)))
-                # No await since `is_live`: a Cancel can only come behind this message.
+                # There is no await since `is_live`, so a Cancel can only come after this message.
                 scheduler.send_nowait(decision)

@@ -1,4 +1,4 @@
-"""What the gateway counts: times, tokens and endings of all requests. Numbers only; `metrics` puts names to them."""
+"""The gateway's counters: times, tokens and endings of all requests. Numbers only; `metrics` names them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from ...protocol.reports import Figures, HistogramFigures
 from ..histogram import Histogram
 from .history import History
 
-# Seconds. A small model answers its first token in milliseconds, a large one on a CPU in a minute; the ratios between
-# neighbours (2 to 2.5) keep the error of a quantile read from a bucket below that of the next measurement.
+# Seconds. A small model gives its first token in milliseconds, a large one on a CPU in a minute. Neighbours differ by a
+# factor of 2 to 2.5: the error of a quantile stays below the spread between measurements.
 FIRST_TOKEN_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BETWEEN_TOKENS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 TOKEN_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
@@ -17,18 +17,18 @@ REQUEST_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 
 
 class Accounts:
-    """The gateway's counters and histograms; everything since the start."""
+    """The gateway's counters and histograms since the start."""
 
     def __init__(self) -> None:
         self.accepted = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
-        self.text_seconds = 0.0  # in the detokenizer and what it writes to sockets
+        self.text_seconds = 0.0  # in the detokenizer, including its writes to sockets
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self.http_errors: Counter[str] = Counter()  # by code, also those of requests that never came this far
-        self.traces: Counter[str] = Counter()  # what became of ended requests' spans; empty without traces
+        self.http_errors: Counter[str] = Counter()  # by code, including requests that never reached the gateway
+        self.traces: Counter[str] = Counter()  # ended requests by the fate of their spans; empty without traces
         self.queue_time = Histogram(FIRST_TOKEN_BOUNDS)
         self.first_token = Histogram(FIRST_TOKEN_BOUNDS)
         self.between_tokens = Histogram(BETWEEN_TOKENS_BOUNDS)
@@ -39,7 +39,7 @@ class Accounts:
         self.answer_length = Histogram(TOKEN_BOUNDS)
 
     def observe_end(self, history: History, now: float) -> None:
-        """The times and lengths of a request that has ended; phases that it never reached are left out."""
+        """Record the times and lengths of an ended request, without phases that it never reached."""
         self.request_time.observe(now - history.arrival)
         if history.tokenized is not None:
             self.prompt_length.observe(history.usage.prompt_tokens)
@@ -50,14 +50,14 @@ class Accounts:
                 self.prefill_time.observe(history.first_token - history.started)
 
     def figures(self) -> Figures:
-        """Every count by its name, as it crosses a link."""
+        """All counters by name, in the form that crosses a link."""
         figures: Figures = {}
         for name, value in vars(self).items():
             figures[name] = value.figures() if isinstance(value, Histogram) else value
         return figures
 
     def absorb(self, figures: Figures) -> None:
-        """Add what another process has counted."""
+        """Add another process's counters."""
         for name, value in figures.items():
             ours: float | Counter[str] | Histogram = getattr(self, name)
             match ours, value:
@@ -72,7 +72,7 @@ class Accounts:
 
 
 def add_up(reports: Iterable[Figures]) -> Accounts:
-    """What several processes have counted, as if one had."""
+    """The sum of several processes' counters."""
     total = Accounts()
     for figures in reports:
         total.absorb(figures)

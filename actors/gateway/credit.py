@@ -1,15 +1,15 @@
 """How far a stream may be ahead of its reader, in tokens. Pure.
 
-The engine generates a token only on credit. Its first credit is the outbox's size. What the reader takes is given back,
-half an outbox at a time, so that a reader who keeps up costs one message per half outbox and never lets the engine run
-dry. A client may grant credit itself (WebSocket `credit` frames); the outbox's size stays a bound on top of that.
+The engine generates a token only on credit. The initial credit is the outbox's size. What the reader takes is granted
+again, half an outbox at a time: a reader that keeps up costs one message per half outbox, and the engine never runs
+out. A client may also grant credit (WebSocket `credit` frames); the outbox's size remains an upper bound.
 """
 
 from collections.abc import Callable
 
 
 class CreditLine:
-    """The accounts of one stream. `pass_on` gives the engine credit, more than none, when it is due."""
+    """The credit of one stream. `pass_on` gives the engine credit (more than 0) when it is due."""
 
     __slots__ = ("_granted", "_pass_on", "_passed_on", "_quiet_below", "_size", "_taken")
 
@@ -18,8 +18,8 @@ class CreditLine:
         self._pass_on = pass_on
         self._taken = 0
         self._passed_on = size
-        self._quiet_below = max(1, size // 2)  # tokens taken at which credit is due again, if the client grants none
-        self._granted: int | None = None  # in all, by the client; None: it grants none
+        self._quiet_below = max(1, size // 2)  # tokens taken at which credit is due, without grants by the client
+        self._granted: int | None = None  # in total by the client; None: it grants none
 
     @property
     def first(self) -> int:
@@ -35,7 +35,7 @@ class CreditLine:
     def grant(self, tokens: int) -> None:
         """The client granted tokens. From its first grant on, only what it grants is generated."""
         if self._granted is None:
-            self._granted = self._passed_on  # credit once given is not taken back
+            self._granted = self._passed_on  # credit is never taken back
             self._quiet_below = 0
         self._granted += tokens
         self._settle()
@@ -44,7 +44,7 @@ class CreditLine:
         room = self._size + self._taken
         allowed = room if self._granted is None else min(room, self._granted)
         due = allowed - self._passed_on
-        # The client's own grants may be as small as one token, and it waits for what they bring.
+        # A client's grant may be as small as one token, and the client waits for its effect.
         if due <= 0 or (self._granted is None and due < max(1, self._size // 2)):
             return
         self._passed_on = allowed

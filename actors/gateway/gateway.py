@@ -1,15 +1,15 @@
-"""The book of live requests: what the web holds of the engine, and the one place where a request ends.
+"""The record of live requests: the web's interface to the engine, and the only place where a request ends.
 
-It is no actor: it has no task and no inbox. Web and actors call it directly, in the order of a request's life:
+It is not an actor: it has no task and no inbox. Web and actors call it directly, in the order of a request's life:
 
     web          `submit`, which passes the request on to the tokenizer; `grant`, `cancel`
     tokenizer    `is_live`, `fail`
     admission    `is_live`, `fail`, `admitted`
-    detokenizer  `started`, `deliver` or `deliver_text`, and `flush` when a step has said all; `complete`, `fail`
+    detokenizer  `started`, `deliver` or `deliver_text`, and `flush` at the end of a step; `complete`, `fail`
 
-Contract: every method is synchronous and may be called at any time; unknown ids are fine. A request that was accepted
-gets exactly one terminal event, written by `finish` alone, and one line in the log `triolet.requests`. The gateway
-knows the times and counts of each live request and of no other; it knows neither text nor tokens.
+Contract: every method is synchronous and may be called at any time; unknown ids are fine. An accepted request gets
+exactly one terminal event, written only by `finish`, and one line in the log `triolet.requests`. The gateway knows
+the times and counts of live requests only; it knows neither text nor tokens.
 """
 
 import logging
@@ -52,12 +52,12 @@ _LOG: Final = logging.getLogger("triolet.requests")
 
 
 def process_name() -> str:
-    """A name that no other process and no other start has."""
+    """A name unique to this process and this start."""
     return f"{os.getpid():x}{secrets.token_hex(4)}"
 
 
 class Gateway:
-    """Accepts requests, holds their outboxes, passes credit on and ends them."""
+    """Accepts requests, holds their outboxes, passes credit on, and ends requests."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Gateway:
         process: str | None = None,
         on_end: Callable[[History], None] | None = None,
     ) -> None:
-        """`process` begins every id; without one it is a name that no other process and no other start has."""
+        """`process` is the prefix of every id; the default is unique to this process and this start."""
         self._worker = worker
         self.accounts = accounts or Accounts()
         self._outbox_tokens = limits.outbox_tokens
@@ -80,21 +80,21 @@ class Gateway:
         self._scheduler = scheduler
         self._live: dict[str, StreamRecord] = {}
         self._refusal: tuple[ErrorCode, str] | None = None
-        self.on_refusal: set[Callable[[], None]] = set()  # told when nothing new is accepted any more
+        self.on_refusal: set[Callable[[], None]] = set()  # called when new requests are no longer accepted
         self._process = process or process_name()
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
         self._unflushed: list[Outbox] = []
         self._times = TokenTimes(self.accounts)
         self._recent = RecentRequests()
-        self._on_end = on_end  # hears of every request once, when it has ended
+        self._on_end = on_end  # called once for every request, when it has ended
 
     def new_id(self) -> str:
         """An id for the next request, unique across restarts and processes."""
         return f"{self._process}-{next(self._numbers):x}"
 
     def submit(self, request: Generate) -> Outbox:
-        """Accept a request; its events will come out of the outbox. Raises `ApiError` when there is no place."""
+        """Accept a request; its events come from the outbox. Raises `ApiError` if there is no place."""
         assert request.id not in self._live, request.id
         if not request.arrival_time:
             request = msgspec.structs.replace(request, arrival_time=trio.current_time())
@@ -119,23 +119,23 @@ class Gateway:
         return outbox
 
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
-        """End a request for its client's sake; harmless when it has ended already."""
+        """End a request on behalf of its client; harmless if it has already ended."""
         self.complete(request_id, reason)
 
     def grant(self, request_id: str, tokens: int) -> None:
-        """The client itself grants credit: it will take `tokens` more tokens."""
+        """The client grants credit for `tokens` more tokens."""
         if live := self._live.get(request_id):
             live.credit.grant(tokens)
 
     def refuse_new(self, code: ErrorCode, message: str) -> None:
-        """From now on every new request is answered with this error; those accepted go on."""
+        """From now on refuse new requests with this error; accepted ones continue."""
         self._refusal = (code, message)
         for tell in tuple(self.on_refusal):
             tell()
 
     @property
     def refuses_new(self) -> bool:
-        """Nothing new is accepted any more: the server drains."""
+        """Whether new requests are refused, since the server drains."""
         return self._refusal is not None
 
     def _refusal_of_all(self) -> tuple[ErrorCode, str] | None:
@@ -151,7 +151,7 @@ class Gateway:
         return len(self._live)
 
     def history(self, wanted: str, tenant: str) -> History | None:
-        """A live or lately ended request of this tenant, by its id or its name."""
+        """A live or recently ended request of this tenant, by id or name."""
         id = self._recent.id_of(tenant, wanted)
         live = self._live.get(id)
         history = live.history() if live else self._recent.ended(id)
@@ -163,10 +163,10 @@ class Gateway:
         while self._live:
             await self._idle.park()
 
-    # What the actors report, in the order of a request's life.
+    # Called by the actors, in the order of a request's life.
 
     def admitted(self, request_id: str, prompt_tokens: int) -> None:
-        """Its prompts are tokenised and it was passed on to the scheduler."""
+        """Its prompts are tokenised, and it has been passed on to the scheduler."""
         if live := self._live.get(request_id):
             live.prompt_tokens = prompt_tokens
             live.tokenized_at = trio.current_time()
@@ -200,7 +200,7 @@ class Gateway:
         self._put(live, event)
 
     def deliver_text(self, live: StreamRecord, index: int, text: str, tokens: int, now: float) -> None:
-        """As `deliver` of a `Token` with these fields alone, but its stream is known; harmless after its end."""
+        """The same as `deliver` of a `Token` with only these fields, for a known stream; harmless after its end."""
         outbox = live.outbox
         if not outbox.ended:
             self._times.note(live, index, tokens, now)
@@ -208,7 +208,7 @@ class Gateway:
             self._unflushed.append(outbox)
 
     def flush(self) -> None:
-        """A step has said all: what was delivered reaches the readers now."""
+        """Call it at the end of a step: passes all delivered events to their readers."""
         self._times.settle()
         outboxes, self._unflushed = self._unflushed, []
         for outbox in outboxes:
@@ -234,19 +234,19 @@ class Gateway:
         self.finish(request_id, failed)
 
     def fail_all(self, error: ApiError) -> None:
-        """End every request that is left."""
+        """End all remaining requests."""
         for request_id in tuple(self._live):
             self.fail(request_id, error)
 
     def finish(self, request_id: str, event: TerminalEvent) -> None:
-        """The only writer of terminal events: the first one counts, later ones are ignored."""
+        """The only writer of terminal events. The first one counts; later ones are ignored."""
         live = self._live.pop(request_id, None)
         if live is None:
             return
         live.outbox.put(event)
         live.outbox.flush()
         self.places.give_back(live.request.tenant)
-        # Whatever the scheduler still knows of it ends as well; when the scheduler ended it, this is one idle message.
+        # End it in the scheduler too; if the scheduler ended it, this message does nothing.
         self._to_scheduler(Cancel(id=request_id, reason=event.reason if isinstance(event, Finished) else "error"))
         self._account(live, event)
         if not self._live:
@@ -276,6 +276,6 @@ class Gateway:
             self._to_scheduler(Credit(id=request_id, tokens=credit))
 
     def _to_scheduler(self, message: Cancel | Credit) -> None:
-        # Broken: the engine is going down with all its requests; whoever ends it tells their clients.
+        # Broken: the engine is ending with all its requests; the code that ends it tells their clients.
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             self._scheduler.send_nowait(message)

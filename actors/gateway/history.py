@@ -1,7 +1,7 @@
-"""What is known of one request besides its text, and the memory of those that ended lately.
+"""The facts about one request other than its text, and the memory of recently ended requests.
 
-A `History` is a snapshot for explaining and tracing: times, counts and numbers, never content. Times are seconds of the
-front's clock. Pure.
+A `History` is a snapshot for explanations and traces: times, counts and numbers, never content. Times are seconds of
+the front's clock. Pure.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ REMEMBERED: Final = 1000  # ended requests; some 600 bytes each
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """One request until now, or until its end."""
+    """One request up to now, or up to its end."""
 
     id: str
     name: str
@@ -28,7 +28,7 @@ class History(Struct, frozen=True, kw_only=True):
     temperature: float
     top_p: float
     usage: Usage
-    wall_clock: float  # Unix time less the front's clock
+    wall_clock: float  # Unix time minus the front's clock
     arrival: float
     tokenized: float | None
     started: float | None
@@ -40,15 +40,15 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class RecentRequests:
-    """The names of live requests and the histories of those that ended, the oldest forgotten first."""
+    """The names of live requests and the histories of ended ones; the oldest are forgotten first."""
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
         self._ended: OrderedDict[str, History] = OrderedDict()
-        self._ids: dict[tuple[str, str], str] = {}  # (tenant, name) of live and remembered ones; the latest of a name
+        self._ids: dict[tuple[str, str], str] = {}  # (tenant, name) of live and remembered ones -> latest such request
 
     def begin(self, tenant: str, name: str, id: str) -> None:
-        """A request that its client may ask for by name."""
+        """Add a request that its client may ask about by name."""
         if name:
             self._ids[tenant, name] = id
 
@@ -61,7 +61,7 @@ class RecentRequests:
                 del self._ids[key]
 
     def id_of(self, tenant: str, wanted: str) -> str:
-        """The id behind a name; what is no known name may be an id itself."""
+        """The id behind a name; an unknown name may itself be an id."""
         return self._ids.get((tenant, wanted), wanted)
 
     def ended(self, id: str) -> History | None:

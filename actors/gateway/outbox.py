@@ -1,16 +1,15 @@
-"""The one place where a stream's events wait for their reader.
+"""The queue in which a stream's events wait for their reader.
 
-Contract: `put` and `put_text` store and never wait; `flush`, which must follow when a step has said all, delivers. A
-reader that waits may leave a sink: `flush` then writes to it in the reader's stead, so a step costs a stream no turn
-of the event loop as long as its client keeps up. Otherwise `flush` wakes the reader, once for a whole step, and `drain`
-takes all that is there. The terminal event always wakes the reader; after it was drained, `drain` raises
-`trio.EndOfChannel`. One reader per outbox.
+Contract: `put` and `put_text` store and never wait; `flush` delivers and must follow at the end of a step. A waiting
+reader may leave a sink, to which `flush` then writes for it. So a step costs a stream no turn of the event loop as long
+as its client keeps up. Otherwise `flush` wakes the reader once per step, and `drain` takes everything. The terminal
+event always wakes the reader; after it was drained, `drain` raises `trio.EndOfChannel`. One reader per outbox.
 
-Text that waits is joined to text of the same choice behind it: a reader that lags gets larger pieces, not more of them.
+Waiting text is joined with later text of the same choice: a slow reader gets larger pieces, not more of them.
 
-Bound: text is only generated on credit, and the gateway grants no more than the outbox's size, so at most that many
-tokens, and a fixed number of other events per choice, ever wait here. The outbox knows nothing of that accounting: it
-reports how many tokens were taken, and `credit.py` turns this into credit.
+Bound: text is generated only on credit, and the gateway grants at most the outbox's size. So at most that many tokens,
+and a fixed number of other events per choice, wait here. The outbox does no accounting: it reports how many tokens were
+taken, and `credit.py` turns this into credit.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from ...protocol.events import Failed, Finished, Sink, StreamEvent, Token
 
 
 class Outbox:
-    """A request's events, in order, from the engine to whoever writes them to the client."""
+    """A request's events, in order, on their way from the engine to the code that writes them to the client."""
 
     __slots__ = (
         "_events", "_index", "_on_taken", "_reader", "_sink", "_text", "_text_tokens", "_tokens", "ended", "id",
@@ -29,15 +28,15 @@ class Outbox:
 
     def __init__(self, id: str, on_taken: Callable[[int], None]) -> None:
         self.id = id
-        self.ended = False  # the terminal event is in it, or was
+        self.ended = False  # the terminal event was put
         self._on_taken = on_taken
         self._events: list[StreamEvent] = []
         self._tokens = 0  # in the events
-        self._index = 0  # of the choice whose text waits behind the events
+        self._index = 0  # of the choice whose text waits after the events
         self._text = ""
-        self._text_tokens = 0  # of that text; 0: none waits
+        self._text_tokens = 0  # of that text; 0: no text waits
         self._reader = trio.lowlevel.ParkingLot()
-        self._sink: Sink | None = None  # of a reader that waits
+        self._sink: Sink | None = None  # of a waiting reader
 
     @property
     def tokens_waiting(self) -> int:
@@ -54,9 +53,10 @@ class Outbox:
             self.ended = True
 
     def put_text(self, index: int, text: str, tokens: int) -> None:
-        """As `put` of a `Token` with these fields alone, at least one token; makes none where the reader keeps up.
+        """The same as `put` of a `Token` with only these fields and at least one token.
 
-        A `Token` for each would cost 0.5 of the 1.7 µs from a token's id to its socket.
+        While the reader keeps up it makes no `Token`, which would cost 0.5 of the 1.7 µs from a token's id to its
+        socket.
         """
         assert not self.ended, f"text after the terminal event of {self.id}"
         if not self._text_tokens:
@@ -69,7 +69,7 @@ class Outbox:
         self._text_tokens += tokens
 
     def flush(self) -> None:
-        """Deliver what is there: to the waiting reader's sink, or by waking the reader where that does not do."""
+        """Deliver what waits to the reader's sink; if that is not possible, wake the reader."""
         events, tokens = self._events, self._text_tokens
         if not events and not tokens:
             return
@@ -79,7 +79,7 @@ class Outbox:
             return
         try:
             keeps_up = sink.write(events, self._index, self._text, tokens)
-        except Exception:  # the reader will meet the same error, and knows whom to tell
+        except Exception:  # the reader will get the same error, and knows whom to tell
             self.wake()
             return
         self._text_tokens = 0
@@ -92,9 +92,9 @@ class Outbox:
             self.wake()
 
     async def drain(self, sink: Sink | None = None) -> tuple[StreamEvent, ...]:
-        """Wait for events and take all of them; none if the sink has taken them and wants the reader woken.
+        """Wait for events and take all of them; empty if the sink took them and wants the reader to wake up.
 
-        Cancelled before it returns, it took none.
+        If it is cancelled, it has taken none.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._events and not self._text_tokens:
@@ -115,12 +115,12 @@ class Outbox:
         return events
 
     def wake(self) -> None:
-        """Wake the reader if it waits, with nothing where nothing is there."""
+        """Wake the reader if it waits, even if there are no events."""
         self._sink = None
         self._reader.unpark()
 
     def _seal(self) -> None:
-        """The text that waits becomes an event like others."""
+        """Turn the waiting text into an event."""
         if self._text_tokens:
             self._events.append(Token(id=self.id, index=self._index, text=self._text, tokens=self._text_tokens))
             self._tokens += self._text_tokens

@@ -1,7 +1,7 @@
 """The places for requests: how many there are, and how many one tenant may hold. Pure.
 
-With several API keys a tenant may hold as many places as are then still free for all the others. One tenant then takes
-at most half of the house, two a third each: a newcomer always finds room, and no table of shares has to be kept.
+With several API keys, a tenant may hold at most as many places as then remain free for all others. So one tenant gets
+at most half of the places, two a third each: a newcomer always finds room, without a table of shares.
 """
 
 from typing import Final
@@ -9,23 +9,23 @@ from typing import Final
 from ...protocol.errors import ApiError
 from ...protocol.explanation import TenantShare
 
-RETRY_SECONDS: Final = 1  # places come free one by one, with every request that ends
+RETRY_SECONDS: Final = 1  # a place becomes free with every request that ends
 
 
 class Places:
-    """Who holds how many."""
+    """How many places each tenant holds."""
 
     def __init__(self, limit: int, *, several_tenants: bool) -> None:
         self._limit = limit
         self._several_tenants = several_tenants
         self._taken = 0
-        self._held: dict[str, int] = {}  # by tenant; those that hold none are not in it
+        self._held: dict[str, int] = {}  # by tenant; without those that hold none
 
     def held_by(self, tenant: str) -> int:
         return self._held.get(tenant, 0)
 
     def check(self, tenant: str) -> None:
-        """Raises ApiError where there is no place for this tenant."""
+        """Raises ApiError if there is no place for this tenant."""
         if self._taken >= self._limit:
             raise self.full()
         held = self.held_by(tenant)
@@ -42,7 +42,7 @@ class Places:
         return ApiError("server_overloaded", message, retry_after=RETRY_SECONDS)
 
     def take(self, tenant: str) -> None:
-        """After `check`."""
+        """Take a place; call `check` first."""
         self._taken += 1
         self._held[tenant] = self.held_by(tenant) + 1
 
@@ -53,7 +53,7 @@ class Places:
             del self._held[tenant]
 
     def share(self, tenant: str) -> TenantShare:
-        """What `check` leaves a tenant: with others as they are, it is refused once it holds `limit`."""
+        """The tenant's share under `check`: with the others as they are, it is refused once it holds `limit`."""
         used = self.held_by(tenant)
         limit = self._limit - (self._taken - used)
         if self._several_tenants:

@@ -1,4 +1,4 @@
-"""What the gateway keeps of one accepted, unfinished request: its outbox, its credit, its counts and its times."""
+"""The gateway's record of one accepted, unfinished request: its outbox, credit, counts and times."""
 
 from ...protocol.events import Failed, Finished, FinishReason, TerminalEvent, Timing, Usage
 from ...protocol.requests import ChatPrompt, Generate
@@ -8,7 +8,7 @@ from .outbox import Outbox
 
 
 class StreamRecord:
-    """Written by the gateway and its TokenTimes alone; times are seconds of the front's clock."""
+    """Written only by the gateway and its TokenTimes; times are seconds of the front's clock."""
 
     __slots__ = (
         "cached_tokens", "completion_tokens", "credit", "first_token_at", "last_token_at", "outbox", "prompt_tokens",
@@ -17,7 +17,7 @@ class StreamRecord:
 
     def __init__(self, request: Generate, outbox: Outbox, credit: CreditLine, wall_clock: float) -> None:
         self.request = request
-        self.wall_clock = wall_clock  # Unix time less the front's clock
+        self.wall_clock = wall_clock  # Unix time minus the front's clock
         self.outbox = outbox
         self.credit = credit
         self.prompt_tokens = 0
@@ -26,8 +26,8 @@ class StreamRecord:
         self.tokenized_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None
-        self.last_token_at = [0.0] * (len(request.prompts) * request.n)  # by choice; 0: it has none yet, or has ended
-        self.reasons: list[FinishReason] = []  # of choices that ended
+        self.last_token_at = [0.0] * (len(request.prompts) * request.n)  # by choice; 0: no token yet, or ended
+        self.reasons: list[FinishReason] = []  # of ended choices
 
     def usage(self) -> Usage:
         return Usage(
@@ -45,7 +45,7 @@ class StreamRecord:
         )
 
     def history(self, event: TerminalEvent | None = None, now: float | None = None) -> History:
-        """Until now, or until its terminal event, which came `now`."""
+        """The history up to now, or up to its terminal event, which came at `now`."""
         request = self.request
         reason: FinishReason | None = None
         if event is not None:
@@ -74,7 +74,7 @@ class StreamRecord:
         )
 
     def terminal_record(self, event: TerminalEvent, now: float) -> str:
-        """The one line that the log has of every request. Nothing of its content is in it."""
+        """The one log line of a request. It has none of the request's content."""
         timing = self.timing(now)
         times = {"queued": timing.queued, "ttft": timing.ttft, "total": timing.total}
         words = [

@@ -1,6 +1,6 @@
-"""When a stream's tokens come, for the server's histograms: the time to its first one, and from token to token.
+"""Token latencies for the server's histograms: the time to the first token, and between tokens.
 
-The streams of a step nearly all waited equally long, so what is the same for one after the other is observed once.
+Most streams of a step have waited equally long, so consecutive equal values are counted and observed once.
 """
 
 from .accounts import Accounts
@@ -8,17 +8,17 @@ from .stream_record import StreamRecord
 
 
 class TokenTimes:
-    """Times are seconds of the front's clock. `settle` must follow when a step's last tokens were noted."""
+    """Times are seconds of the front's clock. Call `settle` after a step's last tokens."""
 
     __slots__ = ("_accounts", "_gap", "_gaps")
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._gap = 0.0
-        self._gaps = 0  # so many streams had it, and were not observed yet
+        self._gaps = 0  # how many streams had this gap and are not observed yet
 
     def note(self, live: StreamRecord, index: int, tokens: int, now: float) -> None:
-        """So many tokens of a choice, at least one, have come together."""
+        """Note that `tokens` tokens of a choice, at least one, arrived together."""
         times = live.last_token_at
         if last := times[index]:
             gap = (now - last) / tokens
@@ -33,7 +33,7 @@ class TokenTimes:
         live.completion_tokens += tokens
 
     def settle(self) -> None:
-        """Observe what was only counted."""
+        """Observe what was counted."""
         if self._gaps:
             self._accounts.between_tokens.observe(self._gap, self._gaps)
             self._gaps = 0

@@ -1,7 +1,7 @@
 """The checkpoint's chat template: a conversation in, the model's prompt text out.
 
-The template is a program from the model's folder and runs in jinja's sandbox; no request ever brings one. What a
-template refuses (an unknown role, a wrong order of turns) is the request's mistake, told in the template's own words.
+The template is a program from the model's folder and runs in jinja's sandbox; requests cannot bring one. What a
+template refuses (an unknown role, a wrong order of turns) is the request's error, with the template's message.
 """
 
 import json
@@ -23,7 +23,7 @@ _PROBE: Final = ChatPrompt(messages=(ChatMessage(role="user", content="Hello"),)
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's turns for training masks; for serving it is only its content."""
+    """`{% generation %}` marks the assistant's turns for training masks; for serving, only its content matters."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as a plain set
 
@@ -52,7 +52,7 @@ def _strftime_now(format: str) -> str:
 
 
 def _call(call: ToolCall, place: str) -> dict[str, Any]:  # a template's variables are untyped by nature
-    """A tool call as templates read it: with its arguments as an object, not as JSON text."""
+    """A tool call for templates: its arguments as an object, not as JSON text."""
     try:
         arguments: object = json.loads(call.function.arguments or "{}")
     except ValueError:
@@ -76,7 +76,7 @@ def _turn(message: ChatMessage, place: str) -> dict[str, Any]:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Knows turns for dictionaries: looking for an attribute first raises an exception at every `message.role`."""
+    """Looks up keys first, since turns are dictionaries: an attribute look-up would raise at every `message.role`."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # Any: as jinja2 declares it
         if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
@@ -85,7 +85,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens that it may name."""
+    """A compiled template and the special tokens that it may use."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
@@ -93,12 +93,12 @@ class ChatTemplate:
         names: dict[str, Any] = environment.globals  # Any: its type lists jinja2's own functions and no others
         names |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._template = environment.from_string(source)
-        # Copied for every rendering; as jinja's own chain of mappings that takes as long as all the rest of it.
+        # Copied for every rendering: as jinja's chain of mappings this takes as long as all the rest.
         self._template.globals = dict(self._template.globals)
         self._special_tokens = special_tokens
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation. Raises `ApiError` where the template will not have it."""
+        """The prompt text of a conversation. Raises `ApiError` if the template refuses it."""
         turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(prompt.messages)]
         try:
             return self._template.render(
@@ -117,13 +117,13 @@ class ChatTemplate:
 
 
 def _text(token: object) -> str | None:
-    """A special token of tokenizer_config.json: plain, or an object with its flags."""
+    """A special token of tokenizer_config.json: a string, or an object with flags."""
     found = cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else None
 
 
 def _source(folder: Path, config: dict[str, Any]) -> str | None:
-    """The template's text: its own file, or the config's entry (one, or several by name)."""
+    """The template's text: from its own file, or from the config (one, or several by name)."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def _source(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def load_chat_template(folder: Path) -> ChatTemplate | None:
-    """The folder's template, checked by rendering one turn; None where the model has none."""
+    """The folder's template, checked by rendering one turn; None if the model has none."""
     try:
         file = folder / "tokenizer_config.json"
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -1,8 +1,7 @@
-"""A model's tokenizer as the server uses it: prompts to ids, ids to text, with every refusal an `ApiError`.
+"""A model's tokenizer for the server: prompts to ids, ids to text; every refusal is an `ApiError`.
 
-Blocking and free of trio: the tokenizer actor calls it in its own thread. The batch calls are used for
-single texts too, because `encode` and `decode` hold the GIL for their whole run and those do not: decoding a million
-ids would stop every stream for 0.6 s.
+Blocking and free of trio: the tokenizer actor calls it in its own thread. Single texts go through the batch calls too,
+because `encode` and `decode` hold the GIL for their whole run: decoding a million ids would stop all streams for 0.6 s.
 """
 
 import os
@@ -16,12 +15,12 @@ from ..errors import EngineLoadError
 from .chat_template import ChatTemplate, load_chat_template
 from .vocabulary import Vocabulary
 
-# The library's own thread pool would compete with the step's threads for the same cores; our lane is one thread.
+# The library's thread pool would compete with the step's threads for cores; the tokenizer uses one thread.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 class TextTokenizer:
-    """Tokenizer, its vocabulary's bytes and the chat template."""
+    """The tokenizer, its vocabulary's bytes and the chat template."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         tokenizer.no_truncation()
@@ -37,13 +36,13 @@ class TextTokenizer:
                 _check_ids(ids, vocab_size)
                 return ids
             case TextPrompt(text=text):
-                # Raw text gets what the tokenizer puts in front of any text (a beginning-of-text id).
+                # Raw text gets the tokenizer's usual prefix (a beginning-of-text id).
                 return self._encode(text, "prompt", context_length, vocab_size, add_special_tokens=True)
             case ChatPrompt():
                 if self.template is None:
                     message = "this model has no chat template; use /v1/completions with the prompt written out"
                     raise ApiError("invalid_messages", message, param="messages")
-                # A template writes every special token itself.
+                # A template writes all special tokens itself.
                 text = self.template.render(prompt)
                 return self._encode(text, "messages", context_length, vocab_size, add_special_tokens=False)
 
@@ -59,7 +58,7 @@ class TextTokenizer:
         except UnicodeEncodeError:
             message = "the text holds a lone surrogate, which is no character"
             raise ApiError("invalid_value", message, param=param) from None
-        # Every token covers a bounded number of bytes: a text that can never fit is refused before the work.
+        # Every token covers a bounded number of bytes, so a text that cannot fit is refused before the work.
         if size > context_length * self.vocabulary.max_token_bytes:
             message = f"this model's context length is {context_length} tokens; a text of {size} bytes cannot fit in it"
             raise ApiError("context_length_exceeded", message, param=param)
@@ -85,6 +84,6 @@ def load_text_tokenizer(model: str) -> TextTokenizer:
         raise EngineLoadError("invalid_checkpoint", message)
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for whatever it cannot read
+    except Exception as error:  # the library raises plain Exception for anything it cannot read
         raise EngineLoadError("invalid_checkpoint", f"{file} cannot be read: {error}") from error
     return TextTokenizer(tokenizer, load_chat_template(folder))

@@ -1,9 +1,8 @@
-"""The tokenizer: prompts become token ids in a thread of their own, so that a long text stops nobody else's stream.
+"""The tokenizer: turns prompts into token ids in a separate thread, so that a long text delays no other stream.
 
-One lane of one thread: it does a few megabytes a second, and more threads would take cores from the model. Requests
-that wait are taken together, one hop to the lane for all of them; where all are short there is no hop, because it costs
-more than they do. Whatever the library or the template does with one
-text, it ends that request alone.
+There is one thread: it handles a few megabytes a second, and more threads would take cores from the model. Waiting
+requests go to the thread together, in one hop. If all are short there is no hop, since it costs more than the work.
+Whatever the library or the template does with one text, only that request fails.
 """
 
 import logging
@@ -24,10 +23,10 @@ from .text_tokenizer import TextTokenizer, load_text_tokenizer
 
 T = TypeVar("T")
 _LOG: Final = logging.getLogger("triolet.tokenizer")
-_BATCH: Final = 16  # requests of one hop: enough to hide its 42 µs, few enough that the first does not wait for long
-_SHORT: Final = 128  # characters: 80 µs, where a hop takes 85 µs of CPU time on both sides
-_SHORT_IDS: Final = 4096  # they are only looked over: 60 µs
-MAX_WAITING: Final = 64  # calls of /tokenize and /detokenize: each holds a body and takes no place (--max-requests)
+_BATCH: Final = 16  # requests per hop: enough to hide its 42 µs, few enough that the first does not wait long
+_SHORT: Final = 128  # characters: 80 µs, while a hop takes 85 µs of CPU time on both sides
+_SHORT_IDS: Final = 4096  # ids are only checked: 60 µs
+MAX_WAITING: Final = 64  # calls of /tokenize and /detokenize: each holds a body, but takes no place (--max-requests)
 
 
 async def read_text_tokenizer(model: str) -> TextTokenizer:
@@ -43,7 +42,7 @@ class TokenizerLane:
         self._context_length = ready.context_length
         self._vocab_size = ready.vocab_size
         self._limiter = trio.CapacityLimiter(1)
-        self._direct = trio.Lock()  # one such call at a time queues for the thread, so requests never wait for many
+        self._direct = trio.Lock()  # one such call at a time queues for the thread, so requests wait for at most one
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         return await self._run_direct(lambda: self._encode(prompt))
@@ -52,7 +51,7 @@ class TokenizerLane:
         return await self._run_direct(lambda: self._tokenizer.decode(ids, vocab_size=self._vocab_size))
 
     async def prepare(self, requests: list[Generate]) -> list[Tokenized | ApiError]:
-        """Tokenise several requests; one that cannot be is answered with its error, the others go on."""
+        """Tokenise several requests; one that fails gets its error, the others continue."""
         if all(_is_short(request) for request in requests):
             return [self._prepare(request) for request in requests]
         return await self._run(lambda: [self._prepare(request) for request in requests])
@@ -79,12 +78,12 @@ class TokenizerLane:
 
 
 def _guarded(job: Callable[[], T], whose: str) -> T:
-    """Any failure as an `ApiError`."""
+    """Turn any failure into an `ApiError`."""
     try:
         return job()
     except (ApiError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a panic of the Rust library is no Exception
+    except BaseException as error:  # a panic of the Rust library is not an Exception
         _LOG.exception("the tokenizer failed for %s", whose)
         message = f"the tokenizer failed on this input ({type(error).__name__}); the server's log says how"
         raise ApiError("internal_error", message) from None
@@ -110,7 +109,7 @@ async def run_tokenizer(
     lane: TokenizerLane,
     gateway: Gateway,
 ) -> None:
-    """Tokenise every request that is still wanted."""
+    """Tokenise every request that is still live."""
     with inbox, admission:
         async for first in inbox:
             batch = [request for request in (first, *waiting(inbox, _BATCH - 1)) if gateway.is_live(request.id)]

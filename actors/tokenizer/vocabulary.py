@@ -1,8 +1,8 @@
-"""The bytes behind every token id, read from a tokenizer without asking it to decode.
+"""The bytes of every token id, read from a tokenizer without decoding.
 
-Two vocabularies write bytes as text. Byte-level BPE (GPT-2, Llama 3, Qwen) has one printable character per byte;
-SentencePiece (Llama 2, Mistral) writes a space as `▁` and a lone byte as `<0x0A>`. Anything else has no byte form of
-its own (`spells_bytes` is false), and the text of the single token stands in for it.
+Two kinds of vocabulary write bytes as text. Byte-level BPE (GPT-2, Llama 3, Qwen) has one printable character per byte;
+SentencePiece (Llama 2, Mistral) writes a space as `▁` and a lone byte as `<0x0A>`. Other vocabularies have no byte form
+(`spells_bytes` is false); the single token's text is used instead.
 """
 
 import json
@@ -19,7 +19,7 @@ _METASPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 
 @cache
 def byte_of_character() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others are moved up from U+0100, in order."""
+    """GPT-2's table: printable Latin-1 bytes are themselves; the others are mapped from U+0100 up, in order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
     moved = (byte for byte in range(256) if byte not in set(printable))
@@ -27,7 +27,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 class _WholeTexts(dict[int, str | None]):
-    """Filled as it is asked, so that the usual look-up of a token costs one indexing."""
+    """Filled on demand, so that the usual look-up of a token costs one indexing."""
 
     def __init__(self, vocabulary: "Vocabulary") -> None:
         self._vocabulary = vocabulary
@@ -42,17 +42,17 @@ class _WholeTexts(dict[int, str | None]):
 
 
 class Vocabulary:
-    """Token id -> bytes, plus what the tokenizer treats specially."""
+    """Token id -> bytes, and the tokens that the tokenizer treats specially."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # `to_str` is the tokenizer's own serialisation: untyped JSON by nature.
+        # `to_str` is the tokenizer's serialisation: untyped JSON.
         decoder: Any = json.loads(tokenizer.to_str()).get("decoder") or {}
         parts = {part.get("type"): part for part in (decoder, *decoder.get("decoders", ()))}
         self._byte_level = parts.keys() == {"ByteLevel"}
         self._metaspace = "ByteFallback" in parts or "Metaspace" in parts
         self.spells_bytes: bool = self._byte_level or self._metaspace
-        # SentencePiece puts a space in front of every text and takes it away again when it decodes a whole one.
+        # SentencePiece puts a space before every text, and removes it again when it decodes a whole text.
         prepends = parts.get("Metaspace", {}).get("prepend_scheme", "never") != "never"
         self.strips_first_space: bool = "Strip" in parts or prepends
         self._bytes: dict[int, bytes] = {}
@@ -69,7 +69,7 @@ class Vocabulary:
         self.max_token_bytes: int = max(longest_added, width * max(map(len, pieces), default=1))
 
     def piece_bytes(self, id: int) -> bytes:
-        """What the token adds to the text, as bytes; empty for an id the tokenizer does not know."""
+        """The bytes that the token adds to the text; empty for an unknown id."""
         found = self._bytes.get(id)
         if found is None:
             found = self._bytes[id] = self._read(id)
