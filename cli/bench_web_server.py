@@ -4,7 +4,6 @@
 own. Everything between the socket and the worker's link is what is served to everybody.
 """
 
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import click
 from ..loadtest.web.profile import profiling
 from ..loadtest.web.scripted_worker import start_scripted_worker
 from .options import build_settings, serve_options
-from .serve import _serve  # pyright: ignore[reportPrivateUsage]  # all of `serve` after its worker has started
+from .serve import serve_until_ended
 
 
 @click.command()
@@ -35,13 +34,11 @@ def main(
 ) -> None:
     """Serve a script."""
     settings = build_settings(model, values)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("triolet").setLevel(logging.INFO)  # as `triolet serve`: the lines are part of the cost
     worker = start_scripted_worker(settings.engine, pace=pace, tokens_per_row=tokens_per_row, cpu=worker_cpu)
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
     with profiling(profile):
-        _serve(settings, worker)
+        serve_until_ended(settings, worker)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ from typing import Any
 import click
 import trio
 
-from ..actors.observe.observe import Server
-from .conversation import ChatOptions, converse
+from ..protocol.settings import model_name
+from ..protocol.steps import Ready
+from .chat_session import ChatOptions, chat_with
 from .options import build_settings, engine_options
 from .process import run_or_refuse
 from .refusals import Refusal, refuse_missing_model
 from .report import LoadDisplay, report_model, standard_error
-from .serving import Serving, run_server
+from .serving import run_server
 
 
 @click.command()
@@ -41,7 +42,7 @@ def chat(
     if url is not None:
         if model is not None:
             raise Refusal("give a MODEL to start or the --url of a server that runs, not both")
-        run_or_refuse(partial(converse, url.rstrip("/"), options))
+        run_or_refuse(partial(chat_with, url.rstrip("/"), options))
         return
 
     settings = build_settings(model, {**values, "port": 0})
@@ -49,18 +50,17 @@ def chat(
     report = standard_error()
     with LoadDisplay(report) as display:
 
-        def show_model(engine: Server) -> None:
+        def show_model(ready: Ready) -> None:
             display.close()
-            if engine.ready is not None:
-                report_model(report, engine.ready, settings.engine, engine.model_name)
+            report_model(report, ready, settings.engine, model_name(settings))
 
         async def serve_and_converse() -> None:
             stop = trio.Event()
             async with trio.open_nursery() as nursery:
-                serving: Serving = await nursery.start(
-                    partial(run_server, settings, stop=stop, on_progress=display, on_ready=show_model)
+                urls: list[str] = await nursery.start(
+                    partial(run_server, settings, stop, on_progress=display, on_ready=show_model)
                 )
-                await converse(serving.urls[0], options)
+                await chat_with(urls[0], options)
                 nursery.cancel_scope.cancel()
 
         run_or_refuse(serve_and_converse)

@@ -16,7 +16,7 @@ from ..actors.fronts.front import DECODER, FrontLink, SchedulerLost, run_front
 from ..actors.supervisor.link import Link
 from ..protocol.fronts import OpenFront
 from .process import EXIT_MARGIN, exit_after, keep_what_is_there, log_to_stderr
-from .serving import Serving, certificates_of, serve_engine
+from .serving import certificates_of, serve_engine
 
 log = logging.getLogger("triolet.fronts")
 
@@ -39,17 +39,17 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
 
     front = FrontLink(link, opening, on_drain=drain, on_reload=reload)
     async with trio.open_nursery() as nursery:
-        serving: Serving = await nursery.start(
+        urls: list[str] = await nursery.start(
             partial(
                 serve_engine,
                 settings,
                 partial(run_front, front, opening),
-                stop=stop,
+                stop,
                 sockets=sockets,
                 certificates=certificates,
             )
         )
-        front.say_ready(tuple(serving.urls))
+        front.say_ready(tuple(urls))
         keep_what_is_there()
 
 

@@ -10,10 +10,10 @@ import msgspec
 
 from ..loadtest.client.dial import read_url
 from ..loadtest.serve.arrivals import Arrivals, Constant, Gamma, Ramp, Recorded
-from ..loadtest.serve.lengths import Distribution, read_distribution
+from ..loadtest.serve.lengths import read_distribution
 from ..loadtest.serve.mix import BadMix, Mix, Share, Tenant, check_shares, read_priorities, read_share, read_tenant
 from ..loadtest.serve.settings import LoadSettings
-from ..loadtest.serve.slo import Slo, read_slo
+from ..loadtest.serve.slo import read_slo
 from .refusals import Refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -79,20 +79,19 @@ _OPTIONS: Final = (
     click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                   help="Open loop: times and lengths of an Azure LLM or BurstGPT trace (CSV)."),
     click.option("--time-scale", type=_POSITIVE, help="Of --trace: its times are multiplied by this."),
-    click.option("--duration", type=_POSITIVE, help="Seconds to measure.  [default: 30, unless --requests or --trace]"),
+    click.option("--duration", "seconds", type=_POSITIVE,
+                  help="Seconds to measure.  [default: 30, unless --requests or --trace]"),
     click.option("--requests", type=_COUNT, help="Requests to measure."),
-    click.option(
-        "--warm-up", type=_SECONDS, default=2.0, show_default=True, help="Seconds before, left out of the figures."
-    ),
+    click.option("--warm-up", "warmup_seconds", type=_SECONDS, default=2.0, show_default=True,
+                  help="Seconds before, left out of the figures."),
     click.option("--prompt-tokens", type=_LENGTH, default="128", show_default=True,
                   help="NUMBER, uniform:LOW-HIGH, lognormal:MEDIAN,SIGMA or file:PATH."),
     click.option("--output-tokens", type=_LENGTH, default="64", show_default=True, help="The same, of the answers."),
     click.option("--shared-prefix", type=_Text("share@tokens", partial(read_share, least=1)),
                   help="A share of the conversations begins with the same so many tokens."),
     click.option("--turns", type=_LENGTH, default="1", show_default=True, help="Of a conversation; a distribution."),
-    click.option(
-        "--think-time", type=_LENGTH, default="1", show_default=True, help="Seconds between them; a distribution."
-    ),
+    click.option("--think-time", "think_seconds", type=_LENGTH, default="1", show_default=True,
+                  help="Seconds between them; a distribution."),
     click.option("--tenant", "tenants", type=_Text("name,key=…", read_tenant), multiple=True,
                   help="NAME[,key=KEY][,weight=N][,priority=N]. May be repeated."),
     click.option("--priorities", type=_Text("p:weight,…", read_priorities), help="As 0:9,10:1; lower runs first."),
@@ -105,9 +104,12 @@ _OPTIONS: Final = (
     click.option("--temperature", type=click.FloatRange(0, 2), help="Of every request.  [default: the server's]"),
     click.option("--extra-body", type=_Text("json", _read_body), help="A JSON object: more fields of every request."),
     click.option("--slo", type=_Text("limits", read_slo), help="As ttft=500ms,itl=50ms (or tpot, e2e): gives goodput."),
-    click.option("--timeout", type=_POSITIVE, default=300.0, show_default=True, help="Seconds of a request, at most."),
-    click.option("--stall", type=_POSITIVE, default=60.0, show_default=True, help="Seconds without a piece, at most."),
-    click.option("--grace", type=_SECONDS, default=30.0, show_default=True, help="Seconds for what runs at the end."),
+    click.option("--timeout", "timeout_seconds", type=_POSITIVE, default=300.0, show_default=True,
+                  help="Seconds of a request, at most."),
+    click.option("--stall", "stall_seconds", type=_POSITIVE, default=60.0, show_default=True,
+                  help="Seconds without a piece, at most."),
+    click.option("--grace", "grace_seconds", type=_SECONDS, default=30.0, show_default=True,
+                  help="Seconds for what runs at the end."),
     click.option("--max-in-flight", type=_COUNT, default=10_000, show_default=True, help="Of an open loop."),
     click.option("--streams-per-socket", type=_COUNT, default=16, show_default=True, help="Of --api websocket."),
     click.option("--seed", type=int, default=1, show_default=True, help="Decides everything that is drawn."),
@@ -124,31 +126,22 @@ def load_options(command: _Command) -> _Command:
 def build_load_settings(
     *,
     api_key: str | None,
-    concurrency: int | None,
     rate: float | None,
     burstiness: float | None,
     even: bool,
     ramp: tuple[float, float] | None,
     trace: Path | None,
     time_scale: float | None,
-    duration: float | None,
-    requests: int | None,
-    warm_up: float,
-    shared_prefix: Share | None,
     tenants: tuple[Tenant, ...],
     priorities: tuple[tuple[int, float], ...] | None,
     cancel: Share | None,
     slow: Share | None,
-    slo: Slo | None,
-    extra_body: dict[str, object] | None,
-    think_time: Distribution,
-    timeout: float,
-    stall: float,
-    grace: float,
     **same: Any,  # Any: options whose names are those of the settings
 ) -> LoadSettings:
-    chosen = [option for option, value in (("--concurrency", concurrency), ("--rate", rate), ("--ramp", ramp),
-                                           ("--trace", trace)) if value is not None]  # fmt: skip
+    """The settings; options that were not given stay the Struct's defaults."""
+    given = {name: value for name, value in same.items() if value is not None}
+    ways = {"--concurrency": given.get("concurrency"), "--rate": rate, "--ramp": ramp, "--trace": trace}
+    chosen = [option for option, value in ways.items() if value is not None]
     if len(chosen) > 1:
         raise Refusal(f"{' and '.join(chosen)}: one of them says how the load comes")
     if rate is None and (burstiness is not None or even):
@@ -157,15 +150,15 @@ def build_load_settings(
         raise Refusal("--even intervals have no --burstiness")
     if trace is None and time_scale is not None:
         raise Refusal("--time-scale needs --trace")
-    if duration is None and requests is None and trace is None:
-        duration = 30.0
+    if trace is None and "requests" not in given:
+        given.setdefault("seconds", 30.0)
     arrivals: Arrivals | None = None
     if rate is not None:
         arrivals = Constant(rate) if even else Gamma(rate, burstiness or 1.0)
     elif ramp is not None:
-        if duration is None:
+        if "seconds" not in given:
             raise Refusal("--ramp needs --duration: how long it takes")
-        arrivals = Ramp(*ramp, warm_up + duration)
+        arrivals = Ramp(*ramp, given["warmup_seconds"] + given["seconds"])
     elif trace is not None:
         arrivals = Recorded(str(trace), time_scale or 1.0)
     if tenants and api_key is not None:
@@ -180,19 +173,4 @@ def build_load_settings(
         check_shares(mix)
     except BadMix as error:
         raise Refusal(str(error)) from error
-    return LoadSettings(
-        arrivals=arrivals,
-        concurrency=concurrency or 16,
-        seconds=duration,
-        requests=requests,
-        warmup_seconds=warm_up,
-        shared_prefix=shared_prefix or Share(0.0, 1.0),
-        think_seconds=think_time,
-        mix=mix,
-        extra_body=extra_body or {},
-        timeout_seconds=timeout,
-        stall_seconds=stall,
-        grace_seconds=grace,
-        slo=slo or Slo(),
-        **same,
-    )
+    return LoadSettings(arrivals=arrivals, mix=mix, **given)

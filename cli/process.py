@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 import click
 import trio
@@ -58,15 +58,17 @@ def heeded_signals(settings: ServeSettings) -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM, signal.SIGINT, *reload)
 
 
+class Life(NamedTuple):
+    """A server's life, whatever it consists of: `run(stop)` is started with its URLs; `reload` is what SIGHUP does."""
+
+    run: Callable[..., Awaitable[None]]
+    reload: Callable[[], object]
+
+
 async def run_until_signalled(
-    settings: ServeSettings,
-    run: Callable[..., Awaitable[None]],
-    *,
-    reload: Callable[[], object] | None,
-    on_serving: Callable[[list[str]], None],
-    on_drain: Callable[[], None],
+    settings: ServeSettings, life: Life, *, on_serving: Callable[[list[str]], None], on_drain: Callable[[], None]
 ) -> None:
-    """`run(stop)`, started with its URLs, under the process's signals; `reload` is what SIGHUP does."""
+    """A server under the process's signals."""
     stop = trio.Event()
     serving = False
     with trio.open_signal_receiver(*heeded_signals(settings)) as signals:
@@ -75,8 +77,7 @@ async def run_until_signalled(
             async def watch_signals() -> None:
                 async for number in signals:
                     if number == signal.SIGHUP:
-                        assert reload is not None
-                        reload()
+                        life.reload()
                     elif serving and not stop.is_set():
                         stop.set()
                         exit_after(settings.drain_timeout + EXIT_MARGIN)
@@ -87,7 +88,7 @@ async def run_until_signalled(
 
             nursery.start_soon(watch_signals)
             async with trio.open_nursery() as server:
-                urls: list[str] = await server.start(partial(run, stop))
+                urls: list[str] = await server.start(partial(life.run, stop))
                 serving = True
                 on_serving(urls)
             nursery.cancel_scope.cancel()

@@ -19,7 +19,7 @@ _BAR: Final = 32
 _DIM, _PLAIN, _REDRAW = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
-class Report:
+class Terminal:
     """A stream for people; colour only on a terminal, and not where NO_COLOR is set."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -41,14 +41,14 @@ class Report:
             self.line(f"  {self._dim}{label:<9}{self._plain} {text}")
 
 
-def standard_error() -> Report:
-    return Report(sys.stderr)
+def standard_error() -> Terminal:
+    return Terminal(sys.stderr)
 
 
 class LoadDisplay:
     """Shows each stage of loading as it comes. Call it with every LoadProgress, within its `with`."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Terminal) -> None:
         self._report = report
         self._stage: str | None = None
         self._began = 0.0
@@ -85,7 +85,7 @@ def _threads(engine: EngineSettings) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
-def report_model(report: Report, ready: Ready, engine: EngineSettings, name: str) -> None:
+def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: str) -> None:
     """The model, its precision and what its memory goes to."""
     memory = ready.memory
     precision = ready.dtype if ready.quantize == "none" else f"{ready.quantize} weights, {ready.dtype} otherwise"
@@ -103,7 +103,7 @@ def report_model(report: Report, ready: Ready, engine: EngineSettings, name: str
     )
 
 
-def report_addresses(report: Report, urls: list[str], settings: ServeSettings) -> None:
+def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings) -> None:
     """Where to go now."""
     keys = len(settings.api_keys)
     everybody = "open to this user" if settings.uds else "open to this machine"

@@ -4,7 +4,6 @@ The worker is started before the web is imported: on two cores it is nearly done
 """
 
 import gc
-from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -33,46 +32,39 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     import_module(".serving" if settings.web_processes == 1 else ".several", __package__)  # hundreds of modules
     gc.freeze()
     gc.enable()
-    _serve(settings, worker)
+    serve_until_ended(settings, worker)
 
 
-def _serve(settings: ServeSettings, worker: ChildProcess | None) -> None:
-    from .process import keep_what_is_there, log_to_stderr, run_or_refuse
+def serve_until_ended(settings: ServeSettings, worker: ChildProcess | None) -> None:
+    """Serve with this worker, or with one that the engine starts, until a signal ends it; tell the user about it."""
+    from .process import keep_what_is_there, log_to_stderr, run_or_refuse, run_until_signalled
     from .report import LoadDisplay, report_addresses, report_model, standard_error
+
+    if settings.web_processes == 1:
+        from .serving import life_of
+    else:
+        from .several import life_of
 
     log_to_stderr()
     report = standard_error()
     with LoadDisplay(report) as display:
 
-        def show_model(ready: Ready | None) -> None:
+        def show_model(ready: Ready) -> None:
             display.close()
-            if ready is not None:
-                report_model(report, ready, settings.engine, model_name(settings))
+            report_model(report, ready, settings.engine, model_name(settings))
 
         def show_addresses(urls: list[str]) -> None:
             report_addresses(report, urls, settings)
             click.echo(f"Triolet is ready at {urls[0]}")
             keep_what_is_there()
 
+        life = life_of(settings, worker, on_progress=display, on_ready=show_model)
         run_or_refuse(
             partial(
-                _life_of(settings),
+                run_until_signalled,
                 settings,
-                worker,
-                on_progress=display,
-                on_ready=show_model,
+                life,
                 on_serving=show_addresses,
                 on_drain=lambda: report.line("Finishing running answers; once more ends them now."),
             )
         )
-
-
-def _life_of(settings: ServeSettings) -> Callable[..., Awaitable[None]]:
-    """The server in one process, or with the web in processes of its own."""
-    if settings.web_processes == 1:
-        from .serving import serve_until_signalled
-
-        return serve_until_signalled
-    from .several import serve_several_until_signalled
-
-    return serve_several_until_signalled

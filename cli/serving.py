@@ -4,7 +4,6 @@ import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
 
 import trio
 
@@ -13,20 +12,13 @@ from ..actors.observe.observe import Server
 from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
-from ..protocol.steps import LoadProgress, Ready
+from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
 from ..web.transport.listening import unix_socket
 from ..web.transport.tls_context import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
-from .process import run_until_signalled
-
-
-class Serving(NamedTuple):
-    """A server that takes requests."""
-
-    engine: Server
-    urls: list[str]
+from .process import Life
 
 
 def certificates_of(settings: ServeSettings) -> Certificates | None:
@@ -46,20 +38,23 @@ def own_sockets(settings: ServeSettings) -> Generator[Sequence[socket.socket] | 
 
 async def run_server(
     settings: ServeSettings,
-    *,
     stop: trio.Event,
+    *,
     worker: ChildProcess | None = None,
     certificates: Certificates | None = None,
-    on_progress: Callable[[LoadProgress], None],
-    on_ready: Callable[[Server], None] = lambda engine: None,
-    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
+    on_progress: ReportProgress,
+    on_ready: Callable[[Ready], None] = lambda ready: None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load, serve until `stop` is set, drain, return. An engine that breaks down sets `stop` and raises."""
+    """Load, serve until `stop` is set, drain, return; started with the URLs.
+
+    An engine that breaks down sets `stop` and raises.
+    """
     with own_sockets(settings) as sockets:
         await serve_engine(
             settings,
             partial(run_engine, settings, worker=worker, on_progress=on_progress),
-            stop=stop,
+            stop,
             sockets=sockets,
             certificates=certificates,
             on_ready=on_ready,
@@ -70,12 +65,12 @@ async def run_server(
 async def serve_engine(
     settings: ServeSettings,
     start: Callable[..., Awaitable[None]],
-    *,
     stop: trio.Event,
+    *,
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
-    on_ready: Callable[[Server], None] = lambda engine: None,
-    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
+    on_ready: Callable[[Ready], None] = lambda ready: None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """`run_server` for an engine that `start` runs, whatever stands behind it."""
     serving, ended = trio.Event(), trio.Event()
@@ -93,7 +88,8 @@ async def serve_engine(
 
     async with trio.open_nursery() as engine_nursery:
         engine: Server = await engine_nursery.start(run_engine_then_drain)
-        on_ready(engine)
+        if engine.ready is not None:  # its worker may have died again
+            on_ready(engine.ready)
 
         async def stop_admitting() -> None:
             await stop.wait()
@@ -119,37 +115,21 @@ async def serve_engine(
                 )
             )
             serving.set()
-            task_status.started(Serving(engine, urls))
+            task_status.started(urls)
         ended.set()
         engine_nursery.cancel_scope.cancel()
 
 
-async def serve_until_signalled(
+def life_of(
     settings: ServeSettings,
     worker: ChildProcess | None,
     *,
-    on_progress: Callable[[LoadProgress], None],
-    on_ready: Callable[[Ready | None], None],
-    on_serving: Callable[[list[str]], None],
-    on_drain: Callable[[], None],
-) -> None:
-    """`run_server` with the process's signals."""
+    on_progress: ReportProgress,
+    on_ready: Callable[[Ready], None],
+) -> Life:
+    """`run_server`, and its certificates."""
     certificates = certificates_of(settings)
-
-    async def run(stop: trio.Event, *, task_status: trio.TaskStatus[list[str]]) -> None:
-        async with trio.open_nursery() as nursery:
-            serving: Serving = await nursery.start(
-                partial(
-                    run_server,
-                    settings,
-                    stop=stop,
-                    worker=worker,
-                    certificates=certificates,
-                    on_progress=on_progress,
-                    on_ready=lambda engine: on_ready(engine.ready),
-                )
-            )
-            task_status.started(serving.urls)
-
-    reload = certificates.reload if certificates is not None else None
-    await run_until_signalled(settings, run, reload=reload, on_serving=on_serving, on_drain=on_drain)
+    run = partial(
+        run_server, settings, worker=worker, certificates=certificates, on_progress=on_progress, on_ready=on_ready
+    )
+    return Life(run, certificates.reload if certificates is not None else lambda: None)

@@ -17,9 +17,9 @@ from ..actors.fronts.fronts import Fronts
 from ..actors.gateway.gateway import process_name
 from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.settings import ServeSettings
-from ..protocol.steps import LoadProgress, Ready
+from ..protocol.steps import Ready, ReportProgress
 from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket
-from .process import run_until_signalled
+from .process import Life
 
 FRONT_MODULE: Final = "triolet.cli.front"
 LEAVE_SECONDS: Final = 3.0  # that the fronts get beyond the drain timeout: last words, then closing
@@ -57,7 +57,7 @@ async def run_fronts(
     stop: trio.Event,
     *,
     worker: ChildProcess | None = None,
-    on_progress: Callable[[LoadProgress], None],
+    on_progress: ReportProgress,
     on_ready: Callable[[Ready], None] = lambda ready: None,
     on_fronts: Callable[[Fronts], None] = lambda fronts: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
@@ -91,16 +91,14 @@ async def run_fronts(
         core.close()
 
 
-async def serve_several_until_signalled(
+def life_of(
     settings: ServeSettings,
     worker: ChildProcess | None,
     *,
-    on_progress: Callable[[LoadProgress], None],
+    on_progress: ReportProgress,
     on_ready: Callable[[Ready], None],
-    on_serving: Callable[[list[str]], None],
-    on_drain: Callable[[], None],
-) -> None:
-    """`run_fronts` with the process's signals."""
+) -> Life:
+    """`run_fronts`, and the certificates of all web processes."""
     running: list[Fronts] = []
 
     def reload() -> None:
@@ -110,4 +108,4 @@ async def serve_several_until_signalled(
     run = partial(
         run_fronts, settings, worker=worker, on_progress=on_progress, on_ready=on_ready, on_fronts=running.append
     )
-    await run_until_signalled(settings, run, reload=reload, on_serving=on_serving, on_drain=on_drain)
+    return Life(run, reload)

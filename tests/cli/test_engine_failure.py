@@ -10,7 +10,7 @@ import trio
 
 from triolet.actors import front_actors
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
-from triolet.cli.serving import Serving, run_server
+from triolet.cli.serving import run_server
 from triolet.protocol.settings import EngineSettings, ServeSettings
 
 SOON = 60.0  # seconds: only a hang takes so long
@@ -41,10 +41,10 @@ async def test_streams_get_their_last_event(monkeypatch: pytest.MonkeyPatch) -> 
     with trio.fail_after(SOON):
         with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
             async with trio.open_nursery() as server:
-                serving: Serving = await server.start(
-                    partial(run_server, settings, stop=stop, on_progress=lambda progress: None)
+                urls: list[str] = await server.start(
+                    partial(run_server, settings, stop, on_progress=lambda progress: None)
                 )
-                async with httpx.AsyncClient(base_url=serving.urls[0], timeout=SOON, verify=False) as client:
+                async with httpx.AsyncClient(base_url=urls[0], timeout=SOON, verify=False) as client:
                     with trio.CancelScope(shield=True):  # the failing server must not take its client along
                         await read(client)
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "engine_error"

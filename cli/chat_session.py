@@ -1,10 +1,12 @@
-"""A conversation with a server over its WebSocket `/v1/stream`: reads lines, shows answers as their frames come.
+"""A chat in the terminal, over a server's WebSocket `/v1/stream`: reads lines, shows answers as their frames come.
 
 Commands: /reset forgets the conversation, /quit leaves. Ctrl-C cancels the answer being written; at the prompt it
 leaves. An answer that was stopped stays in the conversation as far as it came.
 """
 
+import os
 import signal
+import stat
 import sys
 import urllib.error
 import urllib.request
@@ -16,6 +18,7 @@ import msgspec
 import trio
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, open_websocket_url
 
+from ..protocol.openai_responses import ModelList
 from ..protocol.stream_frames import (
     CancelFrame,
     ClientFrame,
@@ -27,21 +30,11 @@ from ..protocol.stream_frames import (
     ToClient,
     TokenFrame,
 )
-from .terminal_lines import TerminalLines
 
 HTTP_SECONDS: Final = 10.0  # for the list of models; a server that is up answers it at once
+_READ: Final = 64 * 1024
 
 _decode: Final = msgspec.json.Decoder[ToClient](ToClient).decode
-
-
-class ModelCard(msgspec.Struct):
-    id: str
-
-
-class ModelList(msgspec.Struct):
-    """What the client needs of `GET /v1/models`."""
-
-    data: list[ModelCard]
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +46,35 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
 
 
-class Conversation:
+class TerminalLines:
+    """Line by line from a file descriptor that nobody else reads: a terminal, a pipe or a file.
+
+    Without a thread, so that Ctrl-C can end a read. The terminal itself offers the editing.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = b""
+        # A regular file is always readable, and epoll takes none.
+        self._waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+
+    async def read(self) -> str | None:
+        """The next line without its end, or None when there is no more."""
+        while b"\n" not in self._buffer:
+            if self._waits:
+                await trio.lowlevel.wait_readable(self._descriptor)
+            else:
+                await trio.lowlevel.checkpoint()
+            data = os.read(self._descriptor, _READ)
+            if not data:
+                rest, self._buffer = self._buffer, b""
+                return rest.decode(errors="replace") if rest else None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode(errors="replace").rstrip("\r")
+
+
+class ChatSession:
     """The turns so far, the socket they go over, and what the user is doing."""
 
     def __init__(self, socket: WebSocketConnection, model: str, options: ChatOptions) -> None:
@@ -70,7 +91,7 @@ class Conversation:
         system = self._options.system
         self._messages = [{"role": "system", "content": system}] if system else []
 
-    async def run(self) -> None:
+    async def converse(self) -> None:
         """Questions and answers until the input ends or says /quit."""
         while True:
             click.echo(click.style("you › ", fg="cyan", bold=True), nl=False)
@@ -172,7 +193,7 @@ def _first_model(url: str, headers: dict[str, str]) -> str:
         raise click.ClickException(f"no Triolet server at {url}: {error}") from error
 
 
-async def converse(url: str, options: ChatOptions) -> None:
+async def chat_with(url: str, options: ChatOptions) -> None:
     """Connect to the server at `url` and talk until the user leaves."""
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     model = await trio.to_thread.run_sync(partial(_first_model, url, headers))
@@ -180,18 +201,18 @@ async def converse(url: str, options: ChatOptions) -> None:
     header_bytes = [(name.encode(), value.encode()) for name, value in headers.items()]
     try:
         async with open_websocket_url(address, extra_headers=header_bytes) as socket:
-            conversation = Conversation(socket, model, options)
+            session = ChatSession(socket, model, options)
             click.echo(click.style(f"{model} at {url}. /reset begins anew, /quit leaves, Ctrl-C stops.", dim=True))
             with trio.open_signal_receiver(signal.SIGINT) as interrupts:
                 async with trio.open_nursery() as nursery:
 
                     async def watch_interrupts() -> None:
                         async for _ in interrupts:
-                            if not await conversation.interrupt():
+                            if not await session.interrupt():
                                 nursery.cancel_scope.cancel()
 
                     nursery.start_soon(watch_interrupts)
-                    await conversation.run()
+                    await session.converse()
                     nursery.cancel_scope.cancel()
             click.echo()
     except* (ConnectionClosed, HandshakeError) as group:

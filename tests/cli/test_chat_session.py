@@ -5,7 +5,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.cli.terminal_lines import TerminalLines
+from triolet.cli.chat_session import TerminalLines, harmless
 
 
 async def test_lines_come_one_by_one_however_they_are_written() -> None:
@@ -39,3 +39,7 @@ async def test_a_file_is_read_too(tmp_path: Path, text: str, expected: list[str]
         while (line := await lines.read()) is not None:
             read.append(line)
     assert read == expected
+
+
+def test_a_model_s_text_cannot_command_the_terminal() -> None:
+    assert harmless("a\x1b[2Jb\x07\r\nc\td — é\u202e") == "a[2Jb\nc\td — é"
