@@ -1,6 +1,6 @@
 """`triolet bench offline`: the engine without HTTP, on the path that serves, from gateway to worker and back.
 
-Beside it, `triolet bench compare` is in bench_compare.py and `triolet bench serve` in bench_serve.py.
+Beside it, the other commands are in a file each, `bench_*.py`.
 """
 
 from pathlib import Path
@@ -17,6 +17,7 @@ from ..models.host import usable_cores
 from ..protocol.steps import Ready
 from .bench_behaviour import behaviour
 from .bench_compare import compare
+from .bench_peers import peers
 from .bench_serve import serve
 from .bench_web import web
 from .options import build_settings, engine_options
@@ -31,6 +32,7 @@ def bench() -> None:
 
 
 bench.add_command(compare)
+bench.add_command(peers)
 bench.add_command(serve)
 bench.add_command(behaviour)
 bench.add_command(web)

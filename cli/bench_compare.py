@@ -1,190 +1,56 @@
-"""`triolet bench compare`: Triolet and other engines in turn, one process at a time, on one model.
+"""`triolet bench compare A.json B.json`: two results of `triolet bench serve`, their differences and how sure they are.
 
-A turn runs every variant of ours and every peer once; ratios are taken within a turn (loadtest/compare/ratios.py).
-What is measured is the served path: scheduler, sampling and the worker's link are in our figures.
+The exit code is 1 where B is worse and 3 where a run was bound by its client, so that a pipeline can stop there.
 """
 
-import os
-import shlex
 import sys
-import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Final
 
 import click
 import msgspec
 from rich.console import Console
 
-from ..loadtest.compare.accuracy import check_tokens, measure_quality
-from ..loadtest.compare.cases import CASES, Case
-from ..loadtest.compare.exact import measure_exact_match
-from ..loadtest.compare.page import Comparison, page, plot, show
-from ..loadtest.compare.peer import Peer, read_peer
-from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
-from ..loadtest.compare.results import compare_results
-from ..loadtest.compare.turns import Turns, silent
-from ..loadtest.compare.variant import DEFAULTS, Variant, plain, read_variant
-from ..loadtest.heldout import HELD_OUT, read_instances
-from ..loadtest.machine import machine
-from ..models.host import usable_cores
-from .options import BUNDLED_MODEL
-from .refusals import Refusal, refuse_missing_model
+from ..loadtest.serve.compare import TOLERANCE, compare_runs
+from ..loadtest.serve.result import BadResult, read_result
+from ..loadtest.serve.verdict import show_verdict
+from .refusals import Refusal
 
-PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
+REMEDY = "`triolet bench peers MODEL` runs Triolet beside other engines; this command compares two files"
 
-HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how they compare.
 
-    Given two results of `triolet bench serve` instead, tell how B differs from A, and how sure that is; the exit code
-    is 1 where B is worse, 3 where the load client was the bottleneck and nothing can be told:
+class _TwoResults(click.Command):
+    """Names the other command where this one is called as that one was."""
 
-    \b
-      triolet bench compare A.json B.json
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(f"{error.format_message()} ({REMEDY})", ctx) from error
 
-    Each turn runs every variant of ours and every peer, each in a process of its own and never two at once. Ratios are
-    taken within a turn and their median is told: only what met the same machine can be compared.
 
-    A peer is a command that reads what to run as JSON and prints JSON lines; loadtest/peers has such programs for
-    llama.cpp, OpenVINO GenAI and CTranslate2, and docs/cpu-bench.md says how to set them up:
+@click.command(cls=_TwoResults)
+@click.argument("a", metavar="A.json", type=click.Path(path_type=Path))
+@click.argument("b", metavar="B.json", type=click.Path(path_type=Path))
+@click.option("--tolerance", type=click.FloatRange(0, 1), default=TOLERANCE, show_default=True,
+              help="Relative differences below it do not matter.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+def compare(a: Path, b: Path, tolerance: float, as_json: bool) -> None:
+    """Tell how B differs from A, two results of `triolet bench serve`, and how sure that is.
 
-    \b
-      triolet bench compare ref/hf \\
-        --peer "llama.cpp q8=ref/venv/bin/python loadtest/peers llama.cpp ref --precision q8" \\
-        --variant "int8=--quantize int8" --variant "int8, int8 KV=--quantize int8 --kv-cache-dtype int8"
-
-    Written to --out: NAME.json (every repetition, the machine, versions), NAME.md (the tables) and, where matplotlib is
-    installed, NAME.png. Leave the machine alone while it runs: before each engine it looks how busy others keep the
-    cores, and says so where it is more than a tenth.
+    The exit code is 1 where B is worse, 3 where the load client was the bottleneck and nothing can be told.
     """
-
-
-def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[Peer]:
+    for path in (a, b):
+        if path.is_dir():
+            raise Refusal(f"{path} is a folder: {REMEDY}")
     try:
-        return [read_peer(text) for text in texts]
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-@click.command(help=HELP)
-@click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.argument("other", required=False, type=click.Path(path_type=Path), metavar="")
-@click.option("--tolerance", type=click.FloatRange(0, 1), default=0.02, show_default=True,
-              help="Of two results: relative differences below it do not matter.")  # fmt: skip
-@click.option("--peer", "peers", multiple=True, callback=_parsed_peers, help="NAME=COMMAND. May be repeated.")
-@click.option("--variant", "variants", multiple=True, default=DEFAULTS, show_default=True,
-              help="NAME=OPTIONS: ours, with options of `triolet serve`. May be repeated.")  # fmt: skip
-@click.option("--case", "chosen", multiple=True, type=click.Choice(list(CASES)), default=list(CASES),
-              show_default=True, help="What to measure. May be repeated.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of every engine.")
-@click.option("--threads", type=click.IntRange(min=1), help="Of every engine.  [default: the physical cores]")
-@click.option("--check/--no-check", default=True, show_default=True,
-              help="Then compare token ids with the reference, and what each variant loses.")  # fmt: skip
-@click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Text for perplexity and divergence.  [default: the held-out conversations]")  # fmt: skip
-@click.option(
-    "--instances",
-    type=click.IntRange(min=0),
-    help="Held-out instances of the bundled model that each variant answers, per family; 0 for none.  [default: all]",
-)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("bench-results"),
-              show_default=True, help="Folder of what is written.")  # fmt: skip
-@click.option("--name", default="compare", show_default=True, help="Of the files.")
-@click.option("--title", help="What the tables call the model.  [default: its folder's name]")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the tables.")
-def compare(
-    model: Path | None,
-    other: Path | None,
-    tolerance: float,
-    peers: list[Peer],
-    variants: tuple[str, ...],
-    chosen: tuple[str, ...],
-    rounds: int,
-    threads: int | None,
-    check: bool,
-    text: Path | None,
-    instances: int | None,
-    out: Path,
-    name: str,
-    title: str | None,
-    as_json: bool,
-) -> None:
-    if other is not None or (model is not None and model.is_file()):
-        if model is None or other is None:
-            raise Refusal(f"{model} is a file: give two results of `triolet bench serve`, or a folder as MODEL")
-        compare_results(model, other, tolerance=tolerance, as_json=as_json)
-        return
-    cases = [case for case in CASES.values() if case.name in chosen]
-    threads = threads or usable_cores()
-    ours = _variants(variants, peers, model, threads, cases)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    began = time.monotonic()
-    loads = os.getloadavg()
-    turns = Turns(ours, peers, cases, rounds, threads, console)
-    turns.run(check=check)
-    first = turns.first[ours[0].name].ready
-    result = Comparison(
-        model=title or first.model,
-        parameters=first.parameters,
-        date=datetime.now(UTC).date().isoformat(),
-        command=shlex.join(["triolet", *sys.argv[1:]]).replace(str(Path.home()), "~"),  # for a page that is shared
-        machine=machine(),
-        versions={"triolet": version("triolet"), **first.versions},
-        threads=threads,
-        rounds=rounds,
-        seconds=round(time.monotonic() - began, 1),
-        load_averages=tuple(round(load, 2) for load in loads),
-        cases=tuple(cases),
-        engines=tuple(turns.engines.values()),
-        medians=tuple(medians(turns.rows)),
-        against_best=tuple(against_best(turns.rows)),
-        against_each=tuple(against_each(turns.rows)),
-        best_against_best=tuple(best_against_best(turns.rows)),
-        rows=tuple(turns.rows),
-    )
-    path = out / name
-    _write(result, path)  # already now: half an hour of turns must not be lost to what comes below
-    if check:
-        folder = model or BUNDLED_MODEL
-        settings = {variant.name: plain(variant.settings) for variant in ours}
-        with console.status("comparing tokens and losses with the reference…"):
-            tokens = tuple(check_tokens(folder, key, settings[key], turns.first[key].answers) for key in settings)
-            quality = tuple(measure_quality(folder, settings, text))
-        result = msgspec.structs.replace(result, tokens=tokens, quality=quality)
-    if check and instances != 0:
-        held_out = read_instances(HELD_OUT, instances)
-        with console.status("the bundled model's held-out instances…"):
-            exact = tuple(measure_exact_match(each.name, each.settings, held_out, silent) for each in ours)
-        result = msgspec.structs.replace(result, exact=exact)
-    _write(result, path)
-    drawn = plot(result, path.with_name(f"{name}.png"))
+        verdict = compare_runs(read_result(a), read_result(b), tolerance)
+    except BadResult as error:
+        raise Refusal(str(error)) from error
     if as_json:
-        click.echo(msgspec.json.encode(result))
+        click.echo(msgspec.json.encode(verdict))
     else:
-        show(result, Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH))
-    console.print(f"written: {path}.json, {path}.md{f', {path}.png' if drawn else ''}")
-    if not drawn:
-        console.print("no plot: matplotlib is not installed (pip install 'triolet\\[loadtest]')")
-
-
-def _write(result: Comparison, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(f"{path.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
-    path.with_name(f"{path.name}.md").write_text(page(result))
-
-
-def _variants(
-    texts: Sequence[str], peers: Sequence[Peer], model: Path | None, threads: int, cases: Sequence[Case]
-) -> list[Variant]:
-    """Every refusal that can be told before anything runs."""
-    try:
-        ours = [read_variant(text, model, threads, cases) for text in texts]
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--variant'") from error
-    refuse_missing_model(ours[0].settings)
-    names = [*(variant.name for variant in ours), *(peer.name for peer in peers)]
-    twice = sorted({each for each in names if names.count(each) > 1})
-    if twice:
-        raise Refusal(f"two engines are called {twice[0]!r}: every --variant and --peer needs a name of its own")
-    return ours
+        show_verdict(verdict, a, b, Console(highlight=False, width=None if sys.stdout.isatty() else 140))
+    if verdict.overloaded:
+        raise SystemExit(3)
+    if verdict.call == "worse":
+        raise SystemExit(1)

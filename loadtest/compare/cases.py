@@ -1,4 +1,4 @@
-"""What `triolet bench compare` measures: the loads, and how a peer's times and ours become the same figures. Pure."""
+"""What `triolet bench peers` measures: the loads, and how a peer's times and ours become the same figures. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, Literal

@@ -1,4 +1,4 @@
-"""What `triolet bench compare` found, as JSON's shape, as a terminal's tables, as a page and as a picture."""
+"""What `triolet bench peers` found, as JSON's shape, as a terminal's tables, as a page and as a picture."""
 
 from collections.abc import Iterable
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""From the turns of `triolet bench compare` to medians and ratios. Pure.
+"""From the turns of `triolet bench peers` to medians and ratios. Pure.
 
 Engines take turns on one machine, whose memory and cores may be shared with others: only what was measured in the
 same turn is divided, and a ratio is the median of the turns' ratios. Ours stands against the best peer of that turn

@@ -1,4 +1,4 @@
-"""The turns of `triolet bench compare`: one engine after another, each alone on the machine while it runs."""
+"""The turns of `triolet bench peers`: one engine after another, each alone on the machine while it runs."""
 
 from collections.abc import Callable, Sequence
 

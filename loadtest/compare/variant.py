@@ -1,4 +1,4 @@
-"""Runs one turn of ours for `triolet bench compare`: an engine with a worker process, on the path that serves."""
+"""Runs one turn of ours for `triolet bench peers`: an engine with a worker process, on the path that serves."""
 
 import shlex
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Measures one other engine in one precision, for `triolet bench compare`: run as a folder, by that engine's Python.
+"""Measures one other engine in one precision, for `triolet bench peers`: run as a folder, by that engine's Python.
 
     PYTHON loadtest/peers llama.cpp FOLDER --precision q8 <<< '{"threads": 2, "cases": [CASE, …]}'
 

@@ -6,7 +6,7 @@ FOLDER gets `venv` with the engines, `hf` with a checkpoint as Hugging Face writ
 parameters unless --model names one), and what each engine reads: `q8.gguf`, `q4.gguf`, `bf16.gguf`; `ov-int8`,
 `ov-int4`; `ct2-int8`. Takes about ten minutes, most of them for compiling llama.cpp for this machine's own
 instructions, which needs a C++ compiler; and 3 GB of disk, most of them torch, which converts and measures nothing.
-Run again, it goes on with what is missing. At the end it prints the options for `triolet bench compare`, a line for
+Run again, it goes on with what is missing. At the end it prints the options for `triolet bench peers`, a line for
 every engine and precision that is there.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
         "--model", type=Path, help="a checkpoint instead; llama.cpp then wants its .gguf files from you"
     )
     parser.add_argument("--torch-index", default=TORCH_INDEX, help="where torch without CUDA is; '' for pip's own")
-    parser.add_argument("--only-print", action="store_true", help="only the options for `triolet bench compare`")
+    parser.add_argument("--only-print", action="store_true", help="only the options for `triolet bench peers`")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     bin = folder.resolve() / "venv" / "bin"

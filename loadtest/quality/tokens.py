@@ -1,6 +1,6 @@
 """Are greedy answers of the served engine what the reference would have answered?
 
-    python -m triolet.loadtest.quality.tokens < ASKED        as `triolet bench compare` does
+    python -m triolet.loadtest.quality.tokens < ASKED        as `triolet bench peers` does
 
 ASKED is {"model", "settings", "answers": [{"prompt": […], "tokens": […]}]}, the settings those the answers were made
 with. Each answer is judged by one pass over prompt and answer: if every token of it is the largest logit of the row

@@ -63,7 +63,7 @@ _RATES: Final = (
 _GOODPUT: Final = Metric(key="good", title="requests within the objective", more_is_better=True)
 
 
-def compare(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int = RESAMPLES) -> Verdict:
+def compare_runs(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int = RESAMPLES) -> Verdict:
     """B against A. There are more than `resamples` where the many intervals' ends need them."""
     paired = _asked_the_same(a, b)
     pairs = _pairs(a.samples, b.samples) if paired else None

@@ -1,4 +1,4 @@
-"""The peers' program speaks what `triolet bench compare` reads, a library of that interface in the engine's place."""
+"""The peers' program speaks what `triolet bench peers` reads, a library of that interface in the engine's place."""
 
 import json
 import os

@@ -158,6 +158,9 @@ def test_a_missing_key_and_a_field_that_the_server_refuses_are_told_with_their_r
 def test_comparing_one_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")
-    assert "give two results" in CliRunner().invoke(bench, ["compare", str(path)]).stderr
+    for old in ([str(path)], [str(tmp_path), "--peer", "a=b"], [str(tmp_path), str(tmp_path)], []):
+        done = CliRunner().invoke(bench, ["compare", *old])
+        assert (done.exit_code, "`triolet bench peers MODEL`" in " ".join(done.stderr.split())) == (2, True)
+    assert "`triolet bench compare A.json B.json`" in CliRunner().invoke(bench, ["peers", str(path)]).stderr
     done = CliRunner().invoke(bench, ["compare", str(path), str(path)])
     assert (done.exit_code, "is no result" in done.stderr) == (2, True)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from triolet.loadtest.serve.arrivals import Constant
 from triolet.loadtest.serve.bootstrap import BEYOND, MOST_NUMBERS, mean, rank, relative_difference, value_of
-from triolet.loadtest.serve.compare import compare
+from triolet.loadtest.serve.compare import compare_runs
 from triolet.loadtest.serve.mix import Mix, Tenant
 from triolet.loadtest.serve.quantiles import quantile
 from triolet.loadtest.serve.result import BadResult, Result, read_result, write_result
@@ -20,7 +20,7 @@ SMALL = 0.05  # the regression that must not be missed
 
 
 def test_a_planted_regression_is_found() -> None:
-    verdict = compare(run_of(300, seed=1), run_of(300, seed=2, slower=1 + SMALL))
+    verdict = compare_runs(run_of(300, seed=1), run_of(300, seed=2, slower=1 + SMALL))
     calls = {each.metric: each.call for each in verdict.differences}
     assert verdict.call == "worse"
     assert calls["ttft mean"] == calls["tpot mean"] == calls["e2e p50"] == "worse"
@@ -30,36 +30,36 @@ def test_a_planted_regression_is_found() -> None:
 
 
 def test_the_same_regression_the_other_way_is_an_improvement() -> None:
-    assert compare(run_of(300, seed=2, slower=1 + SMALL), run_of(300, seed=1)).call == "better"
+    assert compare_runs(run_of(300, seed=2, slower=1 + SMALL), run_of(300, seed=1)).call == "better"
 
 
 def test_the_same_records_again_are_no_difference() -> None:
     result = run_of(100, seed=1)
-    verdict = compare(result, result)
+    verdict = compare_runs(result, result)
     assert {each.call for each in verdict.differences if each.metric != "throughput"} == {"same"}
     assert verdict.call == "unsure"  # a closed loop's throughput varies within each run, which two runs alike show too
     assert "no difference is sure" in verdict.text
     opened = structs.replace(result, settings=structs.replace(result.settings, arrivals=Constant(20.0)))
-    verdict = compare(opened, opened)
+    verdict = compare_runs(opened, opened)
     assert (verdict.call, verdict.text) == ("same", "no difference")
 
 
 def test_chance_alone_is_not_called_a_regression() -> None:
     """Ten pairs of runs that differ in nothing but their noise, of which one in twenty may be called wrongly."""
-    calls = [compare(run_of(100, seed), run_of(100, seed + 100), resamples=1000).call for seed in range(10)]
+    calls = [compare_runs(run_of(100, seed), run_of(100, seed + 100), resamples=1000).call for seed in range(10)]
     assert sum(call in ("worse", "better") for call in calls) <= 2
 
 
 def test_what_is_sure_but_small_does_not_matter() -> None:
-    verdict = compare(run_of(200, 1), run_of(200, 1, slower=1.004), resamples=500)
+    verdict = compare_runs(run_of(200, 1), run_of(200, 1, slower=1.004), resamples=500)
     assert {each.metric: each.call for each in verdict.differences}["tpot mean"] == "same"
     assert verdict.call != "worse"
-    assert compare(run_of(200, 1), run_of(200, 1, slower=1.004), tolerance=0.001, resamples=500).call == "worse"
+    assert compare_runs(run_of(200, 1), run_of(200, 1, slower=1.004), tolerance=0.001, resamples=500).call == "worse"
 
 
 def test_pairs_need_the_same_requests() -> None:
-    paired = compare(run_of(100, 1), run_of(100, 2))
-    other = compare(run_of(100, 1), run_of(100, 2, concurrency=99))
+    paired = compare_runs(run_of(100, 1), run_of(100, 2))
+    other = compare_runs(run_of(100, 1), run_of(100, 2, concurrency=99))
     assert "in pairs" in paired.notes[0]
     assert "two samples" in other.notes[0]
     assert any("loads differ" in note for note in other.notes)
@@ -68,7 +68,7 @@ def test_pairs_need_the_same_requests() -> None:
 def test_a_run_that_its_client_held_up_gives_no_verdict() -> None:
     bound = run_of(100, 1)
     bound = structs.replace(bound, client=structs.replace(bound.client, bottleneck=True, reasons=("it was slow",)))
-    verdict = compare(run_of(100, 1), bound, resamples=500)
+    verdict = compare_runs(run_of(100, 1), bound, resamples=500)
     assert (verdict.call, verdict.overloaded) == ("unsure", True)
     assert "in B the load client was itself the bottleneck" in verdict.text
     assert any("it was slow" in note for note in verdict.notes)
@@ -80,14 +80,14 @@ def test_failures_and_goodput_are_compared() -> None:
         record(intended=number * 0.05, conversation=number, outcome="reset" if number % 4 == 0 else "ok", detail="gone")
         for number in range(200)
     ]
-    verdict = compare(result_of(whole, slo=Slo(ttft=1.0)), result_of(broken, slo=Slo(ttft=1.0)))
+    verdict = compare_runs(result_of(whole, slo=Slo(ttft=1.0)), result_of(broken, slo=Slo(ttft=1.0)))
     calls = {each.metric: (each.call, each.b) for each in verdict.differences}
     assert calls["answered"] == calls["good"] == ("worse", 0.75)
     assert any("50 of 200 requests failed" in note for note in verdict.notes)
 
 
 def test_too_few_requests_leave_it_unsure() -> None:
-    verdict = compare(run_of(1, 1), run_of(1, 2))
+    verdict = compare_runs(run_of(1, 1), run_of(1, 2))
     assert verdict.call != "worse"
     assert any(each.call == "unsure" for each in verdict.differences)
 
@@ -148,15 +148,15 @@ def _stalled(cut: int, waited: float, slower: float = 1.0) -> Result:
 
 
 def test_what_was_given_up_is_compared_by_what_it_lasted_and_no_further() -> None:
-    calls = {each.metric: each.call for each in compare(_stalled(0, 0), _stalled(40, 5.0)).differences}
+    calls = {each.metric: each.call for each in compare_runs(_stalled(0, 0), _stalled(40, 5.0)).differences}
     assert (calls["ttft mean"], calls["ttft p95"], calls["ttft p50"]) == ("worse", "worse", "same")
     # Both stalled: whose waits would have been longer, nobody knows; the median is beyond doubt.
-    verdict = compare(_stalled(40, 4.0), _stalled(40, 5.0))
+    verdict = compare_runs(_stalled(40, 4.0), _stalled(40, 5.0))
     calls = {each.metric: each.call for each in verdict.differences}
     assert (calls["ttft mean"], calls["ttft p95"], calls["ttft p50"]) == ("unsure", "unsure", "same")
     assert sum("lower bounds" in note for note in verdict.notes) == 2
     # A regression of the others is none the less seen, beside a few that were given up.
-    calls = {each.metric: each.call for each in compare(_stalled(4, 4.0), _stalled(4, 4.0, 1.5)).differences}
+    calls = {each.metric: each.call for each in compare_runs(_stalled(4, 4.0), _stalled(4, 4.0, 1.5)).differences}
     assert calls["ttft p50"] == "worse"
 
 

@@ -1,4 +1,4 @@
-"""`triolet bench compare` as a user runs it: the bundled model, beside a program that stands for another engine."""
+"""`triolet bench peers` as a user runs it: the bundled model, beside a program that stands for another engine."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ CASE = [CASES["prefill_512"]]
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TRIOLET, "bench", "compare", *arguments], capture_output=True, text=True, timeout=300)
+    return subprocess.run([TRIOLET, "bench", "peers", *arguments], capture_output=True, text=True, timeout=300)
 
 
 def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
