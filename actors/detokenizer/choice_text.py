@@ -1,8 +1,8 @@
 """The text of one choice: ids in, text out, cut at the first stop string. Pure.
 
-Contract: the texts of all deltas together are what decoding every token at once and cutting there would give, however
-the tokens came. Only what may still become a character or a stop string is held back, and it is released at the end.
-Every kept token is counted by exactly one delta, also where its text is still held: flow control counts tokens.
+Contract: the texts of all deltas together equal decoding all tokens at once and cutting there, however the tokens
+arrived. Only text that may still become a character or a stop string is held back; it is released at the end. Exactly
+one delta counts each kept token, even while its text is held: flow control counts tokens.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .stop_strings import StopScanner
 
 
 class Delta(Struct, frozen=True, kw_only=True):
-    """What some tokens added. `stop` is the stop string that ended the choice, after `kept` of these tokens."""
+    """The text that some tokens added. `stop` is the stop string that ended the choice after `kept` of these tokens."""
 
     text: str
     kept: int
@@ -53,14 +53,14 @@ class ChoiceText:
         self._prompt_logprobs: list[TokenLogprob] = []
         self._held = ""
         self._characters = 0  # decoded so far: the text offset of the next token
-        self.tokens = 0  # generated and kept, but for those that `plain` was given
+        self.tokens = 0  # generated and kept, without those given to `plain`
 
     @property
     def plain(self) -> IncrementalText | None:
-        """What gives the text of its tokens, but for the last ones, as `feed` would.
+        """A decoder that gives the same text as `feed`, for all tokens but the last ones.
 
-        None where it may be cut, or somebody asks where in it a token stands. Tokens given to it count for nobody here:
-        only the search for stop strings asks for their number.
+        None if the text may be cut, or if token offsets are needed. Tokens given to it are not counted here: only the
+        search for stop strings needs their number.
         """
         sampling = self._request.sampling
         simple = self._scanner is None and sampling.logprobs is None and sampling.prompt_logprobs is None
@@ -71,11 +71,11 @@ class ChoiceText:
         return self._request.echo and self._request.sampling.prompt_logprobs is not None
 
     def add_prompt_logprobs(self, logprobs: Sequence[TokenLogprob]) -> None:
-        """Remember them until the echo: they come chunk by chunk of the prompt."""
+        """Keep them until the echo: they come with each chunk of the prompt."""
         self._prompt_logprobs.extend(logprobs)
 
     def echo(self) -> Delta:
-        """The prompt's own text, and its log probabilities where asked for. Counts no token: none was generated."""
+        """The prompt's text, and its log probabilities if requested. Counts no token: none was generated."""
         source = self._request.prompts[self._prompt_index]
         sent = source.text if isinstance(source, TextPrompt) else None
         pieces: list[str] = []
@@ -84,16 +84,16 @@ class ChoiceText:
             offsets.append(self._characters)
             piece = self._text.feed(id)
             if sent is not None and id in self._vocabulary.special:
-                # The text goes back as it came: with the special tokens that it spells, without one put in front of it.
+                # The text goes back as it came: with the special tokens it spells, without one added in front.
                 spelt = self._vocabulary.added[id]
                 piece = spelt if sent.startswith(spelt, self._characters) else ""
             pieces.append(piece)
             self._characters += len(piece)
         text = "".join(pieces) if sent is None else sent
-        self._characters = len(text)  # a tokenizer that normalises gives other pieces than it got
+        self._characters = len(text)  # a tokenizer that normalises returns other text than it got
         if not self.wants_prompt_logprobs:
             return Delta(text=text, kept=0)
-        # The runner scores what follows a token; nothing precedes the prompt's first.
+        # The runner scores the token after each token; nothing precedes the prompt's first.
         first = TokenLogprob(token_id=self._prompt[0], logprob=None)
         missing_first = len(self._prompt_logprobs) < len(self._prompt)
         scored = [first, *self._prompt_logprobs] if missing_first else self._prompt_logprobs
@@ -101,7 +101,7 @@ class ChoiceText:
         return Delta(text=text, kept=0, logprobs=logprobs)
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = (), *, last: bool = False) -> Delta:
-        """Add generated tokens. With `last`, everything held back is released: the choice ends with them."""
+        """Add generated tokens. With `last` the choice ends with them, and everything held back is released."""
         spelt: list[TokenLogprob] = []
         for place, id in enumerate(ids):
             if place < len(logprobs):
@@ -120,11 +120,11 @@ class ChoiceText:
         return Delta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
 
     def _add(self, text: str) -> str | None:
-        """Append to the held text; a stop string that it completes is returned, with the text cut there."""
+        """Append to the held text. Returns a stop string that this completes, after cutting the text there."""
         before = len(self._held)
         self._held += text
         self._characters += len(text)
-        # Stop strings, like stop tokens, count only once `min_tokens` tokens are there.
+        # Stop strings, like stop tokens, count only after `min_tokens` tokens.
         if self._scanner is None or not text or self.tokens <= self._request.sampling.min_tokens:
             return None
         match = self._scanner.feed(text)
@@ -140,7 +140,7 @@ class ChoiceText:
         return text
 
     def _spell(self, scores: TokenLogprob, offset: int) -> TokenLogprob:
-        """Add the tokens' own bytes and the place in the text."""
+        """Add the tokens' bytes and the offset in the text."""
         spell = self._vocabulary.piece_bytes
         return msgspec.structs.replace(
             scores,

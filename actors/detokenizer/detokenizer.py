@@ -1,11 +1,10 @@
-"""The detokenizer: token ids from the scheduler become text in the outboxes. It never waits for a reader.
+"""The detokenizer: turns token ids from the scheduler into text in the outboxes. It never waits for a reader.
 
 It owns the text of every live choice, finds stop strings and tells the scheduler, and ends requests whose choices are
 all complete. After a stop string the scheduler may still send tokens of steps in flight; they are dropped here.
 
-Nearly all that comes are tokens that end nothing, of a request with one choice whose text cannot be cut. They take the
-short way: what is found for the requests of one step is kept for the next, and between an id and its stream is no
-object and no look-up.
+Nearly all messages are tokens that end nothing, of a request with one choice whose text cannot be cut. They take a fast
+path: the requests' look-ups are kept from step to step, so there is no object and no look-up per token.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from .incremental_text import IncrementalText
 
 
 class _Request:
-    """The unfinished choices of one request. A choice that is not opened yet is only counted."""
+    """The unfinished choices of one request. Choices that are not opened yet are only counted."""
 
     def __init__(self, choices: int) -> None:
         self.unfinished = choices
@@ -56,12 +55,12 @@ class Detokenizer:
         self._gateway = gateway
         self._scheduler = scheduler
         self._requests: dict[str, _Request] = {}
-        self._plain: dict[str, _Plain] = {}  # of those requests that the module speaks of
-        self._ids: tuple[str, ...] = ()  # of the last step; none when something else must be looked up
-        self._found: list[_Plain | None] = []  # for each of them
+        self._plain: dict[str, _Plain] = {}  # requests on the fast path
+        self._ids: tuple[str, ...] = ()  # of the last step; empty if they must be looked up again
+        self._found: list[_Plain | None] = []  # the look-up of each
 
     def handle(self, messages: Sequence[ToDetokenizer]) -> None:
-        """Whatever has come: a stream gets all of it in one write."""
+        """Handle all messages that have come: a stream gets its part in one write."""
         began = perf_counter()
         for message in messages:
             match message:
@@ -99,7 +98,7 @@ class Detokenizer:
         if state is None:
             state = self._requests[id] = _Request(len(request.prompts) * request.n)
         choice = state.open[index] = ChoiceText(request, message.prompt, index // request.n, self._tokenizer)
-        # The choices of one prompt share it: usage counts it once, and its cached part as the first of them found it.
+        # The choices of one prompt share it: usage counts it once, and its cached part as the first choice found it.
         self._gateway.started(id, 0 if index % request.n else message.cached_tokens)
         if choice.wants_prompt_logprobs:
             state.echo_due.add(index)
@@ -119,7 +118,7 @@ class Detokenizer:
 
     def _add(self, tokens: ChoiceTokens) -> None:
         id, index = tokens.id, tokens.index
-        if tokens.reason == "error":  # of the whole request; this choice may not be open yet, or not any more
+        if tokens.reason == "error":  # of the whole request; this choice may not be open yet, or no longer
             self._forget(id)
             self._gateway.fail(id, _error(tokens))
             return
@@ -141,7 +140,7 @@ class Detokenizer:
                 self._scheduler.send_nowait(Stop(id=id, index=index, tokens_kept=choice.tokens))
             self._close(state, ChoiceFinished(id=id, index=index, reason="stop", stop_reason=delta.stop))
         elif tokens.reason is not None:
-            # The scheduler ends a choice with `stop` for a stop token alone; the token was generated and counts.
+            # The scheduler ends a choice with `stop` only for a stop token; this was generated and counts.
             finished = ChoiceFinished(
                 id=id,
                 index=index,
@@ -152,7 +151,7 @@ class Detokenizer:
             self._close(state, finished)
 
     def _drop(self, id: str, reason: FinishReason) -> None:
-        """The request ended by other means. What its choices still held back belongs to its answer."""
+        """The request ended otherwise. The text its choices still hold back belongs to its answer."""
         state = self._forget(id)
         if not self._gateway.is_live(id):
             return

@@ -1,10 +1,10 @@
-"""Text from token ids, one token at a time, equal to decoding all of them at once.
+"""Decodes token ids one at a time, with the same text as decoding all of them at once.
 
-A character may be spread over several tokens, so a decoder holds back bytes that are not a character yet; `finish`
-gives them up as U+FFFD. Where a prompt ends inside a character, its last ids are fed first and their text is dropped.
+A character may span several tokens, so a decoder holds back bytes that are not a whole character yet; `finish` releases
+them as U+FFFD. If a prompt ends inside a character, its last ids are fed first and their text is dropped.
 
-`ByteText` is exact and costs the same for each token: most vocabularies spell bytes, and UTF-8 says itself where a
-character ends. `WindowText` serves any other by decoding a short window of ids twice and taking the difference.
+`ByteText` is exact and has a constant cost per token. It fits most vocabularies: those that spell bytes, since UTF-8
+marks where a character ends. `WindowText` fits all others by decoding a short window of ids twice.
 """
 
 import codecs
@@ -24,20 +24,20 @@ class IncrementalText(Protocol):
     """A decoder of one choice."""
 
     def feed(self, id: int) -> str:
-        """The text that is complete now, with this token."""
+        """The text that this token completes."""
         ...
 
     def feed_all(self, ids: Sequence[int]) -> str:
-        """As `feed` of one after the other."""
+        """The same as `feed` of each."""
         ...
 
     def finish(self) -> str:
-        """What was held back, as it is: the stream ends here."""
+        """The held-back text as it is, at the end of the stream."""
         ...
 
 
 class ByteText:
-    """UTF-8 from the bytes that a vocabulary spells. Most tokens are whole characters, and then a look-up is all."""
+    """UTF-8 from the bytes that a vocabulary spells. Most tokens are whole characters and need only a look-up."""
 
     __slots__ = ("_between_characters", "_decoder", "_skipped", "_strip", "_vocabulary", "_whole_texts")
 
@@ -46,7 +46,7 @@ class ByteText:
         self._skipped = vocabulary.special if skip_special else frozenset[int]()
         self._whole_texts = vocabulary.whole_texts
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._between_characters = False  # it holds nothing back, and has no first space to strip
+        self._between_characters = False  # nothing is held back, and there is no first space to strip
         self._strip = vocabulary.strips_first_space and not context
         for id in context[-_CONTEXT_TOKENS:]:
             self.feed(id)
@@ -79,16 +79,16 @@ class ByteText:
 class WindowText:
     """Text of any tokenizer: decode(window + token) minus decode(window).
 
-    The window reaches back to the end of the text given out before the last time, so it begins between two
-    characters and still holds the token that decides about a space in front of the next.
+    The window starts where the last but one piece of text ended. So it begins between two characters, and still has the
+    token that decides about a space before the next one.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: tuple[int, ...] = (), *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._window: list[int] = list(context[-_WINDOW_TOKENS:])
-        self._boundary = len(self._window)  # ids before this one have given all their text
-        self._known = _whole(self._decode())  # the window's text so far given out
+        self._boundary = len(self._window)  # the text of all ids before this index was given out
+        self._known = _whole(self._decode())  # the part of the window's text that was given out
 
     def _decode(self) -> str:
         return self._tokenizer.decode(self._window, skip_special_tokens=self._skip_special)
@@ -115,7 +115,7 @@ class WindowText:
 
 
 def _whole(text: str) -> str:
-    """Text without one to three trailing replacement characters: they may be the start of a real one. Four cannot."""
+    """Text without one to three trailing replacement characters: they may begin a real character. Four cannot."""
     stripped = text.rstrip(_REPLACEMENT)
     return stripped if len(text) - len(stripped) < 4 else text
 

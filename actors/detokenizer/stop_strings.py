@@ -1,8 +1,8 @@
-"""Stop strings in a stream: found wherever they fall, with as little text held back as can be.
+"""Finds stop strings in a stream, across pieces of text, and holds back as little text as possible.
 
 An Aho-Corasick automaton over all stop strings reads each character once, whatever their number and length. Its depth
-after a character is the length of the longest end of the text that begins some stop string: exactly what must be held
-back, and no more. The first match to be completed wins; of several that end together, the longest.
+is the length of the longest suffix of the text that begins some stop string: exactly what must be held back. The first
+match to be completed wins; of several that end together, the longest.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Match(NamedTuple):
-    """A stop string that was completed: `end` characters into the text fed last."""
+    """A completed stop string, which ends `end` characters into the text fed last."""
 
     stop: str
     end: int
@@ -45,7 +45,7 @@ class StopAutomaton:
         self.found[state] = stop
 
     def _link(self) -> None:
-        """Breadth first: a state falls back to the longest proper end of its text that begins a stop string."""
+        """Breadth first: a state falls back to the longest proper suffix of its text that begins a stop string."""
         queue = deque(self.next[0].values())
         while queue:
             state = queue.popleft()
@@ -76,7 +76,7 @@ class StopScanner:
         return self._automaton.depth[self._state]
 
     def feed(self, text: str) -> Match | None:
-        """Read on. After a match the search is over."""
+        """Read more text. After a match the search is over."""
         follow, fail, found = self._automaton.next, self._automaton.fail, self._automaton.found
         state = self._state
         for place, character in enumerate(text, 1):

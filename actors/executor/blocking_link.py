@@ -1,7 +1,7 @@
 """The worker's end of the link: the same frames as link.py, read by one thread, written by any, without an event loop.
 
-An event loop between a thread that computes and the socket costs its turn: two more wake-ups for each message, and the
-step thread stands still while the loop holds the interpreter. Blocked in the socket, threads cost nothing.
+An event loop between a computing thread and the socket costs two more wake-ups per message, and the step thread stands
+still while the loop holds the GIL. Threads that block in the socket cost nothing.
 """
 
 import select
@@ -22,7 +22,7 @@ _READ: Final = 1 << 16
 class BlockingLink(Generic[Received]):
     """One end of the connection; `decoder` knows the union of the messages that may arrive.
 
-    The peer's end, however it comes, is an EOFError to the reader and an OSError to a writer.
+    When the peer ends, for any reason, the reader gets an EOFError and a writer an OSError.
     """
 
     def __init__(self, sock: socket.socket, decoder: msgspec.msgpack.Decoder[Received]) -> None:
@@ -33,7 +33,7 @@ class BlockingLink(Generic[Received]):
         self._writing = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send one message and wait until the socket took it."""
+        """Send one message and wait until the socket has taken it."""
         with self._writing:
             self._socket.sendall(self._outgoing.write(message))
 
@@ -49,7 +49,7 @@ class BlockingLink(Generic[Received]):
             raise LinkError(f"a frame of {size} bytes is no message: {error}") from error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until a message, its beginning or the end is there, at most so many seconds; whether it is."""
+        """Wait up to `seconds` for a message, its beginning or the end; returns whether there is one."""
         return bool(self._incoming or select.select([self._socket], [], [], seconds)[0])
 
     def _take(self, size: int) -> bytes:

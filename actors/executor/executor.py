@@ -1,9 +1,9 @@
-"""The threads in which a model is loaded and its steps run. There is no event loop: jobs are queued, answers are calls.
+"""The threads that load a model and run its steps. There is no event loop: jobs are queued, answers are calls.
 
 One thread loads the model and runs every step: kernel threads, pinned cores and device state belong to the thread that
-made them. Steps wait in a queue, so the next one starts at once; the queue never holds more than the steps in flight.
-A GPU works on its own, so it gets a second thread: steps are launched in the first and waited for in the second, and
-the next step is launched while the device still computes. Answers are always delivered in the order of the steps.
+made them. Steps wait in a queue, so the next one starts at once; the queue holds at most the steps in flight. A GPU
+runs asynchronously, so it gets a second thread: the first launches steps, the second waits for them. So the next step
+is launched while the device still computes. Answers are always delivered in the order of the steps.
 
 trio's thread pool is not used: every thread that calls a numerical library may start another pool of that library.
 The same code runs in the worker process and, with `--inline`, in the front. Nothing heavy is imported at the top.
@@ -56,7 +56,7 @@ class _JobThread:
                 self._jobs.get_nowait()
 
     def close(self, *, wait: bool) -> None:
-        """The jobs submitted so far are the last ones."""
+        """Accept no further jobs."""
         self._jobs.put(None)
         if wait:
             self._thread.join()
@@ -67,10 +67,10 @@ class _JobThread:
 
 
 class StepThreads:
-    """Loads at once. `deliver` gets progress, then Ready or LoadFailed, then one answer per step.
+    """Starts loading at once. `deliver` gets progress, then Ready or LoadFailed, then one answer per step.
 
-    It is called in these threads and must not wait long. The first step that raises is answered with StepFailed, and
-    that is the last answer: what the step left behind in the model is unknown.
+    `deliver` is called in these threads and must not wait long. The first step that raises is answered with StepFailed,
+    the last answer: the model's state after it is unknown.
     """
 
     def __init__(self, load: Load, deliver: Deliver) -> None:
@@ -89,9 +89,9 @@ class StepThreads:
         self._steps.forget_waiting()
 
     def end(self) -> None:
-        """Wait for the steps submitted, close the stepper: no memory is freed under a kernel.
+        """Wait for the submitted steps, then close the stepper: no memory is freed while a kernel uses it.
 
-        A load that is still running is not waited for: it may take long, and nothing depends on it.
+        Does not wait for a load that is still running: it may take long, and nothing depends on it.
         """
         stepper = self._stepper
         self._steps.close(wait=stepper is not None)
@@ -104,14 +104,14 @@ class StepThreads:
         answer: Ready | LoadFailed
         try:
             self._stepper, answer = load(self._deliver)
-            # Hundreds of thousands of objects that stay: searching them for garbage would hold up a step for 50 ms.
+            # There are hundreds of thousands of permanent objects: a garbage collection would delay a step for 50 ms.
             gc.freeze()
         except LoadError as error:
             answer = LoadFailed(code=error.code, message=str(error))
         except MemoryError:
             message = "memory ran out while loading; lower --max-model-len, --max-running or --kv-cache-memory"
             answer = LoadFailed(code="out_of_memory", message=message)
-        except Exception as error:  # whatever a checkpoint or a compiler can raise
+        except Exception as error:  # anything a checkpoint or a compiler can raise
             _LOG.exception("loading failed")
             message = f"{type(error).__name__} while loading the model: {error}"
             answer = LoadFailed(code="internal_error", message=message)
@@ -141,7 +141,7 @@ class StepThreads:
             self._fail(step, error)
 
     def _fail(self, step: Step, error: Exception) -> None:
-        """Answer with the error; nothing is answered after it."""
+        """Answer with the error; it is the last answer."""
         if self._broken:
             return
         _LOG.error("step %d failed", step.step, exc_info=error)

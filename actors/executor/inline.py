@@ -1,6 +1,6 @@
 """The executor inside the front process (`--inline`), behind the same channel ends as the supervisor: for debugging.
 
-There is no process to replace: when a step raises, its requests fail, and so does the engine.
+There is no process to replace: if a step raises, its requests fail, and so does the engine.
 """
 
 from contextlib import suppress
@@ -60,7 +60,7 @@ async def run_inline(
             threads.submit(step)
 
     async def hear() -> None:
-        """There is no process that could be silent: the event loop that checks is the one that runs this."""
+        """No process could be silent: the event loop that checks also runs this."""
         while True:
             status.heard(trio.current_time())
             await trio.sleep(PING_INTERVAL)

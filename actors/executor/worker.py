@@ -1,11 +1,11 @@
 """The worker process: an executor behind a link.
 
-`python -m triolet.actors.executor.worker FD`, started by the supervisor alone.
+`python -m triolet.actors.executor.worker FD`, started only by the supervisor.
 
 When the front closes the socket or dies, the worker exits at once, even in the middle of a step: it has nothing to
-save. Its main thread only reads, so it answers pings while the step thread computes; the thread that has the answer to
-a step writes it. It ignores SIGINT and SIGTERM, which a terminal or a service manager sends to the whole group: the
-front drains first and then closes the socket.
+save. Its main thread only reads, so it answers pings while the step thread computes; the thread that has a step's
+answer writes it. It ignores SIGINT and SIGTERM, which terminals and service managers send to the whole group: the front
+drains first and then closes the socket.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends for any reason, even while this one is stopped."""
+    """Ask Linux to kill this process when its parent ends for any reason, even if this one is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -38,7 +38,7 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
     """Load the model of the first message, then run steps until the front is gone or a step has failed."""
 
     def answer(message: FromWorker) -> None:
-        """Called in the executor's threads. After a failure was sent, the process ends."""
+        """Called in the executor's threads. After sending a failure, the process ends."""
         try:
             link.send(message)
         except OSError:
@@ -74,8 +74,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here ever uses
-    gc.set_threshold(50_000)  # imports make little garbage, and looking for it is a tenth of a start
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses
+    gc.set_threshold(50_000)  # imports make little garbage, and collecting it takes a tenth of a start
     logging.basicConfig(level=logging.INFO, format="worker: %(message)s", stream=sys.stderr)
     try:
         serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))

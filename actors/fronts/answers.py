@@ -1,4 +1,4 @@
-"""What the scheduler's process answers a web process that asks. Each question is answered in a task of its own."""
+"""The scheduler's process answers questions of web processes. Each question is answered in its own task."""
 
 from collections.abc import Mapping
 from math import inf
@@ -14,20 +14,20 @@ from .division import owner
 from .front_line import FrontLine
 from .questions import NOTHING
 
-# Fronts ask once in VIEW_SECONDS, each by a clock of its own. So one that asks alone always gets a new view, however
-# late its questions are by turns, and any number of them cost two views in that time.
+# Fronts ask once per VIEW_SECONDS, each by its own clock. A front that asks alone always gets a new view, even if its
+# questions come a little early or late; any number of fronts cost two views in that time.
 _FRESH: Final = VIEW_SECONDS / 2
 
 
 class Answers:
-    """From the scheduler's own tables, and from what the fronts say when they are asked in turn."""
+    """Answers from the scheduler's tables, and from the fronts, which it asks in turn."""
 
     def __init__(self, observer: Observer, lines: Mapping[str, FrontLine]) -> None:
-        """`lines` are those of the moment, by the name that begins the ids of a front's requests."""
+        """`lines` are the current ones, by the name that begins the ids of a front's requests."""
         self._observer = observer
         self._lines = lines
         self._taking = trio.Lock()
-        self._taken = -inf  # when the last view was
+        self._taken = -inf  # when the last view was taken
         self._view = b""
 
     async def answer(self, question: Ask) -> bytes:
@@ -50,8 +50,8 @@ class Answers:
     async def shared_view(self) -> bytes:
         """The dashboard's view, the same for all fronts that ask for it at about the same time.
 
-        Nobody asks while nobody looks. The fronts are asked for their counts first. One that does not answer in time
-        counts with its last ones, and views come more slowly until it does or is given up.
+        Without watchers nobody asks. First the fronts are asked for their counts. If one does not answer in time, its
+        last counts are used, and views come more slowly until it answers or is given up.
         """
         async with self._taking:
             if trio.current_time() - self._taken >= _FRESH:
@@ -60,7 +60,7 @@ class Answers:
             return self._view
 
     async def _explain(self, question: Ask) -> bytes:
-        """The explanation of whichever front has the request: its id says so, a name of the client's does not."""
+        """The explanation by the front that has the request. An id names the front; a client's name does not."""
         line = self._lines.get(owner(question.id))
         found: list[bytes] = []
 

@@ -1,6 +1,6 @@
-"""What goes to which front: a step's text by owner, and the places of the house in parts. Pure.
+"""Divides work among fronts: a step's texts by owner, and the places for requests into parts. Pure.
 
-A request's id begins with the name of the process that took it (`name-number`), so nobody keeps a table of owners.
+A request's id begins with the name of the process that accepted it (`name-number`), so no table of owners is needed.
 """
 
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ from ...protocol.settings import LimitSettings
 
 
 def owner(request_id: str) -> str:
-    """The name of the process that took the request."""
+    """The name of the process that accepted the request."""
     return request_id.rpartition("-")[0]
 
 
 def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
-    """Every message to the front it belongs to, each front's in the order in which they were said."""
+    """The messages by front, each front's in their original order."""
     shares: dict[str, list[ForFront]] = {}
     for text in texts:
-        if isinstance(text, StepTokens):  # nearly every token of the house passes here
+        if isinstance(text, StepTokens):  # nearly every token comes this way
             for name, (ids, places) in _owners(text.ids).items():
                 share = text
                 if len(ids) < len(text.ids):
@@ -41,7 +41,7 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
 
 @lru_cache(maxsize=2)
 def _owners(ids: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], list[int]]]:
-    """Of each owner the ids, and their places. Kept, since the same requests go on together for many steps."""
+    """Each owner's ids and their indices. Cached, since the same requests continue together for many steps."""
     places: dict[str, list[int]] = {}
     for place, id in enumerate(ids):
         places.setdefault(owner(id), []).append(place)
@@ -55,6 +55,6 @@ def _opened(choice: OpenChoice) -> ChoiceOpened:
 
 
 def part_of(limits: LimitSettings, number: int, fronts: int) -> LimitSettings:
-    """The limits of front `number` of `fronts`: its places for requests, so that all the parts are the whole."""
+    """The limits of front `number` of `fronts`: its part of the places for requests. The parts add up to the whole."""
     places, rest = divmod(limits.max_requests, fronts)
     return structs.replace(limits, max_requests=places + (number < rest))

@@ -1,8 +1,8 @@
-"""The engine as one web process of several has it: the outer half here, the scheduler behind a link.
+"""The engine in one web process of several: the outer half is here, the scheduler behind a link.
 
-The actors hold ordinary channel ends and cannot tell. What they say leaves in bundles; what comes for the detokenizer
-arrives in bundles; times cross the link in the scheduler's time. The link's end is this engine's end: every stream is
-told, and the process leaves.
+The actors hold ordinary channel ends and see no difference. Their messages leave in bundles, and those for the
+detokenizer arrive in bundles; times cross the link in the scheduler's time. When the link ends, so does this engine:
+every stream gets an error, and the process exits.
 """
 
 import time
@@ -45,9 +45,9 @@ from ..supervisor.worker_status import WorkerStatus
 from ..tokenizer.tokenizer import read_text_tokenizer
 from .questions import NOTHING, Questions
 
-_BUNDLE: Final = 256  # messages in a frame
+_BUNDLE: Final = 256  # messages per frame
 DECODER: Final = msgspec.msgpack.Decoder[ToFront](ToFront)
-ASK_SECONDS: Final = 2.0  # for the whole server's figures; the scheduler's process gives each front one of them
+ASK_SECONDS: Final = 2.0  # for the whole server's figures; the scheduler's process allows each front one second
 
 _Answered = TypeVar("_Answered")
 Explain = Callable[[str, str], Awaitable[Explanation | None]]
@@ -58,7 +58,7 @@ class SchedulerLost(Exception):
 
 
 class FrontLink:
-    """This end of the link: bundles, questions and the worker's news."""
+    """This end of the link: bundles, questions and news of the worker."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class FrontLink:
         on_reload: Callable[[], None],
     ) -> None:
         self.status = WorkerStatus()
-        self.to_scheduler, self._outgoing = trio.open_memory_channel[ToScheduler](float("inf"))  # bounded by its use
+        self.to_scheduler, self._outgoing = trio.open_memory_channel[ToScheduler](float("inf"))  # limited in use
         self.held_open = self._outgoing.clone()  # as in core.py
         self._link = link
         self._on_drain = on_drain
         self._on_reload = on_reload
         self._shift = opening.clock - (trio.current_time() - time.perf_counter())
-        self._admitted: dict[str, Admit] = {}  # what `ChoiceOpened` leaves out, while the request lives
+        self._admitted: dict[str, Admit] = {}  # of live requests: the part that `ChoiceOpened` leaves out
         self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._ready = trio.Event()
         self.questions = Questions(link.send_nowait, ASK_SECONDS)
@@ -86,11 +86,11 @@ class FrontLink:
     def serve(
         self, handle: Callable[[Sequence[ToDetokenizer]], None], report: Callable[[], FrontReport], explain: Explain
     ) -> None:
-        """Who takes the texts, who knows this process's figures, and its requests. Before the first request."""
+        """Set who takes the texts, and who knows this process's figures and requests. Before the first request."""
         self._handle, self._report, self._explain = handle, report, explain
 
     async def run(self) -> None:
-        """Until the scheduler's process ends: raises SchedulerLost."""
+        """Run until the scheduler's process ends: raises SchedulerLost."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._link.keep_sending)
@@ -100,7 +100,7 @@ class FrontLink:
             raise SchedulerLost("the scheduler's process has ended") from None
 
     async def wait_ready(self) -> Ready:
-        """For the first worker."""
+        """Wait for the first worker."""
         await self._ready.wait()
         assert self.status.ready is not None
         return self.status.ready
@@ -109,7 +109,7 @@ class FrontLink:
         self._link.send_nowait(FrontReady(urls=urls))
 
     async def _bundle(self) -> None:
-        """Everything that waits in one frame, up to a request: its prompts may be megabytes."""
+        """Send all waiting messages in one frame, up to a request: its prompts may be megabytes."""
         async with self._outgoing as outgoing:
             async for first in outgoing:
                 bundle = [self._outbound(first)]
@@ -128,7 +128,7 @@ class FrontLink:
             due = None if request.deadline is None else request.deadline + self._shift
             request = structs.replace(request, arrival_time=request.arrival_time + self._shift, deadline=due)
             return structs.replace(message, request=request)
-        if isinstance(message, Cancel):  # the gateway's last word on every request
+        if isinstance(message, Cancel):  # the gateway's last message about every request
             self._admitted.pop(message.id, None)
         return message
 
@@ -160,7 +160,7 @@ class FrontLink:
                     assert_never(message)
 
     async def _answer(self, question: Ask) -> None:
-        """Why a request waits; nothing where it is not this front's, or the scheduler does not answer in time."""
+        """Explain a request; null if it is not this front's, or the scheduler does not answer in time."""
         found = None
         if self._explain is not None:
             with suppress(ApiError):
@@ -190,7 +190,7 @@ class FrontLink:
 
 
 class FrontEngine(FrontActors):
-    """The `Server` that the web of this process holds: what it does not know it asks over the link."""
+    """The `Server` for the web of this process: it asks over the link for what it does not know."""
 
     def __init__(self, opening: OpenFront, link: FrontLink, traces: Traces | None) -> None:
         super().__init__(
@@ -213,12 +213,12 @@ class FrontEngine(FrontActors):
         return await self._ask_for("view", View)
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
-        """Also of requests that came by way of another front."""
+        """Explain a request, also of another front."""
         found = await self.own_explanation(wanted, tenant)
         return found or await self._ask("explain", Explanation, wanted, tenant)
 
     async def own_explanation(self, wanted: str, tenant: str) -> Explanation | None:
-        """For another front, whose question must not go round."""
+        """Explain a request of this front for another one, without asking further."""
         return await super().explain(wanted, tenant)
 
     async def standing(self, id: str) -> Standing | None:
@@ -228,7 +228,7 @@ class FrontEngine(FrontActors):
         return FrontReport(live=self.gateway.live_requests, accounts=self.accounts.figures(), process=own_figures())
 
     async def _ask(self, question: Question, kind: type[_Answered], id: str = "", tenant: str = "") -> _Answered | None:
-        """Raises ApiError (503) when no answer comes in time."""
+        """Raises ApiError (503) if no answer comes in time."""
         body = await self._questions.ask(question, id, tenant)
         if body is None:
             text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
@@ -236,7 +236,7 @@ class FrontEngine(FrontActors):
         return None if body == NOTHING else msgspec.msgpack.decode(body, type=kind)
 
     async def _ask_for(self, question: Question, kind: type[_Answered]) -> _Answered:
-        """A question that has an answer always."""
+        """Ask a question that always has an answer."""
         answer = await self._ask(question, kind)
         assert answer is not None, question
         return answer

@@ -1,8 +1,8 @@
-"""One web process as the scheduler's process has it: the conversation, what it holds, and when it is given up.
+"""The scheduler's side of one web process: its messages, its requests, and when it is given up.
 
-The front owns its requests' text and clients; here is only which requests it has brought in, so that they end with it.
-It is given up when its link ends, when it says what is no message of the conversation, when it takes more places than
-its part, when it does not read (`Link.overdue`), and when it has been silent for too long.
+The front owns its requests' text and clients. The scheduler's process knows only which requests it brought in, so that
+they end with it. A front is given up when its link ends, when it sends an invalid message, when it takes more places
+than its part, when it does not read (`Link.overdue`), and when it is silent for too long.
 """
 
 import logging
@@ -35,8 +35,8 @@ from .questions import NOTHING, Questions
 _LOG: Final = logging.getLogger("triolet.fronts")
 PING_SECONDS: Final = 2.0
 SILENCE_SECONDS: Final = 10.0  # far beyond a busy front's longest turn; its clients wait, so it is replaced
-START_SECONDS: Final = 120.0  # to import and to listen, on a slow machine with others at work; then it counts as silent
-REPORT_SECONDS: Final = 1.0  # for one front's figures; its last ones stand in for it then
+START_SECONDS: Final = 120.0  # to import and listen on a slow, busy machine; after that it counts as silent
+REPORT_SECONDS: Final = 1.0  # for one front's figures; after that its last ones are used
 
 _DECODER: Final = msgspec.msgpack.Decoder[FromFront](FromFront)
 _REPORT: Final = msgspec.msgpack.Decoder(FrontReport)
@@ -56,8 +56,8 @@ class FrontLine:
         scheduler: trio.MemorySendChannel[ToScheduler],
         answer: AnswerQuestion,
     ) -> None:
-        self.name = name  # begins the ids of its requests; never used again
-        self.label = label  # of its place
+        self.name = name  # the prefix of its request ids; never reused
+        self.label = label  # of its place among the fronts
         self.urls: tuple[str, ...] = ()
         self.last: FrontReport | None = None
         self._process = process
@@ -66,10 +66,10 @@ class FrontLine:
         self._answer = answer
         self._link = Link(process.stream, _DECODER)
         self._questions = Questions(self._link.send_nowait, REPORT_SECONDS)
-        self._live: set[str] = set()  # brought in, and not told to be over
+        self._live: set[str] = set()  # requests brought in that have not ended
         self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._heard = trio.current_time()
-        self._unreadable = False  # what it reported last
+        self._unreadable = False  # its last report was
         self._given_up: str = ""
 
     @property
@@ -77,11 +77,11 @@ class FrontLine:
         return self._process.pid
 
     def send(self, message: ToFront) -> None:
-        """Never waits."""
+        """Send a message without waiting."""
         self._link.send_nowait(message)
 
     def send_texts(self, texts: list[ForFront]) -> None:
-        """One frame for all of it. Log probabilities of whole prompts can make it too large: then one for each."""
+        """Send all texts in one frame. If log probabilities of whole prompts make it too large: one frame each."""
         said = tuple([self._shortened(text) if isinstance(text, StepTokens) else text for text in texts])
         try:
             self.send(Texts(texts=said))
@@ -90,14 +90,14 @@ class FrontLine:
                 self.send(Texts(texts=(text,)))
 
     def _shortened(self, step: StepTokens) -> StepTokens | StepAgain:
-        """Without the ids where the front knows them."""
+        """The step without its ids, if the front knows them."""
         if step.ids == self._ids:
             return StepAgain(rows=step.rows)
         self._ids = step.ids
         return step
 
     async def converse(self, on_ready: Callable[[], None]) -> str:
-        """Until it ends; why it was given up, nothing where it ended by itself."""
+        """Run until it ends; returns why it was given up, or nothing if it ended by itself."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._link.keep_sending)
@@ -113,17 +113,17 @@ class FrontLine:
         return self._given_up
 
     def end_requests(self) -> None:
-        """Its clients are gone with it."""
+        """End its requests: their clients are gone with the front."""
         for id in self._live:
             self._scheduler.send_nowait(Cancel(id=id))
         self._live.clear()
 
     async def report(self) -> bool:
-        """Ask for its figures; whether they came in time, could be read and are `last` now."""
+        """Ask for its figures; returns whether they came in time and were readable. Then they are `last`."""
         return await self._questions.ask("own_report") is not None and not self._unreadable
 
     async def explain(self, id: str, tenant: str) -> bytes:
-        """Its explanation of a request, encoded; NOTHING where it knows none, or does not say in time."""
+        """Its explanation of a request, encoded; NOTHING if it has none or does not answer in time."""
         return await self._questions.ask("explain", id, tenant) or NOTHING
 
     async def _watch(self, scope: trio.CancelScope) -> None:
@@ -147,7 +147,7 @@ class FrontLine:
                         self._pass_on(said)
                 case Answer():
                     if self._questions.take_answer(message) == "own_report":
-                        self._keep_report(message.body)  # before those who wait for it have a turn
+                        self._keep_report(message.body)  # before the tasks that wait for it run
                 case Ask():
                     nursery.start_soon(self._reply, message)
                 case FrontReady(urls=urls):
@@ -175,11 +175,11 @@ class FrontLine:
         self._scheduler.send_nowait(message)
 
     def _keep_report(self, body: bytes) -> None:
-        """Also one that came late. One that cannot be read counts as none: figures are no reason to end streams."""
+        """Keep a report, even a late one. Unreadable ones are ignored: figures are no reason to end streams."""
         try:
             self.last, self._unreadable = _REPORT.decode(body), False
         except msgspec.DecodeError as error:
-            if not self._unreadable:  # once, and not for every scrape
+            if not self._unreadable:  # log it once, not for every scrape
                 _LOG.error("%s: its report cannot be read, its last figures stand in: %s", self.label, error)
             self._unreadable = True
 
@@ -188,7 +188,7 @@ class FrontLine:
 
 
 def _singly(texts: Iterable[ForFront]) -> Iterator[ForFront]:
-    """The same, one choice at a time."""
+    """The same texts, one choice at a time."""
     for text in texts:
         if isinstance(text, StepText):
             yield from (StepText(choices=(choice,)) for choice in text.choices)

@@ -1,8 +1,8 @@
-"""Several web processes before one scheduler: they are started, fed, asked, replaced when they die, and drained.
+"""Several web processes with one scheduler: starts, feeds, asks, replaces and drains them.
 
 Each front is a whole outer half of the engine (front_actors.py) with its web. The scheduler's process has no web and no
-tokenizer: what it does for a stream is one place in a frame per step. A front that dies takes its clients along; its
-requests are cancelled at once, so their memory comes back, and the streams of the others do not notice.
+tokenizer: all it does for a stream is one entry in a frame per step. A front that dies takes its clients along. Its
+requests are cancelled at once, so their memory is freed, and the streams of other fronts do not notice.
 """
 
 import logging
@@ -30,7 +30,7 @@ from .division import divide, owner, part_of
 from .front_line import FrontLine
 
 _LOG: Final = logging.getLogger("triolet.fronts")
-LAST_WORDS_SECONDS: Final = 1.5  # that a front gets to end its streams when the link has ended
+LAST_WORDS_SECONDS: Final = 1.5  # for a front to end its streams after its link has ended
 
 
 class Fronts:
@@ -45,7 +45,7 @@ class Fronts:
         name: str,
         listen: Callable[[], Sequence[socket.socket]],
     ) -> None:
-        """`module` is what a front runs; `listen` makes the sockets of one more front. `name` begins theirs."""
+        """`module` is what a front runs; `listen` makes the sockets of one more front. `name` begins front names."""
         self.urls: tuple[str, ...] = ()
         self.restarts = 0
         self._settings = settings
@@ -71,7 +71,7 @@ class Fronts:
         core.status.on_change = lambda: self._broadcast(self._news())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until every front has drained; started when all take requests. Raises FrontsLost when none is left."""
+        """Run until every front has drained; started when all serve. Raises FrontsLost when none is left."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._distribute)
             async with trio.open_nursery() as keeping:
@@ -83,11 +83,11 @@ class Fronts:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process of each front, by the name that begins the ids of its requests."""
+        """The process id of each front, by the name that begins its request ids."""
         return {name: line.pid for name, line in self._lines.items()}
 
     def begin_drain(self) -> None:
-        """Refuse new requests in all fronts; `run` returns when the last one has ended."""
+        """Refuse new requests in all fronts; `run` returns when the last front has ended."""
         self._draining = True
         self._broadcast(Drain())
 
@@ -95,7 +95,7 @@ class Fronts:
         self._broadcast(ReloadCertificate())
 
     async def _collect_web(self) -> FrontsReport:
-        """Of all fronts together. Those that do not answer in time count with their last ones."""
+        """The figures of all fronts together. For fronts that do not answer in time, their last ones."""
         answered: set[str] = set()
 
         async def ask(line: FrontLine) -> None:
@@ -117,20 +117,20 @@ class Fronts:
         )
 
     def _label(self, id: str) -> str:
-        """The front that holds a request; nothing for one that has just died, whose requests are being cancelled."""
+        """The front that holds a request; empty for a front that just died, whose requests are being cancelled."""
         line = self._lines.get(owner(id))
         return line.label if line else ""
 
     async def _distribute(self) -> None:
-        """What the scheduler says goes to its owners: everything that waits in one frame for each."""
+        """Send the scheduler's texts to their owners: all that wait, in one frame per front."""
         async with self._core.texts as inbox:
             async for first in inbox:
                 for name, share in divide((first, *waiting(inbox))).items():
-                    if line := self._lines.get(name):  # otherwise it died, and its requests are being cancelled
+                    if line := self._lines.get(name):  # otherwise it has died, and its requests are being cancelled
                         line.send_texts(share)
 
     async def _keep(self, number: int, *, task_status: trio.TaskStatus[None]) -> None:
-        """One front after another in this place."""
+        """Run one front after another in this place."""
         budget, ready = RestartBudget(), False
 
         def on_ready() -> None:
@@ -159,7 +159,7 @@ class Fronts:
             raise FrontsLost(f"no web process is left: {message}; what they logged is above")
 
     async def _run_one(self, number: int, on_ready: Callable[[], None]) -> str:
-        """A front from its start to its end; how it ended."""
+        """Run a front from start to end; returns how it ended."""
         self._started += 1
         name = f"{self._name}w{self._started}"
         limits = part_of(self._settings.limits, number, self._count)
@@ -202,7 +202,7 @@ class Fronts:
             opening = OpenFront(process=name, settings=settings, clock=clock)
             return ChildProcess("web", self._module, opening, sockets=sockets)
         finally:
-            for sock in sockets:  # they are the front's now, and end with it
+            for sock in sockets:  # they now belong to the front, and end with it
                 sock.close()
 
     def _news(self) -> WorkerNews:

@@ -1,4 +1,4 @@
-"""What one process asks another over their link, one answer for all who ask the same at the same time."""
+"""Questions from one process to another over their link; tasks that ask the same at the same time share one answer."""
 
 from collections.abc import Callable
 from itertools import count
@@ -9,7 +9,7 @@ import trio
 
 from ...protocol.fronts import Answer, Ask, Question
 
-NOTHING: Final = msgspec.msgpack.encode(None)  # the answer where there is none to give
+NOTHING: Final = msgspec.msgpack.encode(None)  # the answer if there is nothing to say
 
 
 class _Key(NamedTuple):
@@ -19,28 +19,28 @@ class _Key(NamedTuple):
 
 
 class _Pending:
-    """A question without an answer."""
+    """A question without an answer yet."""
 
     def __init__(self, key: _Key) -> None:
         self.key = key
-        self.waiting = 0  # who wait for it
+        self.waiting = 0  # tasks that wait for it
         self.answered = trio.Event()
         self.body: bytes | None = None
 
 
 class Questions:
-    """Those under way."""
+    """The open questions."""
 
     def __init__(self, send: Callable[[Ask], None], seconds: float) -> None:
-        """`send` never waits; `seconds` is how long an answer is waited for."""
+        """`send` never waits; `seconds` is the longest wait for an answer."""
         self._send = send
         self._seconds = seconds
         self._numbers = count(1)
-        self._pending: dict[int, _Pending] = {}  # until the answer comes, in time or not
-        self._joinable: dict[_Key, _Pending] = {}  # of those, what somebody waits for
+        self._pending: dict[int, _Pending] = {}  # until the answer comes, in time or late
+        self._joinable: dict[_Key, _Pending] = {}  # those of them that tasks wait for
 
     async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes | None:
-        """The answer; None when none comes in time. Who asks the same meanwhile gets the same one."""
+        """The answer, or None if none comes in time. Tasks that ask the same meanwhile share it."""
         key = _Key(question, id, tenant)
         pending = self._joinable.get(key)
         if pending is None:
@@ -58,9 +58,9 @@ class Questions:
         return pending.body
 
     def take_answer(self, answer: Answer) -> Question | None:
-        """Wake those who wait, and say what was asked; also of an answer that came late and wakes nobody.
+        """Wake the waiting tasks and return the question, also of a late answer that wakes nobody.
 
-        Who asks from now on asks anew, also where they all left.
+        Later calls of `ask` send a new question.
         """
         pending = self._pending.pop(answer.number, None)
         if pending is None:
@@ -71,6 +71,6 @@ class Questions:
         return pending.key.question
 
     def _close(self, pending: _Pending) -> None:
-        """Nobody joins it any more."""
+        """Let no further task join it."""
         if self._joinable.get(pending.key) is pending:
             del self._joinable[pending.key]

@@ -1,11 +1,11 @@
-"""Why a request is where it is: what the scheduler says of it and what the gateway remembers. Pure."""
+"""Explains a request from the scheduler's report about it and the gateway's history. Pure."""
 
 from ...protocol.explanation import Explanation, Standing, State, TenantShare, Timeline
 from ..gateway.history import History
 
 
 def explain(history: History, standing: Standing | None, share: TenantShare) -> Explanation:
-    """`standing` is None where the scheduler does not hold it."""
+    """`standing` is None if the scheduler does not hold the request."""
     state = standing.state if standing else _state_outside(history)
     return Explanation(
         id=history.id,
@@ -31,7 +31,7 @@ def explain(history: History, standing: Standing | None, share: TenantShare) -> 
 
 
 def _state_outside(history: History) -> State:
-    """Of a request that the scheduler does not hold: it has not come there yet, or its last text is on its way."""
+    """The state of a request outside the scheduler: before it got there, or with its last text on its way."""
     if history.finished is not None:
         return "finished"
     if history.first_token is not None:

@@ -1,8 +1,8 @@
-"""The metrics under the names of vLLM (`--metric-aliases vllm`), for dashboards and alerts that were written for it.
+"""The metrics under vLLM's names (`--metric-aliases vllm`), for dashboards and alerts that were written for vLLM.
 
-Names, labels and meanings are those of vLLM's engine metrics; the buckets of the histograms are ours, which
-`histogram_quantile` does not mind. `gpu_cache_usage_perc`, `gpu_prefix_cache_*` and `time_per_output_token_seconds` are
-its older names.
+Names, labels and meanings are those of vLLM's engine metrics. The histogram buckets are ours, with which
+`histogram_quantile` works as well. `gpu_cache_usage_perc`, `gpu_prefix_cache_*` and `time_per_output_token_seconds` are
+vLLM's older names.
 """
 
 from collections import Counter
@@ -15,12 +15,12 @@ from ...protocol.reports import SchedulerStatistics
 from ..gateway.accounts import Accounts
 from .metric_families import counter, counters, gauge, histogram
 
-# Ours to its; it counts every request that ends because somebody wanted so as an abort.
+# Our reasons to vLLM's, which counts every request that was ended from outside as an abort.
 _REASONS: Final = {"stop": "stop", "tool_calls": "stop", "length": "length", "error": "error"}
 
 
 def vllm_aliases(accounts: Accounts, scheduler: SchedulerStatistics, model: str) -> Iterator[Metric]:
-    """All of them, from the same counters as our own."""
+    """All vLLM metrics, from the same counters as our own."""
     labels = {"model_name": model, "engine": "0"}
     blocks, totals = scheduler.blocks, scheduler.totals
     yield gauge("vllm:num_requests_running", "triolet_requests_running", scheduler.running, labels)

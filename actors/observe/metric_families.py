@@ -1,4 +1,4 @@
-"""Prometheus families from plain numbers. A name without a namespace of its own gets ours: `triolet_`."""
+"""Prometheus families from plain numbers. Names without a namespace get ours: `triolet_`."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
-"""Prometheus metrics and the ledger: a server's report, rendered when somebody asks.
+"""Prometheus metrics and the ledger: a server's report, rendered on request.
 
-Nothing is counted here. Labels are reasons, codes and states from our own vocabulary, never anything a client wrote.
+Nothing is counted here. Labels are our own reasons, codes and states, never text from a client.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from .metric_families import counter, counters, gauge, gauges, histogram
 
 
 def render_metrics(report: ServerReport, settings: ServeSettings) -> bytes:
-    """The text of /metrics. With `metric_aliases`, what vLLM has too stands there under its names as well."""
+    """The text of /metrics. `metric_aliases` adds the metrics that vLLM also has, under its names."""
     registry = CollectorRegistry()
     registry.register(_Walk(report, model_name(settings) if settings.metric_aliases == "vllm" else None))
     if report.web.processes is None:
@@ -29,7 +29,7 @@ def render_metrics(report: ServerReport, settings: ServeSettings) -> bytes:
 
 
 def ledger_of(report: ServerReport) -> Ledger:
-    """What the whole server holds; `children` are the web processes and the worker."""
+    """The resources of the whole server; `children` are the web processes and the worker."""
     web = report.web.processes or {}
     processes = [report.process, *web.values()]
     return Ledger(
@@ -50,7 +50,7 @@ class _Walk(Collector):
         self._vllm_model = vllm_model
 
     def describe(self) -> list[Metric]:
-        """Nothing at registration: no names of ours can clash."""
+        """Nothing at registration: our names cannot clash."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -121,7 +121,7 @@ class _Walk(Collector):
         yield histogram("step_duration_seconds", "One step in the worker", step_time)
 
     def _processes(self) -> Iterator[Metric]:
-        """Of a server of several; where there is one process, `process_…` are its figures."""
+        """The processes of a server with several; a single process is described by `process_…`."""
         web = self._report.web
         if web.processes is None:
             return

@@ -1,9 +1,9 @@
-"""What operators ask, and who answers: `Server` is what the web of a process holds of the server behind it.
+"""Operators' questions and their answers. `Server` is the web's interface to the server behind it.
 
-`Engine` (actors/engine.py) is a server whose parts are all in this process; `FrontEngine` (actors/fronts/front.py) is
-one web process of several and asks the scheduler's process. There as here an `Observer` looks at the scheduler's own
-tables. It has a memory only for what must stay the same between views: the tenants' numbers, and a sample of the
-throughput for each second in which somebody looked.
+`Engine` (actors/engine.py) is a server with all parts in this process. `FrontEngine` (actors/fronts/front.py) is one
+web process of several and asks the scheduler's process. In both cases an `Observer` reads the scheduler's tables. It
+remembers only what must stay the same between views: the tenants' numbers, and a sample of the throughput for each
+second in which somebody watched.
 """
 
 import time
@@ -41,14 +41,14 @@ _SAMPLES: Final = 300  # five minutes of watching
 
 
 class Server(Protocol):
-    """What the web of a process holds. Questions are for the whole server; they raise ApiError where none answers."""
+    """The web's interface. Questions concern the whole server; they raise ApiError if they get no answer."""
 
     @property
     def settings(self) -> ServeSettings: ...
 
     @property
     def gateway(self) -> Gateway:
-        """Requests go in here. It is this process's own."""
+        """This process's gateway, which accepts requests."""
         ...
 
     @property
@@ -56,17 +56,17 @@ class Server(Protocol):
 
     @property
     def created(self) -> int:
-        """The Unix time of the start."""
+        """Unix time of the start."""
         ...
 
     @property
     def ready(self) -> Ready | None:
-        """What the worker reported when it was last started."""
+        """The worker's last Ready message."""
         ...
 
     @property
     def draining(self) -> bool:
-        """New requests are refused, and those accepted go on."""
+        """Whether new requests are refused while accepted ones continue."""
         ...
 
     def begin_drain(self) -> None: ...
@@ -76,28 +76,28 @@ class Server(Protocol):
     async def detokenize(self, ids: tuple[int, ...]) -> str: ...
 
     async def health(self) -> Health:
-        """Whether a request sent now would be computed, from progress and not from good will."""
+        """Whether a request sent now would be computed, judged by progress."""
         ...
 
     async def report(self) -> ServerReport:
-        """What /metrics and the ledger are made of."""
+        """The data of /metrics and the ledger."""
         ...
 
     async def about(self) -> About | None:
-        """What a dashboard is told first, and again when there is another worker; None before the first."""
+        """A dashboard's first frame, sent again for each new worker; None before the first worker."""
         ...
 
     async def view(self) -> View:
-        """What a dashboard shows."""
+        """A dashboard's view."""
         ...
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
-        """Where a request of this tenant is and why, by its id or its X-Request-Id; None for one not known here."""
+        """Where a request of this tenant is and why, by its id or X-Request-Id; None if it is unknown."""
         ...
 
 
 class Observer:
-    """Answers from the scheduler in this process; what the web has counted is collected where it is."""
+    """Answers from the scheduler in this process; the web's counters are collected from where they are."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Observer:
         return self._status.health(self._clock())
 
     def standing(self, id: str) -> Standing | None:
-        """Where a request stands in the scheduler; None where it is not there."""
+        """Where a request is in the scheduler; None if it is not there."""
         return self._state.standing(id, self._clock())
 
     async def report(self) -> ServerReport:
@@ -164,7 +164,7 @@ class Observer:
         )
 
     async def view(self) -> View:
-        """The scheduler at one moment, after the web's counters were collected."""
+        """The scheduler at one moment, after collecting the web's counters."""
         return self.view_with(await self._collect_web())
 
     def view_with(self, web: FrontsReport) -> View:
@@ -214,7 +214,7 @@ def _web_processes(web: FrontsReport) -> WebProcesses | None:
 
 
 def own_figures() -> ProcessFigures:
-    """Of the process that calls it."""
+    """The figures of the calling process."""
     return ProcessFigures(
         tasks=trio.lowlevel.current_statistics().tasks_living,
         fds=open_files(),

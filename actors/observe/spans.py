@@ -1,7 +1,7 @@
-"""One request as spans: a root, and one child for each phase that it reached. Pure, and without OpenTelemetry.
+"""One request as spans: a root, and one child per phase that it reached. Pure, and without OpenTelemetry.
 
-Names are those of OpenTelemetry's conventions for generative AI; where these have none, vLLM's (`gen_ai.latency.*`,
-`gen_ai.request.id`, `gen_ai.usage.prompt_tokens`), so that what reads its spans reads ours. Never any text.
+Names follow OpenTelemetry's conventions for generative AI, and vLLM's where these have none (`gen_ai.latency.*`,
+`gen_ai.request.id`, `gen_ai.usage.prompt_tokens`), so that tools for vLLM's spans can read ours. Never any text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ Attribute = str | int | float | Sequence[str]
 
 
 class SpanRecord(NamedTuple):
-    """A span that has ended. Nanoseconds of Unix time."""
+    """An ended span. Times are nanoseconds of Unix time."""
 
     name: str
     start: int
@@ -56,7 +56,7 @@ def root_span(history: History) -> SpanRecord:
 
 
 def phase_spans(history: History) -> Iterator[SpanRecord]:
-    """`tokenize`, `queue`, `prefill`, `decode`, each until the next one; the last it reached, until its end."""
+    """`tokenize`, `queue`, `prefill`, `decode`, each until the next; the last one reached, until the end."""
     starts = {
         "tokenize": history.arrival,
         "queue": history.tokenized,

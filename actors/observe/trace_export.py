@@ -1,4 +1,4 @@
-"""Requests as OpenTelemetry spans, sent over OTLP/HTTP. The one module that imports OpenTelemetry."""
+"""Sends requests as OpenTelemetry spans over OTLP/HTTP. The only module that imports OpenTelemetry."""
 
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -21,12 +21,12 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def traces_url(endpoint: str) -> str:
-    """A collector's address, `http://127.0.0.1:4318`, gets the standard path; a URL with a path is taken as it is."""
+    """A collector's address, `http://127.0.0.1:4318`, gets the standard path; a URL with a path is used as it is."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + TRACES_PATH
 
 
 class _Ended(SpanProcessor):
-    """Keeps the spans that the sampler wanted."""
+    """Keeps the spans that the sampler selected."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -36,7 +36,7 @@ class _Ended(SpanProcessor):
 
 
 class SpanExport:
-    """Used by one thread, but for `close`."""
+    """Used by one thread, except for `close`."""
 
     def __init__(self, endpoint: str | None) -> None:
         resource = Resource.create()  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
@@ -49,14 +49,14 @@ class SpanExport:
         self._exporter = OTLPSpanExporter(None if endpoint is None else traces_url(endpoint))
 
     def send(self, histories: Iterable[History]) -> bool:
-        """Whether the collector took them. Waits for it, OTEL_EXPORTER_OTLP_TIMEOUT at most."""
+        """Send them; returns whether the collector accepted them. Waits at most OTEL_EXPORTER_OTLP_TIMEOUT."""
         for history in histories:
             self._trace(history)
         spans, self._ended.spans = self._ended.spans, []
         return not spans or self._exporter.export(spans) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
-        """Ends an export that is waiting to try again."""
+        """Ends an export that is waiting to retry."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # theirs
 
     def _trace(self, history: History) -> None:

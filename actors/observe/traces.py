@@ -1,8 +1,8 @@
-"""Traces: every request that has ended becomes spans in a thread, which sends them to an OpenTelemetry collector.
+"""Traces: a thread turns every ended request into spans and sends them to an OpenTelemetry collector.
 
-Contract: `offer` never waits and costs a queue's append. The queue is bounded: what comes while it is full is dropped
-and counted, and so are spans that the collector did not take. Sampling, headers, timeouts and the service's name follow
-the standard OTEL_* variables. OpenTelemetry is an optional dependency; `trace_export.py` alone imports it.
+Contract: `offer` never waits and costs one append to a queue. The queue is bounded: requests that arrive while it is
+full are dropped and counted, and so are spans that the collector did not accept. Sampling, headers, timeouts and the
+service name follow the standard OTEL_* variables. OpenTelemetry is optional; only `trace_export.py` imports it.
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import Final
 from ..gateway.history import History
 
 INSTALL: Final = "pip install 'triolet[otel]'"
-MAX_WAITING: Final = 2048  # requests, of some 600 bytes; a collector may be away for a while at a few hundred a second
+MAX_WAITING: Final = 2048  # requests, of some 600 bytes each; covers several seconds at a few hundred a second
 _BATCH: Final = 256  # requests: some 1,300 spans, 400 KB on the wire
 _BATCH_SECONDS: Final = 1.0  # from the first request of a batch
 FLUSH_SECONDS: Final = 3.0  # for what is left when the server ends
@@ -26,28 +26,28 @@ _LOG: Final = logging.getLogger("triolet.traces")
 
 
 class Traces:
-    """The queue, its thread and what became of the requests in it."""
+    """The queue, its thread, and counts of what happened to the requests."""
 
     def __init__(self, endpoint: str | None) -> None:
-        """`endpoint` None: what OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT says."""
+        """`endpoint` None: from OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT."""
         from .trace_export import SpanExport
 
-        # Requests. Each count has one writer: the queue's is the loop, the others' the thread.
+        # Requests. Each count has one writer: the event loop for `queue_full`, the thread for the others.
         self.counts = Counter({"exported": 0, "queue_full": 0, "export_failed": 0})
         self._export = SpanExport(endpoint)
         self._queue: queue.SimpleQueue[History | None] = queue.SimpleQueue()
-        self._thread = Thread(target=self._run, name="traces", daemon=True)  # a hung collector holds up no exit
+        self._thread = Thread(target=self._run, name="traces", daemon=True)  # a hung collector must not delay an exit
         self._thread.start()
 
     def offer(self, history: History) -> None:
-        """A request has ended."""
+        """Queue an ended request."""
         if self._queue.qsize() >= MAX_WAITING:
             self.counts["queue_full"] += 1
         else:
             self._queue.put(history)
 
     def close(self) -> None:
-        """Send what is left, for a limited time."""
+        """Send the rest, for a limited time."""
         self._queue.put(None)
         self._thread.join(FLUSH_SECONDS)
         self._export.close()
@@ -62,7 +62,7 @@ class Traces:
                 self.counts["export_failed"] += len(batch)
 
     def _take(self) -> tuple[list[History], bool]:
-        """Waits for the first without a timeout: an idle server does not wake for this. Also whether it is the last."""
+        """The next batch, and whether it is the last. Waits without a timeout, so an idle server does not wake up."""
         item = self._queue.get()
         batch: list[History] = []
         until = monotonic() + _BATCH_SECONDS
@@ -78,15 +78,15 @@ class Traces:
 
 
 def installed() -> bool:
-    """Whether the optional packages are there."""
+    """Whether the optional packages are installed."""
     try:
         return all(map(find_spec, ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")))
-    except ModuleNotFoundError:  # of a parent
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def open_traces(endpoint: str | None) -> Traces | None:
-    """None where nobody wants traces: neither the option nor the standard variables name a collector."""
+    """None if traces are off: neither the option nor the standard variables name a collector."""
     environment = os.environ
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None

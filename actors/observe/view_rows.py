@@ -1,10 +1,10 @@
-"""The engine as the dashboard shows it, taken from the scheduler's state when somebody asks. Pure: changes nothing.
+"""The dashboard's tables, made from the scheduler's state on request. Pure: changes nothing.
 
-Why somebody waits is said as of the last plan, in the words and numbers of an explanation of the same request.
+Reasons for waiting are those of the last plan, in the words and numbers of an explanation of the same request.
 
-Costs what MAX_ROWS and MAX_CELLS allow: measured with 64 running sequences of 21 blocks each, 0.8 ms. What waits is
-put in order and counted by reason: another 1 ms for 1,000 sequences of 20 tenants.
-Names of requests are cut and tenants numbered here: what a view holds may be shown to whoever may see the metrics.
+MAX_ROWS and MAX_CELLS bound the cost: 0.8 ms measured with 64 running sequences of 21 blocks each. Waiting sequences
+are ordered and counted by reason: another 1 ms for 1,000 sequences of 20 tenants.
+Request names are shortened and tenants numbered here: everybody who may see the metrics may see a view.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from .block_map import block_map
 TenantNumber = Callable[[str], int]
 ProcessOf = Callable[[str], str]  # the web process that holds a request, by the request's id
 
-_SHORT_ID = 12  # characters: the counter of an id, or the end of one that has none
+_SHORT_ID = 12  # characters: the counter of an id, or the end of an id without one
 
 
 class TenantNumbers:
-    """Numbers for tenants, in the order in which they are first shown: as many as there are keys. No tenant is 0."""
+    """Numbers tenants in the order in which they are first shown: as many as there are keys. No tenant is 0."""
 
     def __init__(self) -> None:
         self._numbers = {"": 0}
@@ -38,19 +38,19 @@ class TenantNumbers:
 
 
 def request_number(sequence: Sequence) -> int:
-    """The same for all choices of a request: the id of the first, whether it has ended or not."""
+    """The same for all choices of a request: the id of the first one, even if that has ended."""
     return sequence.id - sequence.index
 
 
 def only_process(id: str) -> str:
-    """Where there is one web process, its name says nothing."""
+    """With one web process, its name is left out."""
     return ""
 
 
 def batch_rows(
     state: SchedulerState, now: float, tenant: TenantNumber, process: ProcessOf = only_process
 ) -> list[BatchRow]:
-    """Running sequences and then parked ones, each in order; MAX_ROWS of them."""
+    """Running, then parked sequences, each in order; at most MAX_ROWS."""
     queues, waits = state.table.queues, state.waits
     shown = islice(chain(queues.running, queues.parked), MAX_ROWS)
     return [_batch_row(sequence, waits, now, tenant, process) for sequence in shown]
@@ -93,7 +93,7 @@ def _row_state(sequence: Sequence) -> RowState:
 def queue_rows(
     state: SchedulerState, now: float, tenant: TenantNumber, process: ProcessOf = only_process
 ) -> list[QueueRow]:
-    """Waiting sequences in the planner's order; MAX_ROWS of them."""
+    """Waiting sequences in the planner's order; at most MAX_ROWS."""
     return [_queue_row(one, state, now, tenant, process) for one in lined_up(state.table.queues)[:MAX_ROWS]]
 
 
@@ -104,7 +104,7 @@ def _queue_row(
     generate, shortage = sequence.live.generate, waits.shortage
     blocked = waits.obstacle(sequence)
     wanted = available = 0
-    if blocked == "blocks" and shortage is not None:  # one sequence of a plan at most: the planner stops there
+    if blocked == "blocks" and shortage is not None:  # at most one sequence of a plan: the planner stops there
         wanted, available = shortage.need, shortage.free
     return QueueRow(
         sequence=sequence.id,
@@ -125,7 +125,7 @@ def _queue_row(
 
 
 def owned_map(state: SchedulerState) -> BlockMap:
-    """The KV blocks by request."""
+    """The map of KV blocks by request."""
     holders = chain(state.table.queues.running, state.table.queues.parked)
     return block_map(state.table.pool, [(request_number(sequence), sequence.blocks) for sequence in holders])
 

@@ -1,12 +1,12 @@
-"""A process of ours behind a socket pair: how it is started, and that it never outlives the one that started it.
+"""A child process behind a socket pair: how it starts, and that it never outlives its parent.
 
-A worker loads while the front still imports its web: its first message is in the socket before anybody reads.
+A worker loads while the front still imports its web: its first message is in the socket before it is read.
 
-It is started by the main thread and not by `trio.run_process`, which forks in a pool thread: a worker asks the kernel
-to be killed when its parent dies (PR_SET_PDEATHSIG), and for the kernel the parent is the forking *thread*; a pool
-thread ends after ten idle seconds and would take the worker with it. The fork itself takes a millisecond or two.
+The main thread starts it, not `trio.run_process`, which forks in a pool thread. A worker asks the kernel to be killed
+when its parent dies (PR_SET_PDEATHSIG), and for the kernel the parent is the forking *thread*: a pool thread ends after
+ten idle seconds and would take the worker with it. The fork itself takes a millisecond or two.
 
-Importing this module takes no event loop, so a child can be started before there is one.
+This module needs no event loop, so a child can be started before there is one.
 """
 
 import signal
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import trio
 
 WORKER_MODULE: Final = "triolet.actors.executor.worker"
-_STDERR: Final = 2  # what a child prints goes where our own messages go, never into our output
+_STDERR: Final = 2  # a child's output goes to our standard error, never to our standard output
 
 
 class ChildProcess:
-    """A running child, told its first message, and our end of the socket pair to it."""
+    """A running child that has been sent its first message, and our end of the socket pair."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class ChildProcess:
         sockets: Sequence[socket.socket] = (),
         arguments: Sequence[str] = (),
     ) -> None:
-        """`python -m module LINK SOCKET… ARGUMENT…`, the first ones being descriptors that it inherits.
+        """Run `python -m module LINK SOCKET… ARGUMENT…`; LINK and SOCKET are inherited descriptors.
 
-        This process may close its own of `sockets`. Raises OSError.
+        Afterwards this process may close its own `sockets`. Raises OSError.
         """
         self._what = what
         self._socket, theirs = socket.socketpair()
         with theirs:
             inherited = [theirs.fileno(), *(sock.fileno() for sock in sockets)]
-            # -P: no module of the folder the server was started in may stand in for ours.
+            # -P: modules in the current folder must not replace ours.
             command = [sys.executable, "-P", "-m", module, *map(str, inherited), *arguments]
             try:
                 self._process = subprocess.Popen(command, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=_STDERR)
@@ -69,13 +69,13 @@ class ChildProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """At once; `end` must follow."""
+        """Kill it at once; `end` must follow."""
         self._process.kill()
 
     async def end(self, grace: float = 0.2) -> str:
-        """Let it see the end of the link, kill it `grace` seconds later, and wait until it is gone. Says how it ended.
+        """Close the link, kill it `grace` seconds later, and wait until it is gone. Returns how it ended.
 
-        Cancelling does not cut this short: the kernel frees its memory in a moment, and nobody may be left behind.
+        Cancelling does not interrupt this: the kernel frees its memory quickly, and no child may be left behind.
         """
         import trio
 
@@ -90,7 +90,7 @@ class ChildProcess:
         import trio
 
         await trio.aclose_forcefully(self.stream)
-        # It may just have exited by itself, having said all it had to say; then its own status is worth more.
+        # It may just have exited by itself after its last message; then its own status is more useful.
         with trio.move_on_after(grace):
             while self._process.poll() is None:  # noqa: ASYNC110 - a process gives no event that every system has
                 await trio.sleep(0.01)
@@ -99,5 +99,5 @@ class ChildProcess:
 
 
 def start_worker(settings: EngineSettings, module: str = WORKER_MODULE, arguments: Sequence[str] = ()) -> ChildProcess:
-    """A worker, told to load a model. Raises OSError."""
+    """Start a worker that loads a model. Raises OSError."""
     return ChildProcess("worker", module, LoadModel(settings=settings), arguments=arguments)

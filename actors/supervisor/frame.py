@@ -1,4 +1,4 @@
-"""How one message lies on the wire between front and worker: four bytes of length, big-endian, then msgpack.
+"""The wire format of messages between processes: four bytes of length, big-endian, then msgpack.
 
 Free of trio, so that a worker's first message can be written before the front has imported its event loop.
 """
@@ -15,11 +15,11 @@ MAX_FRAME: Final = 64 << 20
 
 
 class LinkError(Exception):
-    """What came, or was to be sent, is no message of the conversation."""
+    """A received or outgoing message is not valid on this link."""
 
 
 class FrameWriter:
-    """Encodes messages into one buffer, used again and again."""
+    """Encodes messages into one reused buffer."""
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()

@@ -1,13 +1,13 @@
 """Typed messages over a byte stream between two of our processes, in the frames of frame.py.
 
-A frame's length is capped: whoever reads a longer one has lost the border, and stops instead of allocating. One task
-receives, several may send. The peer's end, however it comes, is `trio.EndOfChannel` to the reader and
-`trio.BrokenResourceError` to the writer.
+A frame's length is capped: a reader of a longer one has lost the frame boundary, and stops instead of allocating. One
+task receives, several may send. When the peer ends, for any reason, the reader gets `trio.EndOfChannel` and the writer
+`trio.BrokenResourceError`.
 
-Who can wait uses `send`; who must not, `send_nowait`, with `keep_sending` in a task of its own: the message goes into
-the socket now, or into a bounded backlog. A peer that does not read fills its own backlog and nobody else's time;
-beyond the bound it is `overdue`, and whoever watches it gives it up. Once it has not kept a message it sends no other,
-whatever the peer reads by then: what follows could mean something else without it.
+Use `send` if you can wait, otherwise `send_nowait`, with `keep_sending` in its own task: the message goes into the
+socket at once, or into a bounded backlog. A peer that does not read fills its backlog and delays nobody. Above the
+bound it is `overdue`, and its owner gives it up. Once a message was dropped, nothing more is sent, even if the peer
+reads again: later messages could mean something else without it.
 """
 
 import os
@@ -24,7 +24,7 @@ __all__ = ["HEADER", "MAX_FRAME", "Link", "LinkError"]
 
 Received = TypeVar("Received", bound=Message)
 
-MAX_BACKLOG: Final = MAX_FRAME  # one message of the largest size; of ordinary text, minutes
+MAX_BACKLOG: Final = MAX_FRAME  # one message of the largest size, or minutes of ordinary text
 _READ: Final = 1 << 16
 
 
@@ -44,17 +44,17 @@ class Link(Generic[Received]):
         self._incoming = bytearray()
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._backlog = bytearray()
-        self._lost = False  # a message was not kept
-        self._sending = trio.Lock()  # held by the task that has taken a piece of the backlog
+        self._lost = False  # a message was dropped
+        self._sending = trio.Lock()  # held by the task that sends a piece of the backlog
         self._wake = trio.Event()  # of `keep_sending`
 
     async def send(self, message: Message) -> None:
-        """Send one message and wait until the socket took it; without a checkpoint when it takes it at once."""
+        """Send one message and wait until the socket has taken it; no checkpoint if it takes it at once."""
         if not self._write(self._outgoing.write(message)):
             await self._send_backlog()
 
     def send_nowait(self, message: Message) -> None:
-        """Send, or keep for later; nothing is kept beyond the bound. Raises LinkError for too large a message."""
+        """Send, or keep for later; drops messages above the bound. Raises LinkError if a message is too large."""
         frame = self._outgoing.write(message)
         if self.overdue:
             self._lost = True
@@ -63,21 +63,21 @@ class Link(Generic[Received]):
 
     @property
     def overdue(self) -> bool:
-        """Whether the bound is passed, or was when there was something to send."""
+        """Whether the bound is exceeded, or was when a message had to be kept."""
         return self._lost or len(self._backlog) > self._max_backlog
 
     async def keep_sending(self) -> None:
-        """Send what is left over until cancelled. The peer's end is a `trio.BrokenResourceError`."""
+        """Send the backlog until cancelled. Raises `trio.BrokenResourceError` when the peer ends."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
             await self._send_backlog()
 
     def _write(self, frame: bytearray) -> bool:
-        """Give the socket what it takes at once and keep the rest; whether that was all of it."""
+        """Write what the socket takes at once and keep the rest; returns whether nothing was left."""
         sent = 0
         if self._socket is not None and not self._backlog and not self._sending.locked():
-            # Its buffer is full, or the peer is gone: who sends the rest finds out which.
+            # Its buffer is full, or the peer is gone: sending the rest finds out which.
             with suppress(OSError):
                 sent = os.write(self._socket.fileno(), frame)
         if sent == len(frame):
@@ -100,7 +100,7 @@ class Link(Generic[Received]):
             raise LinkError(f"a frame of {len(frame)} bytes is no message: {error}") from error
 
     async def _receive_frame(self) -> bytes:
-        """The content of the next frame; checkpoints only when it has not come yet."""
+        """The content of the next frame; checkpoints only if it has not arrived."""
         incoming = self._incoming
         while True:
             if len(incoming) >= HEADER:
@@ -117,12 +117,12 @@ class Link(Generic[Received]):
             incoming += some
 
     async def _read(self) -> bytes:
-        """What has come, once there is something; nothing at the end."""
+        """Wait for bytes and return them; empty at the end."""
         try:
             if self._socket is None:
                 return bytes(await self._stream.receive_some(_READ))
             while True:
-                # Unlike a stream's own way, which tries first: that is in vain for every message but a second one.
+                # trio's streams try to read first, which fails for every message but a second one.
                 await trio.lowlevel.wait_readable(self._socket)
                 with suppress(BlockingIOError):
                     return os.read(self._socket.fileno(), _READ)

@@ -1,13 +1,13 @@
-"""What the operating system knows of a process, from /proc; 0 where a system has no such view. Linux."""
+"""Facts about a process from the operating system (/proc on Linux); 0 on systems without it."""
 
 import os
 from pathlib import Path
 
 
 def open_files() -> int:
-    """Of this process."""
+    """Open files of this process."""
     try:
-        counted = os.stat("/proc/self/fd").st_size  # by Linux 6.2 and newer; a listing of 3,000 takes 1.2 ms
+        counted = os.stat("/proc/self/fd").st_size  # Linux 6.2 and newer count them; listing 3,000 takes 1.2 ms
     except OSError:
         counted = 0
     try:
@@ -17,7 +17,7 @@ def open_files() -> int:
 
 
 def peak_resident_bytes(pid: int | str) -> int:
-    """The most memory a process has had in RAM, mapped files included."""
+    """A process's peak resident memory, including mapped files."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
@@ -26,7 +26,7 @@ def peak_resident_bytes(pid: int | str) -> int:
 
 
 def resident_bytes(pid: int | str) -> int:
-    """A process's memory in RAM."""
+    """A process's resident memory."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

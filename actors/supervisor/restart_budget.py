@@ -1,7 +1,7 @@
-"""How often a worker may be replaced. Pure: callers say what time it is.
+"""How often a worker may be replaced. Pure: callers pass the time.
 
-A worker that dies now and then costs its streams a pause. One that dies as soon as it runs would cost everybody
-everything for ever, so after a few restarts in a short time the supervisor gives up.
+A worker that dies now and then costs its streams a pause. One that always dies at once would stall all streams for
+ever, so after a few restarts in a short time the supervisor gives up.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ _BACKOFF: Final = (0.05, 0.5, 2.0)  # seconds before the first, second and third
 
 
 class RestartBudget:
-    """How long to wait before the next restart, or that there is none left. Pure."""
+    """How long to wait before the next restart, or that none is left. Pure."""
 
     def __init__(self) -> None:
         self._restarts: deque[float] = deque()

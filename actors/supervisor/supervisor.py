@@ -1,8 +1,8 @@
-"""The supervisor: keeps a worker process running, carries its conversation, and tells the scheduler when one is lost.
+"""The supervisor: keeps a worker process running, carries its messages, and tells the scheduler when one is lost.
 
-A worker that dies is replaced, as often as the restart budget allows. Every stream outlives it: the token logs are in
-the front, so for the scheduler a lost worker is a preemption of everything. When the budget is spent, requests are
-refused and the front stays up to say so.
+A worker that dies is replaced, as often as the restart budget allows. All streams survive: the token logs are in the
+front, so for the scheduler a lost worker is a preemption of everything. When the budget is spent, the front stays up
+and refuses requests.
 """
 
 import logging
@@ -55,10 +55,10 @@ class Supervisor:
         self._scheduler = scheduler
         self._status = status
         self._on_progress = on_progress
-        self._spoke = 0.0  # when the worker was last told something
+        self._spoke = 0.0  # when the last message was sent to the worker
 
     async def run(self, task_status: trio.TaskStatus[Ready]) -> None:
-        """Run workers until the budget is spent, then throw steps away until the engine ends."""
+        """Run workers until the budget is spent, then discard steps until the engine ends."""
         budget = RestartBudget()
         reason = await self._run_worker(task_status)
         while (delay := budget.take(trio.current_time())) is not None:
@@ -67,7 +67,7 @@ class Supervisor:
             self._status.lose("restarting", f"{reason}; another one is being started")
             self._scheduler.send_nowait(WorkerLost(reason=reason))
             async with trio.open_nursery() as nursery:
-                # The scheduler may be waiting to send a step to the dead worker; nobody will run it.
+                # The scheduler may be waiting to send a step to the dead worker; nothing will run it.
                 nursery.start_soon(self._discard_steps)
                 await trio.sleep(delay)
                 nursery.cancel_scope.cancel()
@@ -83,10 +83,10 @@ class Supervisor:
             pass
 
     async def _run_worker(self, task_status: trio.TaskStatus[Ready] | None) -> str:
-        """One worker from its start to its end; the reason why it ended. `task_status`: this is the first one."""
+        """One worker from start to end; returns the reason of its end. `task_status` is given for the first one."""
         try:
             process = self._first or start_worker(self._settings)
-        except OSError as error:  # no memory, descriptor or process to be had: it may pass, like a lost worker
+        except OSError as error:  # out of memory, descriptors or processes: it may pass, as with a lost worker
             why = f"a worker process cannot be started: {error}"
             if task_status is not None:
                 raise EngineLoadError("internal_error", why) from error
@@ -115,7 +115,7 @@ class Supervisor:
         return f"{how} ({why})" if why else how
 
     async def _load_while_discarding(self, link: Link[FromWorker]) -> Ready | LoadFailed | str:
-        """The worker's answer to its LoadModel, or why there is none. Steps that come meanwhile are thrown away."""
+        """The worker's answer to its LoadModel, or why there is none. Discards steps that come meanwhile."""
         answer: Ready | LoadFailed | str = ""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._discard_steps)
@@ -179,7 +179,7 @@ class Supervisor:
         return why
 
     def _drop_waiting_steps(self) -> None:
-        """What the scheduler sent before it heard of the loss: it has forgotten these steps since."""
+        """Discard what the scheduler sent before it learnt of the loss; it has since forgotten these steps."""
         try:
             while True:
                 self._steps.receive_nowait()
@@ -187,7 +187,7 @@ class Supervisor:
             pass
 
     async def _send_steps(self, link: Link[FromWorker]) -> None:
-        """Send what the scheduler plans."""
+        """Send the scheduler's steps."""
         try:
             while True:
                 step = await self._steps.receive()
@@ -198,7 +198,7 @@ class Supervisor:
             return
 
     async def _ping(self, link: Link[FromWorker]) -> None:
-        """When the scheduler has planned nothing for a while, ask whether the worker is there."""
+        """If no step was sent for a while, check that the worker is alive."""
         with suppress(trio.BrokenResourceError):
             while True:
                 silence = trio.current_time() - self._spoke
@@ -242,7 +242,7 @@ async def run_supervisor(
 ) -> None:
     """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes.
 
-    `first` is a worker with the same settings that somebody has started already; it is ended like every other.
+    `first` is an already started worker with the same settings; it is ended like every other.
     """
     with steps, scheduler:
         supervisor = Supervisor(

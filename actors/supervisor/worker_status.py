@@ -1,8 +1,8 @@
-"""What the front knows of its worker, and whether that is healthy. No clock of its own: callers say what time it is.
+"""The state of the worker as the front knows it, and whether it is healthy. It has no clock: callers pass the time.
 
-Health comes from progress, not from good will. A worker must answer something within `SILENCE_LIMIT`: step answers
-while it computes, pongs otherwise (its socket is read while a step runs). And a step must end in a time that
-follows from the slowest one so far, so that a long prefill on a slow machine is no illness and a hung kernel is one.
+Health is judged by progress. A worker must send something within `SILENCE_LIMIT`: step answers while it computes, pongs
+otherwise (its socket is read while a step runs). And a step must end within a limit that grows with the slowest step so
+far: a long prefill on a slow machine is healthy, a hung kernel is not.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from ...protocol.reports import Health, WorkerState
 from ...protocol.steps import Ready
 from ..histogram import Histogram
 
-PING_INTERVAL: Final = 0.5  # seconds of silence towards the worker before it is pinged
-SILENCE_LIMIT: Final = 1.5  # a stopped worker is noticed within 2 s, pings included
-KILL_AFTER: Final = 60.0  # of silence: it will not come back; a new one takes over its streams
+PING_INTERVAL: Final = 0.5  # seconds without a message to the worker before it is pinged
+SILENCE_LIMIT: Final = 1.5  # seconds; with the ping, a stopped worker is noticed within 2 s
+KILL_AFTER: Final = 60.0  # seconds of silence: it will not come back; a new one takes over its streams
 _STEP_LIMIT: Final = 10.0  # no step is suspicious before that
 _STEP_FACTOR: Final = 20.0  # times the slowest step so far
 _STEP_KILL_FACTOR: Final = 10.0  # a step ten times over its limit is hung; its worker is replaced
@@ -24,7 +24,7 @@ STEP_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 class WorkerStatus:
-    """State of the worker, kept by the supervisor."""
+    """The state of the worker, updated by the supervisor."""
 
     def __init__(self) -> None:
         self.state: WorkerState = "loading"
@@ -34,10 +34,10 @@ class WorkerStatus:
         self.restarts = 0
         self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
         self.step_time = Histogram(STEP_BOUNDS)
-        self.link_seconds = 0.0  # that steps took beyond their time in the worker, from when it could run them
+        self.link_seconds = 0.0  # time of steps outside the worker, counted from when it could run them
         self._heard = 0.0
         self._steps: dict[int, float] = {}  # in flight: when they were sent, oldest first
-        self._oldest_since = 0.0  # since when the oldest of them may have run
+        self._oldest_since = 0.0  # the earliest time at which the oldest of them can have begun
         self._slowest = 0.0
 
     def begin(self, pid: int) -> None:
@@ -64,7 +64,7 @@ class WorkerStatus:
     def step_done(self, step: int, duration: float, now: float) -> None:
         self._steps.pop(step, None)
         self.link_seconds += max(0.0, now - self._oldest_since - duration)
-        self._oldest_since = now  # the next one begins only now
+        self._oldest_since = now  # the next one begins now at the earliest
         self._slowest = max(self._slowest, duration)
         self.step_time.observe(duration)
 
@@ -80,7 +80,7 @@ class WorkerStatus:
         return max(_STEP_LIMIT, _STEP_FACTOR * self._slowest)
 
     def must_be_killed(self, now: float) -> str | None:
-        """The reason why waiting any longer is no use."""
+        """Why waiting any longer is useless; None if it is not."""
         if self.silence(now) > KILL_AFTER:
             return f"it has said nothing for {self.silence(now):.0f} s"
         if self.step_age(now) > _STEP_KILL_FACTOR * self.step_limit:
