@@ -5,7 +5,7 @@ process and the bundled model.
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def running_server(log: Path, *options: str) -> Iterator[Server]:
+def running_server(log: Path, *options: str) -> Generator[Server]:
     port = () if "--uds" in options else ("--port", "0")
     command = [str(Path(sys.executable).with_name("triolet")), "serve", *port, *options]
     with (

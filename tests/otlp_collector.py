@@ -1,7 +1,7 @@
 """A collector of traces in this process: it decodes what is posted to it, and can hold its answers or refuse."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -61,7 +61,7 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def collecting() -> Generator[Collector]:
     """A collector on a free port for the length of a block."""
 
     class Handler(BaseHTTPRequestHandler):

@@ -144,5 +144,4 @@ def _oldest_block(task: int, shape: Shape, staged: Staged) -> int:
     """The first block of the sequence that a task's first row sees."""
     group = shape.heads // shape.kv_heads
     first = staged.starts[staged.tasks[task, CHUNK]] + staged.tasks[task, FIRST_ROW] // group
-    block: int = max(0, staged.positions[first] - shape.window + 1) // BLOCK_TOKENS
-    return block
+    return int(max(0, staged.positions[first] - shape.window + 1)) // BLOCK_TOKENS

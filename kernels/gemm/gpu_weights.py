@@ -35,7 +35,7 @@ def quantise_w4(weight: Tensor, group: int, symmetric: bool) -> tuple[Tensor, Te
     The weights stand for (integer - zero) x scale. Scales are rounded before the integers are chosen for them.
     """
     check_group(weight.shape[1], group)
-    grouped = weight.float().unflatten(1, (-1, group))
+    grouped = weight.float().reshape(len(weight), -1, group)
     if symmetric:
         scales = (grouped.abs().amax(2) / 7).clamp(min=1e-20).bfloat16()
         zeros = torch.full_like(scales, 8.0, dtype=torch.float32)
@@ -58,7 +58,7 @@ def pack_w4(integers: Tensor, scales: Tensor, zeros: Tensor | None, group: int) 
     padded_n, k_blocks, groups = -(-n // 128) * 128, -(-k // 128), 128 // group
     whole = integers.new_zeros(padded_n, 128 * k_blocks)
     whole[:n, :k] = integers
-    low, high = (_in_fragments(half) for half in whole.unflatten(1, (k_blocks, 2, 64)).unbind(2))
+    low, high = (_in_fragments(half) for half in whole.reshape(padded_n, k_blocks, 2, 64).unbind(2))
     offsets = None
     if zeros is not None:
         offsets = _in_pairs((-128.0 - zeros.float()).bfloat16(), padded_n, k_blocks, groups)
@@ -73,7 +73,7 @@ def pack_w8(weight: Tensor) -> PackedLinear:
     padded_n = -(-n // 128) * 128
     whole = integers.new_zeros(padded_n, -(-k // 64) * 64)
     whole[:n, :k] = integers
-    packed = _in_fragments(whole.unflatten(1, (-1, 64))).view(torch.uint8)
+    packed = _in_fragments(whole.reshape(padded_n, -1, 64)).view(torch.uint8)
     return PackedLinear("w8a16", n, k, packed, torch.nn.functional.pad(scales, (0, padded_n - n)))
 
 

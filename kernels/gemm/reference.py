@@ -29,10 +29,10 @@ def gemm_reference(x: npt.ArrayLike, w: npt.ArrayLike, weight_format: str) -> Fl
 def rounded_activations(x: Float32Array, weight_format: str) -> Float64Array:
     if weight_format == "int8":
         rows = [quantise_reference(row) for row in _padded(x, GROUP)]
-        return np.stack([q * np.float64(scale) for q, scale in rows])[:, : x.shape[1]]
+        return np.stack([q.astype(np.float64) * scale for q, scale in rows])[:, : x.shape[1]]
     if weight_format.startswith("int4"):
         groups = [quantise_groups_reference(row) for row in _padded(x, GROUP)]
-        return np.stack([q * np.repeat(scales, GROUP).astype(float) for q, scales in groups])[:, : x.shape[1]]
+        return np.stack([q.astype(np.float64) * np.repeat(scales, GROUP) for q, scales in groups])[:, : x.shape[1]]
     return (round_to_bfloat16(x) if weight_format == "bfloat16" else x).astype(np.float64)
 
 

@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .launches import KernelForm
 
@@ -59,16 +59,15 @@ def faults(specialisation: Specialisation, code: MachineCode) -> list[str]:
 
 def compiled_kernel(form: KernelForm, capability: int) -> Any:  # Any: Triton's own object
     """What Triton makes of it for a capability such as 80: every stage is in `asm`. Raises what Triton raises."""
-    from triton import compile as compile_kernel
+    from triton import compiler
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     aligned = {
         (index,): [["tt.divisibility", 16]] for index, (name, _) in enumerate(form.signature) if name in form.aligned
     }
-    source = ASTSource(fn=form.kernel, signature=form.types, constexprs=form.values, attrs=aligned)
+    source = compiler.ASTSource(fn=form.kernel, signature=form.types, constexprs=form.values, attrs=aligned)
     options = {"num_warps": form.num_warps, "num_stages": form.num_stages, "enable_fp_fusion": form.fuses}
-    return compile_kernel(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return cast("Any", compiler.compile(source, target=GPUTarget("cuda", capability, 32), options=options))
 
 
 def compile_for(form: KernelForm, capability: int) -> MachineCode:

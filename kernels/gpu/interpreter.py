@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 import triton.language as tl
-from triton.runtime import interpreter
+from triton.runtime import interpreter as triton_interpreter
 
+interpreter: Any = triton_interpreter  # Any: it is untyped
 Handle = interpreter.TensorHandle
 Builder = interpreter.InterpreterBuilder
 TORCH = {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
@@ -139,8 +140,8 @@ def _widen_inputs(operations: Any) -> None:
             self.to_tensor(widened(tensor.handle), tl.float32) if is_narrow else tensor
             for tensor, is_narrow in zip(inputs, narrow, strict=True)
         ]
-        returned = apply(self, tuple(wide))
-        results = list(returned) if isinstance(returned, list | tuple) else [returned]
+        returned: Any = apply(self, tuple(wide))
+        results: list[Any] = [*returned] if isinstance(returned, list | tuple) else [returned]
         for index, (tensor, is_narrow) in enumerate(zip(inputs, narrow, strict=True)):
             if is_narrow and index < len(results) and results[index].dtype.scalar == tl.float32:
                 results[index] = _rounded(results[index], tensor.dtype)

@@ -77,7 +77,7 @@ def form_of(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ke
 @contextmanager
 def recording(record: Callable[[KernelForm], None]) -> Generator[None]:
     """Within it no kernel is launched: `record` gets the form of each. For one thread of a process."""
-    launcher = type(_any_kernel)
+    launcher: Any = type(_any_kernel)  # Any: Triton's own class, one of whose methods is replaced
     run = launcher.run
 
     def note(kernel: Any, *args: Any, grid: object, warmup: bool, **kwargs: Any) -> None:  # Any: Triton's own

@@ -8,6 +8,7 @@ cap * tanh(score / cap). Tokens of no chunk stay NaN.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,8 +32,9 @@ def paged_attention_reference(
 ) -> Tensor:  # fmt: skip
     """q [T, heads, size] -> [T, heads, size] float64."""
     out = torch.full(q.shape, math.nan, dtype=torch.float64)
-    for chunk, length in enumerate(lengths.tolist()):
-        begin, end = starts[chunk : chunk + 2].tolist()
+    bounds = cast("list[int]", starts.tolist())
+    for chunk, length in enumerate(cast("list[int]", lengths.tolist())):
+        begin, end = bounds[chunk : chunk + 2]
         k, v = (gathered(c, s, tables[chunk], length) for c, s in ((keys, key_scales), (values, value_scales)))
         group = q.shape[1] // keys.shape[1]
         scores = torch.einsum("thd,hjd->htj", q[begin:end].double(), k.repeat_interleave(group, 0)) * scale

@@ -35,7 +35,7 @@ def paged_attention_reference(
     grouped = q.reshape(tokens, kv_heads, heads // kv_heads, size)
     out = np.zeros_like(grouped)
     for token, position in enumerate(positions):
-        seen = np.arange(max(0, position - window + 1) if window else 0, position + 1)
+        seen = np.arange(max(0, int(position) - window + 1) if window else 0, int(position) + 1)
         blocks, slots = block_table[seen // block_size], seen % block_size
         k, v = (cache[blocks, :, slots].astype(np.float64) for cache in (keys, values))  # [seen, kv_heads, size]
         scores = np.einsum("hgd,shd->hgs", grouped[token], k) / np.sqrt(size)

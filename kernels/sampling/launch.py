@@ -132,12 +132,12 @@ class CpuSampler:
         If called with the same array again, it skips its checks and overwrites its last answer.
         """
         if logits is not self._greedy_of or self._greedy_rows is None:
-            from .cpu import greedy_rows
+            from . import cpu
 
             self._check(logits, count := len(logits))
             if not count:
                 return _room_for(0)
-            self._greedy_rows = greedy_rows
+            self._greedy_rows = cpu.greedy_rows
             self._greedy_of, self._greedy_flat, self._greedy = logits, _Flat(logits), _room_for(count)
         flat, result = self._greedy_flat, self._greedy
         self._greedy_rows(flat.bits, flat.stride, self.vocab_size, result.tokens, result.status)
@@ -166,11 +166,11 @@ class CpuSampler:
 
     def _run(self, batch: SamplingRows, result: Sampled, part: int, first: int, last: int) -> None:
         """Sample rows [first, last) with the memory of one thread."""
-        from .cpu import sample_rows  # compiles or loads from the cache on first use: see warm_up
+        from . import cpu  # compiles or loads from the cache on first use: see warm_up
 
         flat, rows = self._flat, slice(first, last)
         start = first * flat.stride
-        sample_rows(
+        cpu.sample_rows(
             flat.values[start:], flat.bits[start:], flat.stride, self.vocab_size, batch.rows[rows],
             batch.seen_starts[first:], batch.seen_tokens, batch.seen_counts,
             batch.bias_starts[first:], batch.bias_tokens, batch.bias_values,

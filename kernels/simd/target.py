@@ -8,6 +8,7 @@ NUMBA_CPU_FEATURES; tests use these to run the fallbacks on a newer CPU.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 
 @functools.cache
@@ -15,7 +16,8 @@ def features() -> frozenset[str]:
     """Names of the CPU features that numba compiles for, such as "avx2" or "avx512vnni"."""
     from numba.core.registry import cpu_target
 
-    listed: str = cpu_target.target_context.codegen()._tm_features
+    context: Any = cpu_target.target_context  # Any: numba is untyped
+    listed = str(context.codegen()._tm_features)
     return frozenset(entry[1:] for entry in listed.split(",") if entry.startswith("+"))
 
 

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -53,7 +53,7 @@ def no_worse(found: Tensor, plain: Tensor, exact: Tensor) -> Figures:
 
 
 @contextmanager
-def fault(module: ModuleType, name: str, old: str, new: str) -> Iterator[None]:
+def fault(module: ModuleType, name: str, old: str, new: str) -> Generator[None]:
     """While it lasts, `module.name` is its kernel with `old` replaced by `new` in the source."""
     kernel = getattr(module, name)
     source = inspect.getsource(kernel.fn)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ VARIABLE = "TRIOLET_SUITE_SCRATCH"  # of a worker's environment: its folders
 
 
 @contextmanager
-def scratch_folders(prefix: str) -> Iterator[list[Path]]:
+def scratch_folders(prefix: str) -> Generator[list[Path]]:
     """One in memory, where there is such a place, and one among the temporary files; gone with the block."""
     places = [place for place in (IN_MEMORY, Path(tempfile.gettempdir())) if os.access(place, os.W_OK)]
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -46,7 +46,7 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, options: tuple[str, ...]) -> Iterator[Served]:
+def served(folder: Path, options: tuple[str, ...]) -> Generator[Served]:
     """`triolet serve` on a free port, until the block ends. What it says goes to standard error."""
     began = time.perf_counter()
     command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0", "--device", "cuda", *options]

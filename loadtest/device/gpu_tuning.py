@@ -6,7 +6,7 @@ a candidate that does not compile or does not fit the device is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from types import ModuleType
@@ -75,7 +75,7 @@ def tune(
 
 
 @contextmanager
-def replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+def replaced(module: ModuleType, name: str, value: object) -> Generator[None]:
     original = getattr(module, name)
     setattr(module, name, value)
     try:

@@ -29,7 +29,7 @@ class Engine:
         began = time.perf_counter()
 
         def note(result: Any) -> bool:
-            times[result.batch_id].append(time.perf_counter() - began)
+            times[int(result.batch_id)].append(time.perf_counter() - began)
             return False  # do not stop
 
         self._generator.generate_batch(

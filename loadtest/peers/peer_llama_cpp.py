@@ -16,12 +16,15 @@ CELLS = 256  # llama.cpp rounds a sequence's context up to a multiple of this
 Row = tuple[int, int, int, bool]  # token, position, sequence, whether its logits are wanted
 
 
+def _say_nothing(level: int, text: bytes, data: object) -> None: ...
+
+
 class Engine:
     def __init__(self, path: Path, threads: int) -> None:
         self._library: Any = import_module("llama_cpp")  # Any: not installed where types are checked
         self._threads = threads
         # It tells every tensor and every graph on standard error, which takes a good part of a short case's time.
-        self._silence = self._library.llama_log_callback(lambda level, text, data: None)
+        self._silence = self._library.llama_log_callback(_say_nothing)
         self._library.llama_log_set(self._silence, None)
         self._model = self._library.llama_model_load_from_file(
             str(path).encode(), self._library.llama_model_default_params()

@@ -11,6 +11,7 @@ import argparse
 import json
 import sysconfig
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,8 @@ def write_tokenizer(folder: Path) -> None:
 
 def write_checkpoint(folder: Path) -> dict[str, Any]:
     """The folder, and its weights for `write_gguf`. Any: torch tensors, and torch is imported here alone."""
+    import safetensors.torch
     import torch
-    from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(0)
@@ -94,7 +95,7 @@ def write_checkpoint(folder: Path) -> dict[str, Any]:
         name: (torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) * DEVIATION).bfloat16()
         for name, shape in shapes()
     }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
     write_tokenizer(folder)
     return weights
@@ -132,7 +133,7 @@ def interleaved(matrix: Any, heads: int) -> Any:
 
 def write_gguf(path: Path, weights: dict[str, Any], tokenizer: Path, kind_name: str) -> None:
     """The weights in llama.cpp's format: matrices quantised to `kind_name`, vectors in float32."""
-    import gguf
+    gguf: Any = import_module("gguf")  # Any: not installed where types are checked
     import numpy as np
 
     kind = gguf.GGMLQuantizationType[kind_name]

@@ -44,7 +44,8 @@ class PackedWeights:
         table: Int64Array,
         report: ReportProgress,
     ) -> None:
-        self._shape, self._format = shape, weight_format
+        self._shape = shape
+        self._format: WeightFormat = weight_format
         # All matrices are one array: numpy asks for huge pages if an array has at least 4 MB. With these, a single
         # sequence decodes a third faster.
         self._packed = aligned_bytes(matrix_bytes(shape, weight_format))
@@ -69,7 +70,7 @@ class PackedWeights:
 
     def _layer(self, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape
-        hidden, mlp = np.arange(shape.hidden), np.arange(layer.gate.shape[0])
+        hidden, mlp = np.arange(shape.hidden), np.arange(int(layer.gate.shape[0]))
         query = self._head_channels(0, shape.heads)
         key = self._head_channels(shape.heads, shape.kv_heads)
         value = self._head_channels(shape.heads + shape.kv_heads, shape.kv_heads)

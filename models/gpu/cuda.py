@@ -7,7 +7,7 @@ inference mode belong to a thread, so both are set at every entry.
 from __future__ import annotations
 
 import gc
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
@@ -25,18 +25,18 @@ class CudaDevice:
     """One GPU, one stream on it."""
 
     def __init__(self, index: int = 0) -> None:
-        import triton
+        from triton import knobs
 
         self.place: Final = torch.device("cuda", index)
         torch.cuda.set_device(self.place)
-        properties: Any = torch.cuda.get_device_properties(self.place)  # Any: torch declares no fields
+        properties = cast("Any", torch.cuda.get_device_properties(self.place))  # Any: torch declares no fields
         self.capability: Final = 10 * int(properties.major) + int(properties.minor)
         self.multiprocessors: Final = int(properties.multi_processor_count)
         self.name: Final = str(properties.name)
         self._stream = torch.cuda.Stream(self.place)  # type: ignore[no-untyped-call]  # torch has no types for it
         self._pool: Any = torch.cuda.graph_pool_handle()  # Any: an opaque handle, shared by all graphs
         self._allocations = self._compilations = 0
-        triton.knobs.runtime.jit_post_compile_hook = _count_compilation
+        knobs.runtime.jit_post_compile_hook = _count_compilation
         # cuBLAS may otherwise add up a split sum in bfloat16.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 

@@ -176,4 +176,4 @@ def _register(table: dict[int, StorageWeakRef], memory: torch.Tensor) -> None:
 
 def _registered(table: dict[int, StorageWeakRef], memory: torch.Tensor) -> bool:
     # The weak reference keeps the address of the storage's header from being used again, so an address is an identity.
-    return memory.untyped_storage()._cdata in table
+    return memory.untyped_storage()._cdata in table  # pyright: ignore[reportPrivateUsage]  # torch has no public way

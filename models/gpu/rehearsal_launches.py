@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils import _python_dispatch as dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -23,7 +24,9 @@ from .device import DeviceFault
 
 Launch = Callable[[], object]
 _current = threading.local()
-_run_kernel: Callable[..., None] = interpreter.InterpretedFunction.run
+_interpreter: Any = interpreter  # Any: it is untyped, and two of its functions are replaced
+_run_kernel: Callable[..., None] = _interpreter.InterpretedFunction.run
+_without_modes: Callable[[], AbstractContextManager[object]] = dispatch._disable_current_modes  # pyright: ignore[reportPrivateUsage]  # torch has no public way
 
 
 class TensorAddress:
@@ -38,13 +41,14 @@ class TensorAddress:
     def tensor(self) -> torch.Tensor:
         if self._storage.expired():  # type: ignore[no-untyped-call]  # torch has no types for it
             raise DeviceFault(f"{self._use} uses memory that was freed")
-        storage = torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)
+        of_reference = cast("Callable[[object], torch.UntypedStorage]", torch.UntypedStorage._new_with_weak_ptr)  # pyright: ignore[reportPrivateUsage]  # torch has no public way
+        storage = of_reference(cast("object", self._storage.cdata))
         if storage.data_ptr() != self._start:
             raise DeviceFault(f"{self._use} uses memory that was moved")
         return torch.empty(0, dtype=self._dtype).set_(storage, *self._view)
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+class Recording(dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """While it is entered, operations and kernels are appended to `launches` in place of being run."""
 
     def __init__(
@@ -94,13 +98,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
         self, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:  # Any: Triton's
         name = str(kernel.__name__)
-        with _disable_current_modes():
+        with _without_modes():
             self._check(name, (args, kwargs))
             named = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
             self.forms.add(form_of(kernel, args, kwargs))
             addresses = tree_map(partial(_address, name), (args, kwargs))
             # What depends on the host is settled now, as for a launch of a compiled kernel.
-            settled = tuple(grid(named) if callable(grid) else grid)
+            shape: Any = grid(named) if callable(grid) else grid  # Any: Triton's
+            settled = tuple(shape)
         self.launches.append(partial(_run_recorded, kernel, settled, addresses))
 
     def _check(self, name: str, values: Any) -> None:  # Any: a tree of arguments
@@ -111,7 +116,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch ha
     def _allocate(self, func: Any, args: Any, kwargs: Any) -> Any:  # Any: torch's own
         if self._capturing:
             raise DeviceFault(f"{func} allocates memory during capture")
-        with _disable_current_modes():
+        with _without_modes():
             self._drain(self)
             result = func(*args, **kwargs)
             for tensor in _tensors(result):
@@ -129,11 +134,12 @@ class _Descriptor:
     """A tensor descriptor with its base by address."""
 
     def __init__(self, descriptor: TensorDescriptor, use: str) -> None:
-        self._fields = vars(descriptor) | {"base": None}
+        self._fields: dict[str, Any] = {**vars(descriptor)}  # Any: of several types
+        del self._fields["base"]
         self._base = TensorAddress(descriptor.base, use)
 
     def descriptor(self) -> TensorDescriptor:
-        return TensorDescriptor(**self._fields | {"base": self._base.tensor()})
+        return TensorDescriptor(base=self._base.tensor(), **self._fields)
 
 
 def _address(use: str, value: Any) -> Any:  # Any: an argument of a launch
@@ -171,5 +177,5 @@ def _in_place(executor: Any, args: Any, hosts: Any, kwargs: Any, kwargs_hosts: A
     """Nothing to copy back: the interpreter's tensors share the memory of the caller's, which may be large."""
 
 
-interpreter.InterpretedFunction.run = _launch
-interpreter.GridExecutor._restore_args_dev = _in_place
+_interpreter.InterpretedFunction.run = _launch
+_interpreter.GridExecutor._restore_args_dev = _in_place

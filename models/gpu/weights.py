@@ -121,7 +121,7 @@ def fill_weights(device: Device, arena: Arena, weights: DecoderWeights, quantize
                 row += len(part)
 
     def linear(name: str, *parts: WeightArray) -> None:
-        whole = torch.cat([host_tensor(part) for part in parts]) if len(parts) > 1 else host_tensor(parts[0])
+        whole = torch.cat([host_tensor(part) for part in parts]) if len(parts) > 1 else host_tensor(*parts)
         fill_linear(device, arena, name, whole, quantize)
 
     put("embedding", weights.embedding)

@@ -1,8 +1,9 @@
 """A running engine on the bundled model, for tests: requests in, texts out, and the checks that nothing leaks."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -18,17 +19,17 @@ from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettin
 MODEL = str(Path(engine_module.__file__).parent.parent / "models" / "demo" / "checkpoint")
 
 
-def settings_for(*, inline: bool = False, limits: LimitSettings | None = None, **engine: object) -> ServeSettings:
-    fields: dict[str, object] = {"model": MODEL, "threads": 1, "kv_cache_memory": 32 << 20}
+def settings_for(*, inline: bool = False, limits: LimitSettings | None = None, **engine: Any) -> ServeSettings:
+    fields: dict[str, Any] = {"model": MODEL, "threads": 1, "kv_cache_memory": 32 << 20}
     return ServeSettings(
-        engine=EngineSettings(**(fields | engine)),  # type: ignore[arg-type]  # fields of any type
+        engine=EngineSettings(**(fields | engine)),
         limits=limits or LimitSettings(),
         inline=inline,
     )
 
 
 @asynccontextmanager
-async def running(settings: ServeSettings) -> AsyncIterator[Engine]:
+async def running(settings: ServeSettings) -> AsyncGenerator[Engine]:
     """An engine for the length of a block; everything of it is gone afterwards."""
     async with open_engine(settings) as engine:
         yield engine
@@ -38,14 +39,14 @@ def chat(text: str) -> ChatPrompt:
     return ChatPrompt(messages=(ChatMessage(role="user", content=text),))
 
 
-def submit(engine: Engine, prompt: Prompt | str, *, seed: int | None = None, **changes: object) -> Outbox:
+def submit(engine: Engine, prompt: Prompt | str, *, seed: int | None = None, **changes: Any) -> Outbox:
     """Send a request; without a seed it is greedy."""
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "prompts": (TextPrompt(text=prompt) if isinstance(prompt, str) else prompt,),
         "sampling": Sampling(temperature=0.0) if seed is None else Sampling(temperature=1.0, seed=seed),
         "max_tokens": 16,
     }
-    request = Generate(id=engine.gateway.new_id(), model=engine.model_name, **(fields | changes))  # type: ignore[arg-type]  # fields of any type
+    request = Generate(id=engine.gateway.new_id(), model=engine.model_name, **(fields | changes))
     return engine.gateway.submit(request)
 
 
@@ -74,6 +75,12 @@ class Answer:
         assert len(terminal) == 1
         assert terminal[0] is self.events[-1]
         return terminal[0]
+
+    @property
+    def finished(self) -> Finished:
+        """The end of a stream that must not have failed."""
+        assert isinstance(self.end, Finished)
+        return self.end
 
 
 async def read_all(outboxes: list[Outbox]) -> list[Answer]:

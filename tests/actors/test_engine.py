@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -42,10 +43,10 @@ async def test_a_chat_from_request_to_end_inline_and_through_the_worker() -> Non
             assert isinstance(answer.events[0], Started)
             assert isinstance(answer.end, Finished)
             counted = sum(event.tokens for event in answer.events if isinstance(event, Token))
-            stopped = answer.end.reason == "stop"
-            assert answer.end.usage.completion_tokens == counted + stopped
+            stopped = answer.finished.reason == "stop"
+            assert answer.finished.usage.completion_tokens == counted + stopped
             ids = await engine.tokenize(chat("What is 2 + 3?"))
-            assert answer.end.usage.prompt_tokens == len(ids)
+            assert answer.finished.usage.prompt_tokens == len(ids)
             assert await engine.detokenize(ids)
             texts.append(answer.text())
             await until_balanced(engine)
@@ -91,7 +92,7 @@ async def test_cancelled_in_every_phase_and_the_ledger_balances() -> None:
                 engine.gateway.cancel(decoding.id)
 
         await answer.read(decoding, cancel_at_twenty)
-        assert answer.end.reason == "cancelled"
+        assert answer.finished.reason == "cancelled"
         await until_balanced(engine)
 
         # Parked: nobody reads, so it stops at its credit, and another request takes the row meanwhile.
@@ -100,7 +101,7 @@ async def test_cancelled_in_every_phase_and_the_ledger_balances() -> None:
         await until(lambda: parked.tokens_waiting == 8, "the last token on credit has come")
         assert owned() > 0
         beside = await Answer().read(submit(engine, "Hi", max_tokens=4, ignore_eos=True))
-        assert beside.end.reason == "length"
+        assert beside.finished.reason == "length"
         await end(parked.id, "the parked request")
         await until_balanced(engine)
 
@@ -113,12 +114,12 @@ async def several_prompts_and_choices_with_every_option(engine: Engine) -> None:
     )  # fmt: skip
     ids = await engine.tokenize(chat(prompt))
     prompts = (TokenPrompt(token_ids=ids), TokenPrompt(token_ids=ids[:5]))
-    request = {"prompts": prompts, "n": 2, "sampling": sampling, "max_tokens": 8, "echo": True}
+    request: dict[str, Any] = {"prompts": prompts, "n": 2, "sampling": sampling, "max_tokens": 8, "echo": True}
     first, again = [await Answer().read(submit(engine, "", **request)) for _ in range(2)]
     finished = [event for event in first.events if isinstance(event, ChoiceFinished)]
     assert sorted(event.index for event in finished) == [0, 1, 2, 3]
-    assert first.end.usage.prompt_tokens == len(ids) + 5
-    assert first.end.usage.completion_tokens == 4 * 8
+    assert first.finished.usage.prompt_tokens == len(ids) + 5
+    assert first.finished.usage.completion_tokens == 4 * 8
     for index, prompt_ids in enumerate((ids, ids, ids[:5], ids[:5])):
         assert first.text(index) == again.text(index)  # same seed, same text
         logprobs = [
@@ -141,7 +142,7 @@ async def a_stop_string_ends_the_text_before_it(engine: Engine) -> None:
     stop = whole.text()[len(whole.text()) // 2 :][:3]
     cut = await Answer().read(submit(engine, "Once", max_tokens=12, ignore_eos=True, stop=(stop,)))
     assert cut.text() == whole.text()[: whole.text().index(stop)]
-    assert cut.end.reason == "stop"
+    assert cut.finished.reason == "stop"
     assert [event.stop_reason for event in cut.events if isinstance(event, ChoiceFinished)] == [stop]
     await until_balanced(engine)
 
@@ -152,7 +153,7 @@ async def two_hundred_streams_at_once_all_finish(engine: Engine) -> None:
     ]
     answers = await read_all(outboxes)
     assert all(isinstance(answer.end, Finished) for answer in answers)
-    assert all(answer.end.usage.completion_tokens > 0 for answer in answers)
+    assert all(answer.finished.usage.completion_tokens > 0 for answer in answers)
     await until_balanced(engine)
 
 
@@ -168,7 +169,7 @@ async def a_stopped_worker_is_not_healthy_and_recovers(engine: Engine) -> None:
     finally:
         os.kill(engine.ready.pid, signal.SIGCONT)
     await until(lambda: engine.observer.health().ready, "the worker is heard again")
-    assert (await Answer().read(stream)).end.reason == "length"
+    assert (await Answer().read(stream)).finished.reason == "length"
     assert engine.scheduler_statistics().totals.worker_losses == 0
 
 
@@ -178,7 +179,7 @@ async def a_parked_stream_goes_on_where_it_was(engine: Engine) -> None:
     late = await Answer().read(unread)
     prompt = await Answer().read(submit(engine, "Hello", max_tokens=40, ignore_eos=True))
     assert late.text() == prompt.text()
-    assert late.end.usage.completion_tokens == 40
+    assert late.finished.usage.completion_tokens == 40
 
 
 async def signals_of_a_terminal_do_not_reach_the_worker(engine: Engine) -> None:
@@ -186,7 +187,7 @@ async def signals_of_a_terminal_do_not_reach_the_worker(engine: Engine) -> None:
     stream = submit(engine, "Hello", max_tokens=20, ignore_eos=True)
     os.kill(engine.ready.pid, signal.SIGINT)
     os.kill(engine.ready.pid, signal.SIGTERM)
-    assert (await Answer().read(stream)).end.reason == "length"
+    assert (await Answer().read(stream)).finished.reason == "length"
 
 
 SCENARIOS = (
@@ -217,7 +218,7 @@ async def test_the_end_of_the_engine_drained_or_stopped() -> None:
             submit(engine, "Hello")
         assert caught.value.code == "shutting_down"
         assert (await engine.health()).status == "draining"
-        assert (await Answer().read(accepted)).end.reason == "length"
+        assert (await Answer().read(accepted)).finished.reason == "length"
     answer = await Answer().read(unread)
     assert isinstance(answer.end, Failed)
     assert answer.end.code == "shutting_down"
@@ -234,9 +235,11 @@ async def test_a_message_in_the_turn_that_stops_the_engine_meets_nobody_that_has
     for _ in range(8):
         async with running(settings_for(inline=True)) as engine:
             streams = [submit(engine, "Hello", max_tokens=1000, ignore_eos=True) for _ in range(2)]
-            await until(lambda engine=engine: engine.scheduler_statistics().running == 2, "both are running")
+            await until(lambda engine=engine: engine.scheduler_statistics().running == 2, "both are running")  # type: ignore[misc]  # the default is the loop's value
             engine.gateway.cancel(streams[0].id)
-        assert (await Answer().read(streams[1])).end.code == "shutting_down"
+        end = (await Answer().read(streams[1])).end
+        assert isinstance(end, Failed)
+        assert end.code == "shutting_down"
 
 
 def broken(folder: Path, what: str) -> str:
@@ -250,6 +253,8 @@ def broken(folder: Path, what: str) -> str:
             (folder / "model.safetensors").unlink()
         case "unsupported":
             (folder / "config.json").write_text(json.dumps(config | {"model_type": "wizard"}))
+        case _:
+            raise AssertionError(what)
     return str(folder)
 
 

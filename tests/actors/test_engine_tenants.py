@@ -1,5 +1,7 @@
 """Two API keys on one running engine: one floods, the other asks."""
 
+from typing import Any
+
 import trio
 
 from triolet.protocol.events import Finished
@@ -12,7 +14,7 @@ ROWS = 3
 async def test_a_newcomer_is_answered_before_anybody_of_a_flood_and_who_made_way_says_the_same() -> None:
     """The flood's answers have 150 tokens each, so the newcomer's four come before the first of them ends."""
     prompts = [chat(f"Tell me about number {number}.") for number in range(2 * ROWS)]
-    fields = {"max_tokens": 150, "ignore_eos": True, "determinism": "strict", "tenant": "flood"}
+    fields: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "determinism": "strict", "tenant": "flood"}
     async with running(settings_for(max_running=ROWS)) as engine:
         alone = await Answer().read(submit(engine, prompts[ROWS - 1], **fields))
         answers = [Answer() for _ in prompts]

@@ -1,6 +1,6 @@
 """Makers for unit tests: a gateway wired to channels that the test reads itself, a request, a worker's Ready."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -37,13 +37,13 @@ def wire(limits: LimitSettings | None = None, *, several_tenants: bool = False) 
     return Wired(gateway, tokenizer, scheduler, to_scheduler)
 
 
-def generate(id: str = "r1", **changes: object) -> Generate:
-    fields: dict[str, object] = {"prompts": (TextPrompt(text="the fox"),), "sampling": Sampling(), "max_tokens": 16}
-    return Generate(id=id, model="tiny", **(fields | changes))  # type: ignore[arg-type]  # fields of any type
+def generate(id: str = "r1", **changes: Any) -> Generate:
+    fields: dict[str, Any] = {"prompts": (TextPrompt(text="the fox"),), "sampling": Sampling(), "max_tokens": 16}
+    return Generate(id=id, model="tiny", **(fields | changes))
 
 
-def make_ready(**changes: object) -> Ready:
-    fields: dict[str, object] = {
+def make_ready(**changes: Any) -> Ready:
+    fields: dict[str, Any] = {
         "model": "tiny",
         "architecture": "LlamaForCausalLM",
         "parameters": 1000,
@@ -67,4 +67,4 @@ def make_ready(**changes: object) -> Ready:
         "versions": {},
         "pid": 1,
     }
-    return Ready(**(fields | changes))  # type: ignore[arg-type]  # fields of any type
+    return Ready(**(fields | changes))

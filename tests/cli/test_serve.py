@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from pathlib import Path
@@ -30,7 +30,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(*options: str) -> Iterator[Served]:
+def served(*options: str) -> Generator[Served]:
     """A server with the bundled model on a free port; killed at the end when the test has not ended it."""
     command = [TRIOLET, "serve", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -57,7 +57,7 @@ def _get(url: str) -> dict[str, object]:
 
 
 @contextmanager
-def stream(url: str, tokens: int) -> Iterator[HTTPResponse]:
+def stream(url: str, tokens: int) -> Generator[HTTPResponse]:
     """A completion of so many tokens, its first event read."""
     host, port = url.removeprefix("http://").split(":")
     with closing(HTTPConnection(host, int(port), timeout=EXIT_SECONDS)) as connection:

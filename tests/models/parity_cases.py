@@ -84,7 +84,9 @@ def make_case(variant: str, seed: int, folder: Path) -> ParityCase:
     stored.save_pretrained(folder, max_shard_size="20KB" if sharded else "5GB")
     model.load_state_dict(stored.state_dict())
     vocab = model.config.vocab_size
-    prompts, continuations, logits = [], [], []
+    prompts: list[list[int]] = []
+    continuations: list[list[int]] = []
+    logits: list[FloatArray] = []
     for length in PROMPTS:
         while True:
             prompt = [draw.randrange(vocab) for _ in range(length)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from msgspec import convert
 from msgspec.structs import replace
-from safetensors.numpy import save_file
 
 from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.cache import BLOCK_TOKENS
@@ -85,7 +85,7 @@ def write(folder: Path, **options: object) -> Path:
         "max_position_embeddings": 1000, "rms_norm_eps": 1e-5, **options,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({"x": np.zeros(4, np.float16)}, folder / "model.safetensors")
+    safetensors.numpy.save_file({"x": np.zeros(4, np.float16)}, folder / "model.safetensors")
     return folder
 
 
@@ -129,9 +129,9 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
         ({"dtype": "float64"}, "--dtype float64"),
     ],
 )
-def test_unsupported_devices_and_formats(options: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_unsupported_devices_and_formats(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedDevice, match=message):
-        load_model(EngineSettings(model=str(write(tmp_path)), **options))  # type: ignore[arg-type]
+        load_model(EngineSettings(model=str(write(tmp_path)), **options))
 
 
 def test_a_gpu_without_torch_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,10 @@ def test_available_memory(tmp_path: Path, cgroup: str, files: dict[str, str], ex
 def test_a_quota_bounds_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str], expected: int
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    def eight(_pid: int) -> set[int]:
+        return set(range(8))
+
+    monkeypatch.setattr("os.sched_getaffinity", eight)
     assert usable_cores(tmp_path, *fake_host(tmp_path, cgroup, files)) == expected
 
 

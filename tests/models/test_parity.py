@@ -60,7 +60,7 @@ def check(case: ParityCase, index: int, logits: FloatArray) -> None:
 def run_whole(runner: CpuRunner, tokens: list[int], cuts: list[int]) -> FloatArray:
     """Logits of every token, the sequence fed in chunks that end at `cuts`; its blocks are scattered."""
     table = np.array([[7, 2, 19, 11]], np.int32)
-    rows = []
+    rows: list[FloatArray] = []
     for start, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
         batch = Batch(
             tokens=np.array(tokens[start:end], np.int32),

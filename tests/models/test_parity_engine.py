@@ -3,7 +3,7 @@
 The engine runs inline on the random checkpoints of the parity tests; log probabilities carry the token ids out.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ MAX_MODEL_LEN = 256  # 4 blocks
 
 
 @asynccontextmanager
-async def engine_with(case: ParityCase, *, blocks: int, outbox_tokens: int = 256) -> AsyncIterator[Engine]:
+async def engine_with(case: ParityCase, *, blocks: int, outbox_tokens: int = 256) -> AsyncGenerator[Engine]:
     """An engine whose KV pool has so many blocks, and whose streams run so far ahead of their readers."""
     spec = load_spec(case.folder)
     write_tokenizer(case.folder, spec)

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str, port: int = 0) -> Iterator[Server]:
+def serving(*options: str, port: int = 0) -> Generator[Server]:
     command = [TRIOLET, "serve", "--port", str(port), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
@@ -49,7 +49,7 @@ def serving(*options: str, port: int = 0) -> Iterator[Server]:
 
 
 @contextmanager
-def browsing() -> Iterator[Browser]:
+def browsing() -> Generator[Browser]:
     """A browser; skips the test where there is none, which in CI is a failure."""
     if CHROMIUM is None:
         message = "no Chromium on this machine: install the package chromium to test the page"
@@ -64,7 +64,7 @@ def browsing() -> Iterator[Browser]:
 
 
 @contextmanager
-def fresh_page(browser: Browser) -> Iterator[Page]:
+def fresh_page(browser: Browser) -> Generator[Page]:
     """A page in a fresh profile; an error in its code or against its security policy fails the test."""
     context: BrowserContext = browser.new_context(viewport={"width": 1280, "height": 800})
     opened = context.new_page()

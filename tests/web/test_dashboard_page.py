@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @contextmanager
-def traffic(url: str, streams: int) -> Iterator[None]:
+def traffic(url: str, streams: int) -> Generator[None]:
     """So many clients that ask for one long answer after the other, until the end of the block."""
     over = threading.Event()
 

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from safetensors.torch import save_file
+import safetensors.torch
 from tokenizers import Tokenizer
 
 from .network import Network, export_tensors, llama_config
@@ -39,7 +39,7 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path) -> None:
         partial.write_text(text)
         os.replace(partial, folder / name)
     partial = folder / ".model.safetensors.partial"
-    save_file(export_tensors(network), partial, metadata={"format": "pt"})
+    safetensors.torch.save_file(export_tensors(network), partial, metadata={"format": "pt"})
     partial.chmod(0o644)  # safetensors makes private files
     os.replace(partial, folder / "model.safetensors")
 

@@ -7,7 +7,7 @@ The processes share the weights, the momenta and one row of gradients each. Each
 also runs AdamW. Between writing gradients and updating, and again before the next pass, they meet at a barrier.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,12 @@ def orthogonal(update: Tensor, steps: int = 5) -> Tensor:
     """Newton-Schulz iteration with a quintic that is steep at zero; singular values end at about 0.7 to 1.2."""
     x = update.bfloat16()
     tall = x.shape[0] > x.shape[1]
-    x = x.T if tall else x
-    x = x / (x.norm() + 1e-7)
+    x = x.t() if tall else x
+    x = x / (cast("Tensor", torch.linalg.vector_norm(x)) + 1e-7)
     for _ in range(steps):
-        gram = x @ x.T
+        gram = x @ x.t()
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    result: Tensor = (x.T if tall else x).float()
-    return result
+    return (x.t() if tall else x).float()
 
 
 class Optimizer:

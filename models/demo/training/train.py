@@ -19,10 +19,10 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import FrameType
 
+import safetensors.torch
 import torch
 import torch.multiprocessing
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -132,7 +132,7 @@ def train(options: argparse.Namespace) -> None:
     tokenizer = tokenizer_in(work, options.seed, kept_out())
     network = Network(NetworkShape(vocabulary=tokenizer.get_vocab_size())).share_memory()
     if options.start is not None:
-        import_tensors(network, load_file(options.start / "model.safetensors"))
+        import_tensors(network, safetensors.torch.load_file(options.start / "model.safetensors"))
     context = torch.multiprocessing.get_context("spawn")
     control = shared_zeros(2)
     momenta, gradients = new_momenta(network), new_gradients(network, options.workers)

@@ -8,7 +8,7 @@ import trio
 
 from triolet.actors.admission.admission import MAX_LOGPROBS, decide, run_admission
 from triolet.protocol.errors import ApiError
-from triolet.protocol.events import Failed
+from triolet.protocol.events import Failed, Finished
 from triolet.protocol.messages import Admit, Cancel, ToAdmission, Tokenized
 from triolet.protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt
 from triolet.protocol.sampling import Sampling
@@ -167,4 +167,5 @@ async def test_every_refusal_is_an_answer_and_the_cancelled_are_let_go(
     assert failed.code == "invalid_value"
     house.gateway.complete("good", "stop")
     (end,) = await outboxes["good"].drain()
+    assert isinstance(end, Finished)
     assert end.usage.prompt_tokens == 2

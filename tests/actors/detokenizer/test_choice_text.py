@@ -1,6 +1,7 @@
 """A choice's text: whatever the tokens and stop strings, the deltas are the naive decode, cut."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,15 @@ from triolet.protocol.requests import Generate, TextPrompt, TokenPrompt
 from triolet.protocol.sampling import Sampling
 
 
-def request_of(**changes: object) -> Generate:
-    fields: dict[str, object] = {"prompts": (TokenPrompt(token_ids=(5,)),), "sampling": Sampling()}
-    return Generate(id="r", model="m", **(fields | changes))  # type: ignore[arg-type]  # fields of any type
+def token_of(tokenizer: TextTokenizer, piece: str) -> int:
+    found = tokenizer.tokenizer.token_to_id(piece)
+    assert found is not None
+    return found
+
+
+def request_of(**changes: Any) -> Generate:
+    fields: dict[str, Any] = {"prompts": (TokenPrompt(token_ids=(5,)),), "sampling": Sampling()}
+    return Generate(id="r", model="m", **(fields | changes))
 
 
 def naive_cut(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, str | None]:
@@ -45,10 +52,12 @@ def feed_all(choice: ChoiceText, ids: list[int], sizes: list[int]) -> list[Delta
 def test_stream_equals_decode_everything_then_cut(text_tokenizer: TextTokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, 399), max_size=40), "ids")
     whole = text_tokenizer.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def piece(start: int, size: int) -> str:
+        return whole[start : start + size]
+
     # Half of the stop strings are drawn from the text itself, so that they match, across token borders too.
-    inside = st.builds(
-        lambda start, size: whole[start : start + size], st.integers(0, max(len(whole) - 1, 0)), st.integers(1, 6)
-    ).filter(bool)
+    inside = st.builds(piece, st.integers(0, max(len(whole) - 1, 0)), st.integers(1, 6)).filter(bool)
     stop = st.one_of(inside, st.text(min_size=1, max_size=3)) if whole else st.text(min_size=1, max_size=3)
     stops = tuple(data.draw(st.lists(stop, max_size=3, unique=True), "stops"))
     include = data.draw(st.booleans(), "include")
@@ -65,21 +74,21 @@ def test_stream_equals_decode_everything_then_cut(text_tokenizer: TextTokenizer,
 
 def test_only_a_possible_stop_is_held_back(text_tokenizer: TextTokenizer) -> None:
     choice = ChoiceText(request_of(stop=("END",)), (), 0, text_tokenizer)
-    ids = {letter: text_tokenizer.tokenizer.token_to_id(letter) for letter in "aEND"}
+    ids = {letter: token_of(text_tokenizer, letter) for letter in "aEND"}
     assert [choice.feed([ids[letter]]).text for letter in "aEaENa"] == ["a", "", "Ea", "", "", "ENa"]
     assert choice.feed([ids["E"]], last=True).text == "E"
 
 
 def test_stop_counts_the_token_that_completes_it_and_none_behind(text_tokenizer: TextTokenizer) -> None:
     choice = ChoiceText(request_of(stop=("ND",)), (), 0, text_tokenizer)
-    ids = [text_tokenizer.tokenizer.token_to_id(letter) for letter in "aENDaa"]
+    ids = [token_of(text_tokenizer, letter) for letter in "aENDaa"]
     delta = choice.feed(ids)
     assert (delta.text, delta.kept, delta.stop) == ("aE", 4, "ND")
 
 
 def test_stop_strings_wait_for_min_tokens(text_tokenizer: TextTokenizer) -> None:
     choice = ChoiceText(request_of(stop=("a",), sampling=Sampling(min_tokens=2)), (), 0, text_tokenizer)
-    letter = text_tokenizer.tokenizer.token_to_id("a")
+    letter = token_of(text_tokenizer, "a")
     assert choice.feed([letter, letter]).text == "aa"
     assert choice.feed([letter]).stop == "a"
 
@@ -122,7 +131,7 @@ def test_offsets_of_an_echo_point_into_the_text_that_was_sent(
 ) -> None:
     """The echo is the prompt as it came: special tokens that it spells are in it, one put in front of it is not."""
     sent = "<|start|>user\nhi<|end|>"
-    front = text_tokenizer.tokenizer.token_to_id("<|end|>")
+    front = token_of(text_tokenizer, "<|end|>")
     prompt = (front, *text_tokenizer.tokenizer.encode(sent).ids)
     request = generate(
         prompts=(TextPrompt(text=sent),),

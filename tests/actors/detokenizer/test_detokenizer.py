@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -45,7 +46,7 @@ class House:
     def ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.tokenizer.encode(text).ids)
 
-    def text(self, text: str, index: int = 0, **ending: object) -> None:
+    def text(self, text: str, index: int = 0, **ending: Any) -> None:
         """As the scheduler says it."""
         ids = self.ids(text)
         if index or ending or not ids:
@@ -58,6 +59,11 @@ class House:
 @pytest.fixture
 def house(wired: Callable[[], Wired], text_tokenizer: TextTokenizer) -> House:
     return House(wired(), text_tokenizer)
+
+
+def end_of(events: tuple[StreamEvent, ...]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
 
 
 def text_of(events: tuple[StreamEvent, ...], index: int = 0) -> str:
@@ -73,7 +79,7 @@ async def test_a_stream_from_start_to_stop_token(house: House, generate: Make) -
     assert [type(event) for event in events] == [Started, Token, Token, ChoiceFinished, Finished]
     assert text_of(events) == " jumps over"
     counted = sum(event.tokens for event in events if isinstance(event, Token))
-    assert events[-1].usage.completion_tokens == counted + 1  # the stop token was generated, too
+    assert end_of(events).usage.completion_tokens == counted + 1  # the stop token was generated, too
 
 
 async def test_what_comes_together_is_one_event(house: House, generate: Make) -> None:
@@ -135,7 +141,7 @@ async def test_a_stop_string_ends_the_choice_and_tells_the_scheduler(house: Hous
     assert events[-2] == ChoiceFinished(id="r1", index=0, reason="stop", stop_reason="o")
     stops = [message for message in house.wired.scheduler_messages() if isinstance(message, Stop)]
     (stop,) = stops
-    assert events[-1].usage.completion_tokens == stop.tokens_kept > kept
+    assert end_of(events).usage.completion_tokens == stop.tokens_kept > kept
 
 
 async def test_a_stop_string_in_the_last_tokens_needs_no_message(house: House, generate: Make) -> None:
@@ -181,7 +187,7 @@ async def test_cached_tokens_are_those_of_each_prompt_once(house: House, generat
         message = OpenChoice(request=request, index=index, prompt=house.ids("the fox"), cached_tokens=cached)
         house.detokenizer.handle([message])
         house.text("a", index, reason="length")
-    assert (await outbox.drain())[-1].usage.cached_tokens == 64 + 128
+    assert end_of(await outbox.drain()).usage.cached_tokens == 64 + 128
 
 
 @pytest.mark.parametrize("opened", [True, False])
@@ -210,7 +216,9 @@ async def test_an_error_nobody_has_heard_of_is_an_engine_error(house: House, gen
     outbox = house.gateway.submit(generate())
     house.open(generate())
     house.text("", reason="error", error="gremlins")
-    assert (await outbox.drain())[-1].code == "engine_error"
+    failed = (await outbox.drain())[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "engine_error"
 
 
 async def test_a_stalled_request_keeps_what_it_had(house: House, generate: Make) -> None:
@@ -222,13 +230,14 @@ async def test_a_stalled_request_keeps_what_it_had(house: House, generate: Make)
     events = await outbox.drain()
     assert text_of(events) == " jump"
     assert [event.reason for event in events if isinstance(event, ChoiceFinished)] == ["stalled", "stalled"]
-    assert events[-1].reason == "stalled"
+    assert end_of(events).reason == "stalled"
 
 
 async def test_a_deadline_before_the_first_token_is_an_error(house: House, generate: Make) -> None:
     outbox = house.gateway.submit(generate())
     house.detokenizer.handle([DropRequest(id="r1", reason="deadline")])
     (failed,) = await outbox.drain()
+    assert isinstance(failed, Failed)
     assert failed.code == "deadline_exceeded"
 
 

@@ -10,6 +10,12 @@ from triolet.actors.tokenizer.text_tokenizer import TextTokenizer
 from triolet.actors.tokenizer.vocabulary import Vocabulary
 
 
+def token_of(tokenizer: Tokenizer, piece: str) -> int:
+    found = tokenizer.token_to_id(piece)
+    assert found is not None
+    return found
+
+
 @given(ids=st.lists(st.integers(0, 399), max_size=60), skip=st.booleans())
 def test_byte_level_stream_equals_one_decode(text_tokenizer: TextTokenizer, ids: list[int], skip: bool) -> None:
     """Random ids are mostly broken UTF-8: every error must be replaced at the same place."""
@@ -59,7 +65,7 @@ def sentencepiece_like() -> Tokenizer:
     pieces = [f"<0x{byte:02X}>" for byte in range(256)] + words
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<s>"))
-    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.add_special_tokens(["<s>"])  # pyright: ignore[reportUnknownMemberType]  # tokenizers leaves it untyped
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
@@ -78,7 +84,7 @@ def sentencepiece_like() -> Tokenizer:
 def test_sentencepiece_stream_equals_one_decode(parts: list[list[str]]) -> None:
     tokenizer = sentencepiece_like()
     vocabulary = Vocabulary(tokenizer)
-    ids = [tokenizer.token_to_id(piece) for part in parts for piece in part]
+    ids = [token_of(tokenizer, piece) for part in parts for piece in part]
     stream = incremental_text(tokenizer, vocabulary, (), skip_special=True)
     assert isinstance(stream, ByteText)
     text = "".join(stream.feed(id) for id in ids) + stream.finish()
@@ -87,7 +93,7 @@ def test_sentencepiece_stream_equals_one_decode(parts: list[list[str]]) -> None:
 
 def test_sentencepiece_continues_a_prompt_with_its_space() -> None:
     tokenizer = sentencepiece_like()
-    the, fox = tokenizer.token_to_id("▁the"), tokenizer.token_to_id("▁fox")
+    the, fox = token_of(tokenizer, "▁the"), token_of(tokenizer, "▁fox")
     stream = ByteText(Vocabulary(tokenizer), (the,))
     assert stream.feed(fox) == " fox"  # alone, the tokenizer would strip the space
 
@@ -95,7 +101,7 @@ def test_sentencepiece_continues_a_prompt_with_its_space() -> None:
 def word_pieces() -> Tokenizer:
     pieces = ["the", "fox", "##es", "##ed", "jump", "[PAD]"]
     tokenizer = Tokenizer(models.WordPiece(vocab={piece: id for id, piece in enumerate(pieces)}, unk_token="[PAD]"))
-    tokenizer.add_special_tokens(["[PAD]"])
+    tokenizer.add_special_tokens(["[PAD]"])  # pyright: ignore[reportUnknownMemberType]  # tokenizers leaves it untyped
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
 
@@ -115,7 +121,7 @@ def test_vocabulary_bytes() -> None:
     vocabulary = Vocabulary(sentencepiece_like())
     tokenizer = sentencepiece_like()
     assert vocabulary.piece_bytes(0x0A) == b"\n"
-    assert vocabulary.piece_bytes(tokenizer.token_to_id("▁fox")) == b" fox"
+    assert vocabulary.piece_bytes(token_of(tokenizer, "▁fox")) == b" fox"
     assert vocabulary.piece_bytes(10**6) == b""
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import pytest
 import trio
@@ -194,7 +195,8 @@ async def test_a_model_that_does_not_load_is_an_error() -> None:
 
 def leaves(error: BaseException) -> list[EngineLoadError]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [leaf for inner in group.exceptions for leaf in leaves(inner)]
     assert isinstance(error, EngineLoadError)
     return [error]
 

@@ -78,8 +78,8 @@ async def test_every_stream_goes_on_to_the_text_it_would_have_had(tmp_path: Path
                     assert engine.ready is not None
                     await until(lambda: tokens > STREAMS * TOKENS // 3, "a third of the text is there")
                     os.kill(engine.ready.pid, signal.SIGKILL)
-            assert all(answer.end.reason == "length" for answer in answers)
-            assert all(answer.end.usage.completion_tokens == TOKENS for answer in answers)
+            assert all(answer.finished.reason == "length" for answer in answers)
+            assert all(answer.finished.usage.completion_tokens == TOKENS for answer in answers)
             return [answer.text() for answer in answers]
 
         undisturbed = await run(kill=False)

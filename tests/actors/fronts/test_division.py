@@ -12,8 +12,14 @@ from triolet.protocol.settings import LimitSettings
 
 from ..wiring import generate
 
-IDS = st.builds("{}-{:x}".format, st.sampled_from(["1aw1", "1aw2", "1aw3"]), st.integers(1, 20))
-CHOICE = st.builds(lambda id, token: ChoiceTokens(id=id, index=0, tokens=(token,)), IDS, st.integers(0, 9))
+IDS: st.SearchStrategy[str] = st.builds("{}-{:x}".format, st.sampled_from(["1aw1", "1aw2", "1aw3"]), st.integers(1, 20))
+
+
+def choice(id: str, token: int) -> ChoiceTokens:
+    return ChoiceTokens(id=id, index=0, tokens=(token,))
+
+
+CHOICE = st.builds(choice, IDS, st.integers(0, 9))
 
 
 def step(ids: list[str]) -> StepTokens:
@@ -24,7 +30,7 @@ def step(ids: list[str]) -> StepTokens:
 TEXTS: st.SearchStrategy[list[ToDetokenizer]] = st.lists(
     st.one_of(
         st.lists(CHOICE, min_size=1, max_size=6).map(lambda choices: StepText(choices=tuple(choices))),
-        st.lists(IDS, min_size=1, max_size=6, unique=True).map(step),
+        st.lists(IDS, min_size=1, max_size=6, unique=True).map(lambda ids: step([*ids])),
         IDS.map(lambda id: DropRequest(id=id, reason="cancelled")),
         IDS.map(lambda id: OpenChoice(request=generate(id), index=0, prompt=(1, 2), cached_tokens=1)),
     ),

@@ -1,5 +1,7 @@
 """Figures that cross links: the whole is the sum of its parts, whatever they count."""
 
+from typing import Any
+
 import msgspec
 
 from triolet.actors.gateway.accounts import Accounts, add_up
@@ -36,5 +38,5 @@ def _over_a_link(figures: Figures) -> Figures:
 
 
 def _plain(value: object) -> object:
-    plain = msgspec.to_builtins(value)
-    return [plain[0], round(plain[1], 9)] if isinstance(plain, list | tuple) else plain
+    plain: Any = msgspec.to_builtins(value)  # Any: JSON
+    return [plain[0], round(plain[1], 9)] if type(plain) in (list, tuple) else plain

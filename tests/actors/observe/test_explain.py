@@ -1,6 +1,6 @@
 """What an explanation adds to the scheduler's: the times of a request, and its tenant's share."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,7 @@ SHARE = TenantShare(used=1, limit=8)
     ],
 )
 def test_outside_the_scheduler_the_times_tell(unreached: tuple[str, ...], state: str) -> None:
-    found = explain(history(**dict.fromkeys(unreached)), None, SHARE)
+    found = explain(history(**cast("dict[str, Any]", dict.fromkeys(unreached))), None, SHARE)
     assert found.state == state
     assert found.timeline.arrived == 1010.0
     assert found.timeline.started == (None if "started" in unreached else 0.5)

@@ -1,6 +1,7 @@
 """What /metrics says, parsed by Prometheus' own parser, and what the ledger counts: from known reports."""
 
 import os
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,7 +106,7 @@ def test_the_names_of_vllm_on_request(house: House) -> None:
 
 def test_a_server_of_several_processes_tells_of_each(house: House) -> None:
     house.worker.restarts = 2
-    several = {"processes": {"web-0": PROCESS, "web-1": PROCESS}, "silent": 1, "restarts": 4}
+    several: dict[str, Any] = {"processes": {"web-0": PROCESS, "web-1": PROCESS}, "silent": 1, "restarts": 4}
     found = samples(house.text(**several))
     assert found["triolet_worker_restarts_total", ()] == 2
     for process in ("scheduler", "web-0", "web-1"):

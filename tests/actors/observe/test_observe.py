@@ -184,7 +184,7 @@ def test_a_step_without_tokens_left_says_so() -> None:
 def test_prefill_tokens_are_counted_as_planned() -> None:
     bench = Bench(worker=ready(max_step_tokens=64))
     bench.send(admit("a", text(100), max_tokens=5))
-    counted = []
+    counted: list[int] = []
     for _ in range(4):
         bench.step()
         counted.append(totals(bench.state.statistics().totals, Accounts(), WorkerStatus()).prefill_tokens)
@@ -214,7 +214,8 @@ def test_rows_name_the_process_that_holds_them() -> None:
     bench.step()
     rows = batch_rows(bench.state, 0.0, TenantNumbers(), owner)
     waiting = queue_rows(bench.state, 0.0, TenantNumbers(), owner)
-    assert [(row.id, row.process) for row in (*rows, *waiting)] == [("7", "w1"), ("7", "w2")]
+    assert [(row.id, row.process) for row in rows] == [("7", "w1")]
+    assert [(row.id, row.process) for row in waiting] == [("7", "w2")]
 
 
 def same_as_explained(bench: Bench) -> list[QueueRow]:
@@ -276,6 +277,7 @@ def test_looking_changes_nothing() -> None:
         if steps[0] is None:
             break
         for bench, step in zip((plain, watched), steps, strict=True):
+            assert step is not None
             bench.send(done(step))
     assert not watched.state.table.requests
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytest.importorskip("opentelemetry.sdk.trace", reason="OpenTelemetry is not inst
 from ...otlp_collector import Collector, attributes, collecting
 
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
-ENDED = {"finished": 12.0, "reason": "length", "reasons": ("length", "stop"), "name": "mine"}
+ENDED: dict[str, Any] = {"finished": 12.0, "reason": "length", "reasons": ("length", "stop"), "name": "mine"}
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +158,10 @@ def test_without_the_packages_the_option_is_refused_and_the_variable_is_not(
 ) -> None:
     settings = ServeSettings(engine=EngineSettings(model="m"), otlp_endpoint="http://127.0.0.1:4318")
     refuse_missing_packages(settings)
-    monkeypatch.setattr(traces, "find_spec", lambda name: None)
+
+    def missing(_name: str) -> None: ...
+
+    monkeypatch.setattr(traces, "find_spec", missing)
     assert not traces.installed()
     monkeypatch.setattr(refusals, "installed", traces.installed)
     with pytest.raises(Refusal, match=re.escape("pip install 'triolet[otel]'")):

@@ -56,7 +56,8 @@ def flood(count: int, length: int = 3, max_tokens: int = 1000, tenant: str = "a"
 
 
 def newcomer(length: int = 3, id: str = "new", **fields: Any) -> Admit:
-    return admit(id, text(length, 500_000), tenant="b", **{"arrival_time": 9.0, "max_tokens": 3, **fields})
+    defaults: dict[str, Any] = {"arrival_time": 9.0, "max_tokens": 3}
+    return admit(id, text(length, 500_000), tenant="b", **(defaults | fields))
 
 
 def ready(
@@ -105,7 +106,8 @@ def done(step: Step, token: int = 5, count: int = 1, **tokens: int) -> StepDone:
 
 
 def new_state(**options: Any) -> SchedulerState:  # those of SchedulerState
-    return SchedulerState(**{"secret": b"test", "max_losses": 3, **options})
+    defaults: dict[str, Any] = {"secret": b"test", "max_losses": 3}
+    return SchedulerState(**(defaults | options))
 
 
 def whereabouts(state: SchedulerState, id: str) -> dict[int, str]:

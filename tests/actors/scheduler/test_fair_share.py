@@ -31,6 +31,7 @@ def test_a_newcomer_takes_the_row_of_the_last_one_which_comes_back_with_nothing_
     bench.send(newcomer())
     assert computed(bench.step()) == {1: 1, 2: 1, 3: 1, 7: 3}
     assert places(bench, "a3", "a4") == ["parked", "rows"]
+    step = bench.step()
     while "new" in bench.state.table.requests:
         step = bench.step()
     back = bench.step()

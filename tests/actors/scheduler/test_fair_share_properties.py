@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from triolet.actors.scheduler import fair_share
 from triolet.actors.scheduler.queues import OUTPUT_WEIGHT
+from triolet.actors.scheduler.sequence import Sequence
 from triolet.protocol.messages import Admit
 from triolet.protocol.steps import Step
 
@@ -76,8 +77,15 @@ def test_first_come_first_served_serves_the_flood(monkeypatch: pytest.MonkeyPatc
     """So the bound says something: equal demand in the order of arrival breaks it."""
     requests = [*flood(60, 10, 10), *flood(60, 10, 10, tenant=B, arrival_time=99.0)]
     assert widest_gap(4, 64, 2, requests) <= 4 * 30
-    monkeypatch.setattr(fair_share, "_rank", lambda queues, sequence: sequence.order)
-    monkeypatch.setattr(fair_share, "_owes", lambda other, mine: False)
+
+    def by_arrival(queues: object, sequence: Sequence) -> object:
+        return sequence.order
+
+    def never(other: object, mine: object) -> bool:
+        return False
+
+    monkeypatch.setattr(fair_share, "_rank", by_arrival)
+    monkeypatch.setattr(fair_share, "_owes", never)
     assert widest_gap(4, 64, 2, requests) > 2 * 4 * 30
 
 

@@ -1,5 +1,7 @@
 """plan_step: who gets a chunk, who waits and why, who gives way."""
 
+from typing import Any
+
 import pytest
 
 from triolet.actors.scheduler.fair_share import choose_victim
@@ -62,7 +64,7 @@ def test_the_first_in_order_has_lower_priority_number_then_earlier_arrival() -> 
         admit("early", text(3, 20), arrival_time=1.0),
         admit("urgent", text(3, 30), arrival_time=3.0, priority=-1),
     )
-    order = []
+    order: list[int] = []
     for _ in range(3):
         (chunk,) = bench.step(token=0).chunks  # the end-of-sequence token
         order.append(chunk.sequence)
@@ -90,7 +92,7 @@ def test_one_block_per_running_sequence_is_left_alone_when_another_joins() -> No
 def test_the_latest_gives_way_when_blocks_run_out_and_comes_back_with_its_prefix() -> None:
     bench = Bench(worker=ready(num_blocks=4))
     bench.send(admit("a", text(100), max_tokens=60), admit("b", text(60, 500), max_tokens=100))
-    bench.step()
+    step = bench.step()
     while bench.state.totals.preemptions == 0:
         step = bench.step()
     assert place(bench.state, 2) == "waiting"
@@ -135,7 +137,13 @@ def test_nobody_waits_for_a_less_urgent_sequence_to_compute_a_shared_prefix() ->
 
 
 def test_a_prefix_is_not_shared_with_another_tenant_salt_adapter_or_determinism() -> None:
-    for other in ({"tenant": "t"}, {"cache_salt": "s"}, {"adapter": "l"}, {"determinism": "strict"}):
+    others: tuple[dict[str, Any], ...] = (
+        {"tenant": "t"},
+        {"cache_salt": "s"},
+        {"adapter": "l"},
+        {"determinism": "strict"},
+    )
+    for other in others:
         bench = Bench()
         bench.send(admit("a", text(200)))
         bench.step()
@@ -239,16 +247,14 @@ def test_the_last_in_order_is_the_victim_unless_it_is_spared() -> None:
     bench.send(*(admit(str(number), text(3, 10 * number)) for number in range(3)))
     bench.step()
     queues = bench.state.table.queues
-    assert [getattr(choose_victim(queues, spared), "id", None) for spared in (set(), {3}, {2, 3}, {1, 2, 3})] == [
-        3, 2, 1, None,
-    ]  # fmt: skip
+    spared: tuple[set[int], ...] = (set(), {3}, {2, 3}, {1, 2, 3})
+    assert [getattr(choose_victim(queues, each), "id", None) for each in spared] == [3, 2, 1, None]
 
 
 def test_without_credit_a_sequence_is_parked_with_its_blocks_and_its_row_is_free() -> None:
     bench = Bench(worker=ready(max_running=1), outbox_tokens=2)
     bench.send(admit("a", text(100)), admit("b", text(3, 500)))
-    for _ in range(3):
-        step = bench.step()
+    *_, step = [bench.step() for _ in range(3)]
     assert bench.whereabouts("a") == {0: "parked"}
     assert len(bench.state.table.sequences[1].blocks) == 2
     assert [chunk.sequence for chunk in step.chunks] == [2]

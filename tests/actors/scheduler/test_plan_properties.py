@@ -85,6 +85,8 @@ def live(life: Life, check: Callable[[Bench, Step], None]) -> tuple[list[Step], 
             case 10:
                 bench.send(WorkerLost(reason="test"), worker)
                 flying.clear()
+            case _:
+                pass
         if flying:  # else the worker has just been replaced
             bench.send(done(flying.pop(0)))
         for message in bench.texts():

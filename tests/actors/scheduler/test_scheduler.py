@@ -1,6 +1,6 @@
 """The scheduler actor: it carries messages and watches the time."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -25,7 +25,7 @@ from .scheduling import admit, done, new_state, ready, text, whereabouts
 @asynccontextmanager
 async def acting(
     state: SchedulerState,
-) -> AsyncIterator[
+) -> AsyncGenerator[
     tuple[
         trio.MemorySendChannel[ToScheduler], trio.MemoryReceiveChannel[Step], trio.MemoryReceiveChannel[ToDetokenizer]
     ]

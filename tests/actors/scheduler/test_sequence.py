@@ -1,5 +1,7 @@
 """Sequence: the token log with its unread tail, and the names of its blocks."""
 
+from typing import Any
+
 from triolet.actors.scheduler.prefix_keys import PrefixKeys, SharedPrompt
 from triolet.actors.scheduler.sequence import LiveRequest, Sequence
 from triolet.protocol.sampling import Sampling
@@ -7,7 +9,7 @@ from triolet.protocol.sampling import Sampling
 from .scheduling import admit, text
 
 
-def sequence(prompt: tuple[int, ...], *, max_tokens: int = 10, index: int = 0, **fields: object) -> Sequence:
+def sequence(prompt: tuple[int, ...], *, max_tokens: int = 10, index: int = 0, **fields: Any) -> Sequence:
     message = admit("a", prompt, max_tokens=max_tokens, **fields)
     live = LiveRequest(message, credit=100)
     keys = PrefixKeys(b"test")

@@ -51,6 +51,7 @@ def test_blocks_are_counted_as_the_planner_counts_them() -> None:
     assert blocked == BlockedOn(
         kind="blocks", unit="blocks", need=7, free=3, total=8, holders=Holders(running=1, parked=0, yours=1)
     )
+    assert blocked is not None
     assert of(bench, "small").blocked_on == msgspec.structs.replace(blocked, kind="order", first="blocks")
     bench.step()  # a ends
     bench.step()

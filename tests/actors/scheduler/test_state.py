@@ -91,7 +91,7 @@ def scores(first: int, count: int) -> tuple[TokenLogprob, ...]:
 
 def scored(step: Step, bench: Bench) -> StepDone:
     """Answer a step as a worker does that reports the prompt tokens behind each row."""
-    rows = []
+    rows: list[Row] = []
     for chunk, row in zip(step.chunks, done(step).rows, strict=True):
         prompt = bench.state.table.sequences[chunk.sequence].prompt.tokens
         followers = prompt[chunk.start + 1 : chunk.start + chunk.count + 1] if chunk.prompt_logprobs else ()

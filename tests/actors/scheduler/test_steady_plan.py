@@ -138,7 +138,7 @@ def test_a_plan_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: 
 def test_a_scored_prompt_whose_last_chunk_is_one_token_is_left_to_plan_step() -> None:
     bench = Bench(worker=ready(max_step_tokens=8))
     bench.send(admit("r", text(10), max_tokens=0, sampling=Sampling(prompt_logprobs=1), echo=True))
-    chunks = []
+    chunks: list[tuple[int, int, bool]] = []
     for _ in range(2):
         step = bench.plan()
         chunks += [(chunk.start, chunk.count, chunk.prompt_logprobs) for chunk in step.chunks]

@@ -54,7 +54,8 @@ def expected_tokens(prompt: tuple[int, ...], sampling: Sampling, stops: tuple[in
 
 
 def expected_prompt_logprobs(prompt: tuple[int, ...]) -> list[TokenLogprob]:
-    digest, scores = 0, []
+    digest = 0
+    scores: list[TokenLogprob] = []
     for token, following in pairwise(prompt):
         digest = mix(digest, token)
         scores.append(logprob(digest, following))
@@ -156,6 +157,7 @@ class FakeDevice:
 
     def _read(self, row: _Row, position: int) -> int:
         """Attention reads every slot up to `position`; the digest in the last one stands for them all."""
+        slot = None
         for block in range(position // BLOCK_SIZE + 1):
             offset = min(position - block * BLOCK_SIZE, BLOCK_SIZE - 1)
             slot = self.content[row.blocks[block]][offset]

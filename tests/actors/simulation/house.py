@@ -44,7 +44,7 @@ def one_character_tokenizer() -> TextTokenizer:
     vocabulary = {"<|end|>": EOS} | {letter(token): token for token in range(EOS + 1, VOCABULARY)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])  # pyright: ignore[reportUnknownMemberType]  # tokenizers leaves it untyped
     return TextTokenizer(tokenizer, None)
 
 
@@ -81,6 +81,7 @@ class Client:
                 require(finished[index].reason == reason, f"{self.id}[{index}] ended with {finished[index].reason}")
         if isinstance(last, Failed):
             return last.code
+        assert isinstance(last, Finished)
         require(not complete or last.usage.completion_tokens == tokens, f"{self.id} counts {last.usage}, not {tokens}")
         return "complete" if complete else last.reason
 

@@ -1,7 +1,7 @@
 """Bugs to plant: each damages the scheduler as a real mistake would, often only now and then. All must be found."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +24,9 @@ RARELY = 0.02
 # A plant names what it replaces and makes the damaged version out of the right one.
 Plant = tuple[object, str, Callable[[Any, random.Random], Any]]  # Any: the parts have different signatures
 MakeRoot = Callable[[PrefixKeys, str, str, str, str], Key]
+
+
+def _nothing(_subject: object) -> None: ...
 
 
 def _leaked_block(right: Callable[[BlockPool, Items[int]], None], rng: random.Random) -> object:
@@ -64,15 +67,24 @@ def _block_published_before_it_is_full(right: object, rng: random.Random) -> obj
 
 
 def _prefix_shared_between_tenants(right: MakeRoot, rng: random.Random) -> object:
-    return lambda keys, tenant, adapter, salt, determinism: right(keys, "", adapter, salt, determinism)
+    def root(keys: PrefixKeys, tenant: str, adapter: str, salt: str, determinism: str) -> Key:
+        return right(keys, "", adapter, salt, determinism)
+
+    return root
 
 
 def _strict_reads_what_default_computed(right: MakeRoot, rng: random.Random) -> object:
-    return lambda keys, tenant, adapter, salt, determinism: right(keys, tenant, adapter, salt, "default")
+    def root(keys: PrefixKeys, tenant: str, adapter: str, salt: str, determinism: str) -> Key:
+        return right(keys, tenant, adapter, salt, "default")
+
+    return root
 
 
 def _strict_publishes_what_it_generated(right: object, rng: random.Random) -> object:
-    return property(lambda sequence: sequence.read // BLOCK_SIZE)
+    def publishable(sequence: Sequence) -> int:
+        return sequence.read // BLOCK_SIZE
+
+    return property(publishable)
 
 
 def _preempted_sequence_not_dropped(right: Callable[[Sequence, BlockPool], None], rng: random.Random) -> object:
@@ -85,11 +97,11 @@ def _preempted_sequence_not_dropped(right: Callable[[Sequence, BlockPool], None]
 
 
 def _unread_tokens_survive_a_lost_worker(right: object, rng: random.Random) -> object:
-    return lambda sequence: None
+    return _nothing
 
 
 def _rows_of_parked_sequences_freed_a_plan_late(right: object, rng: random.Random) -> object:
-    return lambda plan: None
+    return _nothing
 
 
 def _copies_a_prompt_that_is_not_computed(right: Callable[[Joining, StepPlan], None], rng: random.Random) -> object:
@@ -139,7 +151,7 @@ PLANTS: dict[str, Plant] = {
 
 
 @contextmanager
-def planted(name: str, seed: int) -> Iterator[None]:
+def planted(name: str, seed: int) -> Generator[None]:
     """Damage the scheduler within the block; the same seed damages it at the same places."""
     where, attribute, damage = PLANTS[name]
     right = getattr(where, attribute)

@@ -56,7 +56,7 @@ def simulate(seed: int) -> Outcome:
 def run_life(seed: int, life: Life) -> Outcome:
     """Everything that a seed determines, around any front."""
     # Private names of trio: the scheduler of tasks draws from this generator and, with this flag, from nothing else.
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # declared Final
     trio_run._r.seed(seed)
     rng = random.Random(seed)
     scenario = draw_scenario(rng)

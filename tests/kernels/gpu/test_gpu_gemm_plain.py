@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ SCALES = {"tensor": ((0, 0), (0, 0)), "token and channel": ((1, 0), (1, 0)), "bl
 
 
 @contextmanager
-def launched(form: str) -> Iterator[None]:
+def launched(form: str) -> Generator[None]:
     """Every launch takes this form."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_launch, "launch_for", lambda *_: FORMS[form])

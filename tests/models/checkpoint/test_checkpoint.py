@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+import safetensors.numpy
 
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.checkpoint.weights import load_weights
@@ -38,19 +38,19 @@ def make_tensors() -> Tensors:
 def write(folder: Path, tensors: Tensors | None = None, **options: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**CONFIG, **options}))
-    save_file(make_tensors() if tensors is None else tensors, folder / "model.safetensors")
+    safetensors.numpy.save_file(make_tensors() if tensors is None else tensors, folder / "model.safetensors")
     return folder
 
 
 def shard(folder: Path) -> dict[str, str]:
     """Split model.safetensors in two; the index's weight_map."""
-    tensors = load_file(folder / "model.safetensors")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     weight_map: dict[str, str] = {}
     for index in range(2):
         name = f"model-{index}.safetensors"
         part = {key: value for place, (key, value) in enumerate(sorted(tensors.items())) if place % 2 == index}
-        save_file(part, folder / name)
+        safetensors.numpy.save_file(part, folder / name)
         weight_map |= dict.fromkeys(part, name)
     write_index(folder, weight_map)
     return weight_map

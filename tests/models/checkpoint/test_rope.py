@@ -26,7 +26,7 @@ SCALINGS: dict[str, dict[str, Any]] = {  # as in config.json
         "beta_fast": 2.0, "beta_slow": 1.0,
     },
 }  # fmt: skip
-CONFIG = {
+CONFIG: dict[str, Any] = {  # Any: JSON
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 10, "hidden_size": 256,
     "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
     "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
@@ -38,7 +38,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    theirs = LlamaRotaryEmbedding(LlamaConfig(**CONFIG, rope_parameters=dict(SCALINGS[name])))
+    theirs: Any = LlamaRotaryEmbedding(LlamaConfig(**CONFIG, rope_parameters=dict(SCALINGS[name])))
     spec = spec_from_config({**CONFIG, "rope_parameters": SCALINGS[name]})
     ours = inverse_frequencies(spec.rope, spec.head_dim)
     # They compute in float32: a power, a few products, each rounded to 2^-24.

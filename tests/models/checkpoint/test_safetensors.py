@@ -44,12 +44,12 @@ def test_reads_the_three_weight_types(tmp_path: Path, padding: int) -> None:
 
 
 def test_agrees_with_the_formats_own_library(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
+    import safetensors.numpy
 
     tensors = {
         f"t{index}": np.random.default_rng(index).normal(size=(index, 3)).astype(np.float32) for index in range(4)
     }
-    save_file(tensors, tmp_path / "x.safetensors")
+    safetensors.numpy.save_file(tensors, tmp_path / "x.safetensors")
     file = SafetensorsFile(tmp_path, "x.safetensors")
     assert set(file.tensors) == set(tensors)
     for name, value in tensors.items():

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from triolet.kernels.compile_cache import compilations
+from triolet.kernels.gemm.pack import WeightArray
 from triolet.kernels.gemm.reference import gemm_reference, round_to_bfloat16
 from triolet.kernels.paged_attention.reference import int8_cache_reference, paged_attention_reference
 from triolet.kernels.rms_norm.reference import rms_norm_reference
@@ -98,7 +99,7 @@ def decoder_reference(
     length, cached_bfloat16 = len(tokens), weight_format not in ("exact", "float32") and not int8_cache
     tables = rope_tables(spec.rope, spec.head_dim, length)[:, None]
 
-    def linear(x: Float64Array, w: FloatArray, bias: FloatArray | None = None) -> Float64Array:
+    def linear(x: Float64Array, w: WeightArray, bias: WeightArray | None = None) -> Float64Array:
         y = x @ w.astype(np.float64).T if weight_format == "exact" else gemm_reference(x, w, weight_format)
         return y if bias is None else y + bias
 
@@ -233,7 +234,8 @@ def test_rows_are_the_same_in_any_company(
     with_one.close()
     for threads in (1, 2, 3):
         runner = make_runner(name, weight_format, threads, cache_format)
-        position, rows = 0, []
+        position = 0
+        rows: list[npt.NDArray[np.float32]] = []
         while position < PROMPT:
             count = min(int(rng.choice([1, 1, 3, 20, 64])), PROMPT - position)
             chunks = [
@@ -254,7 +256,7 @@ def test_a_fuzz_of_shapes_compiles_nothing() -> None:
     before, rng = compilations(), np.random.default_rng(2)
     for runner in runners:
         for _ in range(20):
-            chunks = []
+            chunks: list[Chunk] = []
             for sequence in range(int(rng.integers(1, 7))):
                 count = int(rng.integers(1, 41))
                 chunks.append(Chunk(rng.integers(0, 957, count).astype(np.int32), 0, [sequence * 2, sequence * 2 + 1]))

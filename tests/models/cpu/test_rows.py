@@ -1,5 +1,7 @@
 """The CPU's rows: chunks become batches and sampler rows, answers become tokens."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -27,12 +29,12 @@ def sampling_rows_of(pieces: Pieces) -> SamplingRows:
     return make_rows(pieces, LENGTH // 64)[1]
 
 
-def record(sequence: int, tokens: tuple[int, ...], prompt: int | None = None, **sampling: object) -> SequenceRecord:
+def record(sequence: int, tokens: tuple[int, ...], prompt: int | None = None, **sampling: Any) -> SequenceRecord:
     return SequenceRecord(
         sequence=sequence,
         tokens=tokens,
         prompt_tokens=len(tokens) if prompt is None else prompt,
-        sampling=Sampling(**sampling),  # type: ignore[arg-type]
+        sampling=Sampling(**sampling),
         stop_token_ids=(7, 8),
     )
 
@@ -86,7 +88,7 @@ def test_decoding_appends_and_moves_the_random_position() -> None:
 def test_a_sequence_that_came_back_draws_the_same() -> None:
     """After a preemption the record holds what was generated; the next draw has the same position and penalties."""
     logits = np.random.default_rng(0).normal(size=(1, VOCAB))
-    options = {"seed": 5, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "min_tokens": 4}
+    options: dict[str, Any] = {"seed": 5, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "min_tokens": 4}
     store = make_store()
     store.add(record(1, (10, 11, 10), **options))
     pieces = [store.piece(Chunk(sequence=1, start=0, count=3, blocks=(0,), sample=True))]

@@ -104,7 +104,9 @@ def live(runner: CpuRunner, *, temperature: float = 0.0) -> list[tuple[Row, ...]
 
 
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SteadyRows, "after", lambda *step: None)
+    def nothing(*step: object) -> None: ...
+
+    monkeypatch.setattr(SteadyRows, "after", nothing)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
@@ -147,7 +149,12 @@ def test_rows_that_are_moved_on_wrongly_are_noticed(
     with monkeypatch.context() as patch:
         patch.setattr(SteadyRows, "advance", wrong)
         if fault == "untold":
-            patch.setattr(SteadyRows, "settle", lambda rows: settle(rows) if len(rows.pieces) < 3 else None)
+
+            def untold(rows: SteadyRows) -> None:
+                if len(rows.pieces) < 3:
+                    settle(rows)
+
+            patch.setattr(SteadyRows, "settle", untold)
         try:
             wrong_life = live(runner)
         except ValueError:  # what the sequences do not know, their chunks do not fit

@@ -4,11 +4,12 @@ import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -43,15 +44,21 @@ def network() -> Network:
     return Network(SMALL)
 
 
+def numbers(row: torch.Tensor) -> list[int]:
+    return cast("list[int]", row.tolist())
+
+
 def as_transformers(folder: Path, **changed: object) -> LlamaForCausalLM:
     config = LlamaConfig(**json.loads((folder / "config.json").read_text()) | changed)
-    model = LlamaForCausalLM(config).float()
-    weights = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
-    missing, left_over = model.load_state_dict(weights, strict=False)
+    model: Any = LlamaForCausalLM(config).float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    weights = {
+        name: tensor.float() for name, tensor in safetensors.torch.load_file(folder / "model.safetensors").items()
+    }
+    missing, left_over = cast("tuple[list[str], list[str]]", model.load_state_dict(weights, strict=False))
     assert missing in ([], ["lm_head.weight"])
     assert left_over == []
     model.tie_weights()
-    return model.eval()
+    return cast("LlamaForCausalLM", model.eval())
 
 
 @torch.inference_mode()
@@ -76,10 +83,11 @@ def test_a_row_opens_with_a_conversation_and_knows_its_answers(tokenizer: Tokeni
     inputs, targets, answers = packer.rows(3, 200)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     texts = {tuple(tokenizer.encode(plain(conversation(9, index))).ids[:20]) for index in range(256)}
-    assert all(tuple(row[:20].tolist()) in texts for row in inputs)
+    assert all(tuple(numbers(row[:20])) in texts for row in inputs)
     end = tokenizer.token_to_id("<|im_end|>")
+    assert end is not None
     start = tokenizer.encode("<|im_start|>assistant\n").ids
-    row = targets[0].tolist()
+    row = numbers(targets[0])
     first = next(i for i in range(len(row)) if row[i : i + len(start)] == start) + len(start)
     last = row.index(end, first)
     assert not answers[0, :first].any()
@@ -91,7 +99,7 @@ def test_a_row_opens_with_a_conversation_and_knows_its_answers(tokenizer: Tokeni
 def test_a_muon_update_is_nearly_orthogonal() -> None:
     torch.manual_seed(1)
     for shape in ((32, 80), (80, 32)):
-        values = torch.linalg.svdvals(orthogonal(torch.randn(*shape)))
+        values = cast("torch.Tensor", torch.linalg.svdvals(orthogonal(torch.randn(*shape))))
         assert values.min() > 0.5
         assert values.max() < 1.4
         assert torch.linalg.svdvals(torch.randn(*shape)).max() > 1.4  # what a plain gradient would do

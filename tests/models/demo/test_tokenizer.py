@@ -4,7 +4,7 @@ import json
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from jinja2 import Template
@@ -32,7 +32,7 @@ def raise_exception(message: str) -> None:
 @cache
 def template() -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = raise_exception
+    cast("dict[str, Any]", environment.globals)["raise_exception"] = raise_exception
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     return environment.from_string((CHECKPOINT / "chat_template.jinja").read_text())
 
@@ -77,7 +77,7 @@ def test_a_tool_call_is_rendered_as_the_model_wrote_it(as_text: bool) -> None:
     system, user, (_, call_text), (_, result), (_, answer) = tool_result(Random(1), False)
     call = json.loads(call_text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
     arguments = json.dumps(call["arguments"]) if as_text else call["arguments"]
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": system[1]},
         {"role": "user", "content": user[1]},
         {

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors.torch
 import trio
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from triolet.actors.engine import Engine, run_engine
@@ -55,16 +56,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index, layer in enumerate(weights.layers):
         for name in ("q", "k", "v"):
             named[f"model.layers.{index}.self_attn.{name}_proj.bias"] = host_tensor(getattr(layer, f"{name}_bias"))
-    save_file({name: tensor.contiguous() for name, tensor in named.items()}, folder / "model.safetensors")
+    safetensors.torch.save_file(
+        {name: tensor.contiguous() for name, tensor in named.items()}, folder / "model.safetensors"
+    )
     words = {f"word{index}": index for index in range(SPEC.vocab_size)}
     Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
     return folder
 
 
 @asynccontextmanager
-async def running(folder: Path, **settings: object) -> AsyncIterator[Engine]:
-    fields = {"model": str(folder), "max_running": 2, "max_step_tokens": 8, "threads": 1, **settings}
-    serve = ServeSettings(engine=EngineSettings(**fields), limits=LimitSettings(), inline=True)  # type: ignore[arg-type]  # fields of any type
+async def running(folder: Path, **settings: Any) -> AsyncGenerator[Engine]:
+    fields: dict[str, Any] = {"model": str(folder), "max_running": 2, "max_step_tokens": 8, "threads": 1, **settings}
+    serve = ServeSettings(engine=EngineSettings(**fields), limits=LimitSettings(), inline=True)
     async with trio.open_nursery() as nursery:
         yield await nursery.start(partial(run_engine, serve))
         nursery.cancel_scope.cancel()

@@ -37,7 +37,7 @@ def stored_int4(matrix: Tensor) -> Tensor:
     group = max(size for size in GROUPS if matrix.shape[1] % size == 0)
     integers, scales, zeros = quantise_w4(matrix, group, symmetric=False)
     assert zeros is not None
-    whole = (integers.unflatten(1, (-1, group)).float() - zeros.float()[:, :, None]) * scales.float()[:, :, None]
+    whole = (integers.reshape(len(matrix), -1, group).float() - zeros.float()[:, :, None]) * scales.float()[:, :, None]
     return whole.flatten(1)
 
 
@@ -74,7 +74,7 @@ def log_probabilities(weights: DecoderWeights, prompt: tuple[int, ...]) -> npt.N
     logits = reference_logits(SPEC, weights, list(prompt)).astype(np.float64)[:-1]
     shifted = logits - logits.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return shifted[np.arange(LENGTH - 1), list(prompt[1:])]
+    return np.asarray(shifted[np.arange(LENGTH - 1), list(prompt[1:])], np.float64)
 
 
 @pytest.mark.parametrize("strict", [False, True])

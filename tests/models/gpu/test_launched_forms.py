@@ -4,7 +4,7 @@ on, and names a form as Triton does.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -67,12 +67,15 @@ def named(forms: set[KernelForm]) -> set[tuple[object, ...]]:
 
 
 @jit(do_not_specialize=["free"])
-def many_kernel(tensor, shifted, block, none, one, whole, odd, large, free, flag, real, SIZE: tl.constexpr):
+def many_kernel(  # Any: Triton's own types
+    tensor: Any, shifted: Any, block: Any, none: Any, one: Any, whole: Any, odd: Any, large: Any, free: Any, flag: Any,
+    real: Any, SIZE: tl.constexpr,
+) -> None:  # fmt: skip
     pass
 
 
 def test_a_form_is_named_as_triton_names_it() -> None:
-    from triton._C.libtriton import native_specialize_impl
+    from triton._C import libtriton
     from triton.backends.compiler import BaseBackend
 
     rows = torch.zeros(8, 16, dtype=torch.bfloat16)
@@ -82,7 +85,7 @@ def test_a_form_is_named_as_triton_names_it() -> None:
     }  # fmt: skip
     form = form_of(many_kernel, tuple(values.values()), {"SIZE": 16, "num_warps": 8})
     for name, value in values.items():
-        kind, key = native_specialize_impl(BaseBackend, value, False, name != "free", True)
+        kind, key = cast("Any", libtriton).native_specialize_impl(BaseBackend, value, False, name != "free", True)
         assert (form.types[name], name in form.aligned) == (kind, key == "D"), name
     assert form.values == {"none": None, "one": 1, "SIZE": 16}
     assert (form.num_warps, form.num_stages, form.fuses) == (8, 3, True)

@@ -6,6 +6,7 @@ The interpreter is slow, so one model serves all tests, each with sequences of i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from triolet.models.cpu.stepper import CpuStepper
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.stepper import GpuStepper
-from triolet.protocol.steps import BlockCopy, Chunk
+from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord
 
 from .gpu_house import MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_cpu_stepper, make_gpu_model, prompt_of, record
 
@@ -120,7 +121,7 @@ def test_sampling_parameters_reach_their_rows(gpu: GpuStepper) -> None:
 
 def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: CpuStepper) -> None:
     """More rows than one pass has. Ten roundings of 2^-9 to logits of up to 16 leave 0.1, twice of it is allowed."""
-    results = []
+    results: list[Row] = []
     for stepper in (gpu, cpu):
         driver = Driver(stepper)
         chunk = Chunk(sequence=21, start=0, count=7, blocks=(2,), sample=True, prompt_logprobs=True)
@@ -128,7 +129,7 @@ def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: CpuSte
         results.append(driver.drain()[0][0])
         driver.step(dropped=[21])
         driver.drain()
-    on_gpu, on_cpu = ([score.logprob for score in result.prompt_logprobs] for result in results)
+    on_gpu, on_cpu = ([score.logprob or 0.0 for score in result.prompt_logprobs] for result in results)
     assert results[0].tokens == results[1].tokens
     assert [score.token_id for score in results[0].prompt_logprobs] == list(prompt_of(7, 8)[1:])
     assert np.abs(np.subtract(on_gpu, on_cpu)).max() < 0.2
@@ -202,10 +203,15 @@ def test_nothing_is_allocated_or_compiled_after_ready(model: GpuModel, gpu: GpuS
     """Over the edges of every bucket. One of each, planted, is counted."""
     driver, rng, number = Driver(gpu, ahead=True), np.random.default_rng(3), 50
     for lengths in ([1], [2, 1], [1, 1, 1], [MAX_TOKENS], [5, 1, 3], [MAX_TOKENS - 2, 1, 1][:MAX_RUNNING]):
-        chunks, new = [], []
+        chunks: list[Chunk] = []
+        new: list[SequenceRecord] = []
         for length in lengths:
             number += 1
-            sampling = {"temperature": float(rng.integers(0, 2)), "top_k": int(rng.integers(0, 4)), "seed": number}
+            sampling: dict[str, Any] = {
+                "temperature": float(rng.integers(0, 2)),
+                "top_k": int(rng.integers(0, 4)),
+                "seed": number,
+            }
             new.append(record(number, prompt_of(length, number), **sampling, logprobs=int(rng.integers(0, 3))))
             chunks.append(Chunk(sequence=number, start=0, count=length, blocks=(len(new),), sample=True))
         driver.step(*chunks, new=new, dropped=range(number - 10, number - len(lengths) + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from triolet.models.gpu import sequences as gpu_sequences
 from triolet.models.gpu import stepper as gpu_stepper
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.events import TokenLogprob
-from triolet.protocol.steps import Chunk
+from triolet.protocol.steps import Chunk, SequenceRecord
 
 from .gpu_house import Driver, make_gpu_model, prompt_of, record
 
@@ -47,10 +48,10 @@ class Life:
         self._scores: list[TokenLogprob] = []
         self._prompt: list[TokenLogprob] = []
 
-    def step(self, *beside: Chunk, start: int, count: int, block: int | None = None, **other: object) -> None:
+    def step(self, *beside: Chunk, start: int, count: int, block: int | None = None, **other: Any) -> None:
         """A chunk of the request; it draws where the chunk ends at the last token."""
         total = LENGTH + len(self._tokens)
-        new = list(other.pop("new", []))  # type: ignore[call-overload]  # of the neighbours
+        new: list[SequenceRecord] = [*other.pop("new", [])]  # of the neighbours
         if block is not None:
             request = record(
                 1, (*PROMPT, *self._tokens), len(PROMPT), temperature=0.8, seed=3, logprobs=3, prompt_logprobs=2,
@@ -61,7 +62,7 @@ class Life:
             sequence=1, start=START + start, count=count, blocks=() if block is None else (*NOISE, block),
             sample=start + count == total, prompt_logprobs=start < LENGTH - 1 and not self._tokens,
         )  # fmt: skip
-        self._driver.step(mine, *beside, new=new, **other)  # type: ignore[arg-type]
+        self._driver.step(mine, *beside, new=new, **other)
         for row in self._driver.drain()[-1]:
             if row.sequence == 1:
                 assert not row.error
@@ -135,7 +136,11 @@ def test_without_the_rewriting_bits_differ(
 ) -> None:
     """The checks above can fail: by a prompt's token as a decode row, by a drawn one in prefill."""
     if fault == "lead":
-        monkeypatch.setattr(gpu_sequences.DeviceSequence, "lead", lambda self, start: 0)
+
+        def no_lead(_sequence: object, _start: int) -> int:
+            return 0
+
+        monkeypatch.setattr(gpu_sequences.DeviceSequence, "lead", no_lead)
     else:
         monkeypatch.setattr(gpu_stepper, "as_first_computed", iter)
     assert company(gpu)[:2] != expected[:2]

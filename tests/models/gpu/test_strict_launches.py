@@ -5,8 +5,10 @@ from which a GPU's sums take their order, so they are compared as they are launc
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from triolet.models.gpu.rehearsal import RehearsalDevice
 from .gpu_house import SPEC, weights_of
 
 INTEGERS_ONLY = {"plan_kernel", "prepare_kernel", "keep_drawn_kernel"}
+Launched = tuple[Any, tuple[tuple[str, Any], ...]]  # Any: Triton's function; arguments by name
 Forms = dict[str, set[object]]  # by kernel: constants, warps and stages of its launches
 
 
@@ -91,6 +94,10 @@ def test_every_shape_launches_the_same(quantize: str, kv_cache_dtype: str) -> No
 
 
 def test_a_launch_that_follows_the_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    rope = gpu_decoder.rope_cache
-    monkeypatch.setattr(gpu_decoder, "rope_cache", lambda *args, strict, **kwargs: rope(*args, **kwargs))
+    rope: Callable[..., None] = vars(gpu_decoder)["rope_cache"]
+
+    def following(*args: Any, strict: bool, **kwargs: Any) -> None:
+        rope(*args, **kwargs)
+
+    monkeypatch.setattr(gpu_decoder, "rope_cache", following)
     assert differing(captured("none", "bfloat16"), strict=True) == {"rope_cache_kernel"}

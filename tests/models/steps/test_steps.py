@@ -1,6 +1,7 @@
 """Steps are cut to what a runner holds, in order, and put back together."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def run_step(stepper: CpuStepper, step: Step) -> tuple[Row, ...]:
     return done.rows
 
 
-def sequence(number: int, **sampling: int) -> SequenceRecord:
+def sequence(number: int, **sampling: Any) -> SequenceRecord:
     return SequenceRecord(
         sequence=number, tokens=PROMPT, prompt_tokens=len(PROMPT), sampling=Sampling(**sampling), stop_token_ids=()
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ def post(body: dict[str, Any] | bytes, fields: str = "", **more: str) -> bytes:
 
 
 @asynccontextmanager
-async def connected(web) -> AsyncIterator[trio.SocketStream]:
+async def connected(web) -> AsyncGenerator[trio.SocketStream]:
     with trio.fail_after(SOON):
         async with await web.connect() as stream:
             yield stream

@@ -23,7 +23,7 @@ from triolet.protocol.events import (
 from triolet.protocol.openai_responses import ChatChunk, ChatChunkChoice, CompletionChunk, CompletionChunkChoice, Delta
 from triolet.web.openai.answer import WholeAnswer
 from triolet.web.openai.chunks import Chunks
-from triolet.web.openai.dialect import CHAT, COMPLETIONS, Reply
+from triolet.web.openai.dialect import CHAT, COMPLETIONS, Dialect, Reply
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -48,7 +48,7 @@ EVENTS: list[StreamEvent] = [
 ]
 
 
-DIALECTS = {"chat": CHAT, "completion": COMPLETIONS}
+DIALECTS: dict[str, Dialect[Any]] = {"chat": CHAT, "completion": COMPLETIONS}
 
 
 def reply(name: str, **options: Any) -> Reply:  # Any: of the fields of Reply

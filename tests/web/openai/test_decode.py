@@ -1,6 +1,7 @@
 """Every way in which a body can be wrong has its code and names its field. Pure: no server, no engine."""
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ COMPLETION = msgspec.json.Decoder(CompletionBody)
 HELLO = {"role": "user", "content": "Hi"}
 
 
-def refusal(data: bytes, decoder: "msgspec.json.Decoder[object]") -> tuple[str, str | None]:
+def refusal(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> tuple[str, str | None]:
     with pytest.raises(ApiError) as caught:
         decode(data, decoder)
     assert caught.value.status == 400
@@ -46,73 +47,76 @@ def test_what_is_no_json_object_in_utf8(data: bytes) -> None:
     assert refusal(data, CHAT) == ("invalid_json", None)
 
 
+WRONG_FIELDS: list[tuple[dict[str, object], str, str]] = [
+    ({"max_tokens": 5.0}, "invalid_type", "max_tokens"),
+    ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
+    ({"max_tokens": True}, "invalid_type", "max_tokens"),
+    ({"max_tokens": 2**64}, "integer_out_of_range", "max_tokens"),
+    ({"max_tokens": 2**31}, "integer_out_of_range", "max_tokens"),
+    ({"max_tokens": -1}, "integer_out_of_range", "max_tokens"),
+    ({"max_tokens": 0}, "integer_out_of_range", "max_tokens"),
+    ({"n": 1_000_000}, "integer_out_of_range", "n"),
+    ({"best_of": 1_000_000}, "integer_out_of_range", "best_of"),
+    ({"top_logprobs": 1_000_000}, "integer_out_of_range", "top_logprobs"),
+    ({"top_p": 0}, "invalid_value", "top_p"),
+    ({"top_k": -5}, "invalid_value", "top_k"),
+    ({"top_k": 0.5}, "invalid_value", "top_k"),
+    ({"min_p": 2}, "invalid_value", "min_p"),
+    ({"temperature": 2.5}, "invalid_value", "temperature"),
+    ({"temperature": "hot"}, "invalid_type", "temperature"),
+    ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty"),
+    ({"repetition_penalty": -1}, "invalid_value", "repetition_penalty"),
+    ({"repetition_penalty": 1e38}, "invalid_value", "repetition_penalty"),
+    ({"seed": 1.5}, "invalid_value", "seed"),
+    ({"seed": "x"}, "invalid_value", "seed"),
+    ({"stop": 5}, "invalid_stop", "stop"),
+    ({"stop": ["a", None]}, "invalid_stop", "stop[1]"),
+    ({"stop_token_ids": [-1]}, "invalid_token_id", "stop_token_ids[0]"),
+    ({"logit_bias": {"x": 1}}, "invalid_token_id", "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "invalid_token_id", "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias[...]"),
+    ({"logit_bias": {str(i): 0 for i in range(1025)}}, "invalid_value", "logit_bias"),
+    ({"stream": "yes"}, "invalid_type", "stream"),
+    ({"stream_options": {"include_usage": 5}}, "invalid_type", "stream_options.include_usage"),
+    ({"stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
+    ({"cache_salt": ""}, "invalid_cache_salt", "cache_salt"),
+    ({"cache_salt": "a/b"}, "invalid_cache_salt", "cache_salt"),
+    ({"cache_salt": "ab\n"}, "invalid_cache_salt", "cache_salt"),
+    ({"cache_salt": ["a"]}, "invalid_cache_salt", "cache_salt"),
+    ({"cache_salt": "a" * 129}, "invalid_cache_salt", "cache_salt"),
+    ({"determinism": "fast"}, "invalid_value", "determinism"),
+    ({"determinism": True}, "invalid_type", "determinism"),
+    ({"determinism": ["strict"]}, "invalid_type", "determinism"),
+    ({"__proto__": 1}, "unknown_parameter", "__proto__"),
+    ({"__class__": 1}, "unknown_parameter", "__class__"),
+    ({"model_config": 1}, "unknown_parameter", "model_config"),
+    ({"chat_template": "{{ 1 }}"}, "unknown_parameter", "chat_template"),
+    ({"x" * 100_000: 1}, "unknown_parameter", "x" * 200),
+    ({"messages": []}, "invalid_messages", "messages"),
+    ({"messages": {}}, "invalid_type", "messages"),
+    ({"messages": [{}]}, "invalid_value", "messages[0].role"),
+    ({"messages": [{"role": "usr", "content": ""}]}, "invalid_value", "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "invalid_value", "messages[0].content"),
+    ({"messages": [HELLO, {"role": "user", "content": 5}]}, "invalid_type", "messages[1].content"),
+    ({"messages": [HELLO | {"cache_control": 1}]}, "unknown_parameter", "messages[0].cache_control"),
+    ({"messages": [HELLO | {"name": "a\nb"}]}, "invalid_messages", "messages[0].name"),
+    ({"messages": [{"role": "tool", "content": ""}]}, "invalid_messages", "messages[0].tool_call_id"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///"}}]}]},
+        "unsupported_parameter",
+        "messages[0].content[0].type",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "odd"}]}]},
+        "invalid_value",
+        "messages[0].content[0].type",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
-    [
-        ({"max_tokens": 5.0}, "invalid_type", "max_tokens"),
-        ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
-        ({"max_tokens": True}, "invalid_type", "max_tokens"),
-        ({"max_tokens": 2**64}, "integer_out_of_range", "max_tokens"),
-        ({"max_tokens": 2**31}, "integer_out_of_range", "max_tokens"),
-        ({"max_tokens": -1}, "integer_out_of_range", "max_tokens"),
-        ({"max_tokens": 0}, "integer_out_of_range", "max_tokens"),
-        ({"n": 1_000_000}, "integer_out_of_range", "n"),
-        ({"best_of": 1_000_000}, "integer_out_of_range", "best_of"),
-        ({"top_logprobs": 1_000_000}, "integer_out_of_range", "top_logprobs"),
-        ({"top_p": 0}, "invalid_value", "top_p"),
-        ({"top_k": -5}, "invalid_value", "top_k"),
-        ({"top_k": 0.5}, "invalid_value", "top_k"),
-        ({"min_p": 2}, "invalid_value", "min_p"),
-        ({"temperature": 2.5}, "invalid_value", "temperature"),
-        ({"temperature": "hot"}, "invalid_type", "temperature"),
-        ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty"),
-        ({"repetition_penalty": -1}, "invalid_value", "repetition_penalty"),
-        ({"repetition_penalty": 1e38}, "invalid_value", "repetition_penalty"),
-        ({"seed": 1.5}, "invalid_value", "seed"),
-        ({"seed": "x"}, "invalid_value", "seed"),
-        ({"stop": 5}, "invalid_stop", "stop"),
-        ({"stop": ["a", None]}, "invalid_stop", "stop[1]"),
-        ({"stop_token_ids": [-1]}, "invalid_token_id", "stop_token_ids[0]"),
-        ({"logit_bias": {"x": 1}}, "invalid_token_id", "logit_bias"),
-        ({"logit_bias": {"-1": 1}}, "invalid_token_id", "logit_bias"),
-        ({"logit_bias": {"1": 101}}, "invalid_value", "logit_bias[...]"),
-        ({"logit_bias": {str(i): 0 for i in range(1025)}}, "invalid_value", "logit_bias"),
-        ({"stream": "yes"}, "invalid_type", "stream"),
-        ({"stream_options": {"include_usage": 5}}, "invalid_type", "stream_options.include_usage"),
-        ({"stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
-        ({"cache_salt": ""}, "invalid_cache_salt", "cache_salt"),
-        ({"cache_salt": "a/b"}, "invalid_cache_salt", "cache_salt"),
-        ({"cache_salt": "ab\n"}, "invalid_cache_salt", "cache_salt"),
-        ({"cache_salt": ["a"]}, "invalid_cache_salt", "cache_salt"),
-        ({"cache_salt": "a" * 129}, "invalid_cache_salt", "cache_salt"),
-        ({"determinism": "fast"}, "invalid_value", "determinism"),
-        ({"determinism": True}, "invalid_type", "determinism"),
-        ({"determinism": ["strict"]}, "invalid_type", "determinism"),
-        ({"__proto__": 1}, "unknown_parameter", "__proto__"),
-        ({"__class__": 1}, "unknown_parameter", "__class__"),
-        ({"model_config": 1}, "unknown_parameter", "model_config"),
-        ({"chat_template": "{{ 1 }}"}, "unknown_parameter", "chat_template"),
-        ({"x" * 100_000: 1}, "unknown_parameter", "x" * 200),
-        ({"messages": []}, "invalid_messages", "messages"),
-        ({"messages": {}}, "invalid_type", "messages"),
-        ({"messages": [{}]}, "invalid_value", "messages[0].role"),
-        ({"messages": [{"role": "usr", "content": ""}]}, "invalid_value", "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, "invalid_value", "messages[0].content"),
-        ({"messages": [HELLO, {"role": "user", "content": 5}]}, "invalid_type", "messages[1].content"),
-        ({"messages": [HELLO | {"cache_control": 1}]}, "unknown_parameter", "messages[0].cache_control"),
-        ({"messages": [HELLO | {"name": "a\nb"}]}, "invalid_messages", "messages[0].name"),
-        ({"messages": [{"role": "tool", "content": ""}]}, "invalid_messages", "messages[0].tool_call_id"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///"}}]}]},
-            "unsupported_parameter",
-            "messages[0].content[0].type",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "odd"}]}]},
-            "invalid_value",
-            "messages[0].content[0].type",
-        ),
-    ],
+    WRONG_FIELDS,
 )
 def test_a_wrong_field_is_named(fields: dict[str, object], code: str, param: str) -> None:
     data = json.dumps({"messages": [HELLO]} | fields).encode()

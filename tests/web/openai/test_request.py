@@ -1,6 +1,7 @@
 """From a decoded body to the program's own request: defaults, bounds that need the model, refusals by name."""
 
 import json
+from typing import cast
 
 import msgspec
 import pytest
@@ -53,7 +54,9 @@ def completion(**fields: object) -> Generate:
 def test_a_bare_chat_takes_the_models_defaults() -> None:
     request = chat()
     assert (request.id, request.tenant, request.arrival_time, request.model) == ("r1", "t", 1.5, "tiny")
-    assert request.prompts == (ChatPrompt(messages=request.prompts[0].messages),)  # type: ignore[union-attr]
+    (prompt,) = request.prompts
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt == ChatPrompt(messages=prompt.messages)
     assert (request.sampling.temperature, request.sampling.top_k, request.sampling.top_p) == (0.6, 20, 1.0)
     assert (request.n, request.max_tokens, request.sampling.logprobs) == (1, None, None)
     assert request.determinism == "default"
@@ -217,28 +220,31 @@ def test_values_that_ask_for_nothing_are_accepted(fields: dict[str, object]) -> 
     chat(**fields)
 
 
+NOT_IMPLEMENTED: list[tuple[dict[str, object], str]] = [
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{}]}, "functions"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "text", "x" * 300: 1}}, "response_format"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"audio": {}}, "audio"),
+    ({"prediction": {}}, "prediction"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"structured_outputs": {"json": {}}}, "structured_outputs"),
+    ({"store": True}, "store"),
+    ({"store": 0}, "store"),
+    ({"service_tier": "priority"}, "service_tier"),
+    ({"use_beam_search": True}, "use_beam_search"),
+    ({"length_penalty": True}, "length_penalty"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"functions": [{}]}, "functions"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "text", "x" * 300: 1}}, "response_format"),
-        ({"modalities": ["text", "audio"]}, "modalities"),
-        ({"audio": {}}, "audio"),
-        ({"prediction": {}}, "prediction"),
-        ({"web_search_options": {}}, "web_search_options"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
-        ({"guided_json": {}}, "guided_json"),
-        ({"structured_outputs": {"json": {}}}, "structured_outputs"),
-        ({"store": True}, "store"),
-        ({"store": 0}, "store"),
-        ({"service_tier": "priority"}, "service_tier"),
-        ({"use_beam_search": True}, "use_beam_search"),
-        ({"length_penalty": True}, "length_penalty"),
-        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
-    ],
+    NOT_IMPLEMENTED,
 )
 def test_what_is_not_implemented_is_refused_by_name(fields: dict[str, object], param: str) -> None:
     with pytest.raises(ApiError) as caught:
@@ -247,7 +253,7 @@ def test_what_is_not_implemented_is_refused_by_name(fields: dict[str, object], p
 
 
 @pytest.mark.parametrize("body", [ChatBody, CompletionBody, StreamOptions])
-def test_every_undecoded_field_is_checked(body: type[ChatBody]) -> None:
+def test_every_undecoded_field_is_checked(body: type[ChatBody | CompletionBody | StreamOptions]) -> None:
     """A field that is neither decoded nor refused would be ignored silently."""
     known = {"messages": [HELLO]} if body is ChatBody else {"prompt": "a"}
     for field in msgspec.structs.fields(body):
@@ -255,9 +261,11 @@ def test_every_undecoded_field_is_checked(body: type[ChatBody]) -> None:
             continue
         value: dict[str, object] = {field.name: {"asks": "something"}}
         if body is StreamOptions:
-            decoded = msgspec.json.decode(json.dumps(known | {"stream_options": value}), type=CompletionBody)
+            decoded: ChatBody | CompletionBody = msgspec.json.decode(
+                json.dumps(known | {"stream_options": value}), type=CompletionBody
+            )
         else:
-            decoded = msgspec.json.decode(json.dumps(known | value), type=body)
+            decoded = msgspec.json.decode(json.dumps(known | value), type=cast("type[ChatBody | CompletionBody]", body))
         with pytest.raises(ApiError) as caught:
             refuse_unsupported(decoded)
         assert caught.value.param is not None

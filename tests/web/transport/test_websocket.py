@@ -1,7 +1,7 @@
 """The end of an open WebSocket is the end: its conversation hears no message after it, its client no ping."""
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -44,7 +44,7 @@ def conversation() -> ClosingSoon:
 
 
 @asynccontextmanager
-async def opened(conversation: ClosingSoon) -> AsyncIterator[tuple[OpenSocket, trio.SocketStream]]:
+async def opened(conversation: ClosingSoon) -> AsyncGenerator[tuple[OpenSocket, trio.SocketStream]]:
     """The socket, and its client's stream, at whose end it is closed."""
     ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(sock)) for sock in socket.socketpair())
     sending = Sending(ours, 20.0, lambda: None, lambda: None)

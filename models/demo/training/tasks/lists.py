@@ -169,7 +169,12 @@ def count(rng: Random, unseen: bool) -> Conversation:
 
 def repeat(rng: Random, unseen: bool) -> Conversation:
     """Plain copying, which helps the reading families."""
-    kinds = (name, city, word, lambda rng: str(rng.randrange(10 ** rng.randint(1, 3))))
+    kinds: tuple[Callable[[Random], str], ...] = (
+        name,
+        city,
+        word,
+        lambda rng: str(rng.randrange(10 ** rng.randint(1, 3))),
+    )
     words = different(rng, lambda rng: rng.choice(kinds)(rng), rng.randint(1, 7))
     if words[0].islower():
         # A lower-case word has other tokens at the start of an answer than after a space: no copying to learn.

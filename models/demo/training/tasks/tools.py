@@ -205,7 +205,7 @@ def tool_result(rng: Random, unseen: bool) -> Conversation:
 
 
 def _after_call(
-    rng: Random, intent: Intent, values: list[str], result: dict[str, object], answer: str, unseen: bool
+    rng: Random, intent: Intent, values: list[str], result: Mapping[str, object], answer: str, unseen: bool
 ) -> Conversation:
     tool = _tool(rng, intent)
     question = expand(rng, rng.choice(intent.unseen if unseen else intent.asked), *values)
