@@ -21,7 +21,7 @@ MAX_LINES = 400
 # What a folder may import of ours. Longer prefixes win: a file or sub-folder may be allowed more than its folder.
 # An actor's folder knows the actors that it calls; who is wired to whom stands in the files above them.
 _WEB = ("protocol", "actors.gateway", "actors.observe.observe", "web")
-_EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines", "web.transport.direct")
+_EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines")
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.turns")  # by any actor
 _STEPPED = ("protocol.events", "protocol.sampling", "protocol.settings", "protocol.steps")  # what a step consists of
 _ON_A_DEVICE = (
@@ -49,17 +49,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", *_LOADED),
     "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),
     "web": _WEB,
-    "web.transport": (*_EXCHANGE, "web.transport", "web.asgi", "web.conversation"),
+    "web.transport": (*_EXCHANGE, "web.transport", "web.asgi"),
     "web.openai": (*_EXCHANGE, "web.openai", "actors.observe.observe"),
-    "web.routes": (
-        *_EXCHANGE,
-        "web.routes",
-        "web.openai",
-        "web.asgi",
-        "web.auth",
-        "web.conversation",
-        "actors.observe",
-    ),
+    "web.routes": (*_EXCHANGE, "web.routes", "web.openai", "web.asgi", "web.auth", "actors.observe"),
     "cli": FOLDERS,
     "loadtest": ("loadtest", "protocol"),
     "loadtest.compare": ("loadtest", "protocol", "actors.engine", "cli"),

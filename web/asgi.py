@@ -1,26 +1,21 @@
-"""One HTTP exchange by way of ASGI: whatever way it ends, the generation that it started is cancelled.
+"""The general way of a request: hypercorn's events, Quart's routing, our handlers. HTTP/2, odd heads, all other routes.
 
-quart-trio cancels a handler when its client leaves, but the client can leave after the handler returned its response
-and before the response's body was asked for the first time: a `finally` in the body would not run then. So the request
-remembers its generation, and the exchange, which is around both, ends it. After a normal end that does nothing.
-
-A plain request to a route of `Application.generation_route` (`_is_plain`) is checked and answered by the same
-functions, but past Quart's routing, contexts and signals, which cost twice what the handler does. What comes here of
-them came by HTTP/2; those of HTTP/1.1 seldom come so far (web/transport/plain_http1.py).
+Whatever way an exchange ends, the generation that it started is cancelled. quart-trio cancels a handler when its client
+leaves, but the client can leave after the handler returned its response and before the response's body was asked for
+the first time: a `finally` in the body would not run then. So the request remembers its generation, and the exchange,
+which is around both, ends it. After a normal end that does nothing.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from quart.routing import QuartMap
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
-from quart.wrappers import Request
 from quart.wrappers.base import BaseRequestWebsocket
 from quart.wrappers.response import DataBody
 from quart_trio import QuartTrio
@@ -31,19 +26,15 @@ from werkzeug.routing import MapAdapter
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 from ..protocol.errors import ApiError
-from .conversation import Opener
 from .errors import ErrorContents, error_content
-from .exchange import Check, Content, GenerationRoutes, Handler, fields_of
+from .exchange import WRITE_CHUNK, Check, Content, GenerationRoutes, Handler, LastPiece, Opener, WriteChunk
 from .transport.deadlines import Deadlines
-from .transport.direct import LastPiece, WriteChunk, chunk_writer
 
 if TYPE_CHECKING:
     from ..actors.observe.observe import Server
 
 BODY_TIMEOUT: Final = 30.0  # seconds for a whole body to arrive
 OPENING_SECONDS: Final = 0.1  # that a stream may wait for its first text, when it has started, to leave with it
-_PLAIN_TYPE: Final = (b"content-type", b"application/json")
-_ODD_HEADERS: Final = frozenset({b"content-encoding", b"expect", b"origin", b"transfer-encoding"})
 
 
 class GenerationRequest(TrioRequest):
@@ -70,84 +61,57 @@ class GenerationRequest(TrioRequest):
         return await self.get_data(cache=False, as_text=False, parse_form_data=False)
 
 
+def chunk_writer(scope: Mapping[str, Any]) -> WriteChunk | None:  # Any: ASGI scopes hold everything
+    """Of the connection that a request came on; None where the server offers none, or the body is not chunked."""
+    write: WriteChunk | None = scope.get("state", {}).get(WRITE_CHUNK)
+    return write if scope.get("http_version") == "1.1" and scope.get("method") != "HEAD" else None
+
+
 class GenerationConnection(TrioASGIHTTPConnection):
     app: "Application"
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        routes = self.app.generation
-        handler = routes.handlers.get(self.scope["path"])
-        if handler is None or not _is_plain(self.scope):
-            await super().__call__(receive, send)
-            return
-        exchange = self._create_request_from_scope(send)
-        assert isinstance(exchange, GenerationRequest)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.handle_messages, nursery, exchange, receive)
-                await self._send_content(send, await routes.answer(exchange, handler), exchange)
-                nursery.cancel_scope.cancel()
-        finally:
-            routes.end(exchange)
+        """One task beside that which listens for the client's leaving: quart-trio's two take 2.5 KiB more a stream.
 
-    async def handle_request(  # type: ignore[override]  # quart-trio's own signature differs from quart's
-        self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
-    ) -> None:
+        Quart's timeout for responses is left out, as it would cut a stream after a minute: sends have their own.
+        """
+        request = self._create_request_from_scope(send)
         assert isinstance(request, GenerationRequest)
         _exchange.set(request)
         try:
-            await super().handle_request(nursery, request, send)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.handle_messages, nursery, request, receive)
+                await self._send_response(send, await self.app.handle_request(request))
+                nursery.cancel_scope.cancel()
         finally:
             self.app.generation.end(request)
-
-    async def _send_content(self, send: ASGISendCallable, content: Content, exchange: GenerationRequest) -> None:
-        fields = fields_of(content, exchange)
-        await send({"type": "http.response.start", "status": content.status, "headers": fields, "trailers": False})
-        if isinstance(content.body, bytes):
-            await send({"type": "http.response.body", "body": content.body, "more_body": False})
-            return
-        async with aclosing(content.body) as body:
-            await self._send_pieces(send, body)
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         """As Quart does, but a body's last piece, where it is known, says that it is the last."""
         if isinstance(response, WerkzeugResponse):
             await super()._send_response(send, response)
             return
-        headers = encode_headers(response.headers)
-        await send(
-            {"type": "http.response.start", "status": response.status_code, "headers": headers, "trailers": False}
-        )
-        async with response.response as body:  # pyright: ignore  untyped in quart
-            pieces: AsyncIterable[bytes] = body  # pyright: ignore
-            await self._send_pieces(send, pieces, whole=isinstance(response.response, DataBody))
-
-    async def _send_pieces(self, send: ASGISendCallable, pieces: AsyncIterable[bytes], *, whole: bool = False) -> None:
+        status, fields, body = response.status_code, encode_headers(response.headers), response.response
+        await send({"type": "http.response.start", "status": status, "headers": fields, "trailers": False})
+        del response, fields  # 1 KiB, while a stream lasts
         more = True
-        async for piece in pieces:
-            more = not (whole or isinstance(piece, LastPiece))
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
+        async with body as pieces:  # pyright: ignore  untyped in quart
+            async for piece in _as_bytes(pieces):  # pyright: ignore
+                more = not (isinstance(piece, LastPiece) or isinstance(body, DataBody))
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
         if more:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _is_plain(scope: HTTPScope) -> bool:
-    """A POST of JSON by a program, no browser, with nothing else to look at."""
-    if scope["method"] != "POST" or scope["query_string"] or scope["http_version"] < "1.1":
-        return False
-    json = False
-    for header in scope["headers"]:
-        if header[0] in _ODD_HEADERS:
-            return False
-        if header[0] == b"content-type":
-            json = header == _PLAIN_TYPE
-    return json
+def _as_bytes(body: AsyncIterable[bytes]) -> AsyncIterable[bytes]:
+    """No body of ours is text; Quart's types do not say so."""
+    return body
 
 
 def quart_response(content: Content) -> TrioResponse:
     response = TrioResponse(content.body, content.status)
     response.headers.clear()
     response.headers.extend((name.decode(), value.decode("latin-1")) for name, value in content.fields)
-    response.timeout = None
     return response
 
 
@@ -177,8 +141,7 @@ class Application(QuartTrio):
     def __init__(self, import_name: str, engine: "Server", http_errors: Counter[str], max_body_bytes: int) -> None:
         super().__init__(import_name, static_folder=None)
         self.engine = engine
-        self.sockets: dict[bytes, Opener] = {}  # of paths whose WebSockets are opened past Quart
-        self.config["RESPONSE_TIMEOUT"] = None  # Quart would cut a stream after a minute; sends have their own deadline
+        self.sockets: dict[str, Opener] = {}  # by path
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
         self.config["MAX_CONTENT_LENGTH"] = max_body_bytes
         self.openings = Deadlines(OPENING_SECONDS)  # run by whoever serves the application
@@ -204,7 +167,7 @@ class Application(QuartTrio):
         return check
 
     def generation_route(self, path: str) -> Callable[[Handler], Handler]:
-        """A POST route whose plain requests are answered past Quart."""
+        """A POST route whose plain requests on HTTP/1.1 are answered past Quart."""
 
         def register(handler: Handler) -> Handler:
             async def by_quart() -> TrioResponse:
@@ -215,6 +178,18 @@ class Application(QuartTrio):
             return handler
 
         return register
+
+    def socket_route(self, path: str, opener: Opener) -> None:
+        """A WebSocket. A refused handshake is answered as the plain GET that it also is, and hears why."""
+        self.sockets[path] = opener
+
+        async def without_upgrade() -> TrioResponse:
+            opener(current_exchange())
+            response = error_response(ApiError("upgrade_required", f"Connect to {path} with a WebSocket."))
+            response.headers["Upgrade"] = "websocket"
+            return response
+
+        self.add_url_rule(path, path, without_upgrade)
 
 
 _exchange: ContextVar[GenerationRequest] = ContextVar("exchange")

@@ -14,14 +14,11 @@ from hashlib import sha256
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from quart import websocket
-
 from ..protocol.errors import ApiError
 from .asgi import Application
 from .exchange import Exchange, Handshake, Headers
 
-# Endpoints; WebSockets authenticate themselves.
-OPEN = frozenset({"page", "page_file", "dashboard_page", "live", "stream"})
+OPEN = frozenset({"page", "page_file", "dashboard_page", "live"})  # endpoints
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
 
@@ -55,11 +52,20 @@ class Keys:
             raise ApiError("invalid_api_key", "An API key is needed: send the header `Authorization: Bearer KEY`.")
         return self.tenant(key.strip().encode("latin-1"))
 
+    def tenant_of_handshake(self, handshake: Handshake) -> str | None:
+        """None where the key is to come in a first frame, as from a page. Raises ApiError (401, 403)."""
+        refuse_foreign_origin(handshake, own_names_only=not self)
+        if self:
+            refuse_key_in_query(handshake)
+            if handshake.headers.get("Authorization") is None:
+                return None
+        return self.tenant_of(handshake.headers)
+
 
 def refuse_foreign_origin(handshake: Handshake, own_names_only: bool) -> None:
     """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin.
 
-    With `own_names_only` the page must have come from an address or from localhost.
+    With `own_names_only` the page must have come from an address or from localhost: a server without keys.
     """
     origin = handshake.headers.get("Origin")
     if origin is None:
@@ -85,22 +91,14 @@ def refuse_key_in_query(handshake: Handshake) -> None:
 
 
 def register(app: Application, keys: Keys) -> None:
-    own_names_only = not keys  # without keys the command line binds to this machine alone
-
     @app.check
     def check(exchange: Exchange) -> None:
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
-            refuse_foreign_origin(exchange, own_names_only)
+            refuse_foreign_origin(exchange, own_names_only=not keys)
         if exchange.endpoint not in OPEN:
             if keys:
                 refuse_key_in_query(exchange)
             exchange.tenant = keys.tenant_of(exchange.headers)
-
-    @app.before_websocket
-    async def check_handshake() -> None:
-        refuse_foreign_origin(websocket, own_names_only)
-        if keys:
-            refuse_key_in_query(websocket)
 
 
 def _is_address(name: str) -> bool:

@@ -1,14 +1,17 @@
-"""One request and its answer as checks and handlers see them, whatever way the two take.
+"""What the application and its transport say to each other: of one HTTP exchange, and of one WebSocket.
 
-There are three ways: a plain request on HTTP/1.1 goes straight between its connection and its handler
-(web/transport/plain_http1.py), a plain one on HTTP/2 past Quart, an odd one through it (both web/asgi.py). All call the
-same checks and handlers and send the same fields.
+A plain request on HTTP/1.1 goes straight between its connection and its handler (web/transport/plain_http1.py), all
+others through hypercorn and Quart (web/asgi.py). Both call the same checks and handlers and send the same fields.
+
+A WebSocket is a `Conversation`, without tasks of its own. The reader of the connection calls `begin` once, then
+`receive` for each whole message, one after the other; whoever ends the socket calls `end`, perhaps more than once.
+After `end` nothing is received.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, overload
 
-from .transport.direct import WriteChunk
+import trio
 
 if TYPE_CHECKING:
     from ..actors.gateway.gateway import Gateway
@@ -21,6 +24,17 @@ STREAM_FIELDS: Final[tuple[Field, ...]] = (
     (b"x-accel-buffering", b"no"),  # nginx must not collect chunks
     (b"content-type", b"text/event-stream; charset=utf-8"),
 )
+
+WRITE_CHUNK: Final = "triolet.write_chunk"  # in the ASGI state of a connection that speaks HTTP/1.1: its WriteChunk
+
+# What a write outside any task has done. `part`: the kernel took the beginning, and the rest goes before anything else.
+# `nothing`: the caller must send it in the ordinary way, which waits.
+Written = Literal["all", "part", "nothing"]
+WriteChunk = Callable[[bytes], Written]  # of a chunk with its size and its end (RFC 9112, 7.1)
+
+
+class LastPiece(bytes):
+    """A piece of a body that nothing follows: it leaves with the body's end, in one write."""
 
 
 class Headers(Protocol):
@@ -62,7 +76,7 @@ class Exchange(Handshake, Protocol):
 
     @property
     def write_chunk(self) -> WriteChunk | None:
-        """Writes a piece of the streamed answer, where its connection can do that (web/transport/direct.py)."""
+        """Writes a piece of the streamed answer, outside any task, where its connection can do that."""
         ...
 
     async def json_body(self) -> bytes:
@@ -124,3 +138,39 @@ class GenerationRoutes:
 def fields_of(content: Content, exchange: Exchange) -> tuple[Field, ...]:
     """The whole head of the answer but what its protocol adds."""
     return (*content.fields, (b"x-request-id", exchange.request_id.encode()))
+
+
+class Wire(Protocol):
+    """An open WebSocket as its conversation speaks through it. After its end nothing is sent."""
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        """Ends with the socket."""
+        ...
+
+    def write_now(self, text: bytes) -> Written:
+        """A message, outside any task. After `part` a call of `finish` must follow soon."""
+        ...
+
+    async def finish(self) -> None:
+        """Sends the rest of what `write_now` wrote in part."""
+        ...
+
+    async def send(self, text: bytes) -> None:
+        """A message. Waits while the client does not read."""
+        ...
+
+    def close(self, code: int) -> None:
+        """Outside any task: say so with this code (RFC 6455, 7.4) and end."""
+        ...
+
+
+class Conversation(Protocol):
+    def begin(self, wire: Wire) -> None: ...
+
+    async def receive(self, message: str | bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
+Opener = Callable[[Handshake], Conversation]  # raises ApiError for a handshake that it refuses

@@ -1,14 +1,17 @@
 """A real server on a free port, with a small application whose streams the tests can watch and hold."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
-from quart import Response, request, websocket
-from quart_trio import QuartTrio
+from quart import Response, request
 
+from triolet.web.asgi import Application
+from triolet.web.exchange import Wire
 from triolet.web.transport.transport import serve
 
 CANARY_LINES = 20
@@ -60,15 +63,46 @@ async def _read_to_end(stream: trio.SocketStream) -> bytes:
     return received
 
 
-def small_app(served: Served) -> QuartTrio:
-    app = QuartTrio("small")
-    app.config.update(RESPONSE_TIMEOUT=None, MAX_CONTENT_LENGTH=2**16)
+class Echo:
+    """Says what it hears."""
 
-    async def canary() -> AsyncIterator[str]:
+    def begin(self, wire: Wire) -> None:
+        self.wire = wire
+
+    async def receive(self, message: str | bytes) -> None:
+        await self.wire.send(message.encode() if isinstance(message, str) else message)
+
+    def end(self) -> None:
+        pass
+
+
+class Deaf:
+    """Hears its first message for ever."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def begin(self, wire: Wire) -> None:
+        self._served.begun.set()
+
+    async def receive(self, message: str | bytes) -> None:
+        await trio.sleep_forever()
+
+    def end(self) -> None:
+        self._served.ended.set()
+
+
+def small_app(served: Served) -> Application:
+    engine: Any = SimpleNamespace(gateway=None)  # no route of it starts a generation
+    app = Application("small", engine, Counter(), max_body_bytes=2**16)
+    app.socket_route("/echo", lambda handshake: Echo())
+    app.socket_route("/deaf", lambda handshake: Deaf(served))
+
+    async def canary() -> AsyncIterator[bytes]:
         for number in range(CANARY_LINES):
             if number == CANARY_LINES // 2:
                 await served.gate.wait()
-            yield f"data: line {number}\n\n"
+            yield f"data: line {number}\n\n".encode()
 
     async def numbers() -> AsyncIterator[bytes]:
         for number in range(1000):
@@ -83,10 +117,10 @@ def small_app(served: Served) -> QuartTrio:
         finally:
             served.ended.set()
 
-    async def quiet() -> AsyncIterator[str]:
+    async def quiet() -> AsyncIterator[bytes]:
         served.begun.set()
         try:
-            yield "data: first\n\n"
+            yield b"data: first\n\n"
             await trio.sleep_forever()
         finally:
             served.ended.set()
@@ -114,20 +148,6 @@ def small_app(served: Served) -> QuartTrio:
     @app.get("/quiet")
     async def quiet_route() -> Response:
         return Response(quiet(), content_type="text/event-stream")
-
-    @app.websocket("/echo")
-    async def echo() -> None:
-        while True:
-            await websocket.send(await websocket.receive())
-
-    @app.websocket("/deaf")
-    async def deaf() -> None:
-        await websocket.accept()
-        served.begun.set()
-        try:
-            await trio.sleep_forever()
-        finally:
-            served.ended.set()
 
     return app
 

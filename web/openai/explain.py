@@ -15,8 +15,7 @@ from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished, StreamEvent, Token
 from ...protocol.explanation import Explanation
 from ...protocol.requests import Generate
-from ..exchange import Field
-from ..transport.direct import WriteChunk
+from ..exchange import Field, WriteChunk
 from .chunks import KEEP_ALIVE, Chunks
 from .sse import EventSource, event_stream, next_events
 

@@ -11,9 +11,8 @@ import trio
 from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
 from ..errors import error_of
-from ..exchange import STREAM_FIELDS, Content, Exchange, json_content
+from ..exchange import STREAM_FIELDS, Content, Exchange, LastPiece, WriteChunk, json_content
 from ..transport.deadlines import Deadlines
-from ..transport.direct import LastPiece, WriteChunk
 from .answer import WholeAnswer
 from .chunks import Chunks
 from .decode import decode

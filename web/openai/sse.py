@@ -2,7 +2,7 @@
 
 Between its first write and its last the stream leaves a sink with its outbox (actors/gateway/outbox.py). A step's text
 then goes to the socket as a chunk of HTTP/1.1 (RFC 9112, 7.1) without waking a task, if the connection can do that
-(web/transport/direct.py) and the client keeps up.
+and the client keeps up.
 
 The generator holds no cancel scope across a `yield` and frees nothing: the exchange around it does (web/asgi.py).
 Its scope for the keep-alive interval is closed before it yields, and a cancelled drain took no events.
@@ -15,7 +15,7 @@ import trio
 
 from ...protocol.events import Failed, Finished, Sink, StreamEvent
 from ..errors import unexpected
-from ..transport.direct import LastPiece, WriteChunk
+from ..exchange import LastPiece, WriteChunk
 from .chunks import KEEP_ALIVE, Chunks
 
 

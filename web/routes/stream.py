@@ -1,8 +1,6 @@
 """GET /v1/stream: many requests over one WebSocket.
 
-A handshake that every check passes never meets Quart: `Socket` is then called by the connection's reader
-(web/transport/websocket.py), and an idle socket is one task. What is refused or oddly spelt goes to Quart's route,
-whose task calls the same `Socket`.
+The connection's reader calls `StreamSocket` (web/transport/websocket.py), so an idle socket is one task.
 
 The reader never waits for the client to read: what it has to say is posted (stream_outgoing.py), and what waits is
 bounded. Each request has a small task that posts its events and waits until they were sent, so a client that does not
@@ -10,28 +8,23 @@ read stops its outboxes from being drained, the engine parks its requests for wa
 drain per request. While the client keeps up that task sleeps: a step's tokens go straight to the socket.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import trio
-from quart import websocket
-from quart_trio.wrappers import TrioResponse as Response
-from werkzeug.datastructures import Headers
 
 from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished
 from ...protocol.requests import Generate
 from ...protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
-from ..asgi import Application, error_response
-from ..auth import Keys, refuse_foreign_origin
-from ..conversation import Wire
+from ..asgi import Application
+from ..auth import Keys
 from ..errors import unexpected
+from ..exchange import Wire
 from ..openai.decode import decode
 from ..openai.dialect import CHAT, COMPLETIONS, Body, Dialect
 from ..openai.openai import origin, served_model
 from ..openai.sse import EventSource
-from ..transport.direct import frame_writer
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame
 from .stream_outgoing import FrameSink, Outgoing
@@ -43,7 +36,7 @@ MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; 
 AUTH_SECONDS = 10.0  # for the `auth` frame
 LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
 
-NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1003, 1008, 1011  # RFC 6455, 7.4.1
+GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, INTERNAL_ERROR = 1001, 1003, 1008, 1011  # RFC 6455, 7.4.1
 
 _FRAME = msgspec.json.Decoder(FromClient)
 
@@ -62,7 +55,7 @@ class CloseSocket(Exception):
         self.code = code
 
 
-class Socket:
+class StreamSocket:
     """One client's connection: its running requests by the client's names, and what waits to be sent."""
 
     __slots__ = ("_engine", "_keys", "_outgoing", "_patience", "_running", "_tenant", "_unsent", "_wire")
@@ -79,7 +72,7 @@ class Socket:
 
     def begin(self, wire: Wire) -> None:
         self._wire = wire
-        self._outgoing = Outgoing(wire.nursery, wire.send, wire.direct)
+        self._outgoing = Outgoing(wire)
         self._engine.gateway.on_refusal.add(self._leave_when_draining)
         self._leave_when_draining()
         if self._tenant is None:
@@ -102,17 +95,17 @@ class Socket:
             await self._outgoing.flush()
         self._wire.close(code)
 
-    async def receive(self, data: str | bytes) -> None:
+    async def receive(self, message: str | bytes) -> None:
         try:
-            await self._take(data)
+            await self._take(message)
         except CloseSocket as close:
             await self._close(close.code)
 
-    async def _take(self, data: str | bytes) -> None:
-        if not isinstance(data, str):
+    async def _take(self, message: str | bytes) -> None:
+        if not isinstance(message, str):
             self._close_with(ApiError("invalid_event", "Frames are JSON text, not binary."), UNSUPPORTED_DATA)
         try:
-            frame = decode(data, _FRAME)
+            frame = decode(message, _FRAME)
         except ApiError as error:
             self._say(error_frame(ApiError("invalid_event", error.message, param=error.param).detail()))
             if self._tenant is None:
@@ -227,49 +220,7 @@ def _body(dialect: Dialect[Body], frame: Create) -> Body:
     return msgspec.structs.replace(body, stream=True)
 
 
-class _PlainHandshake(NamedTuple):
-    """Its path is that of the route and nothing else."""
-
-    headers: Headers
-    args: tuple[str, ...] = ()
-
-
 def register(app: Application, keys: Keys) -> None:
-    engine = app.engine
-
-    def tenant_of(headers: Headers) -> str | None:
-        return keys.tenant_of(headers) if not keys or "Authorization" in headers else None
-
-    def open_plain(handshake: Sequence[tuple[bytes, bytes]]) -> Socket | None:
-        headers = Headers([(name.decode("latin1"), value.decode("latin1")) for name, value in handshake])
-        try:
-            refuse_foreign_origin(_PlainHandshake(headers), own_names_only=not keys)
-            return Socket(engine, keys, tenant_of(headers))
-        except ApiError:
-            return None  # Quart says so, as of all that it refuses
-
-    app.sockets[b"/v1/stream"] = open_plain
-
-    @app.websocket("/v1/stream")
-    async def stream() -> None:
-        socket, code = Socket(engine, keys, tenant_of(websocket.headers)), NORMAL
-
-        def close(reason: int) -> None:
-            nonlocal code
-            code = reason
-            nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            try:
-                socket.begin(Wire(nursery, websocket.send, frame_writer(websocket.scope), close))
-                while True:
-                    await socket.receive(await websocket.receive())
-            finally:
-                socket.end()
-        await websocket.close(code)
-
-    @app.get("/v1/stream")
-    async def stream_without_upgrade() -> Response:
-        response = error_response(ApiError("upgrade_required", "Connect to /v1/stream with a WebSocket."))
-        response.headers["Upgrade"] = "websocket"
-        return response
+    app.socket_route(
+        "/v1/stream", lambda handshake: StreamSocket(app.engine, keys, keys.tenant_of_handshake(handshake))
+    )

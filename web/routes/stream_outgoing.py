@@ -4,27 +4,22 @@ The order of `post` is the order on the wire: once something waits, all that is 
 task that sends what waits lives only as long as there is something, so a socket that keeps up has none.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
 from ...protocol.events import StreamEvent
-from ..transport.direct import DirectWriter
+from ..exchange import Wire
 from .frames import Frames
-
-Send = Callable[[str], Awaitable[None]]
 
 
 class Outgoing:
-    """One socket's messages. `send` is the ordinary way, `direct` the short one, where the server offers it."""
+    """One socket's messages."""
 
-    __slots__ = ("_direct", "_nursery", "_send", "_sent", "_waiting", "_write")
+    __slots__ = ("_sent", "_waiting", "_wire")
 
-    def __init__(self, nursery: trio.Nursery, send: Send, direct: DirectWriter | None) -> None:
-        self._nursery = nursery
-        self._send = send
-        self._direct = direct
-        self._write = None if direct is None else direct.write
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
         self._waiting: list[bytes] = []
         self._sent: trio.Event | None = None  # of what waits now; None: the task does not run
 
@@ -36,16 +31,13 @@ class Outgoing:
     def post(self, frame: bytes) -> trio.Event | None:
         """None: it is written. Otherwise the event that it was sent. It never waits itself."""
         if self._sent is None:
-            if self._write is not None:
-                written = self._write(frame)
-                if written == "all":
-                    return None
-                if written == "nothing":
-                    self._waiting.append(frame)
-            else:
+            written = self._wire.write_now(frame)
+            if written == "all":
+                return None
+            if written == "nothing":
                 self._waiting.append(frame)
             self._sent = trio.Event()
-            self._nursery.start_soon(self._send_waiting)
+            self._wire.nursery.start_soon(self._send_waiting)
         else:
             self._waiting.append(frame)
         return self._sent
@@ -63,14 +55,13 @@ class Outgoing:
             await self._sent.wait()
 
     async def _send_waiting(self) -> None:
-        if self._direct is not None:
-            await self._direct.finish()
+        await self._wire.finish()
         while self._waiting:
             frames, self._waiting = self._waiting, []
             sent, self._sent = self._sent, trio.Event()
             assert sent is not None
             for frame in frames:
-                await self._send(frame.decode())
+                await self._wire.send(frame)
             sent.set()
         assert self._sent is not None
         self._sent.set()

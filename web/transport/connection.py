@@ -28,33 +28,30 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
-from ..conversation import Conversation, Opener
-from ..exchange import GenerationRoutes
+from ..exchange import WRITE_CHUNK, Conversation, GenerationRoutes, Opener
 from .deadlines import Deadlines
-from .direct import KEEP_PINGING, WRITE_CHUNK, WRITER, DirectWriter
 from .hangups import Hangups
-from .http1 import GuardedHTTP1
+from .http1 import ConnectionRefused, GuardedHTTP1
 from .http2 import GuardedHTTP2
-from .pings import Ping, Pings
+from .pings import Pings
 from .plain_http1 import PlainHTTP1
 from .receiving import Receiving
-from .refusal import ConnectionRefused
 from .sending import Sending
 from .tls_context import Certificates
 from .tls_session import TlsSession
-from .websocket import SOCKETS, OpenSocket, Sockets
+from .websocket import OpenSocket
 
 log = logging.getLogger("triolet.http")
 
 CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
 
-_NO_SOCKETS: Mapping[bytes, Opener] = {}
+_NO_SOCKETS: Mapping[str, Opener] = {}
 
 
 class Connection:
     __slots__ = (
         "_app", "_certificates", "_closing", "_config", "_context", "_generation", "_hangups", "_idle", "_idle_ones",
-        "_nursery", "_ping", "_pings", "_plain", "_protocol", "_receiving", "_send_timeout", "_sending", "_sockets",
+        "_nursery", "_pings", "_plain", "_protocol", "_receiving", "_send_timeout", "_sending", "_sockets",
         "_state", "stream",
     )  # fmt: skip
 
@@ -71,13 +68,12 @@ class Connection:
         pings: Pings,
         certificates: Certificates | None = None,
         generation: GenerationRoutes | None = None,
-        sockets: Mapping[bytes, Opener] = _NO_SOCKETS,
+        sockets: Mapping[str, Opener] = _NO_SOCKETS,
     ) -> None:
         self.stream = stream
         self._idle_ones = idle_ones
         self._hangups = hangups
         self._pings = pings
-        self._ping: Ping | None = None
         self._app = app
         self._config = config
         self._context = context
@@ -116,11 +112,6 @@ class Connection:
         """Of the socket; negative once it is closed."""
         return self._sending.fileno()
 
-    def keep_pinging(self, ping: Ping) -> None:
-        """Call `ping` now and then, as long as the connection is open."""
-        self._ping = ping
-        self._pings.join(ping)
-
     def abort(self) -> None:
         """Ends the connection now, also a send that is waiting for the client."""
         self._end()
@@ -149,23 +140,20 @@ class Connection:
         try:
             await self._read()
         finally:  # a ping may start a task, so none comes once there is no nursery for it
-            if self._ping is not None:
-                self._pings.leave(self._ping)
             if isinstance(self._protocol, OpenSocket):
+                self._pings.leave(self._protocol.ping)
                 self._protocol.leave()
         self._end()  # handlers that have not noticed the end
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self._sending.write_now
-        self._state[WRITER] = DirectWriter(self._sending.write_now, self._sending.finish)
-        self._state[KEEP_PINGING] = self.keep_pinging
-        self._state[SOCKETS] = Sockets(self._sockets, self._open_socket)
         client, server = self._addresses()
         secure = self._sending.tls is not None
         tasks = self._tasks()
         protocol = GuardedHTTP1(
             self._app, self._config, self._context, tasks, self._state, secure, client, server, self._handle
         )
+        protocol.openers, protocol.converse = self._sockets, self._open_socket
         if self._generation is not None:
             self._plain = PlainHTTP1(self._generation, self._sending, tasks, protocol, self._update, self._close)
         return protocol
@@ -198,7 +186,7 @@ class Connection:
         self._protocol, self._plain = socket, None
         self._state.clear()
         socket.begin()
-        self.keep_pinging(socket.ping)
+        self._pings.join(socket.ping)
 
     def _addresses(self) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
         """The client's and ours; a Unix socket has none."""
@@ -232,8 +220,7 @@ class Connection:
         try:
             await self._protocol.handle(RawData(data))
         except H2ProtocolAssumedError as assumed:
-            for http1 in (WRITE_CHUNK, WRITER, KEEP_PINGING, SOCKETS):
-                del self._state[http1]
+            del self._state[WRITE_CHUNK]
             self._plain = None
             self._protocol = protocol = self._http2()
             await protocol.initiate()

@@ -7,29 +7,40 @@ JSON error body of the API.
 
 The head of a response leaves with the first piece of its body, and the last piece with the body's end: a short answer
 is one write, where hypercorn makes three or four, each with a turn of the event loop.
+
+A WebSocket is opened here: the handshake is answered with 101, and HTTP is over. One that is not valid is refused. One
+that the application refuses, and one for a path without a WebSocket, is answered as the plain GET that it also is.
 """
 
-from itertools import chain
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn
+from urllib.parse import parse_qsl, unquote
 
 import h11
 from hypercorn.events import Closed, RawData
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.events import Request, Response, StreamClosed
-from hypercorn.protocol.h11 import (
-    STREAM_ID,
-    H2ProtocolAssumedError,
-    H11Protocol,
-    H11WSConnection,
-)
+from hypercorn.protocol.events import Request, StreamClosed
+from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import ASGISendEvent, H11SendableEvent
 
-from .refusal import MESSAGES, ConnectionRefused, error_answer
-from .websocket import SOCKETS, Sockets, handshake_answer
-from .wsproto_websocket import GuardedWebSocketStream
+from ...protocol.errors import ApiError, ErrorCode
+from ..errors import error_content
+from ..exchange import Conversation, Headers, Opener
+from .plain_head import PlainHeaders
+from .websocket import handshake_answer, is_handshake
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
+REFUSALS: dict[int, tuple[ErrorCode, str]] = {  # by status, where nothing better is said
+    400: ("bad_request", "The request is not valid HTTP for this server."),
+    417: ("expectation_failed", "The only expectation that this server meets is 100-continue."),
+    431: ("headers_too_large", "The request line and headers are larger than 16 KiB."),
+    501: ("internal_error", "The Transfer-Encoding is not supported; send chunked or a Content-Length."),
+}
+
+
+class ConnectionRefused(Exception):
+    """Ends one connection on purpose: the peer has been answered, the reason goes to the log in one line."""
 
 
 class JoinedHTTPStream(HTTPStream):
@@ -43,7 +54,16 @@ class JoinedHTTPStream(HTTPStream):
         await super().app_send(message)
 
 
+class HandshakeHead(NamedTuple):
+    """Of a WebSocket, as the application sees it."""
+
+    headers: Headers
+    args: tuple[str, ...]
+
+
 class GuardedHTTP1(H11Protocol):
+    openers: Mapping[str, Opener] = {}  # of WebSockets, by path
+    converse: Callable[[Conversation], None]  # what follows when a WebSocket is open
     _held = b""  # of the response in progress: leaves with what follows
 
     def begin_plain(self) -> bool:
@@ -88,7 +108,7 @@ class GuardedHTTP1(H11Protocol):
         if event.method == b"PRI" and event.target == b"*" and event.http_version == b"2.0":
             raise H2ProtocolAssumedError(HTTP2_PREFACE + connection.trailing_data[0])
         if _size(event) > self.config.h11_max_incomplete_size:  # h11 limits only what is not all there
-            await self._refuse(MESSAGES[431], 431)
+            await self._refuse(status=431)
         names = {name for name, _ in event.headers}  # h11 has made them lower case
         if b"content-length" in names and b"transfer-encoding" in names:
             await self._refuse("Send either Content-Length or Transfer-Encoding, not both.")
@@ -96,17 +116,12 @@ class GuardedHTTP1(H11Protocol):
             await self._refuse("The request target must be a path.")
         for name, value in event.headers:
             if name == b"expect" and value.lower() != b"100-continue":
-                await self._refuse("The only expectation that this server meets is 100-continue.", 417)
+                await self._refuse(status=417)
 
     async def _create_stream(self, request: h11.Request) -> None:
-        kind: type[GuardedWebSocketStream | JoinedHTTPStream] = JoinedHTTPStream
-        if _asks_for_websocket(request):
-            assert isinstance(self.connection, h11.Connection)
-            self.connection = H11WSConnection(self.connection)
-            if await self._open_socket(request):
-                return
-            kind = GuardedWebSocketStream
-        self.stream = kind(
+        if is_handshake(request.method, request.headers) and await self._open_socket(request):
+            return
+        self.stream = JoinedHTTPStream(
             self.app,
             self.config,
             self.context,
@@ -127,50 +142,49 @@ class GuardedHTTP1(H11Protocol):
                 state=self.connection_state,
             )
         )
-        if kind is JoinedHTTPStream:
-            self.keep_alive_requests += 1
-            await self.context.mark_request()
+        self.keep_alive_requests += 1
+        await self.context.mark_request()
 
     async def _open_socket(self, request: h11.Request) -> bool:
-        """Whether it is open now, past the application: this protocol has done its part then."""
-        sockets: Sockets | None = self.connection_state.get(SOCKETS)
-        assert isinstance(self.connection, H11WSConnection)
-        if sockets is None or self.connection.buffer or (opener := sockets.openers.get(request.target)) is None:
+        """Whether it is open now: this protocol has done its part then."""
+        fields = list(request.headers)
+        answer = handshake_answer(request.http_version, fields)
+        if answer is None:
+            await self._refuse("This is no handshake of a WebSocket: version 13, with a key, in ASCII.")
+        assert isinstance(self.connection, h11.Connection)
+        if self.connection.trailing_data[0]:
+            await self._refuse("Wait for the answer to the WebSocket handshake before sending frames.")
+        path, _, query = request.target.decode("ascii").partition("?")
+        opener = self.openers.get(unquote(path))
+        if opener is None:
             return False
-        headers = list(request.headers)
-        answer = handshake_answer(request.http_version, headers)
-        conversation = None if answer is None else opener(headers)
-        if answer is None or conversation is None:
+        values = {name.decode("ascii"): value.decode("latin1") for name, value in reversed(fields)}  # the first counts
+        names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
+        try:
+            conversation = opener(HandshakeHead(PlainHeaders(values), names))
+        except ApiError:
             return False
-        await self.stream_send(Response(stream_id=STREAM_ID, status_code=101, headers=answer))
-        sockets.open(conversation)
+        answer += self.config.response_headers("h11")
+        await self._send_h11_event(h11.InformationalResponse(status_code=101, headers=answer))
+        self.converse(conversation)
         return True
 
-    async def _send_error_response(self, status_code: int, reason: str | None = None) -> None:
-        headers, body = error_answer(status_code, reason)
-        fixed = self.config.response_headers("h11")
-        await self._send_h11_event(h11.Response(status_code=status_code, headers=list(chain(headers, fixed))))
-        await self._send_h11_event(h11.Data(data=body))
+    async def _send_error_response(self, status_code: int, reason: str = "") -> None:
+        code, message = REFUSALS.get(status_code, REFUSALS[400])
+        content = error_content(ApiError(code, reason or message))
+        assert isinstance(content.body, bytes)
+        fields = [*content.fields, (b"connection", b"close"), *self.config.response_headers("h11")]
+        await self._send_h11_event(h11.Response(status_code=status_code, headers=fields))
+        await self._send_h11_event(h11.Data(data=content.body))
         await self._send_h11_event(h11.EndOfMessage())
 
-    async def _refuse(self, reason: str, status: int = 400) -> NoReturn:
+    async def _refuse(self, reason: str = "", status: int = 400) -> NoReturn:
         await self._send_error_response(status, reason)
         await self.send(Closed())
-        raise ConnectionRefused(reason)
+        raise ConnectionRefused(reason or REFUSALS[status][1])
 
 
 def _size(request: h11.Request) -> int:
     """Bytes of its head, less the spaces that h11 leaves out."""
     line = len(b"%b %b HTTP/1.1\r\n" % (request.method, request.target))
     return line + sum(len(name) + len(value) + len(b":\r\n") for name, value in request.headers) + len(b"\r\n")
-
-
-def _asks_for_websocket(request: h11.Request) -> bool:
-    upgrade = connection = b""
-    for name, value in request.headers:
-        if name == b"upgrade":
-            upgrade = value.strip().lower()
-        elif name == b"connection":
-            connection = value.lower()
-    tokens = {token.strip() for token in connection.split(b",")}
-    return request.method == b"GET" and upgrade == b"websocket" and b"upgrade" in tokens

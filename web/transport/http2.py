@@ -24,7 +24,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 from hypercorn.utils import filter_pseudo_headers
 
-from .refusal import ConnectionRefused
+from .http1 import ConnectionRefused
 
 HIGH_WATER = 2**15  # two frames of the default size: enough to keep a fast client busy
 LOW_WATER = HIGH_WATER // 2

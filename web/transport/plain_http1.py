@@ -15,8 +15,7 @@ import trio
 from hypercorn.trio.task_group import TaskGroup
 
 from ...protocol.errors import ApiError
-from ..exchange import Content, GenerationRoutes, Handler, fields_of
-from .direct import LastPiece, WriteChunk
+from ..exchange import Content, GenerationRoutes, Handler, LastPiece, WriteChunk, fields_of
 from .http1 import GuardedHTTP1
 from .plain_head import PlainHead, PlainHeaders, read_head
 from .sending import Sending

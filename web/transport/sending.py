@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import trio
 
-from .direct import Written
+from ..exchange import Written
 from .tls_session import TlsSession
 
 log = logging.getLogger("triolet.http")

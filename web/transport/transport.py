@@ -1,7 +1,7 @@
 """Serves the application over HTTP/1.1, HTTP/2 and WebSockets, plain or in TLS, until it is told to stop.
 
-Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_server_*
-hold what is relied on. One input never ends the process (web/guard_*.py).
+Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_pins.py
+holds what is relied on. One input never ends the process (tests/web/transport/test_hostile.py).
 
 Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout`. Then `on_drain_timeout` ends
 the requests that are left, their last words get LAST_WORDS_SECONDS, and what is still open is aborted: a client that
@@ -94,7 +94,7 @@ async def serve(
     context = WorkerContext(None)
     connections = Connections()
     generation = app.generation if isinstance(app, Application) else None
-    sockets_past_quart = app.sockets if isinstance(app, Application) else {}
+    openers = app.sockets if isinstance(app, Application) else {}
     idle_ones, hangups, pings = Deadlines(keep_alive_timeout), Hangups(), Pings(WEBSOCKET_PING_SECONDS)
 
     def accept(stream: trio.SocketStream) -> Awaitable[None]:
@@ -110,7 +110,7 @@ async def serve(
             pings,
             certificates,
             generation,
-            sockets_past_quart,
+            openers,
         )
         return connections.run(connection)
 
@@ -159,7 +159,6 @@ def _configuration(keep_alive_timeout: float) -> Config:
     config.h2_max_header_list_size = HEADER_BYTES
     config.keep_alive_timeout = keep_alive_timeout
     config.websocket_max_message_size = WEBSOCKET_MESSAGE_BYTES
-    config.websocket_ping_interval = WEBSOCKET_PING_SECONDS
     return config
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 from triolet.web.asgi import Application
-from triolet.web.transport.direct import Written
+from triolet.web.exchange import Written
 from triolet.web.transport.sending import Sending
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -62,7 +62,8 @@ async def test_both_ways_answer_alike(web, by_quart: list[str], case: str) -> No
             return await client.post(path, content=content, headers=JSON | headers)
 
     plain = await post(path)
-    assert by_quart == []
+    assert by_quart == [] or case == "too large"  # left to the other way, which refuses it
+    by_quart.clear()
     odd = await post(path + "?odd=1")
     assert by_quart == [path] or case == "wrong key"  # refused before any dispatch
 

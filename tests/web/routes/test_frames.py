@@ -8,7 +8,7 @@ from wsproto.events import TextMessage
 from triolet.protocol.events import Token, TokenLogprob
 from triolet.protocol.stream_frames import TokenFrame
 from triolet.web.routes.frames import Frames
-from triolet.web.transport.direct import text_frame
+from triolet.web.transport.websocket import text_frame
 
 ODD = 'a "quote", a \\, a\nline, ü, 😀, \u2028, \x7f and "text":""'
 

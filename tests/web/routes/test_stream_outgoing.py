@@ -1,12 +1,13 @@
 """Messages written past the socket's task: every stream whole and in order, whatever the kernel takes at once."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import trio
-from quart import websocket
-from quart_trio import QuartTrio
 from trio.testing import wait_all_tasks_blocked
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, TextMessage
@@ -14,9 +15,10 @@ from wsproto.events import CloseConnection, TextMessage
 from triolet.actors.gateway.outbox import Outbox
 from triolet.protocol.events import Finished, Token, Usage
 from triolet.protocol.stream_frames import FinishedFrame, ToClient, TokenFrame
+from triolet.web.asgi import Application
+from triolet.web.exchange import Wire, Written
 from triolet.web.routes.frames import Frames
 from triolet.web.routes.stream_outgoing import FrameSink, Outgoing
-from triolet.web.transport.direct import DirectWriter, Written, frame_writer
 from triolet.web.transport.transport import serve
 
 SOON = 20.0
@@ -29,29 +31,35 @@ _FRAME = msgspec.json.Decoder[ToClient](ToClient)
 
 
 class Streams:
-    """Three outboxes behind one socket of a real server; `written` is what went past its task."""
+    """A conversation: three outboxes behind one socket of a real server. `written` is what went past its task."""
 
     def __init__(self, falsify: Callable[[bytes], bytes] = lambda data: data) -> None:
         self.outboxes = {name: Outbox(name, lambda taken: None) for name in NAMES}
+        self.falsify = falsify
         self.written: list[Written] = []
         self.tasks = 0  # times that a stream had to wait for the socket's task
-        self._falsify = falsify
 
-    def app(self) -> QuartTrio:
-        app = QuartTrio("streams")
-
-        @app.websocket("/")
-        async def streams() -> None:
-            await websocket.accept()
-            found = frame_writer(websocket.scope)
-            assert found is not None
-            spy = DirectWriter(partial(self._write, found.write), found.finish)
-            async with trio.open_nursery() as nursery:
-                outgoing = Outgoing(nursery, websocket.send, spy)
-                for name, outbox in self.outboxes.items():
-                    nursery.start_soon(self._stream, outbox, Frames(name, 1), outgoing)
-
+    def app(self) -> Application:
+        engine: Any = SimpleNamespace(gateway=None)  # no route of it starts a generation
+        app = Application("streams", engine, Counter(), max_body_bytes=0)
+        app.socket_route("/", lambda handshake: self)
         return app
+
+    def begin(self, wire: Wire) -> None:
+        wire.nursery.start_soon(self._converse, wire)
+
+    async def receive(self, message: str | bytes) -> None:
+        raise AssertionError(message)
+
+    def end(self) -> None:
+        pass
+
+    async def _converse(self, wire: Wire) -> None:
+        outgoing = Outgoing(SpiedWire(wire, self))
+        async with trio.open_nursery() as nursery:
+            for name, outbox in self.outboxes.items():
+                nursery.start_soon(self._stream, outbox, Frames(name, 1), outgoing)
+        wire.close(1000)
 
     async def _stream(self, outbox: Outbox, frames: Frames, outgoing: Outgoing) -> None:
         sink, ended = FrameSink(frames, outgoing), False
@@ -65,10 +73,6 @@ class Streams:
                 self.tasks += 1
                 await unsent.wait()
 
-    def _write(self, write: Callable[[bytes], Written], data: bytes) -> Written:
-        self.written.append(write(self._falsify(data)))
-        return self.written[-1]
-
     async def step(self, text: str) -> None:
         """One token for each stream, as a step of the engine brings them."""
         await wait_all_tasks_blocked()
@@ -77,12 +81,22 @@ class Streams:
         for outbox in self.outboxes.values():
             outbox.flush()
 
-    async def end(self) -> None:
+    async def finish(self) -> None:
         await wait_all_tasks_blocked()
         for name, outbox in self.outboxes.items():
             usage = Usage(prompt_tokens=1, completion_tokens=1)
             outbox.put(Finished(id=name, reason="length", usage=usage))
             outbox.flush()
+
+
+class SpiedWire:
+    def __init__(self, wire: Wire, streams: Streams) -> None:
+        self.nursery, self.finish, self.send, self.close = wire.nursery, wire.finish, wire.send, wire.close
+        self._wire, self._streams = wire, streams
+
+    def write_now(self, text: bytes) -> Written:
+        self._streams.written.append(self._wire.write_now(self._streams.falsify(text)))
+        return self._streams.written[-1]
 
 
 async def messages(streams: Streams, texts: list[str], *, slow: bool = False) -> list[str]:
@@ -121,7 +135,7 @@ async def messages(streams: Streams, texts: list[str], *, slow: bool = False) ->
                     await streams.step(text)
                 if slow:
                     reading.start_soon(read)
-                await streams.end()
+                await streams.finish()
             await client.aclose()
             stop.set()
     return received

@@ -13,7 +13,7 @@ from wsproto.events import TextMessage
 
 from triolet.web.transport import transport as server
 from triolet.web.transport.pings import Ping, Pings
-from triolet.web.transport.wsproto_websocket import GuardedWebSocketStream
+from triolet.web.transport.websocket import OpenSocket
 
 SOON = 20.0
 HANDSHAKE = (
@@ -114,14 +114,14 @@ async def test_pings_reach_a_client_that_reads_and_break_no_message_of_one_that_
     start_server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "WEBSOCKET_PING_SECONDS", 0.02)
-    ping, rounds, three = GuardedWebSocketStream.ping, count(1), trio.Event()
+    ping, rounds, three = OpenSocket.ping, count(1), trio.Event()
 
-    def counted(self: GuardedWebSocketStream) -> None:
+    def counted(self: OpenSocket) -> None:
         ping(self)
         if next(rounds) == 3:
             three.set()
 
-    monkeypatch.setattr(GuardedWebSocketStream, "ping", counted)
+    monkeypatch.setattr(OpenSocket, "ping", counted)
     served = await start_server()
     stream = await served.connect()
     protocol = Connection(ConnectionType.CLIENT)

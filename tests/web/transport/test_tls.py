@@ -18,11 +18,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.gateway.gateway import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
+from triolet.web.asgi import chunk_writer
 from triolet.web.openai.chunks import Chunks
 from triolet.web.openai.dialect import COMPLETIONS, Reply
 from triolet.web.openai.sse import event_stream
 from triolet.web.transport import receiving as guard_receiving
-from triolet.web.transport.direct import chunk_writer
 from triolet.web.transport.http2 import HIGH_WATER
 from triolet.web.transport.tls_context import CertificateError, Certificates, load_context
 from triolet.web.transport.tls_session import TlsSession

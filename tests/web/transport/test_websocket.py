@@ -1,20 +1,29 @@
-"""The end of an open WebSocket is the end: its conversation hears no message after it, its client no ping."""
+"""An open WebSocket: frames out and in, no compression, and the end of one that is malformed, endless or closed.
+
+Its end is the end: its conversation hears no message after it, its client no ping.
+"""
 
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 import trio
 from hypercorn.events import RawData
+from wsproto import WSConnection
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import CloseConnection, TextMessage
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Message, Ping, Pong, Request, TextMessage
 
-from triolet.web.conversation import Wire
+from triolet.web.exchange import Wire
 from triolet.web.transport.sending import Sending
 from triolet.web.transport.websocket import OpenSocket
 
+SOON = 20.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
+HANDSHAKE = (
+    b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
+)
 TRIES = 20  # trio runs two tasks of one tick in either order
 
 
@@ -76,3 +85,90 @@ async def test_a_ping_that_waits_does_not_follow_the_closing_frame(conversation:
         received = b"".join([data async for data in stream])
     assert received.endswith(Connection(ConnectionType.SERVER).send(CloseConnection(code=1001)))
     assert received.count(b"\x89\x00") == 1  # the first one, as it was opened
+
+
+class WebSocketClient:
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.protocol = WSConnection(ConnectionType.CLIENT)
+
+    async def open(self, path: str) -> None:
+        await self.stream.send_all(self.protocol.send(Request(host="x", target=path)))
+        assert isinstance(await self.event(), AcceptConnection)
+
+    async def event(self):
+        while True:
+            for event in self.protocol.events():
+                return event
+            self.protocol.receive_data(await self.stream.receive_some() or None)
+
+    async def send(self, event) -> None:
+        await self.stream.send_all(self.protocol.send(event))
+
+
+async def test_a_websocket_echoes_answers_pings_and_never_compresses(start_server):
+    served = await start_server()
+    stream = await served.connect()
+    await stream.send_all(HANDSHAKE)
+    with trio.fail_after(SOON):
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += await stream.receive_some()
+        assert answer.startswith(b"HTTP/1.1 101")
+        assert b"extensions" not in answer.lower()
+
+        client = WebSocketClient(await served.connect())
+        await client.open("/echo")
+        await client.send(TextMessage(data="héllo"))
+        received = [await client.event(), await client.event()]  # the server's ping, at once, and the echo
+        assert {type(event) for event in received} == {Ping, TextMessage}
+        await client.send(Ping(payload=b"are you there"))
+        assert await client.event() == Pong(payload=bytearray(b"are you there"))
+
+
+async def test_an_endless_websocket_message_is_refused_and_not_collected(start_server):
+    served = await start_server()
+    client = WebSocketClient(await served.connect())
+    close: list[CloseConnection] = []
+
+    async def listen() -> None:
+        while not close:
+            event = await client.event()
+            if isinstance(event, CloseConnection):
+                close.append(event)
+
+    with trio.fail_after(SOON):
+        await client.open("/echo")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+            fragment: Message = BytesMessage(data=b"x" * 2**16, message_finished=False)
+            for _ in range(80):  # 5 MiB; the limit is 4
+                if close:
+                    break
+                with suppress(trio.BrokenResourceError):
+                    await client.send(fragment)
+    assert close[0].code == 1009
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (b"\x88\x82\x00\x00\x00\x00\x00\x01", 1002),  # close with code 1
+        (b"\x88\x81\x00\x00\x00\x00\x01", 1002),  # close with half a code
+        (b"\xc1\x81\x00\x00\x00\x00a", 1002),  # compressed, which was never agreed
+        (b"\x81\x81\x00\x00\x00\x00\xff", 1007),  # text that is not UTF-8
+        (b"\x81\x05hello", 1002),  # not masked
+    ],
+)
+async def test_a_malformed_frame_closes_with_its_code(start_server, read_to_end, frame, code):
+    served = await start_server()
+    client = WebSocketClient(await served.connect())
+    with trio.fail_after(SOON):
+        await client.open("/echo")
+        await client.stream.send_all(frame)
+        event = await client.event()
+        while isinstance(event, Ping):
+            event = await client.event()
+        assert isinstance(event, CloseConnection)
+        assert event.code == code
+        await read_to_end(client.stream)
