@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..protocol.requests import ChatMessage
 from .client.chunk import PATHS, listed_models
 from .client.client import HttpClient
 from .client.dial import read_url
 from .client.ending import Fault
-from .heldout import CALL, CALL_END, HELD_OUT, LONGEST_ANSWER, ChatMessage, Instance, read_instances
+from .heldout import CALL, CALL_END, HELD_OUT, LONGEST_ANSWER, Instance, read_instances
 from .table import terminal_table
 
 ANSWER_SECONDS = 120.0  # a queued request on a busy small machine; a stuck server still ends the run
@@ -78,15 +79,16 @@ def wire_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
     """The messages as the API wants them: a call written as text goes in `tool_calls`, and its result names it."""
     sent: list[dict[str, object]] = []
     for index, message in enumerate(messages):
-        if message.role == "assistant" and message.content.startswith(CALL):
-            call = msgspec.json.decode(message.content.removeprefix(CALL).removesuffix(CALL_END))
+        content = message.content or ""
+        if message.role == "assistant" and content.startswith(CALL):
+            call = msgspec.json.decode(content.removeprefix(CALL).removesuffix(CALL_END))
             function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
             calls = [{"id": f"call_{index}", "type": "function", "function": function}]
             sent.append({"role": "assistant", "content": None, "tool_calls": calls})
         elif message.role == "tool":
-            sent.append({"role": "tool", "content": message.content, "tool_call_id": f"call_{index - 1}"})
+            sent.append({"role": "tool", "content": content, "tool_call_id": f"call_{index - 1}"})
         else:
-            sent.append({"role": message.role, "content": message.content})
+            sent.append({"role": message.role, "content": content})
     return sent
 
 

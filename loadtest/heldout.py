@@ -5,14 +5,11 @@ from pathlib import Path
 
 import msgspec
 
+from ..protocol.requests import ChatMessage
+
 HELD_OUT = Path(__file__).parent / "data" / "demo_heldout.jsonl"
 LONGEST_ANSWER = 200  # tokens; the longest expected answer, a story, has about 90
 CALL, CALL_END = "<tool_call>", "</tool_call>"
-
-
-class ChatMessage(msgspec.Struct, frozen=True):
-    role: str
-    content: str
 
 
 class Instance(msgspec.Struct, frozen=True):

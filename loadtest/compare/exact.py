@@ -12,7 +12,7 @@ from ...actors.engine import Engine, open_engine
 from ...cli.options import BUNDLED_MODEL
 from ...cli.process import run_or_refuse
 from ...protocol.events import Failed, Token
-from ...protocol.requests import ChatMessage, ChatPrompt, Generate
+from ...protocol.requests import ChatPrompt, Generate
 from ...protocol.sampling import Sampling
 from ...protocol.settings import EngineSettings, ServeSettings
 from ...protocol.steps import LoadProgress
@@ -62,7 +62,7 @@ def measure_exact_match(
 async def _answer_all(engine: Engine, waiting: Iterator[tuple[int, Instance]], verdicts: list[bool | None]) -> None:
     """One of several workers, each taking the next instance."""
     for index, instance in waiting:
-        prompt = ChatPrompt(messages=tuple(ChatMessage(role=m.role, content=m.content) for m in instance.messages))
+        prompt = ChatPrompt(messages=instance.messages)
         request = Generate(
             id=engine.gateway.new_id(),
             model=engine.model_name,

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from triolet.kernels.paged_attention import gpu_launch
 from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
-from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip, check, planted
+from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check, planted
 from triolet.loadtest.device.gpu_check import drawn, fault, require
 from triolet.loadtest.device.gpu_ragged import Form, Ragged
 from triolet.loadtest.device.gpu_timing import Works, beside, microseconds
@@ -39,11 +39,11 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 FLEX_SECONDS = 50  # for a process that imports torch (about 15), and compiles for about 20
 
 
-def check_form(form: Form, chunks: list[tuple[int, int]], machine: Machine) -> Figures:
+def check_form(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
     return Ragged(form, chunks).check(machine)
 
 
-def check_alone(form: Form, chunks: list[tuple[int, int]], machine: Machine) -> Figures:
+def check_alone(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
     """Strict: a decode row has the same bits in the batch and alone."""
     batch = Ragged(form, chunks)
     launch = batch.launch(machine)
@@ -62,7 +62,7 @@ def check_alone(form: Form, chunks: list[tuple[int, int]], machine: Machine) -> 
     return {"rows": len(rows)}
 
 
-def check_cuts(form: Form, prompt: int, cuts: Sequence[Sequence[int]], machine: Machine) -> Figures:
+def check_cuts(form: Form, prompt: int, cuts: Sequence[Sequence[int]], machine: GpuMachine) -> Figures:
     """Strict: a prompt's rows have the same bits in one chunk and in several, alone and between neighbours.
 
     No chunk of a prompt is a single token, which would be a decode row.
@@ -88,12 +88,12 @@ def check_cuts(form: Form, prompt: int, cuts: Sequence[Sequence[int]], machine: 
     return {"rows": prompt, "ways": 2 * (1 + len(cuts))}
 
 
-def planted_cut(old: str, new: str, machine: Machine) -> Figures:
+def planted_cut(old: str, new: str, machine: GpuMachine) -> Figures:
     with fault(gpu_launch, "prefill_kernel", old, new):
         return check_cuts(replace(TINY, strict=True), CUT_SMALL, CUTS_SMALL, machine)
 
 
-def planted_form(name: str, old: str, new: str, machine: Machine) -> Figures:
+def planted_form(name: str, old: str, new: str, machine: GpuMachine) -> Figures:
     with fault(gpu_launch, name, old, new):
         return check_form(TINY, SMALL, machine)
 
@@ -114,7 +114,7 @@ PLANTED = [
 ]
 
 
-def checks(dry: bool) -> list[Case]:
+def checks(dry: bool) -> list[GpuCase]:
     forms = {cache: replace(TINY, cache=cache) for cache in CACHES} | {
         "window 60": replace(TINY, window=60),
         "soft cap 5": replace(TINY, soft_cap=5.0),
@@ -143,7 +143,7 @@ def checks(dry: bool) -> list[Case]:
     return found + PLANTED
 
 
-def attention_us(form: Form, chunks: list[tuple[int, int]], machine: Machine) -> tuple[float, int]:
+def attention_us(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> tuple[float, int]:
     """Microseconds of one layer, its plan left out (a step makes one for all layers), and the bytes of cache read."""
     batch = Ragged(form, chunks)
     launch = batch.launch(machine)
@@ -151,7 +151,7 @@ def attention_us(form: Form, chunks: list[tuple[int, int]], machine: Machine) ->
     return microseconds(lambda: batch.attend(launch, plan, workspace)), batch.read_bytes
 
 
-def time_decode(cache: str, machine: Machine) -> Figures:
+def time_decode(cache: str, machine: GpuMachine) -> Figures:
     time, read = attention_us(replace(LLAMA, cache=cache), EVEN, machine)
     rate = read / time / 1e3
     figures: Figures = {"us": time, "gb_s": rate, "of_copy": rate / machine.limit("copy_gb_s")}
@@ -177,7 +177,7 @@ def decode_rivals() -> Works:
     return sdpa(drawn(1, 64, 32, 1, 128).bfloat16(), k, v, False)
 
 
-def time_one_long(machine: Machine) -> Figures:
+def time_one_long(machine: GpuMachine) -> Figures:
     """131,072 tokens beside 31 times 4,096, and the same number of pages in 32 equal sequences."""
     equal = sum(length for _, length in UNEVEN) // 32 // 64 * 64
     time, read = attention_us(LLAMA, UNEVEN, machine)
@@ -190,7 +190,7 @@ def time_one_long(machine: Machine) -> Figures:
     }
 
 
-def time_prefill(cache: str, machine: Machine) -> Figures:
+def time_prefill(cache: str, machine: GpuMachine) -> Figures:
     """Causal, a prompt of 8,192 tokens."""
     time, _ = attention_us(replace(LLAMA, cache=cache), [(PROMPT, PROMPT)], machine)
     rate = 1e-6 * 4 * 32 * 128 * PROMPT * (PROMPT + 1) / 2 / time
@@ -204,7 +204,7 @@ def time_prefill(cache: str, machine: Machine) -> Figures:
     return figures | beside(time, sdpa(q, k, v, True) | sdpa(q, every_k, every_v, True, " without groups"))
 
 
-def time_mixed(machine: Machine) -> Figures:
+def time_mixed(machine: GpuMachine) -> Figures:
     """The last 512 tokens of 16,384, beside 63 rows that decode."""
     time, _ = attention_us(LLAMA, [(512, 16384), *[(1, 4096)] * 63], machine)
     return {"us": time}
@@ -224,7 +224,7 @@ print(json.dumps(microseconds(lambda: flex(q, k, v, block_mask=mask, enable_gqa=
 """
 
 
-def beside_flex(shape: tuple[int, int, int], ours: list[tuple[int, int]], machine: Machine) -> Figures:
+def beside_flex(shape: tuple[int, int, int], ours: list[tuple[int, int]], machine: GpuMachine) -> Figures:
     """FlexAttention on (batch, queries, keys), in a process that is ended when it compiles for too long."""
     try:
         done = subprocess.run(
@@ -240,22 +240,22 @@ def beside_flex(shape: tuple[int, int, int], ours: list[tuple[int, int]], machin
     return {"us": time, "rival_us": rival, "speedup": rival / time}
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
     return [
-        Case("decode 64 x 4k bf16", partial(time_decode, "bf16"), Goal("of_copy", 0.85, 0.95)),
-        Case("decode 64 x 4k fp8", partial(time_decode, "fp8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),
-        Case("decode 64 x 4k int8", partial(time_decode, "int8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),
-        Case("decode 128k among 31 x 4k", time_one_long, Goal("of_uniform", 1.5, 1.1, less=True)),
-        Case("prefill 8k causal bf16", partial(time_prefill, "bf16"), Goal("speedup", 0.75, 1.0)),
-        Case("prefill 8k causal fp8 cache", partial(time_prefill, "fp8")),
-        Case("mixed: 512 at 16k, 63 x 4k", time_mixed),
-        Case("rival: FlexAttention 8k causal", partial(beside_flex, (1, PROMPT, PROMPT), [(PROMPT, PROMPT)])),
-        Case("rival: FlexAttention decode 64 x 4k", partial(beside_flex, (64, 1, 4096), EVEN)),
+        GpuCase("decode 64 x 4k bf16", partial(time_decode, "bf16"), Goal("of_copy", 0.85, 0.95)),
+        GpuCase("decode 64 x 4k fp8", partial(time_decode, "fp8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),
+        GpuCase("decode 64 x 4k int8", partial(time_decode, "int8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),
+        GpuCase("decode 128k among 31 x 4k", time_one_long, Goal("of_uniform", 1.5, 1.1, less=True)),
+        GpuCase("prefill 8k causal bf16", partial(time_prefill, "bf16"), Goal("speedup", 0.75, 1.0)),
+        GpuCase("prefill 8k causal fp8 cache", partial(time_prefill, "fp8")),
+        GpuCase("mixed: 512 at 16k, 63 x 4k", time_mixed),
+        GpuCase("rival: FlexAttention 8k causal", partial(beside_flex, (1, PROMPT, PROMPT), [(PROMPT, PROMPT)])),
+        GpuCase("rival: FlexAttention decode 64 x 4k", partial(beside_flex, (64, 1, 4096), EVEN)),
     ]
 
 
-def tune_attention(kind: str, cache: str, machine: Machine) -> Figures:
+def tune_attention(kind: str, cache: str, machine: GpuMachine) -> Figures:
     """Decode over 64 sequences of 4,096, or the prefill of a prompt of 8,192."""
     batch = Ragged(replace(LLAMA, cache=cache), EVEN if kind == "decode" else [(PROMPT, PROMPT)])
     launch, alike = batch.launch(machine), Alike()
@@ -273,7 +273,7 @@ def tune_attention(kind: str, cache: str, machine: Machine) -> Figures:
     return tune(list(neighbours(of_table)), run, None, machine)
 
 
-def tunings(dry: bool) -> list[Case]:
+def tunings(dry: bool) -> list[GpuCase]:
     del dry  # never there
     order = (("decode", "bf16"), ("prefill", "bf16"), ("decode", "fp8"), ("decode", "int8"))
-    return [Case(f"{kind} {cache}", partial(tune_attention, kind, cache)) for kind, cache in order]
+    return [GpuCase(f"{kind} {cache}", partial(tune_attention, kind, cache)) for kind, cache in order]

@@ -48,7 +48,7 @@ class Skip(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class GpuMachine:
     """Where cases run. `limits` are what earlier cases measured and others build on."""
 
     place: str  # "cuda" or, interpreted, "cpu"
@@ -66,7 +66,7 @@ class Machine:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Machine:
+    def from_json(cls, values: dict[str, Any]) -> GpuMachine:
         return cls(**values)
 
     def need_float8(self) -> None:
@@ -99,23 +99,23 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GpuCase:
     """`run` returns the figures of a machine. A `planted` case holds a wrong kernel: it is right if refused."""
 
     name: str
-    run: Callable[[Machine], Figures]
+    run: Callable[[GpuMachine], Figures]
     goal: Goal | None = None
     checks: bool = False  # of values, not of speed: "right" is all it can be
     planted: bool = False
     on_host: bool = False  # tensors are made on the host unless it says otherwise; else on the machine's place
 
 
-def check(name: str, run: Callable[[Machine], Figures], *, on_host: bool = False) -> Case:
-    return Case(name, run, checks=True, on_host=on_host)
+def check(name: str, run: Callable[[GpuMachine], Figures], *, on_host: bool = False) -> GpuCase:
+    return GpuCase(name, run, checks=True, on_host=on_host)
 
 
-def planted(name: str, run: Callable[[Machine], Figures], *, on_host: bool = False) -> Case:
-    return Case(f"planted: {name}", run, checks=True, planted=True, on_host=on_host)
+def planted(name: str, run: Callable[[GpuMachine], Figures], *, on_host: bool = False) -> GpuCase:
+    return GpuCase(f"planted: {name}", run, checks=True, planted=True, on_host=on_host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Finding:
         return cls(**(values | {"goal": None if goal is None else Goal(**goal)}))
 
 
-def cases_of(part: str, dry: bool) -> Iterator[Case]:
+def cases_of(part: str, dry: bool) -> Iterator[GpuCase]:
     """The first case of each file, then the second of each: a part that is cut short has seen something of every file.
 
     A file that misses a package has one case, which is skipped; one that breaks has one, which fails.
@@ -148,19 +148,19 @@ def cases_of(part: str, dry: bool) -> Iterator[Case]:
         yield from (case for case in row if case is not None)
 
 
-def _cases_of(file: str, function: str, dry: bool) -> list[Case]:
+def _cases_of(file: str, function: str, dry: bool) -> list[GpuCase]:
     try:
-        made: list[Case] = getattr(import_module(f"{HERE}.{file}"), function)(dry)
+        made: list[GpuCase] = getattr(import_module(f"{HERE}.{file}"), function)(dry)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("triolet"):
-            return [Case(f"{file} cannot be used", partial(_raise, error))]
-        return [Case(f"{file} without {error.name}", partial(_raise, Skip(f"{error.name} is not installed here")))]
+            return [GpuCase(f"{file} cannot be used", partial(_raise, error))]
+        return [GpuCase(f"{file} without {error.name}", partial(_raise, Skip(f"{error.name} is not installed here")))]
     except Exception as error:
-        return [Case(f"{file} cannot be used", partial(_raise, error))]
+        return [GpuCase(f"{file} cannot be used", partial(_raise, error))]
     return made
 
 
-def _raise(error: Exception, machine: Machine) -> Figures:
+def _raise(error: Exception, machine: GpuMachine) -> Figures:
     del machine
     raise error
 

@@ -1,27 +1,32 @@
 """The suite's worker processes, from the side that starts them: ask, wait so long, kill, start anew. Imports no torch.
 
-A case may hang, end its process or lose the device; none of these touches the process that keeps the findings.
+A case may hang, end its process or lose the device; none of these touches the process that keeps the findings. What a
+case writes goes into folders of that process, which empties them behind a worker: a case that is killed cannot clean
+up, and sixteen gigabytes left in /dev/shm are memory that nobody has any more.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from triolet.loadtest.device.gpu_case import HERE, Machine
-from triolet.loadtest.device.gpu_scratch import empty, passed_on
+from triolet.loadtest.device.gpu_case import HERE, GpuMachine
 
 START_SECONDS = 180.0  # importing torch from a cold disk, and the interpreter's first start
+IN_MEMORY = Path("/dev/shm")
+SCRATCH = "TRIOLET_SUITE_SCRATCH"  # of a worker's environment: its folders
 
 
 class WorkerEnded(Exception):
@@ -50,9 +55,9 @@ class Worker:
         """`scratch`: folders of this worker alone, which are emptied whenever its process has ended."""
         self._log, self._scratch = log, list(scratch)
         self._command = command or [sys.executable, "-m", f"{HERE}.gpu_worker", *(["--dry-run"] if dry else [])]
-        self._environment = environment | passed_on(self._scratch)
+        self._environment = environment | {SCRATCH: os.pathsep.join(map(str, self._scratch))}
         self._process: subprocess.Popen[str] | None = None
-        self._machine: Machine | None = None
+        self._machine: GpuMachine | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -64,7 +69,7 @@ class Worker:
         self._closed = True
         self.end()
 
-    def machine(self) -> Machine:
+    def machine(self) -> GpuMachine:
         self._started(START_SECONDS)
         assert self._machine is not None
         return self._machine
@@ -106,7 +111,7 @@ class Worker:
             if "refused" in hello:
                 self.end()
                 raise WorkerRefused(hello["refused"])
-            self._machine = Machine.from_json(hello["machine"])
+            self._machine = GpuMachine.from_json(hello["machine"])
         return self._process
 
     def _exchange(
@@ -148,3 +153,30 @@ def _kill(process: subprocess.Popen[str]) -> None:
     """With everything that it started: they are one process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def scratch_folders(prefix: str) -> Generator[list[Path]]:
+    """One in memory, where there is such a place, and one among the temporary files; gone with the block."""
+    places = [place for place in (IN_MEMORY, Path(tempfile.gettempdir())) if os.access(place, os.W_OK)]
+    with ExitStack() as stack:
+        made = [tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) for place in places]
+        yield [Path(stack.enter_context(one)) for one in made]
+
+
+def given_folders() -> list[Path]:
+    """In a worker: what it was passed. Elsewhere (a case run by itself): the places as they are."""
+    given = os.environ.get(SCRATCH)
+    return (
+        [IN_MEMORY, Path(tempfile.gettempdir())] if given is None else [Path(name) for name in given.split(os.pathsep)]
+    )
+
+
+def empty(folders: list[Path]) -> None:
+    """What is still in use by somebody goes when they end."""
+    for folder in folders:
+        for left in folder.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_int8,
     quantise_w4,
 )
-from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip, check, planted
+from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check, planted
 from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, within
 from triolet.loadtest.device.gpu_timing import Works, beside, microseconds, rival
 from triolet.loadtest.device.gpu_tuning import Alike, neighbours, replaced, tune
@@ -69,7 +69,7 @@ def w8(values: Tensor) -> tuple[PackedLinear, Tensor]:
 
 
 def check_packed(
-    pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], strict: bool, shape: Shape, machine: Machine
+    pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], strict: bool, shape: Shape, machine: GpuMachine
 ) -> Figures:
     """4-bit or 8-bit weights; the workspace starts as NaN, and NaN follows every row of x in memory."""
     m, n, k = shape
@@ -84,7 +84,7 @@ def check_packed(
     return no_worse(out, plain, gemm_reference(x, meant, **more))
 
 
-def check_int8(strict: bool, shape: Shape, machine: Machine) -> Figures:
+def check_int8(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     """The integer sums are exact, so the result is known to the bit."""
     m, n, k = shape
     values, more = uneven(n, k), extras(m, n)
@@ -100,7 +100,7 @@ def check_int8(strict: bool, shape: Shape, machine: Machine) -> Figures:
     return no_worse(out, exact.bfloat16(), exact.double())
 
 
-def check_fp8(scales: str, strict: bool, shape: Shape, machine: Machine) -> Figures:
+def check_fp8(scales: str, strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     machine.need_float8()
     m, n, k = shape
     of_x, of_weight = FP8_SCALES[scales]
@@ -113,7 +113,7 @@ def check_fp8(scales: str, strict: bool, shape: Shape, machine: Machine) -> Figu
     return no_worse(out, plain, gemm_reference(*meant, **more))
 
 
-def check_bf16(strict: bool, shape: Shape, machine: Machine) -> Figures:
+def check_bf16(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     m, n, k = shape
     weight, x, more = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16(), extras(m, n)
     out = gpu_launch.bf16_gemm(x, weight, capability=machine.capability, strict=strict, **more)
@@ -121,7 +121,7 @@ def check_bf16(strict: bool, shape: Shape, machine: Machine) -> Figures:
     return no_worse(out, plain, gemm_reference(x, weight.weight, **more))
 
 
-def check_logits(strict: bool, shape: Shape, machine: Machine) -> Figures:
+def check_logits(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     """bfloat16 operands whose sums are kept as float32: the head. Only the order of sums is free."""
     m, n, k = shape
     weight, x = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16()
@@ -132,7 +132,7 @@ def check_logits(strict: bool, shape: Shape, machine: Machine) -> Figures:
     return {"error": within(out, exact, allowed, "a logit"), "allowed": float(allowed.max())}
 
 
-EITHER: dict[str, Callable[[bool, Shape, Machine], Figures]] = {  # strict or not
+EITHER: dict[str, Callable[[bool, Shape, GpuMachine], Figures]] = {  # strict or not
     "w4 group 128": partial(check_packed, partial(w4, 128, True)),
     "w4 group 128 zeros": partial(check_packed, partial(w4, 128, False)),
     "w4 group 64 zeros": partial(check_packed, partial(w4, 64, False)),
@@ -145,7 +145,7 @@ EITHER: dict[str, Callable[[bool, Shape, Machine], Figures]] = {  # strict or no
 }
 
 
-def planted_packed(old: str, new: str, machine: Machine) -> Figures:
+def planted_packed(old: str, new: str, machine: GpuMachine) -> Figures:
     with fault(gpu_launch_packed, "w4_gemm_kernel", old, new):
         return check_packed(partial(w4, 128, True), False, (5, 128, 256), machine)
 
@@ -158,8 +158,8 @@ PLANTED = [
 ]  # fmt: skip
 
 
-def checks(dry: bool) -> list[Case]:
-    def case(name: str, strict: bool, shape: Shape) -> Case:
+def checks(dry: bool) -> list[GpuCase]:
+    def case(name: str, strict: bool, shape: Shape) -> GpuCase:
         title = f"gemm {name}{' strict' if strict else ''} {shape[0]}x{shape[1]}x{shape[2]}"
         return check(title, partial(EITHER[name], strict, shape))
 
@@ -210,7 +210,7 @@ def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, ...]:
             return (x.bfloat16(),)
 
 
-def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: Machine) -> Figures:
+def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -> Figures:
     """The rate of arithmetic, and the share of the bandwidth that the weights alone take; beside torch's GEMMs."""
     if kind == "fp8":
         machine.need_float8()
@@ -271,7 +271,7 @@ def gemlite_linear(integers: Tensor, scales: Tensor, zeros: Tensor) -> Callable[
         return layer
 
 
-def beside_gemlite(m: int, n: int, k: int, machine: Machine) -> Figures:
+def beside_gemlite(m: int, n: int, k: int, machine: GpuMachine) -> Figures:
     """4-bit weights of one quantisation, ours beside gemlite's."""
     integers, scales, zeros = quantise_w4(drawn(2, n, k), 128, False)
     assert zeros is not None
@@ -287,11 +287,11 @@ def w4_goal(m: int, n: int, k: int) -> Goal:
     return Goal("speedup", 1.7 if n == k else 2.2, 3.3)
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
 
-    def case(title: str, kind: LinearFormat, m: int, n: int, k: int, goal: Goal | None = None) -> Case:
-        return Case(f"{title} {m}x{n}x{k}", partial(time_gemm, kind, m, n, k), goal)
+    def case(title: str, kind: LinearFormat, m: int, n: int, k: int, goal: Goal | None = None) -> GpuCase:
+        return GpuCase(f"{title} {m}x{n}x{k}", partial(time_gemm, kind, m, n, k), goal)
 
     found = [case("w4", "w4a16", m, n, k, w4_goal(m, n, k)) for n, k in SHAPES for m in W4_ROWS]
     for m in OTHER_ROWS:
@@ -299,13 +299,13 @@ def times(dry: bool) -> list[Case]:
         found += [case("w8", "w8a16", m, *SHAPES[1]), case("fp8", "fp8", m, *SHAPES[1], goal)]
         found.append(case("int8", "w8a8", m, *SHAPES[1]))
     return found + [
-        Case(f"rival: gemlite w4 {m}x{n}x{k}", partial(beside_gemlite, m, n, k))
+        GpuCase(f"rival: gemlite w4 {m}x{n}x{k}", partial(beside_gemlite, m, n, k))
         for n, k in SHAPES[:2]
         for m in GEMLITE_ROWS
     ]
 
 
-def tune_gemm(kind: LinearFormat, rows: int, machine: Machine) -> Figures:
+def tune_gemm(kind: LinearFormat, rows: int, machine: GpuMachine) -> Figures:
     """Microseconds over the three shapes together, so that one shape does not decide."""
     if kind == "fp8":
         machine.need_float8()
@@ -339,11 +339,11 @@ def tune_gemm(kind: LinearFormat, rows: int, machine: Machine) -> Figures:
     return tune(others, run, row.up_to, machine)
 
 
-def tunings(dry: bool) -> list[Case]:
+def tunings(dry: bool) -> list[GpuCase]:
     del dry  # never there
     kinds: tuple[LinearFormat, ...] = ("w4a16", "fp8", "w8a16", "w8a8")
     return [
-        Case(f"{kind} {rows} rows", partial(tune_gemm, kind, rows))
+        GpuCase(f"{kind} {rows} rows", partial(tune_gemm, kind, rows))
         for rows in (16, 32, 64, 128, 256, 1024)
         for kind in kinds
     ]

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from triolet.loadtest.device.gpu_case import Finding, Machine
+from triolet.loadtest.device.gpu_case import Finding, GpuMachine
 
 ATTEMPTS = 3
 
@@ -22,7 +22,7 @@ class Journal:
     which nobody knows the machine.
     """
 
-    def __init__(self, folder: Path, machine: Machine) -> None:
+    def __init__(self, folder: Path, machine: GpuMachine) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "cases.jsonl"
         self._lock = threading.Lock()

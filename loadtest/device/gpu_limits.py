@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Machine, Skip
+from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, Skip
 from triolet.loadtest.device.gpu_check import drawn
 from triolet.loadtest.device.gpu_timing import microseconds, timed
 
@@ -14,7 +14,7 @@ GEMMS = ((8192, 8192, 8192), (4096, 14336, 4096), (16384, 8192, 8192))  # M, N, 
 COPIED = 2 << 30  # bytes, forty times the L2
 
 
-def copy_bandwidth(machine: Machine) -> Figures:
+def copy_bandwidth(machine: GpuMachine) -> Figures:
     """Bytes read and bytes written, in GB/s."""
     del machine
     source = torch.randint(-(1 << 31), (1 << 31) - 1, (COPIED // 4,), dtype=torch.int32)  # zeros draw less power
@@ -23,14 +23,14 @@ def copy_bandwidth(machine: Machine) -> Figures:
     return {"copy_gb_s": 2 * COPIED / copied / 1e3}
 
 
-def small_graph(machine: Machine) -> Figures:
+def small_graph(machine: GpuMachine) -> Figures:
     """A graph of one tiny kernel: what every time here holds beside the work, in microseconds."""
     del machine
     tiny = torch.zeros(1)
     return {"graph_us": microseconds(lambda: tiny.add_(1))}
 
 
-def bf16_gemm(machine: Machine) -> Figures:
+def bf16_gemm(machine: GpuMachine) -> Figures:
     del machine
     rates: dict[str, float] = {}
     for m, n, k in GEMMS:
@@ -40,7 +40,7 @@ def bf16_gemm(machine: Machine) -> Figures:
     return {"bf16_tflops": rates[shape], "bf16_shape": shape}
 
 
-def fp8_gemm(machine: Machine) -> Figures:
+def fp8_gemm(machine: GpuMachine) -> Figures:
     """torch._scaled_mm with scales per tensor, with and without its fast accumulation."""
     machine.need_float8()
     rates: dict[str, float] = {}
@@ -59,11 +59,11 @@ def fp8_gemm(machine: Machine) -> Figures:
     return {"fp8_tflops": rates[shape], "fp8_shape": shape}
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
     return [
-        Case("copy bandwidth", copy_bandwidth),
-        Case("one tiny graph", small_graph),
-        Case("best bf16 GEMM", bf16_gemm),
-        Case("best fp8 GEMM", fp8_gemm),
+        GpuCase("copy bandwidth", copy_bandwidth),
+        GpuCase("one tiny graph", small_graph),
+        GpuCase("best bf16 GEMM", bf16_gemm),
+        GpuCase("best fp8 GEMM", fp8_gemm),
     ]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from msgspec import structs
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Goal, Machine, Skip, check, planted
+from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check, planted
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_model_values import (
     OF_CACHE,
@@ -66,7 +66,7 @@ class Kind(NamedTuple):
         weights = "" if self.quantize == "none" else f" {self.quantize}"
         return f"{self.name}{weights}{'' if self.cache == 'bfloat16' else f' {self.cache} cache'}"
 
-    def need(self, machine: Machine) -> None:
+    def need(self, machine: GpuMachine) -> None:
         """Raises Skip where the device cannot multiply these weights; a cache of 8 bits it can always read."""
         if self.quantize == "fp8":
             machine.need_float8()
@@ -99,11 +99,11 @@ def check_growth(model: LoadedGpuModel, batches: Iterable[tuple[int, int]]) -> F
     return model.growth()
 
 
-def device_of(machine: Machine) -> Device:
+def device_of(machine: GpuMachine) -> Device:
     return RehearsalDevice(capability=machine.capability) if machine.dry else CudaDevice()
 
 
-def check_layer(kind: Kind, machine: Machine) -> Figures:
+def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
     kind.need(machine)
     spec = structs.replace(SPECS[kind.name], num_layers=1)
     sizes = replace(SIZES, kv_bytes=CACHE_BYTES)
@@ -115,7 +115,7 @@ def check_layer(kind: Kind, machine: Machine) -> Figures:
         model.stepper.close()
 
 
-def check_small(quantize: str, cache: str, machine: Machine, wrong_scale: float = 1.0) -> Figures:
+def check_small(quantize: str, cache: str, machine: GpuMachine, wrong_scale: float = 1.0) -> Figures:
     if quantize == "fp8":
         machine.need_float8()
     if machine.dry:
@@ -123,7 +123,7 @@ def check_small(quantize: str, cache: str, machine: Machine, wrong_scale: float 
     return check_definition(device_of(machine), quantize, cache, SMALL_LENGTH, wrong_scale=wrong_scale)
 
 
-def checks(dry: bool) -> list[Case]:
+def checks(dry: bool) -> list[GpuCase]:
     """Interpreted a model takes seconds: the dry run has one. Tests interpret some more formats."""
     formats = [("int4", "int8")] if dry else [(weights, cache) for weights in OF_WEIGHTS for cache in OF_CACHE]
     layers = [
@@ -146,7 +146,7 @@ def unload() -> None:
     torch.cuda.empty_cache()
 
 
-def loaded(kind: Kind, machine: Machine) -> LoadedGpuModel:
+def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
     """One at a time: the last model goes before the next comes."""
     kind.need(machine)
     if kind in _refused:
@@ -161,7 +161,7 @@ def loaded(kind: Kind, machine: Machine) -> LoadedGpuModel:
     return _loaded[kind]
 
 
-def time_cold_start(kind: Kind, machine: Machine) -> Figures:
+def time_cold_start(kind: Kind, machine: GpuMachine) -> Figures:
     model = loaded(kind, machine)
     plan = model.plan
     return model.cold_start | {"weights_gb": plan.weights_bytes / 1e9, "workspace_gb": plan.workspace_bytes / 1e9}
@@ -174,7 +174,7 @@ def bytes_of_a_step(spec: ModelSpec, quantize: str, kv_cache_dtype: str, cached_
     return weights_layout(spec, quantize).size - unread + cached_tokens * of_a_token
 
 
-def time_decode(kind: Kind, batch: int, prompt: int, steps: int, machine: Machine) -> Figures:
+def time_decode(kind: Kind, batch: int, prompt: int, steps: int, machine: GpuMachine) -> Figures:
     """Tokens per second, the roofline's share, and the share of a step in which no kernel runs."""
     model = loaded(kind, machine)
     seconds, prefilled = model.decode(batch, prompt, WARM_UP, steps)
@@ -204,7 +204,7 @@ def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
     return float(begin.elapsed_time(end)) / 1e3 / REPLAYS
 
 
-def time_prefill(kind: Kind, machine: Machine) -> Figures:
+def time_prefill(kind: Kind, machine: GpuMachine) -> Figures:
     """The largest prompt of one step."""
     model, tokens = loaded(kind, machine), SIZES.max_step_tokens
     spec = model.spec
@@ -221,34 +221,34 @@ def time_prefill(kind: Kind, machine: Machine) -> Figures:
     }
 
 
-def growth(kind: Kind, machine: Machine) -> Figures:
+def growth(kind: Kind, machine: GpuMachine) -> Figures:
     """After everything above."""
     return check_growth(loaded(kind, machine), ((3, 77), (17, 200), (1, 1000)))
 
 
-def strict_bits(kind: Kind, machine: Machine) -> Figures:
+def strict_bits(kind: Kind, machine: GpuMachine) -> Figures:
     return check_strict(loaded(kind, machine), STRICT_TOKENS)
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
 
-    def decode(kind: Kind, title: str, batch: int, goal: Goal | None = None) -> Case:
-        return Case(f"{kind.title} {title}", partial(time_decode, kind, batch, PROMPT, STEPS), goal, on_host=True)
+    def decode(kind: Kind, title: str, batch: int, goal: Goal | None = None) -> GpuCase:
+        return GpuCase(f"{kind.title} {title}", partial(time_decode, kind, batch, PROMPT, STEPS), goal, on_host=True)
 
-    def long_decode(kind: Kind) -> Case:
+    def long_decode(kind: Kind) -> GpuCase:
         """Where the cache is as large as the weights."""
         run = partial(time_decode, kind, 64, LONG_PROMPT, LONG_STEPS)
-        return Case(f"{kind.title} batch 64 behind 2k", run, on_host=True)
+        return GpuCase(f"{kind.title} batch 64 behind 2k", run, on_host=True)
 
-    def others(kind: Kind) -> tuple[Case, Case, Case]:
+    def others(kind: Kind) -> tuple[GpuCase, GpuCase, GpuCase]:
         return (
-            Case(f"{kind.title} cold start", partial(time_cold_start, kind), on_host=True),
-            Case(f"{kind.title} prompt of 8192", partial(time_prefill, kind), on_host=True),
+            GpuCase(f"{kind.title} cold start", partial(time_cold_start, kind), on_host=True),
+            GpuCase(f"{kind.title} prompt of 8192", partial(time_prefill, kind), on_host=True),
             check(f"{kind.title} bits alone", partial(strict_bits, kind), on_host=True),
         )
 
-    found: list[Case] = []
+    found: list[GpuCase] = []
     for kind in KINDS[:3]:
         start, prompt, bits = others(kind)
         goal = ROOFLINE[kind.quantize] if kind.name == "llama-8b" else None

@@ -14,7 +14,7 @@ from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
 from triolet.kernels.paged_attention.gpu_reference import gathered, paged_attention_reference
 from triolet.kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
-from triolet.loadtest.device.gpu_case import Figures, Machine
+from triolet.loadtest.device.gpu_case import Figures, GpuMachine
 from triolet.loadtest.device.gpu_check import drawn, no_worse, require
 
 Tensor = torch.Tensor
@@ -70,7 +70,7 @@ class Ragged:
             form.size * self.keys.element_size() + (4 if self.key_scales is not None else 0)
         )  # fmt: skip
 
-    def launch(self, machine: Machine) -> AttentionLaunch:
+    def launch(self, machine: GpuMachine) -> AttentionLaunch:
         """The table's; interpreted, one of few programs and small tiles."""
         form = self.form
         found = choose_launch(
@@ -102,7 +102,7 @@ class Ragged:
         )  # fmt: skip
         return self.out
 
-    def check(self, machine: Machine) -> Figures:
+    def check(self, machine: GpuMachine) -> Figures:
         form, launch = self.form, self.launch(machine)
         out = self.attend(launch, *self.prepare(launch))
         q = self.qkv[: self.real, : form.heads * form.size].reshape(self.real, form.heads, form.size)

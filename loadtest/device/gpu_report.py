@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from triolet.loadtest.device.gpu_case import Figures, Finding, Goal, Machine
+from triolet.loadtest.device.gpu_case import Figures, Finding, Goal, GpuMachine
 
 COLUMNS = ("case", "status", "figures", "goal", "s", "note")
 COLOURS = {"right": "green", "target": "green", "floor": "yellow", "missed": "red", "wrong": "bold red",
@@ -15,7 +15,7 @@ COLOURS = {"right": "green", "target": "green", "floor": "yellow", "missed": "re
 LONG = 90  # characters: longer texts (lines to paste) stand under the table
 
 
-def write_report(folder: Path, machine: Machine, findings: list[Finding]) -> None:
+def write_report(folder: Path, machine: GpuMachine, findings: list[Finding]) -> None:
     result = {
         "machine": machine.name,
         "capability": machine.capability,
@@ -73,17 +73,18 @@ def plain_table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def print_rich(machine: Machine, rows: list[tuple[str, ...]], findings: list[Finding]) -> bool:
+def print_rich(machine: GpuMachine, rows: list[tuple[str, ...]], findings: list[Finding]) -> bool:
     """False where rich is not installed."""
     try:
         from rich.console import Console
         from rich.markup import escape
-        from rich.table import Table
+
+        from triolet.loadtest.table import terminal_table
     except ImportError:
         return False
-    table = Table(*COLUMNS, title=f"{machine.name}, {machine.versions}")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row), style=COLOURS.get(row[1]))
+    title = f"{machine.name}, {machine.versions}"
+    styles = [COLOURS.get(row[1], "") for row in rows]
+    table = terminal_table((COLUMNS, *rows), title=title, left=range(len(COLUMNS)), fold=True, styles=styles)
     console = Console(width=200)
     console.print(table)
     for line in long_lines(findings):

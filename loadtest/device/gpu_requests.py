@@ -29,7 +29,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class Answered:
     tokens: list[int] = field(default_factory=list)
     drawn: list[TokenLogprob] = field(default_factory=list)
     prompt: list[TokenLogprob] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Life:
     blocks: list[tuple[int, ...]]  # those of its first life, and of its second
     ordered: int = 0
     drawn: int = 0  # or on their way
-    answer: Answer = field(default_factory=Answer)
+    answer: Answered = field(default_factory=Answered)
 
     @property
     def total(self) -> int:
@@ -89,7 +89,7 @@ class _Life:
 
 def answers(
     model: LoadedGpuModel, requests: Sequence[Request], tokens: int, *, strict: bool, step_tokens: int = 0
-) -> tuple[list[Answer], list[int]]:
+) -> tuple[list[Answered], list[int]]:
     """So many tokens of each request, and how many tokens each step had. `step_tokens`: at most (as many as fit)."""
     step_tokens = step_tokens or model.model.buckets.tokens[-1]
     lives = _lives(model, requests, tokens, strict)

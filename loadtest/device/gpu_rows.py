@@ -26,7 +26,7 @@ from triolet.kernels.silu_mul import gpu as silu_mul_gpu
 from triolet.kernels.silu_mul.gpu import silu_mul
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
-from triolet.loadtest.device.gpu_case import Case, Figures, Machine, check, planted
+from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
 from triolet.loadtest.device.gpu_check import drawn, equal, fault, require, within
 from triolet.loadtest.device.gpu_timing import beside, microseconds, of_copy, rival
 from triolet.loadtest.device.gpu_tuning import tune_table
@@ -67,14 +67,14 @@ def check_stored(out: Tensor, scales: Tensor, exact: Tensor) -> Figures:
     return {"error": within(out.reshape(steps.shape), steps, allowed + SLACK * limit, "a stored value")}
 
 
-def output(rows: int, size: int, kind: str, machine: Machine) -> tuple[Tensor, Tensor]:
+def output(rows: int, size: int, kind: str, machine: GpuMachine) -> tuple[Tensor, Tensor]:
     dtype, grouped = FORMATS[kind]
     if dtype == torch.float8_e4m3fn:
         machine.need_float8()
     return torch.empty(rows, size, dtype=dtype), torch.full((rows, size // 128) if grouped else (rows,), -1.0)
 
 
-def check_rms_norm(rows: int, size: int, kind: str, machine: Machine) -> Figures:
+def check_rms_norm(rows: int, size: int, kind: str, machine: GpuMachine) -> Figures:
     x, residual = (0.2 * drawn(1, 2, rows, size)).bfloat16()
     weight = (1 + 0.1 * drawn(2, size)).bfloat16()
     added = residual.clone()
@@ -89,7 +89,7 @@ def check_rms_norm(rows: int, size: int, kind: str, machine: Machine) -> Figures
     return check_rounded(out, exact, "the norm") if scales is None else check_stored(out, scales, exact)
 
 
-def check_silu_mul(rows: int, size: int, kind: str, machine: Machine) -> Figures:
+def check_silu_mul(rows: int, size: int, kind: str, machine: GpuMachine) -> Figures:
     x = (3 * drawn(1, rows, 2 * size)).bfloat16()
     exact = as_tensor(silu_mul_reference(as_numpy(x[:, :size]), as_numpy(x[:, size:])))
     if kind == "bf16":
@@ -101,7 +101,7 @@ def check_silu_mul(rows: int, size: int, kind: str, machine: Machine) -> Figures
     return check_stored(out, scales, exact)
 
 
-def check_gather(rows: int, count: int, size: int, machine: Machine) -> Figures:
+def check_gather(rows: int, count: int, size: int, machine: GpuMachine) -> Figures:
     table = drawn(1, count, size).bfloat16()
     ids = (torch.arange(rows) * 7919 % (count + 2) - 1).int()  # some lie outside
     out = torch.full((rows, size), torch.nan, dtype=torch.bfloat16)
@@ -111,7 +111,7 @@ def check_gather(rows: int, count: int, size: int, machine: Machine) -> Figures:
     return {"rows": rows}
 
 
-def check_rope(tokens: int, heads: int, kv_heads: int, size: int, cache: torch.dtype, machine: Machine) -> Figures:
+def check_rope(tokens: int, heads: int, kv_heads: int, size: int, cache: torch.dtype, machine: GpuMachine) -> Figures:
     """With bias and q/k norm; every third token is padding."""
     width, pages = (heads + 2 * kv_heads) * size, tokens // PAGE + 1
     qkv = drawn(1, tokens, width).bfloat16()
@@ -148,7 +148,7 @@ def check_rope(tokens: int, heads: int, kv_heads: int, size: int, cache: torch.d
     return figures
 
 
-def check_step_inputs(tokens: int, machine: Machine) -> Figures:
+def check_step_inputs(tokens: int, machine: GpuMachine) -> Figures:
     """A prompt, a decode row whose id is on the device, and padding."""
     del machine  # one launch for every device
     width, chunks = tokens // PAGE + 2, 3
@@ -186,12 +186,12 @@ def check_step_inputs(tokens: int, machine: Machine) -> Figures:
     return {"tokens": tokens}
 
 
-def planted_norm(machine: Machine) -> Figures:
+def planted_norm(machine: GpuMachine) -> Figures:
     with fault(rms_norm_gpu, "rms_norm_kernel", "/ SIZE + eps", "/ SIZE"):
         return check_rms_norm(3, 100, "bf16", machine)
 
 
-def checks(dry: bool) -> list[Case]:
+def checks(dry: bool) -> list[GpuCase]:
     found: dict[str, partial[Figures]] = {}
     sizes = [(3, 384)] if dry else [(3, 100), (3, 384), (64, 4096), (1000, 14336), (5, 20480)]
     for rows, size in sizes:
@@ -209,7 +209,7 @@ def checks(dry: bool) -> list[Case]:
     return [*(check(name, run) for name, run in found.items()), planted("rms_norm without eps", planted_norm)]
 
 
-def time_rms_norm(rows: int, machine: Machine) -> Figures:
+def time_rms_norm(rows: int, machine: GpuMachine) -> Figures:
     """With residual: two rows read and two written."""
     x, residual = drawn(1, 2, rows, HIDDEN).bfloat16()
     weight, out = drawn(2, HIDDEN).bfloat16(), torch.empty_like(x)
@@ -217,14 +217,14 @@ def time_rms_norm(rows: int, machine: Machine) -> Figures:
     return of_copy(microseconds(run), 4 * x.nbytes, machine)
 
 
-def time_silu_mul(rows: int, machine: Machine) -> Figures:
+def time_silu_mul(rows: int, machine: GpuMachine) -> Figures:
     x, out = drawn(1, rows, 2 * GATED).bfloat16(), torch.empty(rows, GATED, dtype=torch.bfloat16)
     return of_copy(
         microseconds(partial(silu_mul, x, out, capability=machine.capability)), x.nbytes + out.nbytes, machine
     )
 
 
-def time_rope(rows: int, machine: Machine) -> Figures:
+def time_rope(rows: int, machine: GpuMachine) -> Figures:
     """Queries read and written, keys and values read and cached."""
     qkv = drawn(1, rows, (HEADS + 2 * KV_HEADS) * HEAD).bfloat16()
     pages = rows // PAGE + 1
@@ -235,14 +235,14 @@ def time_rope(rows: int, machine: Machine) -> Figures:
     return of_copy(microseconds(run), 2 * qkv.nbytes, machine)
 
 
-def time_gather(rows: int, machine: Machine) -> Figures:
+def time_gather(rows: int, machine: GpuMachine) -> Figures:
     table, ids = drawn(1, VOCAB, HIDDEN).bfloat16(), torch.randint(0, VOCAB, (rows,)).int()
     out = torch.empty(rows, HIDDEN, dtype=torch.bfloat16)
     run = partial(gather_rows, ids, table, out, capability=machine.capability)
     return of_copy(microseconds(run), 2 * out.nbytes, machine)
 
 
-def beside_liger(name: str, rows: int, machine: Machine) -> Figures:
+def beside_liger(name: str, rows: int, machine: GpuMachine) -> Figures:
     """One of ours beside liger-kernel's."""
     with rival("liger-kernel"):
         if name == "rms_norm":  # of x + residual, both given back
@@ -259,23 +259,23 @@ def beside_liger(name: str, rows: int, machine: Machine) -> Figures:
 TIMED = {"rms_norm": time_rms_norm, "silu_mul": time_silu_mul, "rope": time_rope, "gather": time_gather}
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
-    found = [Case(f"{name} {rows} rows", partial(run, rows)) for name, run in TIMED.items() for rows in (64, 8192)]
+    found = [GpuCase(f"{name} {rows} rows", partial(run, rows)) for name, run in TIMED.items() for rows in (64, 8192)]
     return found + [
-        Case(f"rival: liger {name} {rows} rows", partial(beside_liger, name, rows))
+        GpuCase(f"rival: liger {name} {rows} rows", partial(beside_liger, name, rows))
         for name in ("rms_norm", "silu_mul")
         for rows in (64, 8192)
     ]
 
 
-def tunings(dry: bool) -> list[Case]:
+def tunings(dry: bool) -> list[GpuCase]:
     del dry  # never there
-    tables: tuple[tuple[str, ModuleType, str, int, Callable[[Machine], Figures]], ...] = (
+    tables: tuple[tuple[str, ModuleType, str, int, Callable[[GpuMachine], Figures]], ...] = (
         ("rms_norm", rms_norm_gpu, "TABLE", HIDDEN, partial(time_rms_norm, 8192)),
         ("silu_mul", silu_mul_gpu, "TILES", GATED, partial(time_silu_mul, 8192)),
         ("gather", embedding_gpu, "TABLE", HIDDEN, partial(time_gather, 8192)),
         ("rope decode", rope_gpu, "TABLE", 64, partial(time_rope, 64)),
         ("rope prefill", rope_gpu, "TABLE", 8192, partial(time_rope, 8192)),
     )
-    return [Case(name, partial(tune_table, module, table, size, run)) for name, module, table, size, run in tables]
+    return [GpuCase(name, partial(tune_table, module, table, size, run)) for name, module, table, size, run in tables]

@@ -13,7 +13,7 @@ from triolet.kernels.sampling.gpu_buffers import DeviceRows, make_rows, make_sam
 from triolet.kernels.sampling.gpu_rows import ROW_WORDS
 from triolet.kernels.sampling.reference import sample as definition
 from triolet.kernels.sampling.rows import OK, ROW, SamplingRows
-from triolet.loadtest.device.gpu_case import Case, Figures, Machine, check, planted
+from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
 from triolet.loadtest.device.gpu_check import drawn, fault, require
 from triolet.loadtest.device.gpu_timing import microseconds, of_copy
 from triolet.loadtest.device.gpu_tuning import tune_table
@@ -58,7 +58,7 @@ def records(asked: tuple[dict[str, float], ...]) -> npt.NDArray[np.void]:
     return made
 
 
-def check_sampler(vocab: int, machine: Machine) -> Figures:
+def check_sampler(vocab: int, machine: GpuMachine) -> Figures:
     rows, count = records(ASKED), len(ASKED)
     rng = np.random.default_rng(vocab)
     logits = (4 * rng.normal(size=(count, vocab))).astype(np.float32)
@@ -86,18 +86,18 @@ def check_sampler(vocab: int, machine: Machine) -> Figures:
     return {"error": error, "allowed": LOGPROB_SLACK}
 
 
-def planted_draw(vocab: int, machine: Machine) -> Figures:
+def planted_draw(vocab: int, machine: GpuMachine) -> Figures:
     with fault(gpu_launch, "draw_kernel", "token + 64, b", "token + 64, c"):
         return check_sampler(vocab, machine)
 
 
-def checks(dry: bool) -> list[Case]:
+def checks(dry: bool) -> list[GpuCase]:
     sizes = (300,) if dry else (300, 32000, 128256, 151936)
     checked = [check(f"sampling {vocab}", partial(check_sampler, vocab)) for vocab in sizes]
     return [*checked, planted("sampler swaps random words", partial(planted_draw, 300))]
 
 
-def time_sampler(rows: int, asked: str, machine: Machine) -> Figures:
+def time_sampler(rows: int, asked: str, machine: GpuMachine) -> Figures:
     """Rows of float32 logits; without what none of them asks for, as a step is launched."""
     logits = 4 * drawn(1, rows, VOCAB)
     fields = TIMED[asked]
@@ -112,14 +112,16 @@ def time_sampler(rows: int, asked: str, machine: Machine) -> Figures:
     return of_copy(microseconds(run), 4 * rows * VOCAB, machine)
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
     return [
-        Case(f"sampler {asked} {rows} rows", partial(time_sampler, rows, asked)) for asked in TIMED for rows in (1, 64)
+        GpuCase(f"sampler {asked} {rows} rows", partial(time_sampler, rows, asked))
+        for asked in TIMED
+        for rows in (1, 64)
     ]
 
 
-def tunings(dry: bool) -> list[Case]:
+def tunings(dry: bool) -> list[GpuCase]:
     del dry  # never there
     run = partial(time_sampler, 64, "top-k and top-p")
-    return [Case("sampler", partial(tune_table, gpu_buffers, "TABLE", VOCAB, run))]
+    return [GpuCase("sampler", partial(tune_table, gpu_buffers, "TABLE", VOCAB, run))]

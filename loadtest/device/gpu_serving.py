@@ -12,19 +12,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from triolet.loadtest.device.gpu_case import HERE, Case, Figures, Machine, Skip
+from triolet.loadtest.device.gpu_case import HERE, Figures, GpuCase, GpuMachine, Skip
 from triolet.loadtest.device.gpu_check import require
-from triolet.loadtest.device.gpu_scratch import given_folders
-from triolet.loadtest.device.gpu_sse_client import Load
+from triolet.loadtest.device.gpu_crew import given_folders
+from triolet.loadtest.device.gpu_streams import StreamedLoad
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY, random_checkpoint
+from triolet.loadtest.process import launched
 from triolet.models.checkpoint.spec import ModelSpec
 
 NEEDED = ("trio", "msgspec", "hypercorn", "quart", "quart_trio", "h2", "wsproto", "tokenizers", "click", "rich")
@@ -35,69 +36,50 @@ DRY = ("--kernels", "interpret", "--max-running", "2", "--max-step-tokens", "4",
 PROMPT, OUTPUT = 128, 256
 STREAMS = (1, 64, 256)
 OF_A_CLIENT = 64  # streams: one process reads so many with time to spare
-STOP_SECONDS = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    host: str
-    port: int
-    seconds: float  # from the start to the address
 
 
 @contextmanager
-def served(folder: Path, options: tuple[str, ...]) -> Generator[Served]:
-    """`triolet serve` on a free port, until the block ends. What it says goes to standard error."""
+def served(folder: Path, options: tuple[str, ...]) -> Generator[tuple[int, float]]:
+    """The port of `triolet serve`, and the seconds of its start. What it says goes to standard error."""
     began = time.perf_counter()
     command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0", "--device", "cuda", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"triolet serve ended with status {process.wait()}; see log.txt")
-            address = urlsplit(line.split()[-1])
-            assert address.hostname is not None
-            assert address.port is not None
-            yield Served(address.hostname, address.port, time.perf_counter() - began)
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
-            process.kill()
+    with launched(command, stdout=subprocess.PIPE, stderr=None) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().decode()
+        if not address:
+            raise RuntimeError(f"triolet serve ended with status {process.wait()}; see log.txt")
+        port = urlsplit(address.split()[-1]).port
+        assert port is not None
+        yield port, time.perf_counter() - began
 
 
-def stream(server: Served, streams: int, prompt: int, output: int, vocab_size: int, round: int) -> Figures:
+def stream(port: int, streams: int, prompt: int, output: int, vocab_size: int, round: int) -> Figures:
     """All streams at once, none of whose prompts the server has seen."""
-    shares = [min(OF_A_CLIENT, streams - first) for first in range(0, streams, OF_A_CLIENT)]
     loads = [
-        Load(server.host, server.port, 10_000 * round + OF_A_CLIENT * index, share, prompt, output, vocab_size)
-        for index, share in enumerate(shares)
+        StreamedLoad(port, 10_000 * round + first, min(OF_A_CLIENT, streams - first), prompt, output, vocab_size)
+        for first in range(0, streams, OF_A_CLIENT)
     ]
-    clients = [
-        subprocess.Popen(
-            [sys.executable, "-m", f"{HERE}.gpu_sse_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in loads
-    ]
-    try:
+    command = [sys.executable, "-m", f"{HERE}.gpu_streams"]
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(launched(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None))
+            for _ in loads
+        ]
         for client, load in zip(clients, loads, strict=True):
-            assert client.stdin is not None
+            say(client, json.dumps(asdict(load)))
             assert client.stdout is not None
-            client.stdin.write(json.dumps(asdict(load)) + "\n")
-            client.stdin.flush()
-            require(client.stdout.readline() == "ready\n", "a client did not start; see log.txt")
-        began = time.monotonic()
+            require(client.stdout.readline() == b"ready\n", "a client did not start; see log.txt")
+        began = time.perf_counter()
         for client in clients:
-            assert client.stdin is not None
-            client.stdin.write("go\n")
-            client.stdin.flush()
+            say(client, "go")
         found = [one for client in clients for one in json.loads(client.communicate()[0] or "[]")]
-    finally:
-        for client in clients:
-            client.kill()
-            client.wait()
     return figures_of(found, streams, output, began)
+
+
+def say(client: subprocess.Popen[bytes], line: str) -> None:
+    assert client.stdin is not None
+    client.stdin.write(line.encode() + b"\n")
+    client.stdin.flush()
 
 
 def figures_of(found: list[dict[str, Any]], streams: int, output: int, began: float) -> Figures:  # Any: JSON
@@ -124,7 +106,7 @@ def figures_of(found: list[dict[str, Any]], streams: int, output: int, began: fl
     }
 
 
-def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
+def measure(name: str, spec: ModelSpec, machine: GpuMachine) -> Figures:
     if missing := [package for package in NEEDED if find_spec(package) is None]:
         raise Skip(f"the server needs {', '.join(missing)}: pass --wheels with them")
     prompt, output, numbers = (2, 3, (2,)) if machine.dry else (PROMPT, OUTPUT, STREAMS)
@@ -132,12 +114,15 @@ def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
         from triolet.loadtest.device.gpu_models import unload
 
         unload()
-    with random_checkpoint(spec, given_folders()) as folder, served(folder, DRY if machine.dry else LOADED) as server:
-        figures: Figures = {"start_s": server.seconds}
+    with (
+        random_checkpoint(spec, given_folders()) as folder,
+        served(folder, DRY if machine.dry else LOADED) as (port, seconds),
+    ):
+        figures: Figures = {"start_s": seconds}
         if not machine.dry:
-            stream(server, numbers[-1], prompt, 32, spec.vocab_size, 0)
+            stream(port, numbers[-1], prompt, 32, spec.vocab_size, 0)
         for round, streams in enumerate(numbers, 1):
-            rate = stream(server, streams, prompt, output, spec.vocab_size, round)
+            rate = stream(port, streams, prompt, output, spec.vocab_size, round)
             offline = machine.limits.get(f"{name} {'one stream' if streams == 1 else f'batch {streams}'} tokens_s")
             if offline is not None:
                 rate |= {"offline_tokens_s": offline, "of_offline": rate["tokens_s"] / offline}
@@ -145,6 +130,6 @@ def measure(name: str, spec: ModelSpec, machine: Machine) -> Figures:
     return figures
 
 
-def times(dry: bool) -> list[Case]:
+def times(dry: bool) -> list[GpuCase]:
     models = {"tiny": TINY} if dry else {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}
-    return [Case(f"{name} over SSE", partial(measure, name, spec), on_host=True) for name, spec in models.items()]
+    return [GpuCase(f"{name} over SSE", partial(measure, name, spec), on_host=True) for name, spec in models.items()]

@@ -15,7 +15,7 @@ from msgspec import structs
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
-from triolet.loadtest.device.gpu_requests import SCORED, Answer, Request, answers
+from triolet.loadtest.device.gpu_requests import SCORED, Answered, Request, answers
 from triolet.protocol.events import TokenLogprob
 
 
@@ -74,7 +74,7 @@ def in_company(request: Request) -> Request:
     return Request(request.prompt, cuts, preempted, request.sampling)
 
 
-def difference(found: Answer, wanted: Answer) -> str:
+def difference(found: Answered, wanted: Answered) -> str:
     """The first place where they differ; empty where they do not."""
     return _first("token", found.drawn, wanted.drawn) or _first("prompt token", found.prompt, wanted.prompt)
 

@@ -41,10 +41,9 @@ from triolet.loadtest.device.gpu_case import (
     begin_until,
     chosen_parts,
 )
-from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused
+from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
 from triolet.loadtest.device.gpu_report import write_report
-from triolet.loadtest.device.gpu_scratch import scratch_folders
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
 GRACE = 45.0  # seconds after the budget in which the case at hand may end; reports and starting take the rest

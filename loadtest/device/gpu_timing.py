@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from triolet.loadtest.device.gpu_case import Figures, Machine, Skip
+from triolet.loadtest.device.gpu_case import Figures, GpuMachine, Skip
 
 FLUSH_BYTES = 256 << 20  # five times the 50 MB of L2 of an H200
 WARM_UPS, LEAST, MOST, SECONDS = 3, 10, 100, 0.12
@@ -101,7 +101,7 @@ def beside(time: float, works: Works) -> Figures:
     return figures | ({"refused": str(refused)} if refused else {})
 
 
-def of_copy(time: float, moved: int, machine: Machine) -> Figures:
+def of_copy(time: float, moved: int, machine: GpuMachine) -> Figures:
     """Of what moves bytes and computes little."""
     rate = moved / time / 1e3
     return {"us": time, "gb_s": rate, "of_copy": rate / machine.limit("copy_gb_s")}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from triolet.kernels.gpu.table import LaunchRow, choose
-from triolet.loadtest.device.gpu_case import Figures, Machine
+from triolet.loadtest.device.gpu_case import Figures, GpuMachine
 
 ALIKE = 2e-2  # of the largest value: two orders of sums, each rounded to bfloat16 (2^-8)
 # What a field may become, from what it is. Fields that are not here stay.
@@ -49,7 +49,7 @@ def neighbours(launch: Any, fixed: tuple[str, ...] = ()) -> Iterator[Any]:  # An
 
 
 def tune(
-    candidates: list[Any], run_of: Callable[[Any], float], bound: int | None, machine: Machine
+    candidates: list[Any], run_of: Callable[[Any], float], bound: int | None, machine: GpuMachine
 ) -> Figures:  # Any: launches
     """The fastest candidate; the first is the table's."""
     times: dict[str, float] = {}
@@ -97,7 +97,7 @@ class Alike:
 
 
 def tune_table(
-    module: ModuleType, name: str, size: int, bench: Callable[[Machine], Figures], machine: Machine
+    module: ModuleType, name: str, size: int, bench: Callable[[GpuMachine], Figures], machine: GpuMachine
 ) -> Figures:
     """The row of `module.name` for this size; the launcher that `bench` times looks its launch up there."""
     table = getattr(module, name)

@@ -17,12 +17,12 @@ import traceback
 from contextlib import nullcontext
 from typing import Any
 
-from triolet.loadtest.device.gpu_case import Case, Figures, Finding, Machine, Skip, Status, Wrong, cases_of
+from triolet.loadtest.device.gpu_case import Figures, Finding, GpuCase, GpuMachine, Skip, Status, Wrong, cases_of
 
 LOST = 3  # exit status: the device is lost, start another worker
 
 
-def this_machine(dry: bool) -> Machine:
+def this_machine(dry: bool) -> GpuMachine:
     """Imports torch. Without a GPU, only a dry run has a machine; ValueError otherwise."""
     if dry:
         from triolet.kernels.gpu.mode import interpret_kernels
@@ -33,19 +33,19 @@ def this_machine(dry: bool) -> Machine:
 
     versions = {"torch": torch.__version__, "triton": triton.__version__, "python": sys.version.split()[0]}
     if dry:
-        return Machine("cpu", 90, "Triton's interpreter", versions)
+        return GpuMachine("cpu", 90, "Triton's interpreter", versions)
     if not torch.cuda.is_available():
         raise ValueError(
             "torch sees no GPU here: check `nvidia-smi`, or pass --dry-run for the checks that need none"
         )  # fmt: skip
     properties: Any = torch.cuda.get_device_properties(0)  # Any: torch declares no fields
-    return Machine(
+    return GpuMachine(
         "cuda", 10 * properties.major + properties.minor, properties.name, versions,
         multiprocessors=properties.multi_processor_count,
     )  # fmt: skip
 
 
-def run_case(case: Case, machine: Machine) -> tuple[Status, Figures, str]:
+def run_case(case: GpuCase, machine: GpuMachine) -> tuple[Status, Figures, str]:
     """Whatever a case raises is its finding."""
     import torch
 
@@ -94,9 +94,9 @@ def free_memory() -> None:
 class Desk:
     """Answers requests about cases."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: GpuMachine) -> None:
         self._machine = machine
-        self._cases: dict[str, Case] = {}
+        self._cases: dict[str, GpuCase] = {}
 
     def names(self, part: str) -> list[str]:
         made = {f"{part}/{case.name}": case for case in cases_of(part, self._machine.dry)}

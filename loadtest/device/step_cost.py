@@ -27,7 +27,7 @@ from triolet.protocol.settings import EngineSettings, ServeSettings
 PROC = Path("/proc")
 
 
-class Usage(NamedTuple):
+class ThreadUse(NamedTuple):
     """What a thread, or several, used so far."""
 
     seconds: float = 0.0  # on a core
@@ -35,8 +35,8 @@ class Usage(NamedTuple):
     slept: int = 0  # voluntary context switches
     preempted: int = 0
 
-    def less(self, earlier: "Usage") -> "Usage":
-        return Usage(
+    def less(self, earlier: "ThreadUse") -> "ThreadUse":
+        return ThreadUse(
             self.seconds - earlier.seconds,
             self.waited - earlier.waited,
             self.slept - earlier.slept,
@@ -44,9 +44,9 @@ class Usage(NamedTuple):
         )
 
 
-def threads_of(pid: int, proc: Path = PROC) -> dict[int, tuple[Usage, bool]]:
+def threads_of(pid: int, proc: Path = PROC) -> dict[int, tuple[ThreadUse, bool]]:
     """By thread: its usage, and whether it may run on one core only, as kernel threads do."""
-    found: dict[int, tuple[Usage, bool]] = {}
+    found: dict[int, tuple[ThreadUse, bool]] = {}
     for task in (proc / str(pid) / "task").iterdir():
         try:
             ran, waited, _ = (task / "schedstat").read_text().split()
@@ -55,17 +55,17 @@ def threads_of(pid: int, proc: Path = PROC) -> dict[int, tuple[Usage, bool]]:
             continue  # it has just ended
         status = {name: value.strip() for name, _, value in lines}
         slept, preempted = int(status["voluntary_ctxt_switches"]), int(status["nonvoluntary_ctxt_switches"])
-        usage = Usage(int(ran) / 1e9, int(waited) / 1e9, slept, preempted)
+        usage = ThreadUse(int(ran) / 1e9, int(waited) / 1e9, slept, preempted)
         found[int(task.name)] = usage, status["Cpus_allowed_list"].isdecimal()
     return found
 
 
-def total(usages: Iterable[Usage]) -> Usage:
-    seconds, waited, slept, preempted = zip(Usage(), *usages, strict=True)
-    return Usage(sum(seconds), sum(waited), sum(slept), sum(preempted))
+def total(usages: Iterable[ThreadUse]) -> ThreadUse:
+    seconds, waited, slept, preempted = zip(ThreadUse(), *usages, strict=True)
+    return ThreadUse(sum(seconds), sum(waited), sum(slept), sum(preempted))
 
 
-def by_role(front: int, worker: int) -> dict[str, Usage]:
+def by_role(front: int, worker: int) -> dict[str, ThreadUse]:
     """The front, the worker's event loop, its kernel threads, and its other threads (the one of the steps)."""
     threads = threads_of(worker)
     return {

@@ -59,8 +59,7 @@ def windows_of_conversations(tokenizer: TextTokenizer, file: Path, tokens: int, 
         if sum(map(len, found)) >= tokens:
             break
         instance = exact[place * SCATTER % len(exact)]
-        asked = [ChatMessage(role=message.role, content=message.content) for message in instance.messages]
-        messages = (*asked, ChatMessage(role="assistant", content=instance.expected))
+        messages = (*instance.messages, ChatMessage(role="assistant", content=instance.expected))
         prompt = ChatPrompt(messages=messages, add_generation_prompt=False)
         found.append(list(tokenizer.encode(prompt, context_length=1 << 20, vocab_size=vocab_size)))
     return found

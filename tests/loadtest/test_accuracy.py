@@ -12,7 +12,6 @@ import trio
 from triolet.loadtest.accuracy import (
     HELD_OUT,
     AccuracyRun,
-    ChatMessage,
     Instance,
     arguments,
     ask_all,
@@ -25,6 +24,7 @@ from triolet.loadtest.accuracy import (
 from triolet.loadtest.client.client import HttpClient
 from triolet.loadtest.client.dial import read_url
 from triolet.loadtest.client.ending import Fault
+from triolet.protocol.requests import ChatMessage
 
 from .client.made import Servers, read_head
 
@@ -98,9 +98,9 @@ async def test_a_tool_call_is_judged_by_its_json(answer: dict[str, object], righ
 
 def test_a_call_in_the_history_is_sent_as_the_api_wants_it() -> None:
     messages = [
-        ChatMessage("user", "weather?"),
-        ChatMessage("assistant", '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'),
-        ChatMessage("tool", '{"b": 2}'),
+        ChatMessage(role="user", content="weather?"),
+        ChatMessage(role="assistant", content='<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'),
+        ChatMessage(role="tool", content='{"b": 2}'),
     ]
     user, call, result = wire_messages(messages)
     assert user == {"role": "user", "content": "weather?"}

@@ -21,14 +21,14 @@ from triolet.loadtest.device import gpu_rows as rows
 from triolet.loadtest.device import gpu_sampling as sampling
 from triolet.loadtest.device import gpu_timing as timing
 from triolet.loadtest.device import gpu_tuning as tuning
-from triolet.loadtest.device.gpu_case import PARTS, Figures, Machine, Skip, Wrong, cases_of
+from triolet.loadtest.device.gpu_case import PARTS, Figures, GpuMachine, Skip, Wrong, cases_of
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_ragged import Form
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.rehearsal import RehearsalDevice
 
-MACHINE = Machine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
+MACHINE = GpuMachine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
 SMALL = Form(heads=2, kv_heads=1, size=64)
 
 
@@ -76,7 +76,7 @@ def test_attention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         partial(gemm.time_gemm, "w8a8", 5, 128, 256),
     ],
 )
-def test_gemms_are_measured(run: Callable[[Machine], Figures]) -> None:
+def test_gemms_are_measured(run: Callable[[GpuMachine], Figures]) -> None:
     figures = run(MACHINE)
     assert figures["speedup"] == figures["rival_us"] / figures["us"]
 
@@ -203,7 +203,7 @@ def test_growth_after_the_start_is_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_fp8_weights_are_skipped_where_a_device_has_no_float8() -> None:
-    old = Machine("cpu", 86, "an older machine", {})
+    old = GpuMachine("cpu", 86, "an older machine", {})
     for kind in models.KINDS:
         if kind.quantize == "fp8":
             with pytest.raises(Skip, match="no float8"):

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from triolet.loadtest.device.gpu_case import Finding, Machine
-from triolet.loadtest.device.gpu_crew import TimedOut, Worker, WorkerEnded, WorkerRefused
+from triolet.loadtest.device.gpu_case import Finding, GpuMachine
+from triolet.loadtest.device.gpu_crew import SCRATCH, TimedOut, Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
-from triolet.loadtest.device.gpu_scratch import VARIABLE, scratch_folders
 from triolet.loadtest.device.gpu_suite import GRACE, Ask, Times, run_cases
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
-MACHINE = Machine("cpu", 90, "a machine", {"torch": "2"})
+MACHINE = GpuMachine("cpu", 90, "a machine", {"torch": "2"})
 # Speaks as the real worker does, and knows a few ways to go.
 STAND_IN = """
 import json, os, signal, subprocess, sys, time
@@ -82,7 +81,7 @@ def test_starting_takes_no_longer_than_its_case_may(tmp_path: Path) -> None:
 
 def test_what_a_killed_case_wrote_goes_with_it(tmp_path: Path) -> None:
     hello = STAND_IN.strip().splitlines()[:3]
-    write = f"folder = os.environ['{VARIABLE}'].split(os.pathsep)[0]; os.mkdir(folder + '/checkpoint')"
+    write = f"folder = os.environ['{SCRATCH}'].split(os.pathsep)[0]; os.mkdir(folder + '/checkpoint')"
     fill = "open(folder + '/checkpoint/weights', 'w').write('much'); print('', file=open(folder + '/seen', 'w'))"
     command = [sys.executable, "-c", "\n".join([*hello, "sys.stdin.readline()", write, fill, "time.sleep(60)"])]
     with scratch_folders("triolet-test-") as folders, Worker(
@@ -222,4 +221,4 @@ def test_wheels_are_there_for_the_workers_alone(tmp_path: Path) -> None:
     environment = path_with(site, processes=2)
     command = [sys.executable, "-c", f"import triolet_rival, triolet.models.checkpoint.spec\n{STAND_IN}"]
     with Worker(tmp_path / "log.txt", dry=True, environment=environment, command=command) as worker:
-        assert worker.machine() == Machine("cpu", 90, "a machine", {})
+        assert worker.machine() == GpuMachine("cpu", 90, "a machine", {})

@@ -12,7 +12,7 @@ from triolet.loadtest.device import gpu_model_values as values
 from triolet.loadtest.device import gpu_strict_bits as bits
 from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
-from triolet.loadtest.device.gpu_requests import Answer, Request, answers
+from triolet.loadtest.device.gpu_requests import Answered, Request, answers
 from triolet.loadtest.device.gpu_strict_bits import Company
 from triolet.loadtest.device.random_model import LLAMA_8B, TINY
 from triolet.models.gpu.rehearsal import RehearsalDevice
@@ -70,12 +70,12 @@ def test_steps_are_mixed_and_a_preempted_request_is_computed_again(
 
 
 def test_bits_alone_are_compared_with_those_in_company(model: LoadedGpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[str, tuple[list[Answer], list[int]]] = {}
+    known: dict[str, tuple[list[Answered], list[int]]] = {}
     swayed = ""
 
     def computed(
         model: LoadedGpuModel, requests: list[Request], tokens: int, *, strict: bool, step_tokens: int = 0
-    ) -> tuple[list[Answer], list[int]]:
+    ) -> tuple[list[Answered], list[int]]:
         """Once, since interpreting takes seconds. `swayed`: with another bit in a log probability of company."""
         key = f"{requests} {step_tokens}"
         if key not in known:
@@ -84,7 +84,7 @@ def test_bits_alone_are_compared_with_those_in_company(model: LoadedGpuModel, mo
         if swayed and len(requests) > 1:
             scores = list(getattr(found[-1], swayed))
             scores[-1] = structs.replace(scores[-1], logprob=float(np.nextafter(scores[-1].logprob, 0)))
-            other = Answer(found[-1].tokens, found[-1].drawn, found[-1].prompt)
+            other = Answered(found[-1].tokens, found[-1].drawn, found[-1].prompt)
             setattr(other, swayed, scores)
             found = [*found[:-1], other]
         return found, sizes
@@ -101,9 +101,9 @@ def test_bits_alone_are_compared_with_those_in_company(model: LoadedGpuModel, mo
 
 
 def test_a_missing_token_is_a_difference() -> None:
-    assert bits.difference(Answer(), Answer()) == ""
+    assert bits.difference(Answered(), Answered()) == ""
     score = TokenLogprob(token_id=1, logprob=-1.0)
-    assert bits.difference(Answer(drawn=[score]), Answer()) == "1 tokens, not 0"
+    assert bits.difference(Answered(drawn=[score]), Answered()) == "1 tokens, not 0"
 
 
 def test_strict_and_default_log_probabilities_are_near(model: LoadedGpuModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_serving import figures_of
-from triolet.loadtest.device.gpu_sse_client import count
+from triolet.loadtest.device.gpu_streams import streamed
 from triolet.loadtest.device.random_model import (
     LLAMA_8B,
     QWEN_600M,
@@ -23,17 +23,26 @@ from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.checkpoint.spec import load_spec
 from triolet.models.checkpoint.weights import load_weights
 
-PIECES = b'data: {"text": "word7 word12 wo"}\n\ndata: {"text": "word3"}\n\nwwordword'
+STREAM = (
+    b"HTTP/1.1 200 OK\r\n\r\n"
+    b'data: {"text": "word7 word12 wo"}\n\ndata: {"text": "word3"}\n\nwwordword\ndata: [DONE]\n\n'
+)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 64])
-def test_a_word_cut_by_two_pieces_counts_once(size: int) -> None:
-    found, before = 0, b""
-    for start in range(0, len(PIECES), size):
-        data = PIECES[start : start + size]
-        found += count(data, b"word", before)
-        before = (before + data)[-12:]
-    assert found == PIECES.count(b"word") == 5
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 64, len(STREAM)])
+def test_a_word_cut_by_two_reads_counts_once_in_the_second(size: int) -> None:
+    ends = [*range(size, len(STREAM), size), len(STREAM)]
+    found = streamed(STREAM, [(float(end), end) for end in ends])
+    assert sum(tokens for _, tokens in found.arrivals) == STREAM.count(b"word") == 5
+    first = STREAM.index(b"word") + len(b"word")
+    assert found.arrivals[0][0] == next(end for end in ends if end >= first)
+    assert (found.frames, found.fault) == (3, "")
+
+
+def test_an_unfinished_or_refused_stream_says_so() -> None:
+    assert streamed(STREAM[:-20], [(1.0, len(STREAM) - 20)]).fault == "the stream ended before [DONE]"
+    assert "429 Too Many" in streamed(b"HTTP/1.1 429 Too Many Requests\r\n", []).fault
+    assert streamed(b"", []).fault == "the connection ended without an answer"
 
 
 def arrived(*times: float, fault: str = "", each: int = 1) -> dict[str, object]:

@@ -16,11 +16,11 @@ from triolet.loadtest.device.gpu_case import (
     LONGEST,
     PARTS,
     SHARES,
-    Case,
     Figures,
     Finding,
     Goal,
-    Machine,
+    GpuCase,
+    GpuMachine,
     Skip,
     Wrong,
     begin_until,
@@ -33,7 +33,7 @@ from triolet.loadtest.device.gpu_suite import known_figures, main
 from triolet.loadtest.device.gpu_worker import run_case
 
 SUITE = (sys.executable, "-m", "triolet.loadtest.device.gpu_suite")
-MACHINE = Machine("cpu", 90, "a machine", {"torch": "2"})
+MACHINE = GpuMachine("cpu", 90, "a machine", {"torch": "2"})
 FINDING = Finding("kernels/one", "floor", 0.5, {"speedup": 1.8, "us": 3.0}, goal=Goal("speedup", 1.7, 3.3))
 
 
@@ -88,17 +88,17 @@ def test_a_run_that_is_ended_from_outside_calls_nothing_a_crash(tmp_path: Path) 
     assert "crashed" not in {finding.status for finding in findings.values()}
 
 
-def machine_of(folder: Path) -> Machine:
+def machine_of(folder: Path) -> GpuMachine:
     header = json.loads((folder / "cases.jsonl").read_text().splitlines()[0])
-    return Machine("cpu", header["capability"], header["machine"], header["versions"])
+    return GpuMachine("cpu", header["capability"], header["machine"], header["versions"])
 
 
-def found(figures: Figures, machine: Machine) -> Figures:
+def found(figures: Figures, machine: GpuMachine) -> Figures:
     del machine
     return figures
 
 
-def raises(error: Exception, machine: Machine) -> Figures:
+def raises(error: Exception, machine: GpuMachine) -> Figures:
     del machine
     raise error
 
@@ -106,29 +106,29 @@ def raises(error: Exception, machine: Machine) -> Figures:
 @pytest.mark.parametrize(
     ("case", "status"),
     [
-        (Case("a", partial(found, {}), checks=True), "right"),
-        (Case("a", partial(raises, Wrong("off by one")), checks=True), "wrong"),
-        (Case("a", partial(raises, Wrong("off by one")), checks=True, planted=True), "right"),
-        (Case("a", partial(found, {}), checks=True, planted=True), "wrong"),
-        (Case("a", partial(raises, Skip("no float8"))), "skipped"),
-        (Case("a", partial(raises, OSError("gone"))), "failed"),
-        (Case("a", partial(raises, OSError("gone")), checks=True, planted=True), "failed"),
-        (Case("a", partial(found, {"us": 3.0})), "measured"),
-        (Case("a", partial(found, {"x": 1.6}), Goal("x", 1.7, 3.3)), "missed"),
-        (Case("a", partial(found, {"x": 1.7}), Goal("x", 1.7, 3.3)), "floor"),
-        (Case("a", partial(found, {"x": 3.3}), Goal("x", 1.7, 3.3)), "target"),
-        (Case("a", partial(found, {"x": 0.61}), Goal("x", 0.60, 0.52, less=True)), "missed"),
-        (Case("a", partial(found, {"x": 0.52}), Goal("x", 0.60, 0.52, less=True)), "target"),
-        (Case("a", partial(found, {"x": float("nan")}), Goal("x", 1.7, 3.3)), "missed"),
-        (Case("a", partial(found, {"us": 3.0}), Goal("speedup", 1.7, 3.3)), "measured"),  # no rival ran
+        (GpuCase("a", partial(found, {}), checks=True), "right"),
+        (GpuCase("a", partial(raises, Wrong("off by one")), checks=True), "wrong"),
+        (GpuCase("a", partial(raises, Wrong("off by one")), checks=True, planted=True), "right"),
+        (GpuCase("a", partial(found, {}), checks=True, planted=True), "wrong"),
+        (GpuCase("a", partial(raises, Skip("no float8"))), "skipped"),
+        (GpuCase("a", partial(raises, OSError("gone"))), "failed"),
+        (GpuCase("a", partial(raises, OSError("gone")), checks=True, planted=True), "failed"),
+        (GpuCase("a", partial(found, {"us": 3.0})), "measured"),
+        (GpuCase("a", partial(found, {"x": 1.6}), Goal("x", 1.7, 3.3)), "missed"),
+        (GpuCase("a", partial(found, {"x": 1.7}), Goal("x", 1.7, 3.3)), "floor"),
+        (GpuCase("a", partial(found, {"x": 3.3}), Goal("x", 1.7, 3.3)), "target"),
+        (GpuCase("a", partial(found, {"x": 0.61}), Goal("x", 0.60, 0.52, less=True)), "missed"),
+        (GpuCase("a", partial(found, {"x": 0.52}), Goal("x", 0.60, 0.52, less=True)), "target"),
+        (GpuCase("a", partial(found, {"x": float("nan")}), Goal("x", 1.7, 3.3)), "missed"),
+        (GpuCase("a", partial(found, {"us": 3.0}), Goal("speedup", 1.7, 3.3)), "measured"),  # no rival ran
     ],
 )
-def test_what_a_case_does_is_its_status(case: Case, status: str) -> None:
+def test_what_a_case_does_is_its_status(case: GpuCase, status: str) -> None:
     assert run_case(case, MACHINE)[0] == status
 
 
 def test_a_limit_that_was_not_measured_skips_what_needs_it() -> None:
-    case = Case("a", lambda machine: {"x": machine.limit("copy_gb_s")})
+    case = GpuCase("a", lambda machine: {"x": machine.limit("copy_gb_s")})
     assert run_case(case, MACHINE)[::2] == ("skipped", "the limit copy_gb_s was not measured: its case did not finish")
 
 
@@ -160,7 +160,7 @@ def test_a_case_that_takes_the_whole_run_with_it_is_a_crash(tmp_path: Path) -> N
 def test_another_machines_folder_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path, MACHINE)
     with pytest.raises(ValueError, match="name another folder"):
-        Journal(tmp_path, Machine("cuda", 90, "NVIDIA H200", {"torch": "2"}))
+        Journal(tmp_path, GpuMachine("cuda", 90, "NVIDIA H200", {"torch": "2"}))
 
 
 @pytest.mark.parametrize("text", ["", '{"mach', '{"begun": "kernels/one"}\n'])
@@ -213,7 +213,7 @@ def test_a_missing_package_skips_what_needs_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_module_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(dry: bool) -> list[Case]:
+    def broken(dry: bool) -> list[GpuCase]:
         raise AttributeError(f"torch has no such thing, dry or not ({dry})")
 
     monkeypatch.setattr("triolet.loadtest.device.gpu_gemm.checks", broken)
@@ -226,7 +226,7 @@ def test_a_part_that_is_cut_short_has_seen_something_of_every_file(monkeypatch: 
     cases = {"gpu_one": ["a", "b", "c"], "gpu_two": ["d"], "gpu_three": ["e", "f"]}
     for file, names in cases.items():
         module = ModuleType(file)
-        vars(module)["times"] = lambda dry, names=names: [Case(f"{name}{dry}", partial(found, {})) for name in names]
+        vars(module)["times"] = lambda dry, names=names: [GpuCase(f"{name}{dry}", partial(found, {})) for name in names]
         monkeypatch.setitem(sys.modules, f"triolet.loadtest.device.{file}", module)
     monkeypatch.setitem(PARTS, "limits", ("times", tuple(cases)))
     assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "adebfc"]
