@@ -1,4 +1,4 @@
-"""`triolet bench behaviour`: what a server does when clients leave, dawdle or flood, and when its processes die."""
+"""`triolet bench behaviour`: how a server behaves when clients leave, stall or flood, and when its processes die."""
 
 import json
 import signal
@@ -58,9 +58,9 @@ def behaviour(
 ) -> None:
     """Measure how an OpenAI-compatible server behaves, not how fast it is.
 
-    Clients leave in the middle of their answers; ask for long ones and do not read; one floods while another asks
-    now and then; the model's process is killed; the server is told to stop. What cannot be measured from outside is
-    said to be so, with the reason.
+    Clients leave in the middle of their answers; others ask for long answers and do not read; one floods while another
+    asks now and then; the model's process is killed; the server is told to stop. What cannot be measured from outside
+    is reported as such, with the reason.
 
     \b
     triolet bench behaviour                                            Triolet with its bundled model
@@ -93,7 +93,7 @@ def behaviour(
 
 
 async def _examine_until_told(subject: Subject, plan: BehaviourPlan, log: Path) -> BehaviourReport | None:
-    """None after SIGTERM, as after Ctrl-C: the server that was started here has then been ended too."""
+    """None after SIGTERM, as after Ctrl-C: a server started here has then been ended too."""
     report: BehaviourReport | None = None
     failure: RuntimeError | None = None
     with trio.open_signal_receiver(signal.SIGTERM) as told:

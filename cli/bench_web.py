@@ -26,16 +26,16 @@ VERDICTS = {"": "", "target": "green", "floor": "yellow", "misses the floor": "r
 def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None, as_json: bool) -> None:
     """Measure the web tier: events per second, CPU per token and request, gaps, memory of idle streams.
 
-    The server is `triolet serve` on a core of its own, with a worker that answers every step with token ids from a
-    script: they pass through scheduler, detokenizer, outbox and web as a model's do. The client has another core,
-    reads every byte and checks every stream: text, order, one end. Beside it, in the same run, the same client reads
-    from a bare trio server: absolute rates belong to the machine, ratios to the software. Rates are measured round
-    after round; each ratio is one round's own, and the median of the rounds is shown.
+    The server is `triolet serve` on its own core, with a worker that answers every step with token ids from a script.
+    They pass through scheduler, detokenizer, outbox and web like a model's. The client, on another core, reads every
+    byte and checks every stream: text, order, one end. In the same run it also reads from a bare trio server: absolute
+    rates depend on the machine, ratios on the software. Rates are measured in rounds; each ratio is taken within one
+    round, and the median of the rounds is shown.
 
     \b
     triolet bench web                                   all of it, in about three minutes
     triolet bench web --only raw --only sse --json      two parts, as JSON
-    triolet bench web --only sse --profile sse.txt      … and where the server's time went
+    triolet bench web --only sse --profile sse.txt      also where the server's time went
     """
     cores = Cores.of_this_machine()
     bench = Bench(model=BUNDLED_MODEL, cores=cores, script=Script(BUNDLED_MODEL), seconds=seconds, profile=profile)

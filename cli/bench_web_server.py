@@ -1,7 +1,7 @@
-"""The server that `triolet bench web` measures: `triolet serve` whose worker follows a script instead of a model.
+"""The server that `triolet bench web` measures: `triolet serve`, with a worker that follows a script.
 
 `python -m triolet.cli.bench_web_server`, started by loadtest/web; takes the options of `triolet serve` and a few of its
-own. Everything between the socket and the worker's link is what is served to everybody.
+own. Everything between the socket and the worker's link is as in production.
 """
 
 import os

@@ -1,7 +1,7 @@
 """`triolet chat`: a conversation in the terminal, over the same WebSocket as the chat page.
 
-With --url it talks to a running server; without, it starts one of its own on a free port and ends it afterwards.
-Ctrl-C stops the answer that is being written, and at the prompt it leaves.
+With --url it talks to a running server; without, it starts one on a free port and ends it afterwards. Ctrl-C stops the
+running answer; at the prompt it leaves.
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ def chat(
     max_tokens: int | None,
     **values: Any,  # Any: click's values, checked by each option's type
 ) -> None:
-    """Chat with MODEL (without one: the small model that comes along), or with the server at --url."""
+    """Chat with MODEL (default: the bundled small model), or with the server at --url."""
     options = ChatOptions(api_key=api_key, system=system, temperature=temperature, max_tokens=max_tokens)
     if url is not None:
         if model is not None:

@@ -1,7 +1,7 @@
 """A chat in the terminal, over a server's WebSocket `/v1/stream`: reads lines, shows answers as their frames come.
 
-Commands: /reset forgets the conversation, /quit leaves. Ctrl-C cancels the answer being written; at the prompt it
-leaves. An answer that was stopped stays in the conversation as far as it came.
+Commands: /reset forgets the conversation, /quit leaves. Ctrl-C cancels the running answer; at the prompt it leaves.
+The text of a stopped answer stays in the conversation.
 """
 
 import os
@@ -31,14 +31,14 @@ from ..protocol.stream_frames import (
     TokenFrame,
 )
 
-HTTP_SECONDS: Final = 10.0  # for the list of models; a server that is up answers it at once
+HTTP_SECONDS: Final = 10.0  # for the list of models; a running server answers it at once
 _READ: Final = 64 * 1024
 
 _decode: Final = msgspec.json.Decoder[ToClient](ToClient).decode
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes into every request of a conversation."""
+    """Options for every request of a conversation."""
 
     api_key: str | None = None
     system: str | None = None
@@ -47,19 +47,19 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TerminalLines:
-    """Line by line from a file descriptor that nobody else reads: a terminal, a pipe or a file.
+    """Reads lines from a file descriptor of its own: a terminal, a pipe or a file.
 
-    Without a thread, so that Ctrl-C can end a read. The terminal itself offers the editing.
+    It uses no thread, so that Ctrl-C can end a read. Line editing is left to the terminal.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._buffer = b""
-        # A regular file is always readable, and epoll takes none.
+        # A regular file is always readable, and epoll does not accept it.
         self._waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
 
     async def read(self) -> str | None:
-        """The next line without its end, or None when there is no more."""
+        """The next line without its line end, or None at the end of the input."""
         while b"\n" not in self._buffer:
             if self._waits:
                 await trio.lowlevel.wait_readable(self._descriptor)
@@ -75,7 +75,7 @@ class TerminalLines:
 
 
 class ChatSession:
-    """The turns so far, the socket they go over, and what the user is doing."""
+    """The turns so far, the socket, and what the user is doing."""
 
     def __init__(self, socket: WebSocketConnection, model: str, options: ChatOptions) -> None:
         self._socket = socket
@@ -92,7 +92,7 @@ class ChatSession:
         self._messages = [{"role": "system", "content": system}] if system else []
 
     async def converse(self) -> None:
-        """Questions and answers until the input ends or says /quit."""
+        """Questions and answers until the input ends or is /quit."""
         while True:
             click.echo(click.style("you › ", fg="cyan", bold=True), nl=False)
             line = await self._lines.read()
@@ -107,7 +107,7 @@ class ChatSession:
                 await self._ask(line)
 
     async def interrupt(self) -> bool:
-        """Ctrl-C: stop the answer being written. False when there is none, so that the caller leaves."""
+        """Ctrl-C: stop the running answer. False if there is none, so that the caller leaves."""
         if self._answering is None:
             return False
         await self._send(CancelFrame(id=self._answering))
@@ -128,7 +128,7 @@ class ChatSession:
         finally:
             self._answering = None
         if answer is None:
-            self._messages.pop()  # an unanswered question would put two user turns in a row
+            self._messages.pop()  # an unanswered question would give two user turns in a row
         else:
             self._messages.append({"role": "assistant", "content": answer})
 
@@ -140,7 +140,7 @@ class ChatSession:
         while True:
             frame = _decode(await self._socket.get_message())
             if not isinstance(frame, ErrorFrame) and frame.id != self._answering:
-                continue  # the end of an answer that was stopped
+                continue  # the end of a stopped answer
             match frame:
                 case StartedFrame():
                     pass
@@ -171,7 +171,7 @@ def _show_statistics(frame: FinishedFrame, first: float, total: float) -> None:
 
 
 def harmless(text: str) -> str:
-    """Without control characters: a model's text must not command the terminal."""
+    """The text without control characters: a model's text must not control the terminal."""
     return "".join(character for character in text if character in "\n\t" or character.isprintable())
 
 

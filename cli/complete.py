@@ -1,4 +1,4 @@
-"""`triolet complete PROMPT`: one completion through an engine of its own, printed as it comes."""
+"""`triolet complete PROMPT`: one completion with its own engine, printed as it comes."""
 
 import secrets
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""One web process of several. `python -m triolet.cli.front LINK SOCKET…`, started by the scheduler's process alone.
+"""One web process of several. `python -m triolet.cli.front LINK SOCKET…`, started only by the scheduler's process.
 
-Its settings come over the link, its sockets as descriptors. It lives as long as the link: signals that a terminal or a
-service manager sends to the whole group are for the scheduler's process, which says when to drain.
+Its settings come over the link, its sockets as descriptors. It lives as long as the link. Signals that terminals and
+service managers send to the whole group are left to the scheduler's process, which says when to drain.
 """
 
 import logging

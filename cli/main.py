@@ -1,4 +1,4 @@
-"""The `triolet` command. A subcommand's module is imported when it is run, so that `triolet --help` answers at once."""
+"""The `triolet` command. A subcommand's module is imported only when it runs, so that `triolet --help` is fast."""
 
 from importlib import import_module
 from typing import Final
@@ -14,7 +14,7 @@ COMMANDS: Final = {
 
 
 class LazyGroup(click.Group):
-    """A command per key of COMMANDS: the function of that name in the module of that name."""
+    """One command per key of COMMANDS: the function of that name in the module of that name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -1,7 +1,7 @@
-"""The settings tree as options, once for every command: `--max-model-len` is `EngineSettings.max_model_len`.
+"""The settings tree as options, declared once for all commands: `--max-model-len` is `EngineSettings.max_model_len`.
 
-Defaults are the Structs' own. A config file holds the same names; its values pass the same checks as the command
-line's, which win over it. A test compares this table with the fields of `protocol.settings`.
+Defaults are those of the Structs. A config file uses the same names, and its values pass the same checks; the command
+line overrides it. A test compares this table with the fields of `protocol.settings`.
 """
 
 import difflib
@@ -24,7 +24,7 @@ _Values = dict[str, Any]  # Any: click has checked each value against its option
 
 
 class Setting(NamedTuple):
-    """How one field is given: click's type (None: the field's own literals, or a flag) and what it does."""
+    """One field's click type (None: the field's literals, or a flag) and its help text."""
 
     type: click.ParamType[Any] | None
     help: str
@@ -150,7 +150,7 @@ def _model_argument() -> click.Parameter:
 
 
 def engine_options(command: _Command) -> _Command:
-    """MODEL and the options that say how to load it."""
+    """MODEL and the options for loading it."""
     return _decorate(command, [_model_argument(), *_options(EngineSettings, ENGINE)])
 
 
@@ -169,7 +169,7 @@ def serve_options(command: _Command) -> _Command:
 
 
 def build_settings(model: Path | None, values: _Values) -> ServeSettings:
-    """The settings tree from checked option values; what was not given stays the Struct's default."""
+    """The settings tree from checked option values; options not given keep the Struct's default."""
     given = {name: value for name, value in values.items() if value is not None}
     if "api_keys" in given:
         given["api_keys"] = read_api_keys(tuple(given["api_keys"]))

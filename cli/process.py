@@ -1,7 +1,7 @@
 """A command's process: its log, its signals, its exit codes. Knows neither engine nor web.
 
-The first SIGTERM or SIGINT drains: no new request, running answers get the drain timeout. The second ends them at once.
-Either way the process has left a known time later, whatever hangs.
+The first SIGTERM or SIGINT drains: no new requests, and running answers get the drain timeout. The second ends them at
+once. Either way the process exits within a known time, whatever hangs.
 """
 
 import errno
@@ -21,7 +21,7 @@ from ..actors.errors import EngineLoadError, FrontsLost
 from ..protocol.settings import ServeSettings
 from .refusals import Refusal
 
-# Cancelling, closing sockets and ending the worker take well under a second; beyond this something hangs for good.
+# Cancelling, closing sockets and ending the worker take well under a second; after this time something hangs.
 EXIT_MARGIN: Final = 10.0
 
 GARBAGE: Final = 10_000  # a few megabytes at most
@@ -30,30 +30,30 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def log_to_stderr() -> None:
-    """A line per request of ours; of libraries only warnings."""
+    """Log one line per request; from libraries only warnings."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("triolet").setLevel(logging.INFO)
 
 
 def keep_what_is_there() -> None:
-    """Code, tokenizer and web framework stay: nobody shall look through them for garbage while streams wait.
+    """Exclude code, tokenizer and web framework from garbage collection, which would delay streams.
 
-    What requests make dies with its last reference but for a few cycles each, which a search in every GARBAGE new
-    objects is enough for.
+    Objects of requests are freed with their last reference, except for a few cycles each. One collection per GARBAGE
+    new objects is enough for these.
     """
     gc.freeze()
     gc.set_threshold(GARBAGE)
 
 
 def exit_after(seconds: float) -> None:
-    """End the process then, from a thread that no stuck task, lock or shielded scope can hold up."""
+    """End the process after this time, from a thread that no stuck task, lock or shielded scope can block."""
     timer = threading.Timer(seconds, os._exit, args=[1])
     timer.daemon = True
     timer.start()
 
 
 def heeded_signals(settings: ServeSettings) -> tuple[signal.Signals, ...]:
-    """SIGHUP has a meaning only where there is a certificate to read again; elsewhere it ends the process as ever."""
+    """SIGHUP is handled only if there is a certificate to read again; otherwise it ends the process, as usual."""
     reload = (signal.SIGHUP,) if settings.ssl_certfile is not None else ()
     return (signal.SIGTERM, signal.SIGINT, *reload)
 
@@ -95,7 +95,7 @@ async def run_until_signalled(
 
 
 def run_or_refuse(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a command's async half. What the user can remedy, and what the log has explained, becomes a refusal."""
+    """Run a command's async half. Errors that the user can fix, or that the log explains, become refusals."""
     refusal: click.ClickException | None = None
     interrupted = False
     try:
@@ -105,7 +105,7 @@ def run_or_refuse(main: Callable[[], Awaitable[None]]) -> None:
     except* (EngineLoadError, FrontsLost) as group:
         refusal = Refusal(str(_first(group)))
     except* OSError as group:
-        # The only address that is bound is the server's own; every other OSError is a bug and keeps its traceback.
+        # Only the server's own address is bound; every other OSError is a bug and keeps its traceback.
         if (error := _first(group)).errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
             raise
         refusal = Refusal(f"cannot listen there: {error.strerror}; take another --host or --port")

@@ -1,4 +1,4 @@
-"""Refusals before anything is started or loaded: one plain sentence with the remedy, exit code 2."""
+"""Refusals before anything starts or loads: one plain sentence with the remedy, exit code 2."""
 
 import ipaddress
 import socket
@@ -17,13 +17,13 @@ _DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
 
 
 class Refusal(click.ClickException):
-    """Triolet will not start as it was told to."""
+    """Triolet refuses to start with these options."""
 
     exit_code = 2
 
 
 def refuse_missing_model(engine: EngineSettings) -> None:
-    """Refuse a model that is no checkpoint folder. What its files say is the worker's to judge."""
+    """Refuse a model that is not a checkpoint folder. The worker checks the content of its files."""
     folder = Path(engine.model)
     if not folder.is_dir():
         raise Refusal(f"no folder {engine.model}: MODEL is a checkpoint folder as Hugging Face writes it")
@@ -32,14 +32,14 @@ def refuse_missing_model(engine: EngineSettings) -> None:
 
 
 def refuse_open_server(settings: ServeSettings) -> None:
-    """Refuse to let other machines in without a key: whoever reaches the port uses the model."""
+    """Refuse to serve other machines without a key: anybody who reaches the port could use the model."""
     if settings.api_keys:
         return
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError) as error:
         raise Refusal(f"--host {settings.host}: {error}") from error
-    # A link-local IPv6 address carries its interface behind a percent sign.
+    # A link-local IPv6 address has its interface after a percent sign.
     if not all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
         raise Refusal(
             f"--host {settings.host} lets other machines in: add --api-key KEY (or @FILE), or keep --host 127.0.0.1"
@@ -52,7 +52,7 @@ def refuse_taken_port(host: str, port: int) -> None:
         return
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         with closing(socket.socket(family, kind, protocol)) as probe:
-            # As the server does it, so that a port whose last connections are still winding down is free.
+            # As in the server, so that a port whose last connections are still closing counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -63,21 +63,21 @@ def refuse_taken_port(host: str, port: int) -> None:
 
 
 def refuse_used_socket(path: str) -> None:
-    """Refuse a path that another server listens on, that is something else than a socket, or where none can be made."""
+    """Refuse a path that another server listens on, that is not a socket, or where no socket can be made."""
     if len(path.encode()) > MAX_UNIX_PATH:
         raise Refusal(f"--uds {path} is longer than the {MAX_UNIX_PATH} bytes that a Unix socket's path may have")
     folder = Path(path).parent
     if not folder.is_dir():
         raise Refusal(f"cannot listen on --uds {path}: there is no folder {folder}; make it, or take another path")
     try:
-        with unix_socket(path):  # permissions do not tell it all: made and removed again
+        with unix_socket(path):  # permissions do not say everything, so it is made and removed again
             pass
     except OSError as error:
         raise Refusal(f"cannot listen on --uds {path}: {error.strerror}; take another path") from error
 
 
 def refuse_address(settings: ServeSettings) -> None:
-    """Refuse what cannot be listened on, and two ways to listen at once."""
+    """Refuse addresses that cannot be listened on, and two kinds of address at once."""
     if settings.uds is None:
         refuse_open_server(settings)
         refuse_taken_port(settings.host, settings.port)
@@ -90,7 +90,7 @@ def refuse_address(settings: ServeSettings) -> None:
 
 
 def refuse_certificate(settings: ServeSettings) -> None:
-    """Refuse files that are no certificate with its key."""
+    """Refuse files that are not a certificate and its key."""
     if settings.ssl_certfile is None:
         if settings.ssl_keyfile is not None:
             raise Refusal("--ssl-keyfile needs the certificate it belongs to: add --ssl-certfile FILE")
@@ -110,7 +110,7 @@ def refuse_missing_packages(settings: ServeSettings) -> None:
 
 
 def refuse_too_many_processes(settings: ServeSettings) -> None:
-    """Refuse web processes without a place for a single request: the places are divided among them."""
+    """Refuse so many web processes that one would get no place for requests: the places are divided among them."""
     if settings.web_processes > settings.limits.max_requests:
         raise Refusal(
             f"--web-processes {settings.web_processes} divide --max-requests {settings.limits.max_requests}: "
@@ -119,7 +119,7 @@ def refuse_too_many_processes(settings: ServeSettings) -> None:
 
 
 def refuse_early(settings: ServeSettings) -> None:
-    """Everything that can be told without loading the model."""
+    """Make every refusal that is possible without loading the model."""
     refuse_missing_model(settings.engine)
     refuse_address(settings)
     refuse_certificate(settings)

@@ -1,6 +1,6 @@
-"""What a person sees while a model loads and once it serves, on standard error: bars on a terminal, lines elsewhere.
+"""Progress on standard error while a model loads and when it serves: bars on a terminal, lines elsewhere.
 
-Plain text and two escape sequences. A library for this would be a tenth of a server's start and 12 MB on disk.
+It uses plain text and two escape sequences. A library would take a tenth of a server's start and 12 MB on disk.
 """
 
 import os
@@ -20,7 +20,7 @@ _DIM, _PLAIN, _REDRAW = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
 class Terminal:
-    """A stream for people; colour only on a terminal, and not where NO_COLOR is set."""
+    """A stream for people; colour only on a terminal, and not if NO_COLOR is set."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -32,7 +32,7 @@ class Terminal:
         self._stream.flush()
 
     def redraw(self, text: str) -> None:
-        """Write over the line that the cursor stands in."""
+        """Overwrite the cursor's line."""
         self._stream.write(f"{_REDRAW}{text}")
         self._stream.flush()
 
@@ -46,7 +46,7 @@ def standard_error() -> Terminal:
 
 
 class LoadDisplay:
-    """Shows each stage of loading as it comes. Call it with every LoadProgress, within its `with`."""
+    """Shows each stage of loading. Inside its `with`, call it with every LoadProgress."""
 
     def __init__(self, report: Terminal) -> None:
         self._report = report
@@ -62,7 +62,7 @@ class LoadDisplay:
         self.close()
 
     def close(self) -> None:
-        """Leave the bar as it stands; what is printed from now on comes below it."""
+        """Leave the bar as it is; later output goes below it."""
         if self._stage is not None and self._report.is_terminal:
             self._report.line("")
         self._stage = None
@@ -86,7 +86,7 @@ def _threads(engine: EngineSettings) -> str:
 
 
 def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: str) -> None:
-    """The model, its precision and what its memory goes to."""
+    """The model, its precision and its use of memory."""
     memory = ready.memory
     precision = ready.dtype if ready.quantize == "none" else f"{ready.quantize} weights, {ready.dtype} otherwise"
     where = f"{ready.device}, {_threads(engine)}" if ready.device == "cpu" else ready.device
@@ -104,7 +104,7 @@ def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: s
 
 
 def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings) -> None:
-    """Where to go now."""
+    """The addresses to open."""
     keys = len(settings.api_keys)
     everybody = "open to this user" if settings.uds else "open to this machine"
     asked = f"asks for {'a key' if keys == 1 else f'one of {keys} keys'}" if keys else everybody

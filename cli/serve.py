@@ -1,6 +1,6 @@
 """`triolet serve`: load a model and serve it until told to stop. Standard output gets one line, when it is ready.
 
-The worker is started before the web is imported: on two cores it is nearly done when this process is.
+The worker starts before the web is imported: on two cores both are ready at about the same time.
 """
 
 import gc
@@ -21,14 +21,14 @@ from .refusals import refuse_early
 @click.command()
 @serve_options
 def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, checked by each option's type
-    """Serve MODEL, a checkpoint folder as Hugging Face writes it; without one, the small model that comes along."""
+    """Serve MODEL, a checkpoint folder in Hugging Face's format (default: the bundled small model)."""
     settings = build_settings(model, values)
     refuse_early(settings)
     try:
         worker = None if settings.inline else start_worker(settings.engine)
     except OSError:
-        worker = None  # the engine will try again, and say why
-    gc.disable()  # what an import makes stays: looking through it again and again is a tenth of the time
+        worker = None  # the engine will try again, and report why
+    gc.disable()  # objects made by imports stay: collecting garbage repeatedly would take a tenth of the time
     import_module(".serving" if settings.web_processes == 1 else ".several", __package__)  # hundreds of modules
     gc.freeze()
     gc.enable()
@@ -36,7 +36,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
 
 
 def serve_until_ended(settings: ServeSettings, worker: ChildProcess | None) -> None:
-    """Serve with this worker, or with one that the engine starts, until a signal ends it; tell the user about it."""
+    """Serve with this worker, or one that the engine starts, until a signal ends it; keep the user informed."""
     from .process import keep_what_is_there, log_to_stderr, run_or_refuse, run_until_signalled
     from .report import LoadDisplay, report_addresses, report_model, standard_error
 

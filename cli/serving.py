@@ -22,13 +22,13 @@ from .process import Life
 
 
 def certificates_of(settings: ServeSettings) -> Certificates | None:
-    """Those that the settings name; none for a server without TLS."""
+    """The certificates named in the settings; None for a server without TLS."""
     return Certificates(settings.ssl_certfile, settings.ssl_keyfile) if settings.ssl_certfile is not None else None
 
 
 @contextmanager
 def own_sockets(settings: ServeSettings) -> Generator[Sequence[socket.socket] | None]:
-    """The Unix socket where the settings want one; without sockets the web listens on host and port."""
+    """The Unix socket, if the settings have one; without sockets the web listens on host and port."""
     if settings.uds is None:
         yield None
     else:
@@ -48,7 +48,7 @@ async def run_server(
 ) -> None:
     """Load, serve until `stop` is set, drain, return; started with the URLs.
 
-    An engine that breaks down sets `stop` and raises.
+    If the engine fails, it sets `stop` and raises.
     """
     with own_sockets(settings) as sockets:
         await serve_engine(
@@ -72,14 +72,14 @@ async def serve_engine(
     on_ready: Callable[[Ready], None] = lambda ready: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """`run_server` for an engine that `start` runs, whatever stands behind it."""
+    """`run_server` for any engine that `start` runs."""
     serving, ended = trio.Event(), trio.Event()
 
     async def run_engine_then_drain(*, task_status: trio.TaskStatus[Server]) -> None:
         try:
             await start(task_status=task_status)
         except Exception:
-            # The engine has told every outbox; without this wait the exception would cancel the tasks that read them.
+            # The engine has ended every outbox; without this wait the exception would cancel the tasks that read them.
             if serving.is_set():
                 stop.set()
                 with trio.move_on_after(LAST_WORDS_SECONDS):

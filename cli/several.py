@@ -1,7 +1,7 @@
-"""The server's life with several web processes: the scheduler and its worker here, the web in processes of its own.
+"""The server's life with several web processes: the scheduler and its worker here, the web in separate processes.
 
-This process holds no web. Its loop then has nothing to do but to plan steps and pass on text, one frame for each front
-and step, and no client can slow it down; a front is the same program as a server of one process, less its scheduler.
+This process has no web. Its loop only plans steps and passes text on, one frame per front and step, and no client can
+slow it down. A front is the same program as a server of one process, without the scheduler.
 """
 
 import socket
@@ -22,21 +22,21 @@ from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket
 from .process import Life
 
 FRONT_MODULE: Final = "triolet.cli.front"
-LEAVE_SECONDS: Final = 3.0  # that the fronts get beyond the drain timeout: last words, then closing
+LEAVE_SECONDS: Final = 3.0  # for the fronts after the drain timeout: last messages, then closing
 
 
 @contextmanager
 def shared_listeners(settings: ServeSettings) -> Generator[Callable[[], Sequence[socket.socket]]]:
-    """A maker of the sockets of one more front.
+    """A function that makes the sockets of one more front.
 
-    Of a TCP port each has its own (SO_REUSEPORT), and the kernel gives a dead one's connections to the others. A Unix
-    socket has one queue; whoever is free takes from it.
+    With a TCP port each front has its own socket (SO_REUSEPORT), and the kernel gives a dead one's connections to the
+    others. A Unix socket has one queue, from which any free front takes.
     """
     if settings.uds is not None:
         with unix_socket(settings.uds) as sock:
             yield lambda: [sock.dup()]
         return
-    reserved = bind_tcp(settings.host, settings.port, shared=True)  # not listened on: it keeps the port's number
+    reserved = bind_tcp(settings.host, settings.port, shared=True)  # does not listen: it reserves the port
     try:
         port: int = reserved[0].getsockname()[1]
 

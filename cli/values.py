@@ -1,4 +1,4 @@
-"""Values as people write them on a command line or in a config file: sizes like `2GiB`, keys like `@keys.txt`."""
+"""Parses values from the command line or a config file: sizes like `2GiB`, keys like `@keys.txt`."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """`parse_size` the other way, to three digits: `1.50 GiB`."""
+    """The inverse of `parse_size`, to three digits: `1.50 GiB`."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= factor:
             value = size / factor
@@ -70,7 +70,7 @@ class HttpUrlType(click.ParamType[str]):
         try:
             url = urlsplit(str(value))
             valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-        except ValueError:  # no number where the port stands
+        except ValueError:  # the port is not a number
             valid = False
         if not valid:
             self.fail(f"{value!r} is not a URL of http or https, such as http://127.0.0.1:4318", param, ctx)
@@ -83,7 +83,7 @@ SHARE_OR_SIZE: Final = ShareOrSizeType()
 
 
 def read_api_keys(values: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys behind `--api-key` values: a key itself, or `@file` with one key a line (`#` begins a comment line)."""
+    """The keys of `--api-key` values: a key, or `@file` with one key per line (`#` begins a comment line)."""
     keys: list[str] = []
     for value in values:
         if not value.startswith("@"):
@@ -97,7 +97,7 @@ def read_api_keys(values: tuple[str, ...]) -> tuple[str, ...]:
         if not found:
             raise click.BadParameter(f"{value[1:]} holds no key", param_hint="'--api-key'")
         keys += found
-    # A header carries visible ASCII: another key could never be sent, so nobody would get in.
+    # Headers carry only visible ASCII: a key with other characters could never be sent.
     if any(not key.isascii() or not key.isprintable() or not key or " " in key for key in keys):
         raise click.BadParameter("a key is one word of visible ASCII characters", param_hint="'--api-key'")
     return tuple(keys)
