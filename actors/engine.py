@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from ..protocol.engine_view import About, View
+from ..protocol.engine_view import AboutEngine, View
 from ..protocol.errors import ApiError
 from ..protocol.events import StreamEvent
 from ..protocol.explanation import Standing
@@ -69,7 +69,7 @@ class Engine(FrontActors):
     async def report(self) -> ServerReport:
         return await self.observer.report()
 
-    async def about(self) -> About | None:
+    async def about(self) -> AboutEngine | None:
         return self.observer.about()
 
     async def view(self) -> View:

@@ -12,7 +12,8 @@ from functools import partial
 
 import trio
 
-from ..actors.fronts.front import DECODER, FrontLink, SchedulerLost, run_front
+from ..actors.fronts.front import run_front
+from ..actors.fronts.front_link import DECODER, FrontLink, SchedulerLost
 from ..actors.supervisor.link import Link
 from ..protocol.fronts import OpenFront
 from .process import EXIT_MARGIN, exit_after, keep_what_is_there, log_to_stderr

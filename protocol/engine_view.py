@@ -141,7 +141,7 @@ class WebProcesses(Struct, frozen=True, kw_only=True):
     resident_bytes: int  # of all of them, without the scheduler's process
 
 
-class Sample(Struct, frozen=True, array_like=True):
+class RateSample(Struct, frozen=True, array_like=True):
     """Counters at one moment while somebody watched."""
 
     time: float
@@ -149,7 +149,7 @@ class Sample(Struct, frozen=True, array_like=True):
     generated_tokens: int
 
 
-class About(Struct, frozen=True, kw_only=True, tag_field="type", tag="about"):
+class AboutEngine(Struct, frozen=True, kw_only=True, tag_field="type", tag="about"):
     """What does not change while a worker lives, and the throughput of the last minutes, as far as it was sampled."""
 
     model: str
@@ -163,7 +163,7 @@ class About(Struct, frozen=True, kw_only=True, tag_field="type", tag="about"):
     memory: MemoryPlan
     limits: Limits
     uptime: float
-    history: list[Sample]
+    history: list[RateSample]
 
 
 class View(Struct, frozen=True, kw_only=True, tag_field="type", tag="view"):
@@ -192,4 +192,4 @@ class DashboardError(Struct, frozen=True, kw_only=True, tag_field="type", tag="e
     error: ErrorDetail
 
 
-ToDashboard = About | View | DashboardError
+ToDashboard = AboutEngine | View | DashboardError

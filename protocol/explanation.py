@@ -32,7 +32,7 @@ class Holders(Struct, frozen=True, kw_only=True):
     yours: int
 
 
-class Share(Struct, frozen=True, kw_only=True):
+class FairShare(Struct, frozen=True, kw_only=True):
     """Its API key compared with the others: the least served goes first. A key keeps its equal share of rows."""
 
     ahead: int  # tokens served beyond those of the key whose turn it is; an output token counts as two
@@ -50,7 +50,7 @@ class BlockedOn(Struct, frozen=True, kw_only=True):
     free: int | None = None
     total: int | None = None
     holders: Holders | None = None
-    share: Share | None = None
+    share: FairShare | None = None
 
 
 class PrefillProgress(Struct, frozen=True, kw_only=True):

@@ -81,8 +81,8 @@ class FrontReady(Message, frozen=True, kw_only=True):
     urls: tuple[str, ...]
 
 
-class Ask(Message, frozen=True, kw_only=True):
-    """Either way: a question, answered by the Answer with its number."""
+class Inquiry(Message, frozen=True, kw_only=True):
+    """Either way: a question, answered by the InquiryAnswer with its number."""
 
     number: int
     question: Question
@@ -90,7 +90,7 @@ class Ask(Message, frozen=True, kw_only=True):
     tenant: str = ""
 
 
-class Answer(Message, frozen=True, kw_only=True):
+class InquiryAnswer(Message, frozen=True, kw_only=True):
     """Either way: the answer, a msgpack Struct that the question implies.
 
     These are declared in reports.py, explanation.py and engine_view.py.
@@ -108,5 +108,5 @@ class ReloadCertificate(Message, frozen=True, kw_only=True):
     """scheduler -> front: read the TLS files again."""
 
 
-ToFront = OpenFront | WorkerNews | Texts | Ask | Answer | Drain | ReloadCertificate | Ping
-FromFront = FrontReady | Mail | Ask | Answer | Pong
+ToFront = OpenFront | WorkerNews | Texts | Inquiry | InquiryAnswer | Drain | ReloadCertificate | Ping
+FromFront = FrontReady | Mail | Inquiry | InquiryAnswer | Pong

@@ -39,10 +39,10 @@ class BlockingLink(Generic[Received]):
 
     def receive(self) -> Received:
         """The next message."""
-        size = int.from_bytes(self._take(HEADER), "big")
+        size = int.from_bytes(self._read_exactly(HEADER), "big")
         if size > MAX_FRAME:
             raise LinkError(f"a frame of {size} bytes exceeds the limit of {MAX_FRAME}")
-        frame = self._take(size)
+        frame = self._read_exactly(size)
         try:
             return self._decode(frame)
         except msgspec.DecodeError as error:
@@ -52,7 +52,7 @@ class BlockingLink(Generic[Received]):
         """Wait up to `seconds` for a message, its beginning or the end; returns whether there is one."""
         return bool(self._incoming or select.select([self._socket], [], [], seconds)[0])
 
-    def _take(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         while len(self._incoming) < size:
             some = self._socket.recv(_READ)
             if not some:

@@ -54,7 +54,7 @@ async def run_inline(
         with suppress(trio.RunFinishedError):  # the event loop has ended
             token.run_sync_soon(deliver, message)
 
-    async def feed(threads: StepThreads) -> None:
+    async def submit_steps(threads: StepThreads) -> None:
         async for step in steps:
             status.step_sent(step.step, trio.current_time())
             threads.submit(step)
@@ -70,7 +70,7 @@ async def run_inline(
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(hear)
-                nursery.start_soon(feed, threads)
+                nursery.start_soon(submit_steps, threads)
                 async for message in answers:
                     _pass_on(message, status, scheduler, on_progress, task_status)
         finally:

@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from ...protocol.engine_view import VIEW_SECONDS
-from ...protocol.fronts import Ask
+from ...protocol.fronts import Inquiry
 from ..observe.observe import Observer
 from .division import owner
 from .front_line import FrontLine
@@ -30,7 +30,7 @@ class Answers:
         self._taken = -inf  # when the last view was taken
         self._view = b""
 
-    async def answer(self, question: Ask) -> bytes:
+    async def answer(self, question: Inquiry) -> bytes:
         match question.question:
             case "health":
                 return msgspec.msgpack.encode(self._observer.health())
@@ -59,7 +59,7 @@ class Answers:
                 self._taken = trio.current_time()
             return self._view
 
-    async def _explain(self, question: Ask) -> bytes:
+    async def _explain(self, question: Inquiry) -> bytes:
         """The explanation by the front that has the request. An id names the front; a client's name does not."""
         line = self._lines.get(owner(question.id))
         found: list[bytes] = []

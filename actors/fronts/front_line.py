@@ -13,12 +13,12 @@ import msgspec
 import trio
 
 from ...protocol.fronts import (
-    Answer,
-    Ask,
     ForFront,
     FromFront,
     FromFrontActors,
     FrontReady,
+    Inquiry,
+    InquiryAnswer,
     Mail,
     StepAgain,
     Texts,
@@ -40,7 +40,7 @@ REPORT_SECONDS: Final = 1.0  # for one front's figures; after that its last ones
 
 _DECODER: Final = msgspec.msgpack.Decoder[FromFront](FromFront)
 _REPORT: Final = msgspec.msgpack.Decoder(FrontReport)
-AnswerQuestion = Callable[[Ask], Awaitable[bytes]]
+AnswerQuestion = Callable[[Inquiry], Awaitable[bytes]]
 
 
 class FrontLine:
@@ -145,10 +145,10 @@ class FrontLine:
                 case Mail(messages=messages):
                     for said in messages:
                         self._pass_on(said)
-                case Answer():
+                case InquiryAnswer():
                     if self._questions.take_answer(message) == "own_report":
                         self._keep_report(message.body)  # before the tasks that wait for it run
-                case Ask():
+                case Inquiry():
                     nursery.start_soon(self._reply, message)
                 case FrontReady(urls=urls):
                     self.urls = urls
@@ -183,8 +183,8 @@ class FrontLine:
                 _LOG.error("%s: its report cannot be read, its last figures stand in: %s", self.label, error)
             self._unreadable = True
 
-    async def _reply(self, question: Ask) -> None:
-        self.send(Answer(number=question.number, body=await self._answer(question)))
+    async def _reply(self, question: Inquiry) -> None:
+        self.send(InquiryAnswer(number=question.number, body=await self._answer(question)))
 
 
 def _singly(texts: Iterable[ForFront]) -> Iterator[ForFront]:

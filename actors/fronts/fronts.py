@@ -147,7 +147,7 @@ class Fronts:
                 return
             if not ready:
                 raise EngineLoadError("internal_error", f"{why} while it started; its messages are above")
-            if (delay := budget.take(trio.current_time())) is None:
+            if (delay := budget.next_delay(trio.current_time())) is None:
                 break
             _LOG.warning("%s; its requests were cancelled; starting another in %.2f s", why, delay)
             self.restarts += 1

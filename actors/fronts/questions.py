@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from ...protocol.fronts import Answer, Ask, Question
+from ...protocol.fronts import Inquiry, InquiryAnswer, Question
 
 NOTHING: Final = msgspec.msgpack.encode(None)  # the answer if there is nothing to say
 
@@ -31,7 +31,7 @@ class _Pending:
 class Questions:
     """The open questions."""
 
-    def __init__(self, send: Callable[[Ask], None], seconds: float) -> None:
+    def __init__(self, send: Callable[[Inquiry], None], seconds: float) -> None:
         """`send` never waits; `seconds` is the longest wait for an answer."""
         self._send = send
         self._seconds = seconds
@@ -46,7 +46,7 @@ class Questions:
         if pending is None:
             number = next(self._numbers)
             pending = self._pending[number] = self._joinable[key] = _Pending(key)
-            self._send(Ask(number=number, question=question, id=id, tenant=tenant))
+            self._send(Inquiry(number=number, question=question, id=id, tenant=tenant))
         pending.waiting += 1
         try:
             with trio.move_on_after(self._seconds):
@@ -57,7 +57,7 @@ class Questions:
                 self._close(pending)
         return pending.body
 
-    def take_answer(self, answer: Answer) -> Question | None:
+    def take_answer(self, answer: InquiryAnswer) -> Question | None:
         """Wake the waiting tasks and return the question, also of a late answer that wakes nobody.
 
         Later calls of `ask` send a new question.

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import trio
 
-from ...protocol.engine_view import About, Limits, Sample, View, WebProcesses, WorkerView
+from ...protocol.engine_view import AboutEngine, Limits, RateSample, View, WebProcesses, WorkerView
 from ...protocol.explanation import Explanation, Standing
 from ...protocol.reports import FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
 from ...protocol.requests import Prompt
@@ -83,7 +83,7 @@ class Server(Protocol):
         """The data of /metrics and the ledger."""
         ...
 
-    async def about(self) -> About | None:
+    async def about(self) -> AboutEngine | None:
         """A dashboard's first frame, sent again for each new worker; None before the first worker."""
         ...
 
@@ -119,7 +119,7 @@ class Observer:
         self._clock = clock
         self._started = clock()
         self._tenant = TenantNumbers()
-        self._history: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._history: deque[RateSample] = deque(maxlen=_SAMPLES)
 
     def health(self) -> Health:
         if self._draining():
@@ -140,11 +140,11 @@ class Observer:
             web=web,
         )
 
-    def about(self) -> About | None:
+    def about(self) -> AboutEngine | None:
         ready = self._status.ready
         if ready is None:
             return None
-        return About(
+        return AboutEngine(
             model=self._model_name,
             architecture=ready.architecture,
             parameters=ready.parameters,
@@ -173,7 +173,7 @@ class Observer:
         health, pid = self.health(), status.pid
         counters = totals(statistics.totals, accounts, status)
         if not self._history or now - self._history[-1].time >= SAMPLE_SECONDS:
-            self._history.append(Sample(now, counters.prefill_tokens, counters.generated_tokens))
+            self._history.append(RateSample(now, counters.prefill_tokens, counters.generated_tokens))
         return View(
             time=now,
             worker=WorkerView(

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import structs
 
-from ...protocol.explanation import BlockedOn, Holders, Obstacle, PrefillProgress, Share, Standing, State
+from ...protocol.explanation import BlockedOn, FairShare, Holders, Obstacle, PrefillProgress, Standing, State
 from .blocks import BlockPool
 from .fair_share import position_of
 from .queues import Queues
@@ -133,7 +133,7 @@ class WaitReasons(NamedTuple):
         ahead = max(mine.served - min(other.served for other in others), 0)
         if first is None and not ahead:
             return short  # parked for its own reader, and not served more than others
-        share = Share(ahead=ahead, rows=mine.rows, keys=len(queues.tenants))
+        share = FairShare(ahead=ahead, rows=mine.rows, keys=len(queues.tenants))
         return structs.replace(short, kind="share", first=short.first or short.kind, share=share)
 
     def _numbers(self, sequence: Sequence, kind: Obstacle, wanted: Obstacle, need: int, free: int) -> BlockedOn:

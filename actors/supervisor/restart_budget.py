@@ -18,7 +18,8 @@ class RestartBudget:
     def __init__(self) -> None:
         self._restarts: deque[float] = deque()
 
-    def take(self, now: float) -> float | None:
+    def next_delay(self, now: float) -> float | None:
+        """Seconds before one more restart, which this counts; None if there is none left."""
         while self._restarts and now - self._restarts[0] > PERIOD:
             self._restarts.popleft()
         if len(self._restarts) >= RESTARTS:

@@ -61,7 +61,7 @@ class Supervisor:
         """Run workers until the budget is spent, then discard steps until the engine ends."""
         budget = RestartBudget()
         reason = await self._run_worker(task_status)
-        while (delay := budget.take(trio.current_time())) is not None:
+        while (delay := budget.next_delay(trio.current_time())) is not None:
             _LOG.warning("%s; starting another in %.2f s", reason, delay)
             self._status.restarts += 1
             self._status.lose("restarting", f"{reason}; another one is being started")

@@ -240,7 +240,7 @@ def test_a_server_that_loses_all_its_fronts_says_so_in_a_sentence(monkeypatch: p
                 os.kill(pid, signal.SIGKILL)
             await trio.sleep_forever()
 
-    monkeypatch.setattr(RestartBudget, "take", nothing_left)
+    monkeypatch.setattr(RestartBudget, "next_delay", nothing_left)
     with pytest.raises(ClickException, match="no web process is left"):
         run_or_refuse(lose)
 

@@ -11,8 +11,8 @@ from trio_websocket import ConnectionClosed
 
 from triolet.actors.fronts.answers import Answers
 from triolet.actors.fronts.front_line import FrontLine
-from triolet.protocol.engine_view import About, View
-from triolet.protocol.fronts import Ask
+from triolet.protocol.engine_view import AboutEngine, View
+from triolet.protocol.fronts import Inquiry
 
 from ..web.watcher import Watcher, watching
 from .test_several import SETTINGS, House, Stream, get, nothing_is_held, open_streams, running, until
@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     counts: Asked = Counter()
     reply = FrontLine._reply
 
-    async def count(line: FrontLine, question: Ask) -> None:
+    async def count(line: FrontLine, question: Inquiry) -> None:
         counts[line.name, question.question] += 1
         await reply(line, question)
 
@@ -45,7 +45,7 @@ async def watch_every_front(house: House, asked: Asked, stack: AsyncExitStack) -
     watchers: list[Watcher] = []
     while len(watchers) < 4 or len(by_front(asked, "about")) < 2:
         watchers.append(await stack.enter_async_context(watching(house.url)))
-        assert isinstance(await watchers[-1].hear(), About)
+        assert isinstance(await watchers[-1].hear(), AboutEngine)
     return watchers
 
 

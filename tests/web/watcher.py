@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
-from triolet.protocol.engine_view import About, DashboardError, ToDashboard, View
+from triolet.protocol.engine_view import AboutEngine, DashboardError, ToDashboard, View
 
 _FRAMES: Final = msgspec.json.Decoder[ToDashboard](ToDashboard)
 
@@ -18,18 +18,18 @@ class Watcher:
     def __init__(self, socket: WebSocketConnection) -> None:
         self.socket = socket
 
-    async def hear(self) -> About | View | DashboardError:
+    async def hear(self) -> AboutEngine | View | DashboardError:
         return _FRAMES.decode(await self.socket.get_message())
 
     async def view(self) -> View:
         while not isinstance(frame := await self.hear(), View):
-            assert isinstance(frame, About), frame
+            assert isinstance(frame, AboutEngine), frame
         return frame
 
     async def end(self) -> tuple[str, int]:
         """The code of the error that is the last frame, and that of the close after it."""
         while not isinstance(error := await self.hear(), DashboardError):
-            assert isinstance(error, About), error
+            assert isinstance(error, AboutEngine), error
         with pytest.raises(ConnectionClosed) as closed:
             await self.hear()
         return error.error.code, closed.value.reason.code

@@ -9,12 +9,22 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.actors.fronts.front import FrontLink
 from triolet.actors.fronts.front_line import FrontLine
+from triolet.actors.fronts.front_link import FrontLink
 from triolet.actors.gateway.accounts import Accounts
 from triolet.actors.supervisor.child_process import ChildProcess
 from triolet.actors.supervisor.link import Link
-from triolet.protocol.fronts import Answer, Ask, ForFront, FrontReady, Mail, OpenFront, StepAgain, Texts, ToFront
+from triolet.protocol.fronts import (
+    ForFront,
+    FrontReady,
+    Inquiry,
+    InquiryAnswer,
+    Mail,
+    OpenFront,
+    StepAgain,
+    Texts,
+    ToFront,
+)
 from triolet.protocol.message import Message
 from triolet.protocol.messages import (
     Admit,
@@ -72,7 +82,7 @@ class House:
             answer=self._answer,
         )
 
-    async def _answer(self, question: Ask) -> bytes:
+    async def _answer(self, question: Inquiry) -> bytes:
         return question.question.encode()
 
     async def say(self, *messages: Message) -> str:
@@ -215,9 +225,9 @@ async def test_a_report_that_cannot_be_read_counts_as_none_and_ends_nothing(
         for body in (b"\xc1", b"", good):
             async with trio.open_nursery() as asking:
                 asking.start_soon(ask)
-                while not isinstance(asked := await house.link.receive(), Ask):
+                while not isinstance(asked := await house.link.receive(), Inquiry):
                     pass
-                await house.link.send(Answer(number=asked.number, body=body))
+                await house.link.send(InquiryAnswer(number=asked.number, body=body))
         await house.front.send_eof()
     assert read == [False, False, True]
     assert house.line.last is not None

@@ -13,7 +13,7 @@ from triolet.actors.observe.observe import Observer
 from triolet.actors.observe.view_rows import TenantNumbers, batch_rows, owned_map, queue_rows, totals
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.supervisor.worker_status import WorkerStatus
-from triolet.protocol.engine_view import MAX_ROWS, SEVERAL, About, BatchRow, QueueRow, ToDashboard, View
+from triolet.protocol.engine_view import MAX_ROWS, SEVERAL, AboutEngine, BatchRow, QueueRow, ToDashboard, View
 from triolet.protocol.messages import Cancel, Credit, WorkerLost
 from triolet.protocol.reports import FrontsReport
 from triolet.protocol.settings import EngineSettings, ServeSettings
@@ -48,7 +48,7 @@ class Looking:
         self.now = now
         return self.observer.view_with(FrontsReport(live=0, accounts=Accounts().figures()))
 
-    def about(self, now: float) -> About:
+    def about(self, now: float) -> AboutEngine:
         self.now = now
         self.status.set_ready(ready().ready, now)
         about = self.observer.about()

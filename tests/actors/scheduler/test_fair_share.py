@@ -8,7 +8,7 @@ import pytest
 
 from triolet.actors.scheduler.fair_share import lined_up, position_of
 from triolet.actors.scheduler.queues import OUTPUT_WEIGHT
-from triolet.protocol.explanation import Holders, Share
+from triolet.protocol.explanation import FairShare, Holders
 from triolet.protocol.messages import Cancel, Credit
 
 from .scheduling import Bench, admit, computed, flood, newcomer, ready, text
@@ -199,7 +199,7 @@ def test_who_waits_for_another_tenants_turn_is_told_by_how_much() -> None:
     assert told.position == 2
     assert told.blocked_on.kind == "share"
     assert told.blocked_on.first == "rows"
-    assert told.blocked_on.share == Share(ahead=2, rows=1, keys=2)  # a token since the newcomer came
+    assert told.blocked_on.share == FairShare(ahead=2, rows=1, keys=2)  # a token since the newcomer came
     assert told.blocked_on.holders == Holders(running=1, parked=0, yours=1)
     assert of(bench, "a2").position == 3
 

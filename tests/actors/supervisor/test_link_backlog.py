@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triolet.actors.supervisor.link import Link
-from triolet.protocol.fronts import Answer, FromFront, ToFront
+from triolet.protocol.fronts import FromFront, InquiryAnswer, ToFront
 from triolet.protocol.steps import Pong
 
 TO_FRONT = msgspec.msgpack.Decoder[ToFront](ToFront)  # nothing is received with it
@@ -30,7 +30,9 @@ async def pair() -> AsyncGenerator[Pair]:
 async def test_messages_arrive_in_order_whatever_the_socket_takes_at_once(pair: Pair) -> None:
     ours, theirs = pair
     sender, link = Link(ours, TO_FRONT), Link(theirs, DECODER)
-    sent = [Answer(number=number, body=bytes(1 + number * 9000)) for number in range(80)]  # 28 MB: far beyond a socket
+    sent = [
+        InquiryAnswer(number=number, body=bytes(1 + number * 9000)) for number in range(80)
+    ]  # 28 MB: far beyond a socket
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sender.keep_sending)
@@ -57,9 +59,9 @@ async def test_nothing_follows_a_message_that_was_not_kept(pair: Pair) -> None:
     sender, link = Link(ours, TO_FRONT, max_backlog=1 << 20), Link(theirs, DECODER)
     number = 0
     while not sender.overdue:
-        sender.send_nowait(Answer(number=number, body=bytes(100_000)))
+        sender.send_nowait(InquiryAnswer(number=number, body=bytes(100_000)))
         number += 1
-    sender.send_nowait(Answer(number=number, body=b"not kept"))
+    sender.send_nowait(InquiryAnswer(number=number, body=b"not kept"))
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sender.keep_sending)
@@ -67,7 +69,7 @@ async def test_nothing_follows_a_message_that_was_not_kept(pair: Pair) -> None:
             sender.send_nowait(Pong())
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert [cast("Answer", message).number for message in received] == list(range(number))
+    assert [cast("InquiryAnswer", message).number for message in received] == list(range(number))
     assert sender.overdue
     assert not link._incoming
     with pytest.raises(BlockingIOError):
@@ -81,7 +83,7 @@ async def test_a_peer_that_does_not_read_is_overdue_and_costs_no_more_than_the_b
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sender.keep_sending)
         for number in range(200):
-            sender.send_nowait(Answer(number=number, body=bytes(100_000)))
+            sender.send_nowait(InquiryAnswer(number=number, body=bytes(100_000)))
             kept.append(len(sender._backlog))
             await trio.lowlevel.checkpoint()
         assert sender.overdue

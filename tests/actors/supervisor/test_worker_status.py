@@ -63,10 +63,10 @@ def test_a_lost_worker_forgets_its_steps(status: WorkerStatus, make_ready: Calla
 
 def test_three_restarts_in_a_minute_and_no_fourth() -> None:
     budget = RestartBudget()
-    taken = [budget.take(float(second)) for second in range(RESTARTS)]
+    taken = [budget.next_delay(float(second)) for second in range(RESTARTS)]
     delays = [delay for delay in taken if delay is not None]
     assert delays == taken
     assert delays == sorted(delays)  # each waits longer than the one before
-    assert budget.take(RESTARTS) is None
-    assert budget.take(PERIOD + 0.5) is not None  # the first was more than a minute ago
-    assert budget.take(PERIOD + 0.5) is None
+    assert budget.next_delay(RESTARTS) is None
+    assert budget.next_delay(PERIOD + 0.5) is not None  # the first was more than a minute ago
+    assert budget.next_delay(PERIOD + 0.5) is None

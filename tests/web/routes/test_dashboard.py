@@ -13,7 +13,7 @@ from trio_websocket import ConnectionClosed
 
 from triolet.actors.engine import Engine
 from triolet.actors.observe.observe import own_figures
-from triolet.protocol.engine_view import VIEW_SECONDS, About, DashboardError, View
+from triolet.protocol.engine_view import VIEW_SECONDS, AboutEngine, DashboardError, View
 from triolet.protocol.requests import TokenPrompt
 from triolet.protocol.settings import LimitSettings, ServeSettings
 from triolet.web.app import create_app
@@ -64,7 +64,7 @@ async def test_rows_grow_own_blocks_and_leave_while_others_wait_with_a_reason(ho
     ids = [long_request(house.engine, 300 + 100 * number) for number in range(4)]
     async with watching(house.url) as watcher:
         about = await watcher.hear()
-        assert isinstance(about, About)
+        assert isinstance(about, AboutEngine)
         assert (about.limits.max_running, about.memory.block_size) == (2, 64)
         assert about.memory.num_blocks == house.engine.scheduler_statistics().blocks.total
         view = await watcher.view()
@@ -154,7 +154,9 @@ async def test_only_so_many_watch(house: House, monkeypatch: pytest.MonkeyPatch)
             assert await second.end() == ("server_overloaded", 1013)
         await first.view()
     answer: object = None
-    while not isinstance(answer, About):  # the place is free again as soon as the server has seen the first one leave
+    while not isinstance(
+        answer, AboutEngine
+    ):  # the place is free again as soon as the server has seen the first one leave
         async with watching(house.url) as third:
             answer = await third.hear()
 
@@ -192,7 +194,7 @@ class TestWithKeys:
             await watcher.view()
         async with watching(house.url) as watcher:
             await watcher.socket.send_message(json.dumps({"type": "auth", "api_key": "other"}))
-            assert isinstance(await watcher.hear(), About)
+            assert isinstance(await watcher.hear(), AboutEngine)
         for frame in ('{"type": "auth", "api_key": "wrong"}', '{"type": "auth"}', "{", b"\x00"):
             async with watching(house.url) as watcher:
                 await watcher.socket.send_message(frame)
