@@ -1,4 +1,4 @@
-"""The web application: routes, limits and the order in which a request is checked. Knows the engine's gateway only.
+"""The web application: routes, limits and the order of a request's checks. Of the engine it knows only `Server`.
 
 A request is named, checked for its origin and its key, matched to a route, read and validated, and only then handed to
 the engine. Serve the application with web/transport/transport.py, which guards what Quart and hypercorn do not.
@@ -53,7 +53,7 @@ def create_app(engine: "Server") -> Application:
 
 
 def _name_requests(app: Application) -> None:
-    """`X-Request-Id`: the client's, or one of ours, in every response, errors included."""
+    """`X-Request-Id`, the client's or ours, in every response, including errors."""
     process, numbers = process_name(), count(1)
 
     @app.check

@@ -1,4 +1,4 @@
-"""The general way of a request: hypercorn's events, Quart's routing, our handlers. HTTP/2, odd heads, all other routes.
+"""The general path of a request: hypercorn's events, Quart's routing, our handlers. HTTP/2, odd heads, other routes.
 
 Whatever way an exchange ends, the generation that it started is cancelled. quart-trio cancels a handler when its client
 leaves, but the client can leave after the handler returned its response and before the response's body was asked for
@@ -51,8 +51,8 @@ class GenerationRequest(TrioRequest):
     async def json_body(self) -> bytes:
         """Raises ApiError (415, 400); Quart raises for bodies that are too large (413) or too slow (408).
 
-        Other content types are refused because a browser sends them across origins without asking first, and compressed
-        bodies because a few kilobytes of them can be gigabytes.
+        Other content types are refused because browsers send them across origins without a preflight request.
+        Compressed bodies are refused because a few kilobytes can expand to gigabytes.
         """
         if self.mimetype != "application/json" or self.mimetype_params.get("charset", "utf-8").lower() != "utf-8":
             raise ApiError("unsupported_media_type", "Send the body as `Content-Type: application/json` in UTF-8.")
@@ -62,7 +62,7 @@ class GenerationRequest(TrioRequest):
 
 
 def chunk_writer(scope: Mapping[str, Any]) -> WriteChunk | None:  # Any: ASGI scopes hold everything
-    """Of the connection that a request came on; None where the server offers none, or the body is not chunked."""
+    """The writer of a request's connection; None if the server offers none, or the body is not chunked."""
     write: WriteChunk | None = scope.get("state", {}).get(WRITE_CHUNK)
     return write if scope.get("http_version") == "1.1" and scope.get("method") != "HEAD" else None
 
@@ -71,7 +71,7 @@ class GenerationConnection(TrioASGIHTTPConnection):
     app: "Application"
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """One task beside that which listens for the client's leaving: quart-trio's two take 2.5 KiB more a stream.
+        """One task besides the one that waits for the client to leave: quart-trio's two take 2.5 KiB more per stream.
 
         Quart's timeout for responses is left out, as it would cut a stream after a minute: sends have their own.
         """
@@ -93,7 +93,7 @@ class GenerationConnection(TrioASGIHTTPConnection):
             return
         status, fields, body = response.status_code, encode_headers(response.headers), response.response
         await send({"type": "http.response.start", "status": status, "headers": fields, "trailers": False})
-        del response, fields  # 1 KiB, while a stream lasts
+        del response, fields  # frees 1 KiB while a stream lasts
         more = True
         async with body as pieces:  # pyright: ignore  untyped in quart
             async for piece in _as_bytes(pieces):  # pyright: ignore
@@ -104,7 +104,7 @@ class GenerationConnection(TrioASGIHTTPConnection):
 
 
 def _as_bytes(body: AsyncIterable[bytes]) -> AsyncIterable[bytes]:
-    """No body of ours is text; Quart's types do not say so."""
+    """Our bodies are never text, but Quart's types allow it."""
     return body
 
 
@@ -120,14 +120,14 @@ def error_response(error: ApiError) -> TrioResponse:
 
 
 class ExactMap(QuartMap):
-    """Matches paths as they were sent: werkzeug strips leading slashes, and `//v1/models` would be `/v1/models`."""
+    """Matches paths as they were sent: werkzeug strips leading slashes, so `//v1/models` would be `/v1/models`."""
 
     def bind_to_request(
         self, request: BaseRequestWebsocket, subdomain: str | None, server_name: str | None
     ) -> MapAdapter:
         adapter = super().bind_to_request(request, subdomain, server_name)
         if request.scope["path"].startswith("//"):
-            adapter.path_info = "%2F" + adapter.path_info  # no route begins so
+            adapter.path_info = "%2F" + adapter.path_info  # no route begins like this
         return adapter
 
 
@@ -157,7 +157,7 @@ class Application(QuartTrio):
             self.register_error_handler(kind, answer_error)
 
     def check(self, check: Check) -> Check:
-        """Something that is looked at in every request, before its handler; in the order of registration."""
+        """Register a check of every request before its handler; checks run in the order of registration."""
 
         @self.before_request
         async def by_quart() -> None:
@@ -167,7 +167,7 @@ class Application(QuartTrio):
         return check
 
     def generation_route(self, path: str) -> Callable[[Handler], Handler]:
-        """A POST route whose plain requests on HTTP/1.1 are answered past Quart."""
+        """A POST route whose plain requests on HTTP/1.1 bypass Quart."""
 
         def register(handler: Handler) -> Handler:
             async def by_quart() -> TrioResponse:
@@ -180,7 +180,7 @@ class Application(QuartTrio):
         return register
 
     def socket_route(self, path: str, opener: Opener) -> None:
-        """A WebSocket. A refused handshake is answered as the plain GET that it also is, and hears why."""
+        """A WebSocket route. A refused handshake is answered like a plain GET, with the reason."""
         self.sockets[path] = opener
 
         async def without_upgrade() -> TrioResponse:
@@ -196,5 +196,5 @@ _exchange: ContextVar[GenerationRequest] = ContextVar("exchange")
 
 
 def current_exchange() -> GenerationRequest:
-    """The request that this task handles, where Quart has dispatched it."""
+    """The request that this task handles, if Quart dispatched it."""
     return _exchange.get()

@@ -1,4 +1,4 @@
-"""Who may ask: API keys, and browsers only from pages of this server.
+"""Who may use the server: clients with an API key, and browsers only from pages of this server.
 
 The key is checked for every route but the few that `OPEN` names, by the matched endpoint and never by the path's text:
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
@@ -37,7 +37,7 @@ class Keys:
             return ""
         digest = _digest(key)
         known = False
-        for other in self._digests:  # all of them, so that the time tells nothing
+        for other in self._digests:  # all of them, so that the time reveals nothing
             known |= hmac.compare_digest(digest, other)
         if not known:
             raise ApiError("invalid_api_key", "The API key is wrong.")
@@ -63,7 +63,7 @@ class Keys:
 
 
 def refuse_foreign_origin(handshake: Handshake, own_names_only: bool) -> None:
-    """Raises ApiError (403) when a browser asks for a page of another server. Other clients send no Origin.
+    """Raises ApiError (403) if a browser sends a request from another server's page. Other clients send no Origin.
 
     With `own_names_only` the page must have come from an address or from localhost: a server without keys.
     """
@@ -85,7 +85,7 @@ def refuse_foreign_origin(handshake: Handshake, own_names_only: bool) -> None:
 
 
 def refuse_key_in_query(handshake: Handshake) -> None:
-    """Raises ApiError (401): query strings end up in logs, so a key in one is refused even when it is right."""
+    """Raises ApiError (401): query strings end up in logs, so even a valid key in one is refused."""
     if not KEY_IN_QUERY.isdisjoint(name.lower() for name in handshake.args):
         raise ApiError("invalid_api_key", "Send the API key in the Authorization header, not in the query string.")
 

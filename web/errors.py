@@ -22,11 +22,11 @@ _CODE_OF_STATUS: dict[int, ErrorCode] = {
     426: "upgrade_required",
 }
 _CODES: dict[str, ErrorCode] = {code: code for code in REGISTRY}
-RETRY_AFTER = 1  # seconds, where nobody knows better: a step takes far less
+RETRY_AFTER = 1  # seconds, the default: a step takes far less
 
 
 class ErrorContents:
-    """Whatever went wrong as the answer to its request; counted by code."""
+    """Turns every failure into the answer to its request, and counts it by code."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
@@ -55,13 +55,13 @@ def error_content(error: ApiError, extra: tuple[Field, ...] = ()) -> Content:
 
 
 def error_of(failed: Failed) -> ApiError:
-    """The terminal event of a request as the error that its client sees."""
+    """A request's terminal event as the error that its client sees."""
     code = _CODES.get(failed.code, "internal_error")
     return ApiError(code, failed.message, param=failed.param, retry_after=failed.retry_after)
 
 
 def unexpected(error: Exception) -> ApiError:
-    """A bug of ours: the log gets all of it, the client nothing but the fact."""
+    """A bug: the log gets all details, the client only the fact."""
     log.error("unexpected error", exc_info=error)
     return ApiError("internal_error", "The server made a mistake while handling this request; its log has the details.")
 

@@ -1,4 +1,4 @@
-"""What the application and its transport say to each other: of one HTTP exchange, and of one WebSocket.
+"""The interface between the application and its transport: one HTTP exchange, and one WebSocket.
 
 A plain request on HTTP/1.1 goes straight between its connection and its handler (web/transport/plain_http1.py), all
 others through hypercorn and Quart (web/asgi.py). Both call the same checks and handlers and send the same fields.
@@ -27,14 +27,14 @@ STREAM_FIELDS: Final[tuple[Field, ...]] = (
 
 WRITE_CHUNK: Final = "triolet.write_chunk"  # in the ASGI state of a connection that speaks HTTP/1.1: its WriteChunk
 
-# What a write outside any task has done. `part`: the kernel took the beginning, and the rest goes before anything else.
-# `nothing`: the caller must send it in the ordinary way, which waits.
+# The result of a write outside any task. `part`: the kernel took the beginning; the rest must go before anything else.
+# `nothing`: the caller must use the ordinary `send`, which waits.
 Written = Literal["all", "part", "nothing"]
 WriteChunk = Callable[[bytes], Written]  # of a chunk with its size and its end (RFC 9112, 7.1)
 
 
 class LastPiece(bytes):
-    """A piece of a body that nothing follows: it leaves with the body's end, in one write."""
+    """The last piece of a body: it leaves together with the body's end, in one write."""
 
 
 class Headers(Protocol):
@@ -76,7 +76,7 @@ class Exchange(Handshake, Protocol):
 
     @property
     def write_chunk(self) -> WriteChunk | None:
-        """Writes a piece of the streamed answer, outside any task, where its connection can do that."""
+        """Writes a piece of the streamed answer outside any task, if the connection can do that."""
         ...
 
     async def json_body(self) -> bytes:
@@ -141,7 +141,7 @@ def fields_of(content: Content, exchange: Exchange) -> tuple[Field, ...]:
 
 
 class Wire(Protocol):
-    """An open WebSocket as its conversation speaks through it. After its end nothing is sent."""
+    """An open WebSocket, as its conversation uses it. After its end nothing is sent."""
 
     @property
     def nursery(self) -> trio.Nursery:
@@ -149,19 +149,19 @@ class Wire(Protocol):
         ...
 
     def write_now(self, text: bytes) -> Written:
-        """A message, outside any task. After `part` a call of `finish` must follow soon."""
+        """Write a message outside any task. After `part`, `finish` must be called soon."""
         ...
 
     async def finish(self) -> None:
-        """Sends the rest of what `write_now` wrote in part."""
+        """Send the rest of a partial `write_now`."""
         ...
 
     async def send(self, text: bytes) -> None:
-        """A message. Waits while the client does not read."""
+        """Send a message. Waits while the client does not read."""
         ...
 
     def close(self, code: int) -> None:
-        """Outside any task: say so with this code (RFC 6455, 7.4) and end."""
+        """Close the socket with this code (RFC 6455, 7.4), outside any task."""
         ...
 
 

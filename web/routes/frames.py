@@ -1,7 +1,7 @@
-"""One request's events as the frames of a WebSocket, numbered.
+"""One request's events as numbered WebSocket frames.
 
-Nearly every event is one token's text. Its frame is spliced from bytes prepared once per choice; all others are encoded
-from the Structs of protocol/stream_frames.py, and a test holds the two ways equal.
+Nearly every event is one token's text. Its frame is spliced from bytes prepared once per choice. All other frames are
+encoded from the Structs of protocol/stream_frames.py, and a test checks that both give the same bytes.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Frames:
         self._finished: dict[int, FinishedChoice] = {}
 
     def encode(self, events: Sequence[StreamEvent]) -> list[bytes]:
-        """Neighbouring texts of one choice become one frame: a client that lags gets larger frames, not more."""
+        """Adjacent texts of one choice become one frame: a slow client gets larger frames, not more."""
         frames: list[bytes] = []
         for event in _joined(events):
             if isinstance(event, Token):
@@ -71,7 +71,7 @@ class Frames:
         return _encode(FailedFrame(id=self._id, seq=self._next(), error=error.detail(), retry_after=retry_after))
 
     def text(self, index: int, text: str, tokens: int) -> bytes:
-        """The frame of a `Token` with these fields alone."""
+        """The frame of a `Token` with only these fields."""
         if index >= _PREPARED or tokens >= _PREPARED:
             return self._encoded(Token(id=self._id, index=index, text=text, tokens=tokens))
         seq = self._seq

@@ -1,4 +1,4 @@
-"""What operators ask: does the process live, does the engine make progress, which version, does the ledger balance."""
+"""Routes for operators: is the process alive, does the engine make progress, which version, does the ledger balance."""
 
 from importlib.metadata import version
 
@@ -15,7 +15,7 @@ def register(app: Application) -> None:
 
     @app.get("/health/live")
     async def live() -> Response:
-        """The process answers; it says nothing about the engine, and needs no key."""
+        """The process answers. This says nothing about the engine, and needs no key."""
         return Response(b'{"status":"live"}', content_type="application/json")
 
     @app.get("/health")

@@ -1,6 +1,6 @@
 """The chat page at `/`, the dashboard at `/dashboard` and their files under `/static/`, read once.
 
-A name that is not in the table does not exist.
+Names that are not in the table do not exist.
 """
 
 from hashlib import sha256
@@ -28,7 +28,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asks each time, and gets 304 while the file is the same
+    "Cache-Control": "no-cache",  # browsers ask each time, and get 304 while the file is unchanged
 }
 
 
@@ -39,7 +39,7 @@ class PageFile(NamedTuple):
 
 
 def read_page(folder: Path = PAGE) -> dict[str, PageFile]:
-    """Every file of the page by its name below `folder`, of the types that a page is made of."""
+    """All files of the page types, by their names below `folder`."""
     files: dict[str, PageFile] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix in TYPES and path.is_file():

@@ -1,7 +1,7 @@
-"""What a WebSocket has to say: straight to the connection while the client keeps up, else in turn, by a task.
+"""A WebSocket's outgoing messages: straight to the connection while the client keeps up, otherwise sent by a task.
 
-The order of `post` is the order on the wire: once something waits, all that is posted after it waits behind it. The
-task that sends what waits lives only as long as there is something, so a socket that keeps up has none.
+The order of `post` is the order on the wire: once a message waits, all later ones wait behind it. The sending task
+lives only while messages wait, so a socket that keeps up has none.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ class Outgoing:
 
     @property
     def waiting(self) -> int:
-        """How many messages."""
+        """How many messages wait."""
         return len(self._waiting)
 
     def post(self, frame: bytes) -> trio.Event | None:
-        """None: it is written. Otherwise the event that it was sent. It never waits itself."""
+        """Write or queue a message without waiting. None if it was written, else an event set when it was sent."""
         if self._sent is None:
             written = self._wire.write_now(frame)
             if written == "all":
@@ -43,14 +43,14 @@ class Outgoing:
         return self._sent
 
     def post_all(self, frames: Sequence[bytes]) -> trio.Event | None:
-        """As `post` of one after the other; the event is that of the last."""
+        """`post` each of them; the event is that of the last."""
         sent: trio.Event | None = None
         for frame in frames:
             sent = self.post(frame)
         return sent
 
     async def flush(self) -> None:
-        """Until nothing waits."""
+        """Wait until no message waits."""
         while self._sent is not None:
             await self._sent.wait()
 
@@ -69,7 +69,7 @@ class Outgoing:
 
 
 class FrameSink:
-    """What a stream leaves with its outbox: a step's tokens become messages without a task."""
+    """A stream's sink: turns a step's tokens into messages without a task."""
 
     __slots__ = ("_frames", "_outgoing", "unsent")
 

@@ -1,7 +1,7 @@
-"""What is to happen after a fixed time unless it is forgotten before, as it nearly always is.
+"""Calls to make after a fixed time unless they are forgotten before, as they nearly always are.
 
-One task waits for all, and wakes at most once in that time, where a cancel scope and its deadline for each cost 10 µs a
-request. While nothing is set, no timer runs.
+One task waits for all of them and wakes up at most once in that time. A cancel scope with a deadline for each would
+cost 10 µs per request. While nothing is set, no timer runs.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Deadlines:
         self._sleep = trio.CancelScope()
 
     def set(self, key: object, call: Callable[[], None]) -> None:
-        """Anew, where it is set already."""
+        """Set a deadline, or restart it if it is set already."""
         if self._set:
             self._set.pop(key, None)
         self._set[key] = trio.current_time() + self._seconds, call
@@ -27,12 +27,12 @@ class Deadlines:
             self._aim()
 
     def forget(self, key: object) -> None:
-        """Harmless for one that is not set."""
+        """Remove a deadline; harmless if it is not set."""
         if self._set.pop(key, None) is not None and not self._set:
             self._aim()
 
     async def run(self) -> None:
-        """Until cancelled. No `call` may raise."""
+        """Run until cancelled. No `call` may raise."""
         while True:
             with trio.CancelScope() as self._sleep:
                 self._aim()
@@ -46,5 +46,5 @@ class Deadlines:
                 call()
 
     def _aim(self) -> None:
-        """At the first of them. When that is forgotten, the next one is found out when its time has come."""
+        """Wake up for the first deadline. If it was forgotten, the next one is looked up then."""
         self._sleep.deadline = next((due for due, _ in self._set.values()), inf)

@@ -1,7 +1,7 @@
-"""Finds clients that leave while nobody reads from them: behind a pipelined request, or a queue that is full.
+"""Finds clients that leave while nothing reads from them: behind a pipelined request or a full queue.
 
-The reader of a connection sees its client's end itself, except while it waits to hand on what it has read. Only such
-connections are looked at, by one system call for all of them; while there are none, nothing runs.
+A connection's reader sees its client's end, except while it waits to pass on what it has read. Only such connections
+are checked, by one system call for all of them; while there are none, nothing runs.
 """
 
 import select
@@ -22,7 +22,7 @@ class Blockable(Protocol):
 
 
 class Hangups:
-    """The connections whose readers are blocked."""
+    """The connections with blocked readers."""
 
     def __init__(self) -> None:
         self._blocked: set[Blockable] = set()
@@ -36,7 +36,7 @@ class Hangups:
         self._blocked.discard(connection)
 
     async def watch(self) -> None:
-        """Aborts those whose clients have left, until cancelled."""
+        """Abort those whose clients have left, until cancelled."""
         while True:
             while not self._blocked:
                 await self._idle.park()

@@ -1,7 +1,7 @@
 """The pings of all open WebSockets, from one task: a wheel of slots, one a second, one round an interval.
 
-A task and a timer for each of thousands of idle sockets would be memory and wake-ups for nothing. All of a slot are
-pinged in one wake-up, and the slots spread them; with no socket open nothing runs.
+A task and a timer for each of thousands of idle sockets would waste memory and wake-ups. All sockets of a slot are
+pinged in one wake-up, and the slots spread the load; while no socket is open, nothing runs.
 """
 
 import math
@@ -32,11 +32,11 @@ class Pings:
         self._idle.unpark()
 
     def leave(self, ping: Ping) -> None:
-        """Harmless for one that never joined."""
+        """Remove a ping; harmless if it never joined."""
         self._slot_of.pop(ping, set()).discard(ping)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Ping until cancelled."""
         for slot in cycle(self._slots):
             for ping in tuple(slot):
                 ping()

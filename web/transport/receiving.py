@@ -1,4 +1,4 @@
-"""What comes in on one connection: the bytes of its protocol, whether TLS is spoken or not."""
+"""The incoming bytes of one connection, with or without TLS."""
 
 import logging
 import os
@@ -22,10 +22,10 @@ class Receiving:
     def __init__(self, stream: trio.SocketStream, sending: Sending) -> None:
         self._stream = stream
         self._sending = sending
-        self._early = b""  # what came in one packet with the end of the handshake
+        self._early = b""  # bytes that came in the same packet as the end of the handshake
 
     async def receive(self) -> bytes:
-        """Some bytes of the client's; none at its end. Once our side has ended they are only to be discarded."""
+        """Some bytes from the client; empty at its end. Once our side has ended, the caller discards them."""
         early, self._early = self._early, b""
         while not early:
             data = await self._read()
@@ -39,14 +39,14 @@ class Receiving:
         return early
 
     async def _read(self) -> bytes:
-        """As `receive_some`, which asks the kernel before it waits: between requests that is asked in vain."""
+        """Like `receive_some`, which tries to read before it waits: between requests that always fails."""
         while (file := self._sending.fileno()) >= 0:
             await trio.lowlevel.wait_readable(file)
             if self._sending.fileno() != file:  # closed in this very tick: the number may be another client's by now
                 return b""
             try:
                 return os.read(file, RECEIVE_BYTES)
-            except BlockingIOError:  # somebody was mistaken
+            except BlockingIOError:  # a spurious wake-up
                 continue
             except OSError:  # the connection is lost
                 break

@@ -1,4 +1,4 @@
-"""What leaves one connection: in order, whole or the connection ends, whoever is cancelled meanwhile.
+"""The outgoing bytes of one connection: in order, and whole or the connection ends, whatever is cancelled meanwhile.
 
 - Bytes handed to `send` reach the kernel whole or the connection ends: a cancelled handler never leaves half an HTTP/2
   frame. A send may wait `timeout` for a client that does not read; closing the socket ends it at once.
@@ -25,13 +25,13 @@ class Sending:
     def __init__(
         self, stream: trio.SocketStream, timeout: float, lost: Callable[[], None], abort: Callable[[], None]
     ) -> None:
-        self.tls: TlsSession | None = None  # once it is spoken
-        self.ended = False  # the connection ends or was said to: nothing is begun any more
+        self.tls: TlsSession | None = None  # once TLS is in use
+        self.ended = False  # the connection ends or the client was told so: nothing new is sent
         self._stream = stream
         self._timeout = timeout
         self._lost = lost
         self._abort = abort
-        self._lock: trio.Lock | None = None  # of the first that must wait, on: most connections never do
+        self._lock: trio.Lock | None = None  # made when a task first has to wait: most connections never need it
         self._file = stream.socket.fileno()
         self._waiting = 0  # tasks that wait for the kernel, or for another such task
         self._rest = b""  # of a write_now that the kernel took in part
@@ -42,7 +42,7 @@ class Sending:
         return self._lock
 
     def fileno(self) -> int:
-        """Of the socket; -1 once it is closed, for its number may then be another's."""
+        """The socket's descriptor; -1 once it is closed, since the number may then belong to another."""
         return self._file
 
     def forget_file(self) -> None:
@@ -77,7 +77,7 @@ class Sending:
         await trio.lowlevel.checkpoint()
 
     async def send(self, data: bytes) -> None:
-        """What the protocol says."""
+        """Send bytes of the protocol."""
         if self.tls is not None:
             if self.ended:  # said already that nothing more comes
                 return
@@ -86,9 +86,9 @@ class Sending:
         await trio.lowlevel.checkpoint()
 
     async def send_all(self, data: bytes) -> None:
-        """Bytes as they are on the wire."""
+        """Send bytes as they are on the wire."""
         if rest := self._send_nowait(data):
-            # Nobody can come between: an uncontended lock is taken before the first yield.
+            # No other task can intervene: an uncontended lock is taken before the first yield.
             await self.send_waiting(rest)
 
     def _send_nowait(self, data: bytes) -> bytes:
@@ -119,7 +119,7 @@ class Sending:
             self._abort()
 
     async def say_end(self) -> None:
-        """Tells the client that nothing more comes. Raises trio's errors where it is gone."""
+        """Tell the client that nothing more comes. Raises trio's errors if it is gone."""
         if self.tls is not None:
             await self.send_all(self.tls.close())
         async with self._turn():

@@ -1,7 +1,7 @@
-"""The server's certificate: read from its files at the start, and again when the operator says so.
+"""The server's certificate: read from its files at the start, and again on request.
 
-A handshake uses the context of its moment, so a renewed certificate is served from the next connection on and no open
-one notices. Files that do not fit are an error at the start; later they are a line in the log, and the old ones serve.
+A handshake uses the current context, so a renewed certificate is used from the next connection on; open ones continue.
+Invalid files are an error at the start. Later they are a line in the log, and the old certificate stays in use.
 """
 
 import logging
@@ -15,7 +15,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 class CertificateError(Exception):
-    """The files are no certificate with its key; a plain sentence naming the file."""
+    """The files are not a certificate and its key; a plain sentence that names the file."""
 
 
 class Certificates:
@@ -27,7 +27,7 @@ class Certificates:
         self.context = load_context(certfile, keyfile)
 
     def reload(self) -> bool:
-        """Read the files again; whether they are served from now on."""
+        """Read the files again; returns whether they are used from now on."""
         try:
             self.context = load_context(self._certfile, self._keyfile)
         except CertificateError as error:
@@ -38,7 +38,7 @@ class Certificates:
 
 
 def load_context(certfile: str, keyfile: str | None) -> ssl.SSLContext:
-    """A context with the certificate chain and its key (in the same file when there is no other one)."""
+    """A context with the certificate chain and its key (from the same file if there is no key file)."""
     for path in (certfile, keyfile):
         try:
             if path is not None:
@@ -60,5 +60,5 @@ def load_context(certfile: str, keyfile: str | None) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal, and the whole server would wait for the answer."""
+    """Without this, OpenSSL would ask at the terminal and the whole server would wait for the answer."""
     raise CertificateError("the key is encrypted; give one without a password, readable by this user alone")

@@ -1,8 +1,8 @@
 """TLS of one connection as bytes in, bytes out: no socket, no event loop, no waiting.
 
-The connection keeps its socket and its order of writes; what it sends passes through `encrypt`, what it receives
-through `decrypt`. So a token's bytes go straight to the kernel over TLS too. The rule that follows: whatever `encrypt`
-returned must be sent, in order, for its record numbers are spent.
+The connection keeps its socket and its order of writes; outgoing bytes pass through `encrypt`, incoming ones through
+`decrypt`. So a token's bytes go straight to the kernel with TLS, too. The results of `encrypt` must be sent, in order,
+because their record numbers are used up.
 """
 
 import ssl
@@ -21,11 +21,11 @@ class TlsSession:
 
     @property
     def protocol(self) -> str | None:
-        """What both sides agreed to speak (ALPN); None when the client named nothing."""
+        """The negotiated protocol (ALPN); None if the client named none."""
         return self._object.selected_alpn_protocol()
 
     def shake_hands(self, data: bytes) -> bool:
-        """Take in what came; whether the handshake is complete. `take_output` has the answer, an alert included."""
+        """Process received bytes; returns whether the handshake is complete. `take_output` has the reply or alert."""
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -34,7 +34,7 @@ class TlsSession:
         return True
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """The plain bytes in what came, and whether the peer said that nothing more comes."""
+        """The decrypted bytes, and whether the peer said that nothing more comes."""
         self._incoming.write(data)
         plain = bytearray()
         try:
@@ -47,17 +47,17 @@ class TlsSession:
         return bytes(plain), True
 
     def encrypt(self, data: bytes) -> bytes:
-        """What to send for `data`, with everything else that is due."""
+        """The bytes to send for `data`, with everything else that is due."""
         if data:
             self._object.write(data)  # into memory: it always takes all
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """What to send to say that nothing more comes: without it an end could be an attacker's cut."""
+        """The bytes that announce the end: without them, an end could be an attacker's cut."""
         with suppress(ssl.SSLError):  # the peer has not said the same yet, or broke the connection
             self._object.unwrap()
         return self._outgoing.read()
 
     def take_output(self) -> bytes:
-        """What the protocol itself has to say: handshake, alerts, new keys."""
+        """The protocol's own output: handshake, alerts, new keys."""
         return self._outgoing.read()
