@@ -6,17 +6,24 @@ while the first tile uses a panel it prefetches the next one.
 
 from __future__ import annotations
 
+from llvmlite import ir
+
 from ..compile_cache import compiled
 from ..quantise.layout import row_bytes
 from ..simd.formats import GROUP, WEIGHT_BITS, Tag
 from ..simd.functions import by_format, kernel
 from .pack import scale_bytes
-from .tile import ARGUMENTS, FEW_ROWS, MOST_ROWS, PANEL, emit
-from .tile_int4 import INT4_MOST_ROWS
+from .tile import ARGUMENTS, FEW_ROWS, MOST_ROWS, PANEL, emit_tile
+from .tile_int4 import INT4_MOST_ROWS, emit_tile_int4
 
 L2_ACTIVATION_BYTES = 384 * 1024
 
-tile = kernel("i" + ARGUMENTS, emit)
+
+def _emit(module: ir.Module, weight_format: str) -> ir.Function:
+    return emit_tile_int4(module) if weight_format == "int4" else emit_tile(module, weight_format)
+
+
+tile = kernel("i" + ARGUMENTS, _emit)
 _weight_bits = by_format(lambda weight_format: WEIGHT_BITS[weight_format])
 _bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
 _scale_group_bytes = by_format(lambda weight_format: scale_bytes(PANEL, weight_format))

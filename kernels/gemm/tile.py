@@ -39,7 +39,6 @@ from ..simd.lanes import (
     store,
 )
 from ..simd.target import wide_registers
-from .tile_int4 import emit_int4, prefetch_stride
 
 PANEL = LANES  # channels
 MOST_ROWS = 16 if wide_registers() else 4  # 16 registers hold no more, as each vector takes two
@@ -48,19 +47,17 @@ FEW_ROWS = 4  # up to here panels are read so fast that the CPU's own prefetchin
 ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
 
 
-def emit(module: ir.Module, weight_format: str) -> ir.Function:
+def emit_tile(module: ir.Module, weight_format: str) -> ir.Function:
     """f(rows, a, a stride, weights, k steps, out, out stride, scales of the channels, group shift, next, add).
 
     `next` is a panel to prefetch, or `a` for none; `add` != 0 adds to the output (the residual). The group shift is for
     4-bit weights, see tile_int4.py.
     """
-    if weight_format == "int4":
-        return emit_int4(module, ARGUMENTS)
     name = f"triolet_gemm_{weight_format}"
     if name in module.globals:
         return module.globals[name]
-    rows = range(1, MOST_ROWS + 1)
-    return switch_on_rows(module, name, ARGUMENTS, rows, lambda m, count: _emit_rows(m, weight_format, count))
+    largest = range(1, MOST_ROWS + 1)
+    return switch_on_rows(module, name, ARGUMENTS, largest, lambda m, rows: _emit_rows(m, weight_format, rows[-1]))
 
 
 def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
@@ -96,7 +93,7 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     totals = loop(b, b.sdiv(steps, int64(unroll)), totals, body)
     if int8:
         totals = _dequantise(b, totals, headers, load(b, channel_scales, VF))
-    _write(b, totals, out, out_stride, add)
+    write_rows(b, totals, out, out_stride, add)
     b.ret_void()
     return function
 
@@ -155,7 +152,15 @@ def _dequantise(b: ir.IRBuilder, totals: Values, headers: Values, channel_scales
     return values
 
 
-def _write(b: ir.IRBuilder, values: Values, out: ir.Value, out_stride: ir.Value, add: ir.Value) -> None:
+def write_rows(
+    b: ir.IRBuilder,
+    values: Values,
+    out: ir.Value,
+    out_stride: ir.Value,
+    add: ir.Value,
+    optional: tuple[int, ir.Value] | None = None,
+) -> None:
+    """Store a row each, or add to what is there. `optional` (n, rows): values from n on only below `rows`."""
     plain, plus, end = (b.append_basic_block(name) for name in ("plain", "plus", "written"))
     b.cbranch(b.icmp_signed("==", add, int64(0)), plain, plus)
     for block in (plain, plus):
@@ -164,6 +169,19 @@ def _write(b: ir.IRBuilder, values: Values, out: ir.Value, out_stride: ir.Value,
         for row, value in enumerate(values):
             if row:
                 target = b.add(target, out_stride)
+            if optional is not None and row >= optional[0]:
+                present = b.append_basic_block("present")
+                b.cbranch(b.icmp_signed("<", int64(row), optional[1]), present, end)
+                b.position_at_end(present)
             store(b, b.fadd(value, load(b, target, VF)) if block is plus else value, target)
         b.branch(end)
     b.position_at_end(end)
+
+
+def prefetch_stride(b: ir.IRBuilder, following: ir.Value, a: ir.Value, turn_bytes: int) -> ir.Value:
+    """How far the prefetch address moves per iteration: 0 if there is nothing to prefetch.
+
+    Then it prefetches the first row's lines, which are in the L1 cache. Any others would displace misses that matter:
+    a fifth of a single row's speed.
+    """
+    return b.select(b.icmp_signed("==", following, a), int64(0), int64(turn_bytes))

@@ -16,7 +16,7 @@ from llvmlite import ir
 from ..quantise.layout import GROUP_BYTES, GROUP_OFFSET, GROUP_START
 from ..simd import dot
 from ..simd.arithmetic import fma
-from ..simd.functions import Values, loop, new_function
+from ..simd.functions import Values, loop, new_function, switch_on_rows
 from ..simd.lanes import (
     LANES,
     VECTOR_BYTES,
@@ -32,10 +32,10 @@ from ..simd.lanes import (
     prefetch,
     scaled,
     splat,
-    store,
     vector,
 )
 from ..simd.target import wide_registers
+from .tile import ARGUMENTS, prefetch_stride, write_rows
 
 PANEL_GROUP_BYTES = 4 * VECTOR_BYTES  # of 32 inputs
 SCALE_GROUP_BYTES = 2 * LANES
@@ -43,42 +43,18 @@ ROW_VARIANTS = (1, 2, 3, 4, 6, 8, 10, 12) if wide_registers() else (1, 2, 4)  # 
 INT4_MOST_ROWS = ROW_VARIANTS[-1]
 
 
-def emit_int4(module: ir.Module, arguments: str) -> ir.Function:
-    """The function of tile.py's emit()."""
+def emit_tile_int4(module: ir.Module) -> ir.Function:
+    """The function of tile.py's emit_tile."""
     name = "triolet_gemm_int4"
     if name in module.globals:
         return module.globals[name]
-    variants = []
-    for index, most in enumerate(ROW_VARIANTS):
-        least = ROW_VARIANTS[index - 1] + 1 if index else 1
-        variants.append((range(least, most + 1), _emit_rows(module, least, most, "i" + arguments)))
-    function, b = new_function(module, name, "i" + arguments)
-    end = function.append_basic_block("end")
-    switch = b.switch(function.args[0], end)
-    for counts, variant in variants:
-        block = function.append_basic_block(f"rows{counts[-1]}")
-        for count in counts:
-            switch.add_case(int64(count), block)
-        b.position_at_end(block)
-        b.call(variant, function.args)
-        b.branch(end)
-    b.position_at_end(end)
-    b.ret_void()
-    return function
+    return switch_on_rows(module, name, ARGUMENTS, ROW_VARIANTS, _emit_rows)
 
 
-def prefetch_stride(b: ir.IRBuilder, following: ir.Value, a: ir.Value, turn_bytes: int) -> ir.Value:
-    """How far the prefetch address moves per iteration: 0 if there is nothing to prefetch.
-
-    Then it prefetches the first row's lines, which are in the L1 cache. Any others would displace misses that matter:
-    a fifth of a single row's speed.
-    """
-    return b.select(b.icmp_signed("==", following, a), int64(0), int64(turn_bytes))
-
-
-def _emit_rows(module: ir.Module, least: int, most: int, arguments: str) -> ir.Function:
-    """Computes `most` rows and writes only existing ones. Rows beyond are read: that is the caller's memory."""
-    function, b = new_function(module, f"triolet_gemm_int4_{most}", arguments)
+def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
+    """Computes the most rows and writes only existing ones. Rows beyond are read: that is the caller's memory."""
+    most = counts[-1]
+    function, b = new_function(module, f"triolet_gemm_int4_{most}", "i" + ARGUMENTS)
     rows, a, a_stride, weights, steps, out, out_stride, scales, shift, following, add = function.args
     stride = prefetch_stride(b, following, a, PANEL_GROUP_BYTES)
     mask, four = constant(i32, 0x0F0F0F0F), constant(i32, 4)
@@ -108,21 +84,6 @@ def _emit_rows(module: ir.Module, least: int, most: int, arguments: str) -> ir.F
 
     # a step is 4 packed bytes of a channel, 8 inputs
     totals = loop(b, b.sdiv(steps, int64(4)), [constant(f32, 0.0)] * most, body)
-    plain, plus, end = (b.append_basic_block(name) for name in ("plain", "plus", "written"))
-    b.cbranch(b.icmp_signed("==", add, int64(0)), plain, plus)
-    for block in (plain, plus):
-        b.position_at_end(block)
-        target = out
-        for row in range(most):
-            if row:
-                target = b.add(target, out_stride)
-            if row >= least:
-                present = b.append_basic_block("present")
-                b.cbranch(b.icmp_signed("<", int64(row), rows), present, end)
-                b.position_at_end(present)
-            value = totals[row]
-            store(b, b.fadd(value, load(b, target, VF)) if block is plus else value, target)
-        b.branch(end)
-    b.position_at_end(end)
+    write_rows(b, totals, out, out_stride, add, (counts[0], rows))
     b.ret_void()
     return function

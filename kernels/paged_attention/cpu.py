@@ -17,8 +17,8 @@ def _emit(module: ir.Module, cache_format: str) -> ir.Function:
         return module.globals[name]
     tile = Int8Tile if cache_format == "int8" else Tile
 
-    def variant(module: ir.Module, rows: int) -> ir.Function:
-        return tile(module, f"{name}_{rows}", cache_format, rows).function
+    def variant(module: ir.Module, rows: range) -> ir.Function:
+        return tile(module, f"{name}_{rows[-1]}", cache_format, rows[-1]).function
 
     return switch_on_rows(module, name, "i" + ARGUMENTS, ROW_VARIANTS, variant)
 

@@ -70,18 +70,29 @@ def either(b: ir.IRBuilder, one: ir.Value, from_block: ir.Block, other: ir.Value
 
 
 def switch_on_rows(
-    module: ir.Module, name: str, arguments: str, rows: Iterable[int], emit: Callable[[ir.Module, int], ir.Function]
+    module: ir.Module,
+    name: str,
+    arguments: str,
+    largest: Iterable[int],
+    emit: Callable[[ir.Module, range], ir.Function],
 ) -> ir.Function:
-    """f(rows, *arguments): jumps to the function compiled for this row count; does nothing for other counts."""
-    variants = {count: emit(module, count) for count in rows}
+    """f(rows, *arguments): jumps to the function emitted for a range of row counts; does nothing for counts beyond.
+
+    The ranges end with the numbers in `largest`. An emitted function may take the number of rows too.
+    """
+    variants, below = dict[range, ir.Function](), 0
+    for most in largest:
+        counts, below = range(below + 1, most + 1), most
+        variants[counts] = emit(module, counts)
     function, b = new_function(module, name, "i" + arguments)
     end = function.append_basic_block("end")
     switch = b.switch(function.args[0], end)
-    for count, variant in variants.items():
-        block = function.append_basic_block(f"rows{count}")
-        switch.add_case(int64(count), block)
+    for counts, variant in variants.items():
+        block = function.append_basic_block(f"rows{counts[-1]}")
+        for count in counts:
+            switch.add_case(int64(count), block)
         b.position_at_end(block)
-        b.call(variant, function.args[1:])
+        b.call(variant, function.args[-len(variant.args) :])
         b.branch(end)
     b.position_at_end(end)
     b.ret_void()
