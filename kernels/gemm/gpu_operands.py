@@ -53,12 +53,11 @@ class Operands:
 
 
 def checked(
-    kind: str, x: Tensor, x_scales: Tensor | None, weight: PackedLinear, out: Tensor | None, workspace: Tensor | None,
+    x: Tensor, x_scales: Tensor | None, weight: PackedLinear, out: Tensor | None, workspace: Tensor | None,
     bias: Tensor | None, residual: Tensor | None,
 ) -> Operands:  # fmt: skip
     """The operands, `out` allocated where it is missing. Raises ValueError naming what does not fit."""
-    if weight.format != kind:
-        raise ValueError(f"the weights are packed as {weight.format}, this GEMM takes {kind}")
+    kind = weight.format
     if x.ndim != 2 or x.shape[1] != weight.k or x.stride(1) != 1:
         raise ValueError(f"x is {list(x.shape)}; it must be [rows, {weight.k}] with contiguous rows")
     if x.dtype != ACTIVATIONS.get(kind, torch.bfloat16):
@@ -80,6 +79,8 @@ def checked(
 
 def _check_scales(kind: str, m: int, scales: Tensor | None, weight: PackedLinear) -> None:
     if kind not in ACTIVATIONS:
+        if scales is not None:
+            raise ValueError(f"x has scales, and {kind} takes no scales: its activations are bfloat16")
         return
     allowed: list[tuple[int, ...]] = [(m,), ()]
     if weight.group == 128:

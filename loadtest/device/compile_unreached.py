@@ -9,11 +9,10 @@ for decoding; not every combination, which would be several hundred forms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from triolet.kernels.gemm import gpu_launch as gemm
+from triolet.kernels.gemm.gpu_launch import gemm
 from triolet.kernels.gemm.gpu_table import STRICT, TABLES, Few, Launch, Library, LinearFormat
 from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
@@ -94,7 +93,10 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
                 capability=capability,
                 scales=_scales(64, kind, groups),
             )
-    rows, space = make_rows(8, VOCABULARY, edits=8, slots=1, masks=1, device="meta"), _workspace(capability)
+    rows, space = (
+        make_rows(8, VOCABULARY, edits=8, slots=1, masks=1, device="meta"),
+        make_workspace(8, VOCABULARY, capability, "meta"),
+    )
     for filters in (False, True):
         logits = _tensor(8, VOCABULARY)
         sample(logits, rows, space, make_sampled(8, "meta"), capability=capability, filters=filters)
@@ -111,10 +113,6 @@ def _scales(rows: int, kind: torch.dtype, groups: int) -> Tensor | None:
     if kind == BF16:
         return None
     return _tensor(rows, dtype=FLOAT) if groups == 1 else _tensor(rows, groups, dtype=FLOAT)
-
-
-def _workspace(capability: int) -> Any:  # Any: the sampler's
-    return make_workspace(8, VOCABULARY, capability, "meta")
 
 
 def attend(model: Attention, capability: int, multiprocessors: int) -> None:
@@ -169,11 +167,10 @@ def _multiply(kind: LinearFormat, capability: int) -> None:
                     _packed(kind, n, k, group, zeros=zeros),
                     _tensor(rows, k, dtype=_ACTIVATIONS.get(kind, BF16)),
                 )
-                scales = () if kind not in _ACTIVATIONS else (_scales(rows, x.dtype, k // GROUP if group else 1),)
+                scales = _scales(rows, x.dtype, k // GROUP if group else 1)
                 more = {"bias": _tensor(n), "residual": _tensor(rows, n)}
-                call: Any = getattr(gemm, f"{kind}_gemm")  # Any: formats differ in their scales
-                call(
-                    x, *scales, weight, capability=capability, out=_tensor(rows, n, dtype=out), strict=strict,
+                gemm(
+                    x, weight, scales, capability=capability, out=_tensor(rows, n, dtype=out), strict=strict,
                     **{name: more[name] for name in added},
                 )  # fmt: skip
 

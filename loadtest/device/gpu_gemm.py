@@ -34,13 +34,6 @@ from triolet.loadtest.device.gpu_tuning import Alike, neighbours, replaced, tune
 
 Tensor = torch.Tensor
 Shape = tuple[int, int, int]  # M, N, K
-GEMMS: dict[LinearFormat, Callable[..., Tensor]] = {
-    "w4a16": gpu_launch.w4a16_gemm,
-    "w8a16": gpu_launch.w8a16_gemm,
-    "w8a8": gpu_launch.w8a8_gemm,
-    "fp8": gpu_launch.fp8_gemm,
-    "bf16": gpu_launch.bf16_gemm,
-}
 FP8_SCALES = {"tensor": ((0, 0), (0, 0)), "channel": ((1, 0), (1, 0)), "block": ((1, 128), (128, 128))}
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))  # N, K: attention's output, gate or up, down
 FEW = 32  # rows up to which 4-bit weights must win by the bytes they save
@@ -78,8 +71,7 @@ def check_packed(
     x[:] = drawn(1, m, k)
     size = gpu_launch.workspace_bytes(weight, m, machine.capability, strict)
     more, workspace = extras(m, n), torch.full((size,), 255, dtype=torch.uint8)
-    gemm = GEMMS[weight.format]
-    out = gemm(x, weight, capability=machine.capability, workspace=workspace, strict=strict, **more)
+    out = gpu_launch.gemm(x, weight, capability=machine.capability, workspace=workspace, strict=strict, **more)
     plain = x @ meant.bfloat16().T + more["bias"] + more["residual"]
     return no_worse(out, plain, gemm_reference(x, meant, **more))
 
@@ -90,7 +82,7 @@ def check_int8(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     values, more = uneven(n, k), extras(m, n)
     weight, (integers, scales) = pack_w8a8(values), quantise_int8(values)
     x, x_scales = quantise_int8(uneven(m, k))
-    out = gpu_launch.w8a8_gemm(x, x_scales, weight, capability=machine.capability, strict=strict, **more)
+    out = gpu_launch.gemm(x, weight, x_scales, capability=machine.capability, strict=strict, **more)
     sums = (x.double() @ integers.double().T).float()  # below 2**53: exact
     exact = sums * x_scales[:, None] * scales[None, :] + more["bias"].float() + more["residual"].float()
     if machine.dry:
@@ -107,7 +99,7 @@ def check_fp8(scales: str, strict: bool, shape: Shape, machine: GpuMachine) -> F
     weight, more = pack_fp8(*quantise_fp8(uneven(n, k), *of_weight)), extras(m, n)
     x, x_scales = quantise_fp8(uneven(m, k), *of_x)
     assert weight.scales is not None
-    out = gpu_launch.fp8_gemm(x, x_scales, weight, capability=machine.capability, strict=strict, **more)
+    out = gpu_launch.gemm(x, weight, x_scales, capability=machine.capability, strict=strict, **more)
     meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
     plain = (meant[0].float() @ meant[1].float().T + more["bias"].float() + more["residual"].float()).bfloat16()
     return no_worse(out, plain, gemm_reference(*meant, **more))
@@ -116,7 +108,7 @@ def check_fp8(scales: str, strict: bool, shape: Shape, machine: GpuMachine) -> F
 def check_bf16(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     m, n, k = shape
     weight, x, more = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16(), extras(m, n)
-    out = gpu_launch.bf16_gemm(x, weight, capability=machine.capability, strict=strict, **more)
+    out = gpu_launch.gemm(x, weight, capability=machine.capability, strict=strict, **more)
     plain = x @ weight.weight.T + more["bias"] + more["residual"]
     return no_worse(out, plain, gemm_reference(x, weight.weight, **more))
 
@@ -126,7 +118,7 @@ def check_logits(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     m, n, k = shape
     weight, x = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16()
     out = torch.full((m, n), torch.nan, dtype=torch.float32)
-    gpu_launch.bf16_gemm(x, weight, capability=machine.capability, out=out, strict=strict)
+    gpu_launch.gemm(x, weight, capability=machine.capability, out=out, strict=strict)
     exact = gemm_reference(x, weight.weight, None, None)
     allowed = 2 * k * 2.0**-24 * (x.double().abs() @ weight.weight.double().abs().T)
     return {"error": within(out, exact, allowed, "a logit"), "allowed": float(allowed.max())}
@@ -198,7 +190,7 @@ def weight_of(kind: LinearFormat, n: int, k: int) -> PackedLinear:
             return pack_bf16(values)
 
 
-def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, ...]:
+def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, Tensor | None]:
     """x, and its scales where the format has some."""
     x = drawn(1, m, k)
     match kind:
@@ -207,18 +199,18 @@ def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, ...]:
         case "fp8":
             return quantise_fp8(x, 1, 0)
         case _:
-            return (x.bfloat16(),)
+            return x.bfloat16(), None
 
 
 def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -> Figures:
     """The rate of arithmetic, and the share of the bandwidth that the weights alone take; beside torch's GEMMs."""
     if kind == "fp8":
         machine.need_float8()
-    weight, inputs = weight_of(kind, n, k), inputs_of(kind, m, k)
+    weight, (x, x_scales) = weight_of(kind, n, k), inputs_of(kind, m, k)
     out = torch.empty(m, n, dtype=torch.bfloat16)
     space = torch.empty(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
     time = microseconds(
-        partial(GEMMS[kind], *inputs, weight, capability=machine.capability, out=out, workspace=space)
+        partial(gpu_launch.gemm, x, weight, x_scales, capability=machine.capability, out=out, workspace=space)
     )  # fmt: skip
     read = sum(part.nbytes for part in (weight.weight, weight.scales, weight.offsets) if part is not None)
     figures: Figures = {
@@ -226,8 +218,7 @@ def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -
         "tflops": 2e-6 * m * n * k / time,
         "weights_of_copy": read / time / 1e3 / machine.limit("copy_gb_s"),
     }
-    if kind == "fp8":
-        x, x_scales = inputs
+    if x_scales is not None and kind == "fp8":
         return figures | beside(time, scaled_mm(x, x_scales, weight))
     x, w = drawn(1, m, k).bfloat16(), drawn(2, n, k).bfloat16()
     return figures | beside(time, {"cublas": partial(torch.mm, x, w.T, out=torch.empty_like(out))})
@@ -323,7 +314,8 @@ def tune_gemm(kind: LinearFormat, rows: int, machine: GpuMachine) -> Figures:
             total = 0.0
             for weight in weights:
                 out = torch.empty(rows, weight.n, dtype=torch.bfloat16)
-                work = partial(GEMMS[kind], *inputs[weight.k], weight, capability=machine.capability, out=out)
+                x, x_scales = inputs[weight.k]
+                work = partial(gpu_launch.gemm, x, weight, x_scales, capability=machine.capability, out=out)
                 work()
                 alike.check(f"{weight.n}x{weight.k}", out)
                 total += microseconds(work)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from ...kernels.gemm.gpu_launch import bf16_gemm, fp8_gemm, launches_of, w4a16_gemm, w8a16_gemm, workspace_bytes
+from ...kernels.gemm.gpu_launch import gemm, launches_of, workspace_bytes
 from ...kernels.gemm.gpu_weights import (
     GROUPS,
     PackedLinear,
@@ -28,9 +27,6 @@ from ...kernels.gemm.gpu_weights import (
 from .arena import Arena, Layout
 from .device import Device
 
-GEMMS: dict[str, Callable[..., torch.Tensor]] = {
-    "bf16": bf16_gemm, "w8a16": w8a16_gemm, "w4a16": w4a16_gemm, "fp8": fp8_gemm,
-}  # fmt: skip
 TENSORS = ("weight", "scales", "offsets")
 
 
@@ -65,9 +61,7 @@ class Linear:
 
     def __call__(self, x: Activations, out: torch.Tensor, workspace: torch.Tensor, *, strict: bool) -> None:
         """out [T, out] = x [T, in] W^T; strict: the bits of a row do not depend on the others."""
-        read = (x.values,) if x.scales is None else (x.values, x.scales)
-        gemm = GEMMS[self.packed.format]
-        gemm(*read, self.packed, capability=self.capability, out=out, workspace=workspace, strict=strict)
+        gemm(x.values, self.packed, x.scales, capability=self.capability, out=out, workspace=workspace, strict=strict)
 
 
 def fill_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> None:

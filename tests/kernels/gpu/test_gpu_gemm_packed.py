@@ -12,7 +12,7 @@ import torch
 from triolet.kernels.gemm import gpu_launch_packed, gpu_launch_plain, gpu_operands
 from triolet.kernels.gemm.gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
 from triolet.kernels.gemm.gpu_epilogue import reduce_kernel
-from triolet.kernels.gemm.gpu_launch import w4a16_gemm, w8a16_gemm, workspace_bytes
+from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
 from triolet.kernels.gemm.gpu_packed import w4_gemm_kernel, w8_gemm_kernel
 from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, Library, launch_for, split_of
@@ -47,7 +47,7 @@ def check_w4(
     bias, residual = (drawn(3, n).bfloat16(), drawn(4, rows, n).bfloat16()) if extras else (None, None)
     workspace = torch.full((workspace_bytes(weight, rows, capability),), 255, dtype=torch.uint8)  # NaN
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
-    w4a16_gemm(x, weight, capability=capability, out=out, workspace=workspace, bias=bias, residual=residual)
+    gemm(x, weight, capability=capability, out=out, workspace=workspace, bias=bias, residual=residual)
     plain = x @ meant.bfloat16().T
     if bias is not None and residual is not None:
         plain = plain + bias + residual
@@ -59,7 +59,7 @@ def check_w8(rows: int = 5, k: int = 192, *, n: int = N, extras: bool = False) -
     weight, meant = pack_w8(values), dequantised(*quantise_int8(values))
     x = rows_among_nan(rows, k)
     bias, residual = (drawn(3, n).bfloat16(), drawn(4, rows, n).bfloat16()) if extras else (None, None)
-    out = w8a16_gemm(x, weight, capability=90, bias=bias, residual=residual)
+    out = gemm(x, weight, capability=90, bias=bias, residual=residual)
     plain = x @ meant.bfloat16().T
     if bias is not None and residual is not None:
         plain = plain + bias + residual
@@ -108,7 +108,7 @@ def test_w4_of_many_rows_is_unpacked_exactly(group: int, symmetric: bool) -> Non
 def check_unpacked(weight: PackedLinear, meant: Tensor) -> None:
     """x = identity, and many rows of nothing: the product is the unpacked matrix, rounded once."""
     x = torch.eye(300, weight.k, dtype=torch.bfloat16)
-    out = (w4a16_gemm if weight.format == "w4a16" else w8a16_gemm)(x, weight, capability=90)
+    out = gemm(x, weight, capability=90)
     assert torch.equal(out[: weight.k], meant.T.float().bfloat16())
     assert isinstance(launch_for(weight.format, 90, len(x), strict=False), Library)
 
@@ -133,7 +133,7 @@ def test_float32_results_are_not_rounded_to_bfloat16() -> None:
     k = 512
     weight, meant = w4_case(k, 128, False)
     x = rows_among_nan(5, k)
-    out = w4a16_gemm(x, weight, capability=90, out=torch.full((5, N), torch.nan))
+    out = gemm(x, weight, capability=90, out=torch.full((5, N), torch.nan))
     exact = gemm_reference(x, meant)
     # Integers and products are exact: each of K - 1 additions and 4 scalings rounds by 2^-24 of at most what all sizes
     # sum up to. With zero points a group's integers are summed before they are scaled, all of one scale: no larger.
@@ -145,7 +145,7 @@ def test_float32_results_are_not_rounded_to_bfloat16() -> None:
 def test_float32_results_of_many_rows_go_slab_by_slab(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, meant = w4_case(128, 128, True, n=300)
     monkeypatch.setattr(gpu_launch_packed, "slab_rows", lambda _weight, _launch: 128)
-    out = w4a16_gemm(torch.eye(300, 128).bfloat16(), weight, capability=90, out=torch.full((300, 300), torch.nan))
+    out = gemm(torch.eye(300, 128).bfloat16(), weight, capability=90, out=torch.full((300, 300), torch.nan))
     assert torch.equal(out[:128], meant.T.float().bfloat16().float())
 
 
@@ -157,12 +157,12 @@ def test_every_signed_byte_unpacks_to_itself() -> None:
 
 def test_many_rows_take_a_bounded_workspace_in_strict_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = pack_w8(drawn(2, N, 256)), rows_among_nan(70, 256)
-    whole = w8a16_gemm(x, weight, capability=90, strict=True)
+    whole = gemm(x, weight, capability=90, strict=True)
     for module in (gpu_launch_packed, gpu_operands):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 32)
     workspace = torch.empty(workspace_bytes(weight, 1000, 90, strict=True), dtype=torch.uint8)
     assert len(workspace) == 4 * 2 * 32 * N  # two parts
-    assert torch.equal(w8a16_gemm(x, weight, capability=90, strict=True, workspace=workspace), whole)
+    assert torch.equal(gemm(x, weight, capability=90, strict=True, workspace=workspace), whole)
 
 
 def test_packing_refuses_what_does_not_fit() -> None:
@@ -178,14 +178,14 @@ def test_what_does_not_fit_is_refused() -> None:
     weight = w4_case(256, 128, True)[0]
     x = rows_among_nan(2, 256)
     with pytest.raises(ValueError, match=r"\[rows, 256\]"):
-        w4a16_gemm(x[:, :128], weight, capability=90)
+        gemm(x[:, :128], weight, capability=90)
     with pytest.raises(ValueError, match=r"takes torch\.bfloat16"):
-        w4a16_gemm(x.float(), weight, capability=90)
-    with pytest.raises(ValueError, match="packed as w4a16"):
-        w8a16_gemm(x, weight, capability=90)
+        gemm(x.float(), weight, capability=90)
+    with pytest.raises(ValueError, match="w4a16 takes no scales"):
+        gemm(x, weight, torch.ones(2), capability=90)
     small, split = torch.empty(4, dtype=torch.uint8), w4_case(512, 128, True)[0]
     with pytest.raises(ValueError, match="workspace_bytes"):
-        w4a16_gemm(rows_among_nan(2, 512), split, capability=90, workspace=small)
+        gemm(rows_among_nan(2, 512), split, capability=90, workspace=small)
 
 
 MUTANTS: dict[str, tuple[Any, Any, str, str, Callable[[], None]]] = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from triolet.kernels.gemm import gpu_launch, gpu_launch_plain
-from triolet.kernels.gemm.gpu_launch import bf16_gemm, fp8_gemm, w8a8_gemm, workspace_bytes
+from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
 from triolet.kernels.gemm.gpu_narrow import narrow_gemm_kernel
 from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, Launch, Many
@@ -55,7 +55,7 @@ def check_int8(form: str = "few", k: int = K) -> None:
     x, x_scales = quantise_int8(uneven(ROWS, k))
     bias, residual = extras()
     with launched(form):
-        out = w8a8_gemm(x, x_scales, weight, capability=90, bias=bias, residual=residual)
+        out = gemm(x, weight, x_scales, capability=90, bias=bias, residual=residual)
     exact = (x.long() @ integers.long().T).float() * x_scales[:, None] * scales[None, :]
     assert torch.equal(out, (exact + bias.float() + residual.float()).bfloat16())
 
@@ -69,7 +69,7 @@ def check_fp8(form: str = "few", kind: str = "token and channel", k: int = K) ->
     assert weight.scales is not None
     bias, residual = extras()
     with launched(form):
-        out = fp8_gemm(x, x_scales, weight, capability=90, bias=bias, residual=residual)
+        out = gemm(x, weight, x_scales, capability=90, bias=bias, residual=residual)
     meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
     plain = (meant[0].float() @ meant[1].float().T + bias.float() + residual.float()).bfloat16()
     assert_as_good(out, plain, gemm_reference(*meant, bias, residual))
@@ -79,7 +79,7 @@ def check_bf16(form: str = "few", k: int = K) -> None:
     weight, x = pack_bf16(uneven(N, k)), uneven(ROWS, k).bfloat16()
     bias, residual = extras()
     with launched(form):
-        out = bf16_gemm(x, weight, capability=90, bias=bias, residual=residual)
+        out = gemm(x, weight, capability=90, bias=bias, residual=residual)
     plain = x @ weight.weight.T + bias + residual
     assert_as_good(out, plain, gemm_reference(x, weight.weight, bias, residual))
 
@@ -110,15 +110,15 @@ def test_rows_that_the_copy_engine_cannot_fetch_go_by_pointers() -> None:
 def test_the_tables_launches_are_right(rows: int) -> None:
     weight, x = pack_w8a8(drawn(1, 128, 256)), quantise_int8(drawn(2, rows, 256))
     assert weight.scales is not None
-    out = w8a8_gemm(*x, weight, capability=90)
+    out = gemm(x[0], weight, x[1], capability=90)
     exact = (x[0].long() @ weight.weight.long().T).float() * x[1][:, None] * weight.scales[None, :]
     assert torch.equal(out, exact.bfloat16())
 
 
 def test_bfloat16_is_the_vendors_unless_strict() -> None:
     weight, x = pack_bf16(drawn(1, 128, 128)), drawn(2, 5, 128).bfloat16()
-    assert torch.equal(bf16_gemm(x, weight, capability=90), x @ weight.weight.T)
-    strict = bf16_gemm(x, weight, capability=80, strict=True)
+    assert torch.equal(gemm(x, weight, capability=90), x @ weight.weight.T)
+    strict = gemm(x, weight, capability=80, strict=True)
     assert_as_good(strict, x @ weight.weight.T, gemm_reference(x, weight.weight))
 
 
@@ -138,7 +138,7 @@ def check_float32(out: Tensor, x: Tensor, weight: PackedLinear) -> None:
 def test_logits_are_not_rounded_to_bfloat16(strict: bool, capability: int) -> None:
     weight, x = pack_bf16(drawn(1, N, K)), drawn(2, 5, K).bfloat16()
     out = torch.full((5, N), torch.nan)
-    assert bf16_gemm(x, weight, capability=capability, out=out, strict=strict) is out
+    assert gemm(x, weight, capability=capability, out=out, strict=strict) is out
     check_float32(out, x, weight)
 
 
@@ -153,7 +153,7 @@ def test_torch_has_the_vendors_form_for_logits() -> None:
 def test_every_form_stores_float32(form: str) -> None:
     weight, x = pack_bf16(drawn(1, N, K)), drawn(2, 5, K).bfloat16()
     with launched(form):
-        out = bf16_gemm(x, weight, capability=90, out=torch.full((5, N), torch.nan))
+        out = gemm(x, weight, capability=90, out=torch.full((5, N), torch.nan))
     check_float32(out, x, weight)
 
 
@@ -162,9 +162,9 @@ def test_float32_results_take_no_bias_or_residual() -> None:
     bias, residual = extras()
     for added in ({"bias": bias}, {"residual": residual}):
         with pytest.raises(ValueError, match=r"out is torch\.float32, which takes neither bias nor residual"):
-            bf16_gemm(x, weight, capability=90, out=torch.empty(ROWS, N), **added)
+            gemm(x, weight, capability=90, out=torch.empty(ROWS, N), **added)
     with pytest.raises(ValueError, match=r"out is torch\.float16; it must be torch\.bfloat16"):
-        bf16_gemm(x, weight, capability=90, out=torch.empty(ROWS, N, dtype=torch.float16))
+        gemm(x, weight, capability=90, out=torch.empty(ROWS, N, dtype=torch.float16))
 
 
 def test_the_workspace_serves_every_smaller_batch() -> None:
@@ -172,7 +172,8 @@ def test_the_workspace_serves_every_smaller_batch() -> None:
     size = workspace_bytes(weight, 40, 90)
     workspace = torch.empty(size, dtype=torch.uint8)
     for rows in (1, 16, 17, 40):
-        w8a8_gemm(*quantise_int8(drawn(2, rows, 512)), weight, capability=90, workspace=workspace)
+        x, x_scales = quantise_int8(drawn(2, rows, 512))
+        gemm(x, weight, x_scales, capability=90, workspace=workspace)
     assert size == 4 * 2 * 40 * 128  # two int32 parts
 
 
@@ -180,13 +181,13 @@ def test_what_does_not_fit_is_refused() -> None:
     weight = pack_fp8(*quantise_fp8(drawn(1, 128, 256), 128, 128))
     x, scales = quantise_fp8(drawn(2, 3, 256), 1, 0)
     with pytest.raises(ValueError, match=r"8\.9 or newer and this device has 8\.0"):
-        fp8_gemm(x, scales, weight, capability=80)
+        gemm(x, weight, scales, capability=80)
     with pytest.raises(ValueError, match=r"scales of x are \[3\] torch.float32; these weights need \[3, 2\]"):
-        fp8_gemm(x, scales, weight, capability=90)
+        gemm(x, weight, scales, capability=90)
     with pytest.raises(ValueError, match="must be e4m3"):
         pack_fp8(drawn(1, 128, 256), scales)
     with pytest.raises(ValueError, match="out is"):
-        bf16_gemm(drawn(1, 3, 128).bfloat16(), pack_bf16(drawn(1, 128, 128)), capability=90, out=torch.empty(2, 128))
+        gemm(drawn(1, 3, 128).bfloat16(), pack_bf16(drawn(1, 128, 128)), capability=90, out=torch.empty(2, 128))
 
 
 WIDE, NARROW = wide_gemm_kernel, narrow_gemm_kernel

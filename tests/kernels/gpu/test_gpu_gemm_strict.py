@@ -5,16 +5,13 @@ every batch, whatever is left in the workspace, and a workspace for many rows se
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from triolet.kernels.gemm.gpu_launch import (
-    bf16_gemm,
-    fp8_gemm,
-    w4a16_gemm,
-    w8a8_gemm,
-    w8a16_gemm,
+    gemm,
     workspace_bytes,
 )
 from triolet.kernels.gemm.gpu_operands import bytes_of
@@ -42,15 +39,17 @@ PACK: dict[LinearFormat, Callable[[Tensor], PackedLinear]] = {
     "fp8": lambda weight: pack_fp8(*quantise_fp8(weight, 1, 0)),
     "bf16": pack_bf16,
 }
-GEMM: dict[LinearFormat, Callable[..., Tensor]] = {
-    "w4a16": w4a16_gemm, "w8a16": w8a16_gemm, "w8a8": w8a8_gemm, "fp8": fp8_gemm, "bf16": bf16_gemm,
-}  # fmt: skip
 
 
-def inputs(kind: LinearFormat, x: Tensor) -> tuple[Tensor, ...]:
+def inputs(kind: LinearFormat, x: Tensor) -> tuple[Tensor, Tensor | None]:
     if kind == "fp8":
         return quantise_fp8(x, 1, 0)
-    return quantise_int8(x) if kind == "w8a8" else (x.bfloat16(),)
+    return quantise_int8(x) if kind == "w8a8" else (x.bfloat16(), None)
+
+
+def product(kind: LinearFormat, x: Tensor, weight: PackedLinear, **options: Any) -> Tensor:
+    values, scales = inputs(kind, x)
+    return gemm(values, weight, scales, capability=90, strict=True, **options)
 
 
 def shared_workspace() -> Tensor:
@@ -65,7 +64,7 @@ def test_strict_results_are_the_same_bits_in_every_batch(kind: LinearFormat) -> 
 
     def results(rows: Tensor, out_type: torch.dtype) -> Tensor:
         out = torch.empty(len(rows), N, dtype=out_type)
-        return GEMM[kind](*inputs(kind, rows), weight, capability=90, strict=True, out=out, workspace=workspace)
+        return product(kind, rows, weight, out=out, workspace=workspace)
 
     for out_type in (torch.bfloat16, torch.float32):
         together = results(x, out_type)
@@ -76,19 +75,16 @@ def test_strict_results_are_the_same_bits_in_every_batch(kind: LinearFormat) -> 
 
 
 def test_the_same_rows_differ_where_nobody_asked_for_strict() -> None:
-    weight, (x,) = PACK["w4a16"](drawn(1, N, K)), inputs("w4a16", drawn(2, 70, K))
-    together = w4a16_gemm(x, weight, capability=90)
-    assert not torch.equal(w4a16_gemm(x[:17], weight, capability=90), together[:17])
+    weight, x = PACK["w4a16"](drawn(1, N, K)), drawn(2, 70, K).bfloat16()
+    together = gemm(x, weight, capability=90)
+    assert not torch.equal(gemm(x[:17], weight, capability=90), together[:17])
 
 
 @pytest.mark.parametrize("kind", ["w4a16", "fp8"])
 def test_more_rows_than_a_launch_takes_share_the_workspace(kind: LinearFormat) -> None:
     weight, x = PACK[kind](drawn(1, N, K)), drawn(2, 257, K)
     workspace = shared_workspace()
-    results = [
-        GEMM[kind](*inputs(kind, rows), weight, capability=90, strict=True, workspace=workspace)
-        for rows in (x, x[:1], x[-1:])
-    ]
+    results = [product(kind, rows, weight, workspace=workspace) for rows in (x, x[:1], x[-1:])]
     assert torch.equal(results[0][[0, -1]], torch.cat(results[1:]))
 
 
