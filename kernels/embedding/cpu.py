@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..simd.functions import Values, kernel, loop, new_function
+from ..simd.functions import Values, loop, written_kernel
 from ..simd.lanes import f32, i16, i32, int64, load, scaled, store
 
 
-def _emit(module: ir.Module, _: str) -> ir.Function:
-    name = "triolet_embedding_row"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iiiii")
-    table, token, size, is_bfloat16, out = function.args
-    narrow, wide, end = (function.append_basic_block(label) for label in ("bfloat16", "float32", "end"))
+def _embedding_row(b: ir.IRBuilder, _: str, *arguments: ir.Value) -> None:
+    table, token, size, is_bfloat16, out = arguments
+    narrow, wide, end = (b.append_basic_block(label) for label in ("bfloat16", "float32", "end"))
     b.cbranch(b.icmp_signed("!=", is_bfloat16, int64(0)), narrow, wide)
     for block, bytes_each in ((narrow, 2), (wide, 4)):
         b.position_at_end(block)
@@ -30,9 +26,7 @@ def _emit(module: ir.Module, _: str) -> ir.Function:
         loop(b, size, [], body)
         b.branch(end)
     b.position_at_end(end)
-    b.ret_void()
-    return function
 
 
 # embedding_row(tag, table, token, size, table is bfloat16?, out)
-embedding_row = kernel("iiiii", _emit)
+embedding_row = written_kernel("embedding_row", "iiiii", _embedding_row)

@@ -13,7 +13,7 @@ from llvmlite import ir
 from ..compile_cache import compiled
 from ..simd.arithmetic import fma, maximum, nearest_integer, reduce_maximum, reduce_sum, round_bfloat16
 from ..simd.formats import GROUP, Tag
-from ..simd.functions import Values, kernel, loop, new_function
+from ..simd.functions import Values, loop, written_kernel
 from ..simd.lanes import (
     LANES,
     VECTOR_BYTES,
@@ -39,12 +39,8 @@ TRIES = (-9.0, -8.4, -7.8, -7.2)  # what the widest weight of a group is scaled 
 NOTHING = 1e-30  # smaller weights count as zeros
 
 
-def _emit(module: ir.Module, _: str) -> ir.Function:
-    name = "triolet_pack_int4"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iiiii")
-    source, groups, target, scales, shift = function.args
+def _pack_groups(b: ir.IRBuilder, _: str, *arguments: ir.Value) -> None:
+    source, groups, target, scales, shift = arguments
     of_a_scale = b.shl(int64(1), shift)
 
     def scale_group(index: ir.Value, _: Values) -> Values:
@@ -72,8 +68,6 @@ def _emit(module: ir.Module, _: str) -> ir.Function:
         return []
 
     loop(b, b.sdiv(b.add(groups, b.sub(of_a_scale, int64(1))), of_a_scale), [], scale_group)
-    b.ret_void()
-    return function
 
 
 def _rounded(b: ir.IRBuilder, value: ir.Value, inverse: ir.Value) -> ir.Value:
@@ -122,7 +116,7 @@ def _scale(b: ir.IRBuilder, start: ir.Value, count: ir.Value) -> tuple[ir.Value,
     return splat(b, inverse), b.select(some, bits, ir.Constant(i16, 0))
 
 
-_pack_channel = kernel("iiiii", _emit)
+_pack_channel = written_kernel("pack_int4", "iiiii", _pack_groups)
 
 
 @compiled

@@ -21,7 +21,7 @@ from ..quantise.reference import SMALLEST_MAXIMUM
 from ..simd.arithmetic import absolute, maximum, nearest_integer, reduce_maximum, round_bfloat16
 from ..simd.dot import K_PER_STEP
 from ..simd.formats import CacheFormat
-from ..simd.functions import Values, kernel, loop, new_function
+from ..simd.functions import Values, loop, written_kernel
 from ..simd.lanes import LANES, VF, VI, at, constant, f32, float32, i8, i32, int64, load, scaled, splat, store, vector
 
 BLOCK_TOKENS = 64
@@ -59,12 +59,9 @@ def largest_of(b: ir.IRBuilder, vectors: ir.Value, value: Callable[[ir.Value], i
     return reduce_maximum(b, loop(b, vectors, start, lambda i, found: [maximum(b, found[0], absolute(b, value(i)))])[0])
 
 
-def _emit_key(module: ir.Module, cache_format: str) -> ir.Function:
-    name = f"triolet_store_key_{cache_format}"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iiii")
-    key, region, token, size = function.args
+def _store_key(
+    b: ir.IRBuilder, cache_format: str, key: ir.Value, region: ir.Value, token: ir.Value, size: ir.Value
+) -> None:
     packed = K_PER_STEP[cache_format]
     words = LANES // packed  # of one vector
     first = b.add(region, b.mul(token, int64(4)))
@@ -86,16 +83,10 @@ def _emit_key(module: ir.Module, cache_format: str) -> ir.Function:
         return []
 
     loop(b, vectors, [], body)
-    b.ret_void()
-    return function
 
 
-def _emit_value(module: ir.Module, cache_format: str) -> ir.Function:
-    name = f"triolet_store_value_{cache_format}"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iiiii")
-    x, bias, region, token, size = function.args
+def _store_value(b: ir.IRBuilder, cache_format: str, *arguments: ir.Value) -> None:
+    x, bias, region, token, size = arguments
     packed = K_PER_STEP[cache_format]
     values = values_of(b, cache_format, region, size)
     # Only the token's part of each word: the rest belongs to other tokens, perhaps in another thread.
@@ -123,8 +114,6 @@ def _emit_value(module: ir.Module, cache_format: str) -> ir.Function:
         return []
 
     loop(b, vectors, [], body)
-    b.ret_void()
-    return function
 
 
 def _start_int8(
@@ -146,6 +135,6 @@ def _elements(b: ir.IRBuilder, cache_format: str, value: ir.Value, inverse: ir.V
 
 
 # store_key(cache tag, key, region, token, size): a float32 key as rope_head leaves it, to token 0..63 of a region
-store_key = kernel("iiii", _emit_key)
+store_key = written_kernel("store_key", "iiii", _store_key)
 # store_value(cache tag, x, bias, region, token, size): a float32 value row plus its bias
-store_value = kernel("iiiii", _emit_value)
+store_value = written_kernel("store_value", "iiiii", _store_value)

@@ -12,22 +12,21 @@ from llvmlite import ir
 from ..simd.arithmetic import nearest_integer, reduce_integer_sum, round_bfloat16
 from ..simd.dot import K_PER_STEP
 from ..simd.formats import CacheFormat
-from ..simd.functions import Values, kernel, loop, new_function
+from ..simd.functions import Values, loop, written_kernel
 from ..simd.lanes import (
     LANES,
     VECTOR_BYTES,
-    VF,
     VI,
     constant,
     float32,
     i8,
     i32,
     int64,
-    load,
     scaled,
     splat,
     store,
     vector,
+    vector_at,
 )
 from .cache import largest_of
 
@@ -41,16 +40,11 @@ def query_bytes(padded_head: int, cache_format: CacheFormat) -> int:
     return padded_head * 4 // K_PER_STEP[cache_format]
 
 
-def _emit(module: ir.Module, cache_format: str) -> ir.Function:
-    name = f"triolet_store_query_{cache_format}"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iii")
-    query, out, size = function.args
+def _store_query(b: ir.IRBuilder, cache_format: str, query: ir.Value, out: ir.Value, size: ir.Value) -> None:
     vectors = b.sdiv(size, int64(LANES))
 
     def value(index: ir.Value) -> ir.Value:
-        return load(b, scaled(b, query, index, 4 * LANES), VF)
+        return vector_at(b, query, index)
 
     def plain(index: ir.Value, _: Values) -> Values:
         row = value(index) if cache_format == "float32" else round_bfloat16(b, value(index))
@@ -59,8 +53,7 @@ def _emit(module: ir.Module, cache_format: str) -> ir.Function:
 
     if cache_format != "int8":
         loop(b, vectors, [], plain)
-        b.ret_void()
-        return function
+        return
     largest = largest_of(b, vectors, value)
     inverse = splat(b, b.fdiv(float32(LARGEST), largest))
 
@@ -76,9 +69,7 @@ def _emit(module: ir.Module, cache_format: str) -> ir.Function:
     end = b.add(out, b.mul(size, int64(2)))
     store(b, b.fdiv(largest, float32(LARGEST)), end)
     store(b, b.mul(total, ir.Constant(i32, -128)), b.add(end, int64(4)))
-    b.ret_void()
-    return function
 
 
 # store_query(cache tag, query, out, size): a float32 query as rope_head leaves it, as query_bytes() at `out`
-store_query = kernel("iii", _emit)
+store_query = written_kernel("store_query", "iii", _store_query)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..simd.functions import kernel, new_function
+from ..simd.functions import written_kernel
 from ..simd.lanes import LANES, VF, load, scaled
 from .row import write_row
 
 
-def _emit(module: ir.Module, weight_format: str) -> ir.Function:
-    name = f"triolet_plain_row_{weight_format}"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iiii")
-    x, k, out, scratch = function.args
+def _plain_row(b: ir.IRBuilder, weight_format: str, x: ir.Value, k: ir.Value, out: ir.Value, scratch: ir.Value) -> None:
     write_row(b, weight_format, lambda i: load(b, scaled(b, x, i, 4 * LANES), VF), k, out, scratch)
-    b.ret_void()
-    return function
 
 
 # plain_row(tag, x, k, out, scratch): addresses, and k as a multiple of 32
-plain_row = kernel("iiii", _emit)
+plain_row = written_kernel("plain_row", "iiii", _plain_row)

@@ -22,7 +22,6 @@ from ..simd.arithmetic import (
 from ..simd.functions import Values, either, loop
 from ..simd.lanes import (
     LANES,
-    VF,
     VI,
     at,
     constant,
@@ -32,11 +31,11 @@ from ..simd.lanes import (
     i16,
     i32,
     int64,
-    load,
     scaled,
     splat,
     store,
     vector,
+    vector_at,
 )
 from .layout import (
     CORRECTION,
@@ -152,7 +151,7 @@ def _write_int8(b: ir.IRBuilder, values: ValueAt, k: ir.Value, out: ir.Value, sc
     inverse = scales(largest)
 
     def quantise(index: ir.Value, sums: Values) -> Values:
-        integer = _integers(b, load(b, scaled(b, scratch, index, 4 * LANES), VF), inverse)
+        integer = _integers(b, vector_at(b, scratch, index), inverse)
         store(b, b.trunc(integer, BYTES), scaled(b, row, index, LANES))
         return [b.add(sums[0], integer)]
 
@@ -168,7 +167,7 @@ def _trimmed_bound(b: ir.IRBuilder, vectors: ir.Value, scratch: ir.Value, bound:
     bounds = splat(b, bound)
 
     def add(index: ir.Value, sums: Values) -> Values:
-        size = absolute(b, load(b, scaled(b, scratch, index, 4 * LANES), VF))
+        size = absolute(b, vector_at(b, scratch, index))
         return [b.fadd(sums[0], b.select(b.fcmp_ordered("<=", size, bounds), size, constant(f32, 0.0)))]
 
     return b.fmul(reduce_sum(b, loop(b, vectors, [constant(f32, 0.0)], add)[0]), means)
@@ -187,7 +186,7 @@ def _quantise_wide(
 
     def quantise(index: ir.Value, carried: Values) -> Values:
         count, sums = carried
-        integer = _integers(b, load(b, scaled(b, scratch, index, 4 * LANES), VF), inverse)
+        integer = _integers(b, vector_at(b, scratch, index), inverse)
         wide = b.icmp_unsigned(">", b.add(integer, constant(i32, 127)), constant(i32, 254))
         before, some, done = b.block, b.append_basic_block("some"), b.append_basic_block("done")
         b.cbranch(b.icmp_signed("!=", b.bitcast(wide, i16), ir.Constant(i16, 0)), some, done)

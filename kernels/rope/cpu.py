@@ -12,8 +12,8 @@ from llvmlite import ir
 
 from ..rms_norm.cpu import inverse_root_mean_square
 from ..simd.arithmetic import fma
-from ..simd.functions import Values, kernel, loop, new_function
-from ..simd.lanes import LANES, VF, float32, int64, load, scaled, splat, store
+from ..simd.functions import Values, loop, written_kernel
+from ..simd.lanes import LANES, float32, int64, scaled, splat, store, vector_at
 
 
 def padded_head(head_dim: int) -> int:
@@ -28,12 +28,8 @@ def head_positions(head_dim: int) -> npt.NDArray[np.int64]:
     return np.where(dimensions < head_dim // 2, dimensions, dimensions - head_dim // 2 + padded_head(head_dim) // 2)
 
 
-def _emit(module: ir.Module, _cache_format: str) -> ir.Function:
-    name = "triolet_rope_head"
-    if name in module.globals:
-        return module.globals[name]
-    function, b = new_function(module, name, "iiiiiiifff")
-    x, bias, weight, normalise, rotation, half, out, size, eps, factor = function.args
+def _rope_head(b: ir.IRBuilder, _cache_format: str, *arguments: ir.Value) -> None:
+    x, bias, weight, normalise, rotation, half, out, size, eps, factor = arguments
     half_vectors = b.sdiv(half, int64(LANES))
     wanted = b.icmp_signed("!=", normalise, int64(0))
     counted = b.select(wanted, b.mul(half_vectors, int64(2)), int64(0))
@@ -44,13 +40,13 @@ def _emit(module: ir.Module, _cache_format: str) -> ir.Function:
 
     def value(index: ir.Value, upper: bool) -> ir.Value:
         starts = [b.add(start, half_bytes) if upper else start for start in (x, bias, weight)]
-        raw, added, gain = (load(b, scaled(b, start, index, 4 * LANES), VF) for start in starts)
+        raw, added, gain = (vector_at(b, start, index) for start in starts)
         return b.fmul(b.fmul(b.fadd(raw, added), inverse), gain)
 
     def body(index: ir.Value, _: Values) -> Values:
         low, high = value(index, False), value(index, True)
-        cos = load(b, scaled(b, rotation, index, 4 * LANES), VF)
-        sin = load(b, scaled(b, b.add(rotation, half_bytes), index, 4 * LANES), VF)
+        cos = vector_at(b, rotation, index)
+        sin = vector_at(b, b.add(rotation, half_bytes), index)
         turned_low = fma(b, low, cos, b.fneg(b.fmul(high, sin)))
         turned_high = fma(b, high, cos, b.fmul(low, sin))
         for turned, position in ((turned_low, index), (turned_high, b.add(index, half_vectors))):
@@ -58,11 +54,9 @@ def _emit(module: ir.Module, _cache_format: str) -> ir.Function:
         return []
 
     loop(b, half_vectors, [], body)
-    b.ret_void()
-    return function
 
 
 # rope_head(cache tag, x, bias, norm weight, normalise?, table row, half, out, size, eps, factor): addresses of padded
 # float32 rows (zeros for no bias, ones for no norm), the padded half in values; as float32 the head's true size,
 # epsilon and a factor
-rope_head = kernel("iiiiiiifff", _emit)
+rope_head = written_kernel("rope_head", "iiiiiiifff", _rope_head)

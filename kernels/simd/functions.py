@@ -119,6 +119,21 @@ def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Cal
     return _as_intrinsic(typer, 1 + len(arguments))
 
 
+def written_kernel(name: str, arguments: str, write: Callable[..., None]) -> Callable[..., None]:
+    """As `kernel`, for one function: write(builder, weight format, *arguments) fills it, once in a module."""
+
+    def emit(module: ir.Module, weight_format: str) -> ir.Function:
+        full_name = f"triolet_{name}_{weight_format}"
+        if full_name in module.globals:
+            return module.globals[full_name]
+        function, b = new_function(module, full_name, arguments)
+        write(b, weight_format, *function.args)
+        b.ret_void()
+        return function
+
+    return kernel(arguments, emit)
+
+
 def by_format(value: Callable[[WeightFormat], int]) -> Callable[..., int]:
     """A nopython callable f(tag): value(weight format) as a compile-time constant."""
 

@@ -62,6 +62,11 @@ def load(b: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int = 4) -> i
     return value
 
 
+def vector_at(b: ir.IRBuilder, start: ir.Value, index: ir.Value) -> ir.Value:
+    """16 float32 values: the vector of this index in a row that begins at `start`."""
+    return load(b, scaled(b, start, index, VECTOR_BYTES), VF)
+
+
 def store(b: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int = 4) -> None:
     b.store(value, b.inttoptr(address, ir.PointerType(value.type))).align = align
 
