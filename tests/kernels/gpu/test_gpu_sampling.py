@@ -25,13 +25,13 @@ from triolet.kernels.sampling import (
 from triolet.kernels.sampling.gpu_buffers import (
     DeviceRows,
     DeviceSampled,
+    SamplingLaunch,
     make_rows,
     make_sampled,
     make_workspace,
     remember,
 )
 from triolet.kernels.sampling.gpu_rows import ROW_WORDS
-from triolet.kernels.sampling.gpu_table import SamplingLaunch
 from triolet.kernels.sampling.reference import sample as reference
 from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, SamplingRows
 
