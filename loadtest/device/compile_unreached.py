@@ -77,7 +77,9 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
     """All of them, as a device of this capability would be given them."""
     for model in ATTENTION:
         attend(model, capability, multiprocessors)
-    _turn(8, 4, 256, capability)  # Gemma
+    _turn(8, 4, 256, capability, norm=True)  # Gemma
+    _turn(14, 2, 64, capability, bias=True)  # Qwen2.5-0.5B
+    _turn(32, 32, 96, capability)  # Phi-3-mini: a padded half
     for size, kind, groups in NORMS:
         if kind != FP8 or capability >= E4M3_CAPABILITY:
             x = _tensor(64, size)
@@ -133,12 +135,14 @@ def attend(model: Attention, capability: int, multiprocessors: int) -> None:
     )  # fmt: skip
 
 
-def _turn(heads: int, kv_heads: int, head_dim: int, capability: int) -> None:
-    keys, norm = _tensor(4, kv_heads, PAGE_TOKENS, head_dim), _tensor(head_dim)
+def _turn(heads: int, kv_heads: int, head_dim: int, capability: int, *, norm: bool = False, bias: bool = False) -> None:
+    keys, width = _tensor(4, kv_heads, PAGE_TOKENS, head_dim), (heads + 2 * kv_heads) * head_dim
+    gain = _tensor(head_dim) if norm else None
+    weights = HeadWeights(bias=_tensor(width) if bias else None, q_norm=gain, k_norm=gain)
     for tokens in (64, 8192):
         places = _tensor(tokens, dtype=INT)
         rope_cache(
-            _tensor(tokens, (heads + 2 * kv_heads) * head_dim), HeadWeights(q_norm=norm, k_norm=norm),
+            _tensor(tokens, width), weights,
             _tensor(4096, head_dim, dtype=FLOAT), places, places, LayerCache(keys, keys), capability=capability,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.steps import BlockCopy, Chunk
 
-from .gpu_house import MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
+from .gpu_house import MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
 
 FORMATS = [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8")]
 
@@ -42,7 +42,7 @@ def rehearsed(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
 
 
 def recorded(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
-    served = ServedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS)
+    served = ServedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS)
     return forms_of(served, RehearsalDevice().capability, "cpu")
 
 
