@@ -9,7 +9,7 @@ however many streams it moves.
 from typing import Literal
 
 from .message import Message
-from .messages import Admit, Cancel, Credit, DropRequest, StepText, StepTokens, Stop
+from .messages import Admit, Cancel, Credit, DropRequest, StepTokens, Stop
 from .reports import WorkerState
 from .settings import ServeSettings
 from .steps import Ping, Pong, Ready
@@ -54,13 +54,7 @@ class ChoiceOpened(Message, frozen=True, kw_only=True):
     cached_tokens: int
 
 
-class StepAgain(Message, frozen=True, kw_only=True):
-    """scheduler -> front: `StepTokens` of the same requests as the last one on this link."""
-
-    rows: tuple[tuple[int, ...], ...]
-
-
-ForFront = ChoiceOpened | StepTokens | StepAgain | StepText | DropRequest
+ForFront = ChoiceOpened | StepTokens | DropRequest
 
 
 class Texts(Message, frozen=True, kw_only=True):

@@ -104,25 +104,20 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False)
 
 
 class StepTokens(Message, frozen=True, kw_only=True):
-    """scheduler -> detokenizer: one step's tokens of first choices that do not end and have no log probabilities.
+    """scheduler -> detokenizer: the tokens of one step.
 
-    Nearly all tokens travel this way. `ids` is the same object for as long as the same requests continue together: a
-    receiver may keep what it looked up for them.
+    Nearly all tokens travel as rows: those of first choices that do not end and have no log probabilities.
     """
 
-    ids: tuple[str, ...]  # of requests, without repeats
-    rows: tuple[tuple[int, ...], ...]  # the new tokens of each, at least one
+    ids: tuple[str, ...] = ()  # of requests, without repeats
+    rows: tuple[tuple[int, ...], ...] = ()  # the new tokens of each one's first choice, at least one
+    others: tuple[ChoiceTokens, ...] = ()  # everything else
 
     def choices(self) -> Iterator[ChoiceTokens]:
         """The same, one by one."""
         for id, tokens in zip(self.ids, self.rows, strict=True):
             yield ChoiceTokens(id=id, index=0, tokens=tokens)
-
-
-class StepText(Message, frozen=True, kw_only=True):
-    """scheduler -> detokenizer: everything else that one step produced."""
-
-    choices: tuple[ChoiceTokens, ...]
+        yield from self.others
 
 
 class DropRequest(Message, frozen=True, kw_only=True):
@@ -132,4 +127,4 @@ class DropRequest(Message, frozen=True, kw_only=True):
     reason: FinishReason
 
 
-ToDetokenizer = OpenChoice | StepTokens | StepText | DropRequest
+ToDetokenizer = OpenChoice | StepTokens | DropRequest

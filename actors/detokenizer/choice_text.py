@@ -18,7 +18,7 @@ from .incremental_text import IncrementalText, incremental_text
 from .stop_strings import StopScanner
 
 
-class Delta(Struct, frozen=True, kw_only=True):
+class TextDelta(Struct, frozen=True, kw_only=True):
     """The text that some tokens added. `stop` is the stop string that ended the choice after `kept` of these tokens."""
 
     text: str
@@ -27,7 +27,7 @@ class Delta(Struct, frozen=True, kw_only=True):
     stop: str | None = None
 
 
-_NOTHING: Final = Delta(text="", kept=0)
+_NOTHING: Final = TextDelta(text="", kept=0)
 
 
 class ChoiceText:
@@ -57,7 +57,7 @@ class ChoiceText:
 
     @property
     def plain(self) -> IncrementalText | None:
-        """A decoder that gives the same text as `feed`, for all tokens but the last ones.
+        """A decoder that gives the same text as `add_tokens`, for all tokens but the last ones.
 
         None if the text may be cut, or if token offsets are needed. Tokens given to it are not counted here: only the
         search for stop strings needs their number.
@@ -74,7 +74,7 @@ class ChoiceText:
         """Keep them until the echo: they come with each chunk of the prompt."""
         self._prompt_logprobs.extend(logprobs)
 
-    def echo(self) -> Delta:
+    def echo(self) -> TextDelta:
         """The prompt's text, and its log probabilities if requested. Counts no token: none was generated."""
         source = self._request.prompts[self._prompt_index]
         sent = source.text if isinstance(source, TextPrompt) else None
@@ -82,7 +82,7 @@ class ChoiceText:
         offsets: list[int] = []
         for id in self._prompt:
             offsets.append(self._characters)
-            piece = self._text.feed(id)
+            piece = self._text.decode((id,))
             if sent is not None and id in self._vocabulary.special:
                 # The text goes back as it came: with the special tokens it spells, without one added in front.
                 spelt = self._vocabulary.added[id]
@@ -92,32 +92,32 @@ class ChoiceText:
         text = "".join(pieces) if sent is None else sent
         self._characters = len(text)  # a tokenizer that normalises returns other text than it got
         if not self.wants_prompt_logprobs:
-            return Delta(text=text, kept=0)
+            return TextDelta(text=text, kept=0)
         # The runner scores the token after each token; nothing precedes the prompt's first.
         first = TokenLogprob(token_id=self._prompt[0], logprob=None)
         missing_first = len(self._prompt_logprobs) < len(self._prompt)
         scored = [first, *self._prompt_logprobs] if missing_first else self._prompt_logprobs
         logprobs = tuple(self._spell(scores, offset) for scores, offset in zip(scored, offsets, strict=False))
-        return Delta(text=text, kept=0, logprobs=logprobs)
+        return TextDelta(text=text, kept=0, logprobs=logprobs)
 
-    def feed(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = (), *, last: bool = False) -> Delta:
+    def add_tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = (), *, last: bool = False) -> TextDelta:
         """Add generated tokens. With `last` the choice ends with them, and everything held back is released."""
         spelt: list[TokenLogprob] = []
         for place, id in enumerate(ids):
             if place < len(logprobs):
                 spelt.append(self._spell(logprobs[place], self._characters))
             self.tokens += 1
-            stop = self._add(self._text.feed(id))
+            stop = self._add(self._text.decode((id,)))
             if stop is not None:
-                return Delta(text=self._take(), kept=place + 1, logprobs=tuple(spelt), stop=stop)
+                return TextDelta(text=self._take(), kept=place + 1, logprobs=tuple(spelt), stop=stop)
         stop = None
         if last:
             stop = self._add(self._text.finish())
-            return Delta(text=self._take(), kept=len(ids), logprobs=tuple(spelt), stop=stop)
+            return TextDelta(text=self._take(), kept=len(ids), logprobs=tuple(spelt), stop=stop)
         if not ids:
             return _NOTHING
         keep = self._scanner.held if self._scanner is not None else 0
-        return Delta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
+        return TextDelta(text=self._take(keep), kept=len(ids), logprobs=tuple(spelt))
 
     def _add(self, text: str) -> str | None:
         """Append to the held text. Returns a stop string that this completes, after cutting the text there."""
@@ -127,7 +127,7 @@ class ChoiceText:
         # Stop strings, like stop tokens, count only after `min_tokens` tokens.
         if self._scanner is None or not text or self.tokens <= self._request.sampling.min_tokens:
             return None
-        match = self._scanner.feed(text)
+        match = self._scanner.scan(text)
         if match is None:
             return None
         end = before + match.end

@@ -23,12 +23,8 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 class IncrementalText(Protocol):
     """A decoder of one choice."""
 
-    def feed(self, id: int) -> str:
-        """The text that this token completes."""
-        ...
-
-    def feed_all(self, ids: Sequence[int]) -> str:
-        """The same as `feed` of each."""
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that these tokens complete."""
         ...
 
     def finish(self) -> str:
@@ -48,12 +44,18 @@ class ByteText:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._between_characters = False  # nothing is held back, and there is no first space to strip
         self._strip = vocabulary.strips_first_space and not context
-        for id in context[-_CONTEXT_TOKENS:]:
-            self.feed(id)
+        self.decode(context[-_CONTEXT_TOKENS:])
 
-    def feed(self, id: int) -> str:
-        if self._between_characters and (whole := self._whole_texts[id]) is not None:
-            return whole
+    def decode(self, ids: Sequence[int]) -> str:
+        if self._between_characters:
+            if len(ids) == 1 and (text := self._whole_texts[ids[0]]) is not None:
+                return text
+            texts = [text for id in ids if (text := self._whole_texts[id]) is not None]
+            if len(texts) == len(ids):
+                return "".join(texts)
+        return "".join(map(self._decode_one, ids))
+
+    def _decode_one(self, id: int) -> str:
         if id in self._skipped:
             return ""
         text = self._decoder.decode(self._vocabulary.piece_bytes(id))
@@ -63,14 +65,6 @@ class ByteText:
         held_back, _ = self._decoder.getstate()
         self._between_characters = not held_back and not self._strip
         return text
-
-    def feed_all(self, ids: Sequence[int]) -> str:
-        if self._between_characters:
-            whole = self._whole_texts
-            texts = [text for id in ids if (text := whole[id]) is not None]
-            if len(texts) == len(ids):
-                return "".join(texts)
-        return "".join(map(self.feed, ids))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", True)
@@ -88,29 +82,29 @@ class WindowText:
         self._skip_special = skip_special
         self._window: list[int] = list(context[-_WINDOW_TOKENS:])
         self._boundary = len(self._window)  # the text of all ids before this index was given out
-        self._known = _whole(self._decode())  # the part of the window's text that was given out
+        self._known = _whole(self._whole_window())  # the part of the window's text that was given out
 
-    def _decode(self) -> str:
+    def _whole_window(self) -> str:
         return self._tokenizer.decode(self._window, skip_special_tokens=self._skip_special)
 
-    def feed(self, id: int) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(map(self._decode_one, ids))
+
+    def _decode_one(self, id: int) -> str:
         self._window.append(id)
-        text = self._decode()
+        text = self._whole_window()
         if _whole(text) != text or len(text) <= len(self._known):
             return ""
         return self._release(text)
 
-    def feed_all(self, ids: Sequence[int]) -> str:
-        return "".join(map(self.feed, ids))
-
     def finish(self) -> str:
-        return self._release(self._decode())
+        return self._release(self._whole_window())
 
     def _release(self, text: str) -> str:
         new = text[len(self._known) :]
         del self._window[: self._boundary]
         self._boundary = len(self._window)
-        self._known = self._decode()
+        self._known = self._whole_window()
         return new
 
 

@@ -75,7 +75,7 @@ class StopScanner:
         """How many characters at the end of the text may become a stop string."""
         return self._automaton.depth[self._state]
 
-    def feed(self, text: str) -> Match | None:
+    def scan(self, text: str) -> Match | None:
         """Read more text. After a match the search is over."""
         follow, fail, found = self._automaton.next, self._automaton.fail, self._automaton.found
         state = self._state

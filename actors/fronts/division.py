@@ -9,7 +9,7 @@ from functools import lru_cache
 from msgspec import structs
 
 from ...protocol.fronts import ChoiceOpened, ForFront
-from ...protocol.messages import DropRequest, OpenChoice, StepText, StepTokens, ToDetokenizer
+from ...protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepTokens, ToDetokenizer
 from ...protocol.settings import LimitSettings
 
 
@@ -24,14 +24,13 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
     for text in texts:
         if isinstance(text, StepTokens):  # nearly every token comes this way
             for name, (ids, places) in _owners(text.ids).items():
-                share = text
-                if len(ids) < len(text.ids):
-                    share = StepTokens(ids=ids, rows=tuple([text.rows[place] for place in places]))
-                shares.setdefault(name, []).append(share)
-        elif isinstance(text, StepText):
-            for name, (_, places) in _owners(tuple([choice.id for choice in text.choices])).items():
-                choices = tuple([text.choices[place] for place in places])
-                shares.setdefault(name, []).append(StepText(choices=choices))
+                rows = text.rows if len(ids) == len(text.ids) else tuple([text.rows[place] for place in places])
+                shares.setdefault(name, []).append(StepTokens(ids=ids, rows=rows))
+            others: dict[str, list[ChoiceTokens]] = {}
+            for choice in text.others:
+                others.setdefault(owner(choice.id), []).append(choice)
+            for name, choices in others.items():
+                shares.setdefault(name, []).append(StepTokens(others=tuple(choices)))
         elif isinstance(text, DropRequest):
             shares.setdefault(owner(text.id), []).append(text)
         else:

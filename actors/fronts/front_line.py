@@ -20,11 +20,10 @@ from ...protocol.fronts import (
     Inquiry,
     InquiryAnswer,
     Mail,
-    StepAgain,
     Texts,
     ToFront,
 )
-from ...protocol.messages import Admit, Cancel, Credit, StepText, StepTokens, Stop, ToScheduler
+from ...protocol.messages import Admit, Cancel, Credit, StepTokens, Stop, ToScheduler
 from ...protocol.reports import FrontReport
 from ...protocol.steps import Ping, Pong
 from ..supervisor.child_process import ChildProcess
@@ -67,7 +66,6 @@ class FrontLine:
         self._link = Link(process.stream, _DECODER)
         self._questions = Questions(self._link.send_nowait, REPORT_SECONDS)
         self._live: set[str] = set()  # requests brought in that have not ended
-        self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._heard = trio.current_time()
         self._unreadable = False  # its last report was
         self._given_up: str = ""
@@ -82,19 +80,11 @@ class FrontLine:
 
     def send_texts(self, texts: list[ForFront]) -> None:
         """Send all texts in one frame. If log probabilities of whole prompts make it too large: one frame each."""
-        said = tuple([self._shortened(text) if isinstance(text, StepTokens) else text for text in texts])
         try:
-            self.send(Texts(texts=said))
+            self.send(Texts(texts=tuple(texts)))
         except LinkError:
-            for text in _singly(said):
+            for text in _singly(texts):
                 self.send(Texts(texts=(text,)))
-
-    def _shortened(self, step: StepTokens) -> StepTokens | StepAgain:
-        """The step without its ids, if the front knows them."""
-        if step.ids == self._ids:
-            return StepAgain(rows=step.rows)
-        self._ids = step.ids
-        return step
 
     async def converse(self, on_ready: Callable[[], None]) -> str:
         """Run until it ends; returns why it was given up, or nothing if it ended by itself."""
@@ -190,7 +180,8 @@ class FrontLine:
 def _singly(texts: Iterable[ForFront]) -> Iterator[ForFront]:
     """The same texts, one choice at a time."""
     for text in texts:
-        if isinstance(text, StepText):
-            yield from (StepText(choices=(choice,)) for choice in text.choices)
+        if isinstance(text, StepTokens) and text.others:
+            yield StepTokens(ids=text.ids, rows=text.rows)
+            yield from (StepTokens(others=(choice,)) for choice in text.others)
         else:
             yield text

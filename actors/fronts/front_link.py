@@ -26,12 +26,11 @@ from ...protocol.fronts import (
     Mail,
     OpenFront,
     ReloadCertificate,
-    StepAgain,
     Texts,
     ToFront,
     WorkerNews,
 )
-from ...protocol.messages import Admit, Cancel, OpenChoice, StepTokens, ToDetokenizer, ToScheduler
+from ...protocol.messages import Admit, Cancel, OpenChoice, ToDetokenizer, ToScheduler
 from ...protocol.reports import FrontReport
 from ...protocol.steps import Ping, Pong, Ready
 from ..supervisor.link import Link
@@ -68,7 +67,6 @@ class FrontLink:
         self._on_reload = on_reload
         self._shift = opening.clock - (trio.current_time() - time.perf_counter())
         self._admitted: dict[str, Admit] = {}  # of live requests: the part that `ChoiceOpened` leaves out
-        self._ids: tuple[str, ...] = ()  # of the last StepTokens
         self._ready = trio.Event()
         self.questions = Questions(link.send_nowait, ASK_SECONDS)
         self._report: Callable[[], FrontReport] | None = None
@@ -162,10 +160,6 @@ class FrontLink:
         self._link.send_nowait(InquiryAnswer(number=question.number, body=msgspec.msgpack.encode(found)))
 
     def _inbound(self, text: ForFront) -> ToDetokenizer | None:
-        if isinstance(text, StepAgain):
-            return StepTokens(ids=self._ids, rows=text.rows)
-        if isinstance(text, StepTokens):
-            self._ids = text.ids
         if not isinstance(text, ChoiceOpened):
             return text
         admit = self._admitted.get(text.id)

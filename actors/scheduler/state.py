@@ -19,7 +19,6 @@ from ...protocol.messages import (
     Credit,
     DropRequest,
     EngineFailed,
-    StepText,
     StepTokens,
     Stop,
     ToDetokenizer,
@@ -30,7 +29,6 @@ from ...protocol.messages import (
 from ...protocol.reports import SchedulerStatistics, SchedulerTotals
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import BlockCopy, Ready, Step, StepDone, StepFailed
-from .accept import Accepted, choice_tokens
 from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
@@ -38,7 +36,7 @@ from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
 from .step_plan import StepLimits
-from .step_results import apply_step
+from .step_results import LENGTH, apply_step, choice_tokens
 
 
 class SchedulerState:
@@ -66,7 +64,6 @@ class SchedulerState:
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
-        self._together: tuple[str, ...] = ()  # the ids of the last StepTokens
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -190,7 +187,7 @@ class SchedulerState:
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
                 if not sequence.started:
                     self._texts.append(sequence.opening())
-                self._say([choice_tokens(sequence, Accepted(reason="length"))])
+                self._say([choice_tokens(sequence, ending=LENGTH)])
                 self.table.finish(sequence)
 
     def _start(self, sequence: Sequence) -> None:
@@ -211,11 +208,8 @@ class SchedulerState:
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         ids, rows, others = apply_step(step, done, self.table, self.totals, now)
-        if ids:
-            if self._together != (together := tuple(ids)):
-                self._together = together
-            self._texts.append(StepTokens(ids=self._together, rows=tuple(rows)))
-        self._say(others)
+        if ids or others:
+            self._texts.append(StepTokens(ids=tuple(ids), rows=tuple(rows), others=tuple(others)))
 
     # Requests end.
 
@@ -229,7 +223,7 @@ class SchedulerState:
 
     def _say(self, choices: list[ChoiceTokens]) -> None:
         if choices:
-            self._texts.append(StepText(choices=tuple(choices)))
+            self._texts.append(StepTokens(others=tuple(choices)))
 
     # Workers come and go.
 

@@ -1,21 +1,33 @@
 """Applies a finished step: tokens to the logs, messages to the detokenizer, and the end of finished sequences. Pure."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from ...protocol.events import FinishReason, TokenLogprob
 from ...protocol.messages import ChoiceTokens
 from ...protocol.reports import SchedulerTotals
 from ...protocol.steps import Chunk, Row, Step, StepDone
-from .accept import accept_row, choice_tokens
 from .live_table import LiveTable
 from .sequence import LiveRequest, Sequence
 
 
 class StepResults(NamedTuple):
-    """Messages for the detokenizer: the two fields of `StepTokens`, and everything else."""
+    """The fields of `StepTokens`."""
 
     ids: list[str]
     rows: list[tuple[int, ...]]
     others: list[ChoiceTokens]
+
+
+class Ending(NamedTuple):
+    """How a sequence ends with a row. A stop token is generated but has no text."""
+
+    reason: FinishReason
+    generated: int = 0
+    texts: int = 0  # tokens of the row that have text
+    stop_reason: int | None = None
+
+
+LENGTH: Final = Ending("length")
 
 
 def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> StepResults:
@@ -34,27 +46,21 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
             sequence.distrust_kv(table.pool)
             others.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
             continue
-        tokens, log, count = row.tokens, sequence.generated, len(row.tokens)
-        # The usual row: no end, no log probabilities. As a function it would cost 0.08 of a row's 0.45 µs more.
-        usual = count and chunk.sample and not row.logprobs and sequence.reads_prefix_cache
-        if (
-            usual
-            and sequence.prompt_tokens + len(log) + count < sequence.max_total
-            and live.stop_set.isdisjoint(tokens)
-        ):
-            sequence.losses = 0
-            log += tokens
-            generated += count
-            if count > 1:  # one was counted when the row was planned
-                sequence.total += count - 1
-                live.spent += count - 1
-            if sequence.index:
-                others.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=tokens))
+        scored, tokens = not sequence.reads_prefix_cache, row.tokens
+        if scored:
+            _keep_prompt_logprobs(sequence, chunk, row)
+        ending = append_tokens(sequence, tokens) if chunk.sample else _end_of_scoring(sequence, chunk)
+        if ending:
+            generated += ending.generated
+            others.append(choice_tokens(sequence, tokens[: ending.texts], row.logprobs, ending))
+            table.finish(sequence, len(sequence.generated) - ending.generated + ending.texts)
+        elif tokens:
+            generated += len(tokens)
+            if scored or sequence.index or row.logprobs:
+                others.append(choice_tokens(sequence, tokens, row.logprobs))
             else:
                 ids.append(live.id)
                 rows.append(tokens)
-        else:
-            generated += _apply_other(sequence, chunk, row, table, others)
         if live.granted <= live.spent:
             spent[live.id] = live
     for live in spent.values():
@@ -64,11 +70,56 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
     return results
 
 
-def _apply_other(sequence: Sequence, chunk: Chunk, row: Row, table: LiveTable, said: list[ChoiceTokens]) -> int:
-    """Apply any other row; returns how many tokens it generated."""
-    accepted = accept_row(sequence, chunk, row)
-    if accepted.tokens or accepted.reason:
-        said.append(choice_tokens(sequence, accepted))
-    if accepted.reason:
-        table.finish(sequence, len(sequence.generated) - accepted.generated + len(accepted.tokens))
-    return accepted.generated
+def append_tokens(sequence: Sequence, tokens: tuple[int, ...]) -> Ending | None:
+    """Append sampled tokens to the log, up to the one that ends the sequence."""
+    assert tokens, "a sampled row without a token"
+    sequence.losses = 0
+    live, log, ending = sequence.live, sequence.generated, None
+    room = sequence.max_total - sequence.prompt_tokens - len(log)
+    if len(tokens) >= room:
+        assert room > 0, f"a token behind the end of {sequence}"
+        tokens, ending = tokens[:room], Ending("length", room, room)
+    if not live.stop_set.isdisjoint(tokens):
+        first = live.generate.sampling.min_tokens - len(log)  # place of the first token that may stop
+        for place, token in enumerate(tokens):
+            if place >= first and token in live.stop_set:
+                tokens = tokens[: place + 1]
+                ending = Ending("stop", place + 1, place, None if token in live.eos_token_ids else token)
+                break
+    log += tokens
+    if len(tokens) > 1:  # one was counted when the row was planned
+        sequence.total += len(tokens) - 1
+        live.spent += len(tokens) - 1
+    return ending
+
+
+def _end_of_scoring(sequence: Sequence, chunk: Chunk) -> Ending | None:
+    """The end of a prompt of which only the log probabilities are wanted."""
+    whole = chunk.start + chunk.count == sequence.max_total - 1 and sequence.read == sequence.max_total
+    return LENGTH if whole else None
+
+
+def _keep_prompt_logprobs(sequence: Sequence, chunk: Chunk, row: Row) -> None:
+    """Keep only new ones: a preempted prompt is computed, and scored, a second time."""
+    fresh = row.prompt_logprobs[max(sequence.scored - (chunk.start + 1), 0) :]
+    sequence.prompt_logprobs.extend(fresh)
+    sequence.scored += len(fresh)
+
+
+def choice_tokens(
+    sequence: Sequence,
+    tokens: tuple[int, ...] = (),
+    logprobs: tuple[TokenLogprob, ...] = (),
+    ending: Ending | None = None,
+) -> ChoiceTokens:
+    """The message to the detokenizer; the first one of a choice carries the prompt's log probabilities."""
+    prompt_logprobs, sequence.prompt_logprobs = tuple(sequence.prompt_logprobs), []
+    return ChoiceTokens(
+        id=sequence.live.id,
+        index=sequence.index,
+        tokens=tokens,
+        logprobs=logprobs[: len(tokens)],
+        prompt_logprobs=prompt_logprobs,
+        reason=ending.reason if ending else None,
+        stop_reason=ending.stop_reason if ending else None,
+    )

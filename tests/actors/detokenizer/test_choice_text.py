@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.actors.detokenizer.choice_text import ChoiceText, Delta
+from triolet.actors.detokenizer.choice_text import ChoiceText, TextDelta
 from triolet.actors.tokenizer.text_tokenizer import TextTokenizer
 from triolet.protocol.events import TokenLogprob, TopLogprob
 from triolet.protocol.requests import Generate, TextPrompt, TokenPrompt
@@ -34,15 +34,15 @@ def naive_cut(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, st
     return text, None
 
 
-def feed_all(choice: ChoiceText, ids: list[int], sizes: list[int]) -> list[Delta]:
+def feed_all(choice: ChoiceText, ids: list[int], sizes: list[int]) -> list[TextDelta]:
     """Feed in groups of the given sizes, ending with `last`."""
-    deltas: list[Delta] = []
+    deltas: list[TextDelta] = []
     place = 0
     while place < len(ids) or not deltas:
         size = sizes[len(deltas) % len(sizes)] if sizes else 1
         group = ids[place : place + size]
         place += size
-        deltas.append(choice.feed(group, last=place >= len(ids)))
+        deltas.append(choice.add_tokens(group, last=place >= len(ids)))
         if deltas[-1].stop is not None:
             break
     return deltas
@@ -75,29 +75,29 @@ def test_stream_equals_decode_everything_then_cut(text_tokenizer: TextTokenizer,
 def test_only_a_possible_stop_is_held_back(text_tokenizer: TextTokenizer) -> None:
     choice = ChoiceText(request_of(stop=("END",)), (), 0, text_tokenizer)
     ids = {letter: token_of(text_tokenizer, letter) for letter in "aEND"}
-    assert [choice.feed([ids[letter]]).text for letter in "aEaENa"] == ["a", "", "Ea", "", "", "ENa"]
-    assert choice.feed([ids["E"]], last=True).text == "E"
+    assert [choice.add_tokens([ids[letter]]).text for letter in "aEaENa"] == ["a", "", "Ea", "", "", "ENa"]
+    assert choice.add_tokens([ids["E"]], last=True).text == "E"
 
 
 def test_stop_counts_the_token_that_completes_it_and_none_behind(text_tokenizer: TextTokenizer) -> None:
     choice = ChoiceText(request_of(stop=("ND",)), (), 0, text_tokenizer)
     ids = [token_of(text_tokenizer, letter) for letter in "aENDaa"]
-    delta = choice.feed(ids)
+    delta = choice.add_tokens(ids)
     assert (delta.text, delta.kept, delta.stop) == ("aE", 4, "ND")
 
 
 def test_stop_strings_wait_for_min_tokens(text_tokenizer: TextTokenizer) -> None:
     choice = ChoiceText(request_of(stop=("a",), sampling=Sampling(min_tokens=2)), (), 0, text_tokenizer)
     letter = token_of(text_tokenizer, "a")
-    assert choice.feed([letter, letter]).text == "aa"
-    assert choice.feed([letter]).stop == "a"
+    assert choice.add_tokens([letter, letter]).text == "aa"
+    assert choice.add_tokens([letter]).stop == "a"
 
 
 def test_logprobs_are_spelt_and_placed(text_tokenizer: TextTokenizer) -> None:
     ids = text_tokenizer.tokenizer.encode("the fox 漢").ids
     choice = ChoiceText(request_of(), (), 0, text_tokenizer)
     scores = [TokenLogprob(token_id=id, logprob=-1.0, top=(TopLogprob(id, -1.0),)) for id in ids]
-    delta = choice.feed(ids, scores, last=True)
+    delta = choice.add_tokens(ids, scores, last=True)
     text = text_tokenizer.tokenizer.decode(ids)
     assert b"".join(logprob.text for logprob in delta.logprobs) == text.encode()
     assert all(logprob.top[0].text == logprob.text for logprob in delta.logprobs)
@@ -121,7 +121,7 @@ def test_echo_gives_the_prompt_with_its_log_probabilities(
     assert echo.kept == 0
     assert [logprob.token_id for logprob in echo.logprobs] == list(prompt)
     assert echo.logprobs[0].logprob is (None if not first_included else -0.5)
-    following = choice.feed(prompt[:1], scores[:1])
+    following = choice.add_tokens(prompt[:1], scores[:1])
     assert following.logprobs[0].text_offset == len("the fox")
 
 
@@ -146,5 +146,5 @@ def test_offsets_of_an_echo_point_into_the_text_that_was_sent(
     assert echo.logprobs[0].text_offset == 0
     for logprob in echo.logprobs[1:]:
         assert sent.startswith(logprob.text.decode(), logprob.text_offset)
-    following = choice.feed(prompt[1:2], [TokenLogprob(token_id=prompt[1], logprob=-0.5)])
+    following = choice.add_tokens(prompt[1:2], [TokenLogprob(token_id=prompt[1], logprob=-0.5)])
     assert following.logprobs[0].text_offset == len(sent)

@@ -17,7 +17,6 @@ from triolet.protocol.messages import (
     ChoiceTokens,
     DropRequest,
     OpenChoice,
-    StepText,
     StepTokens,
     Stop,
     ToDetokenizer,
@@ -51,7 +50,7 @@ class House:
         ids = self.ids(text)
         if index or ending or not ids:
             tokens = ChoiceTokens(id="r1", index=index, tokens=ids, **ending)
-            self.detokenizer.handle([StepText(choices=(tokens,))])
+            self.detokenizer.handle([StepTokens(others=(tokens,))])
         else:
             self.detokenizer.handle([StepTokens(ids=("r1",), rows=(ids,))])
 
@@ -299,7 +298,6 @@ async def test_rows_of_a_step_say_what_their_choices_one_by_one_would(
     houses = [House(wired(), text_tokenizer) for _ in range(2)]
     outboxes: list[dict[str, Outbox]] = [{}, {}]
     choices: dict[str, list[int]] = {}  # unfinished, of each request
-    together: tuple[str, ...] = ()
     kinds: list[dict[str, object]] = [{}, {}, {"stop": ("o",)}, {"n": 2}, {"echo": True}]
     for number in range(60):
         if rng.random() < 0.2 or not choices:
@@ -324,10 +322,9 @@ async def test_rows_of_a_step_say_what_their_choices_one_by_one_would(
                 else:
                     ids.append(id)
                     rows.append(tokens)
-        together = together if together == tuple(ids) else tuple(ids)  # as the scheduler says it
-        step = StepTokens(ids=together, rows=tuple(rows))
-        houses[0].detokenizer.handle([step, StepText(choices=tuple(others))] if others else [step])
-        houses[1].detokenizer.handle([StepText(choices=(*step.choices(), *others))])
+        step = StepTokens(ids=tuple(ids), rows=tuple(rows), others=tuple(others))
+        houses[0].detokenizer.handle([step])
+        houses[1].detokenizer.handle([StepTokens(others=tuple(step.choices()))])
         if choices and rng.random() < 0.1:  # its tokens still come, as those of steps in flight do
             leaver = rng.choice(list(choices))
             for house in houses:

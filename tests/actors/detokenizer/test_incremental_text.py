@@ -22,7 +22,7 @@ def test_byte_level_stream_equals_one_decode(text_tokenizer: TextTokenizer, ids:
     tokenizer, vocabulary = text_tokenizer.tokenizer, text_tokenizer.vocabulary
     stream = incremental_text(tokenizer, vocabulary, (), skip_special=skip)
     assert isinstance(stream, ByteText)
-    text = "".join(stream.feed(id) for id in ids) + stream.finish()
+    text = "".join(stream.decode([id]) for id in ids) + stream.finish()
     assert text == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
@@ -38,7 +38,7 @@ def test_tokens_fed_together_give_what_they_give_one_by_one(
     for size in sizes:
         fed, ids = ids[:size], ids[size:]
         for together, single in (streams[:2], streams[2:]):
-            assert together.feed_all(fed) == "".join(map(single.feed, fed))
+            assert together.decode(fed) == "".join(single.decode([id]) for id in fed)
 
 
 def test_a_character_of_several_tokens_appears_when_it_is_complete(text_tokenizer: TextTokenizer) -> None:
@@ -46,8 +46,8 @@ def test_a_character_of_several_tokens_appears_when_it_is_complete(text_tokenize
     by_bytes = {vocabulary.piece_bytes(id): id for id in range(vocabulary.size)}
     ids = [by_bytes[bytes([byte])] for byte in "é🦊".encode()]
     stream = ByteText(vocabulary)
-    assert [stream.feed(id) for id in ids] == ["", "é", "", "", "", "🦊"]
-    assert stream.feed(ids[2]) == ""
+    assert [stream.decode([id]) for id in ids] == ["", "é", "", "", "", "🦊"]
+    assert stream.decode([ids[2]]) == ""
     assert stream.finish() == "\N{REPLACEMENT CHARACTER}"
 
 
@@ -56,7 +56,7 @@ def test_a_prompt_that_ends_inside_a_character_is_continued(text_tokenizer: Text
     by_bytes = {vocabulary.piece_bytes(id): id for id in range(vocabulary.size)}
     ids = [by_bytes[bytes([byte])] for byte in "🦊!".encode()]
     stream = ByteText(vocabulary, tuple(ids[:2]))
-    assert "".join(map(stream.feed, ids[2:])) == "🦊!"
+    assert stream.decode(ids[2:]) == "🦊!"
 
 
 def sentencepiece_like() -> Tokenizer:
@@ -87,7 +87,7 @@ def test_sentencepiece_stream_equals_one_decode(parts: list[list[str]]) -> None:
     ids = [token_of(tokenizer, piece) for part in parts for piece in part]
     stream = incremental_text(tokenizer, vocabulary, (), skip_special=True)
     assert isinstance(stream, ByteText)
-    text = "".join(stream.feed(id) for id in ids) + stream.finish()
+    text = "".join(stream.decode([id]) for id in ids) + stream.finish()
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -95,7 +95,7 @@ def test_sentencepiece_continues_a_prompt_with_its_space() -> None:
     tokenizer = sentencepiece_like()
     the, fox = token_of(tokenizer, "▁the"), token_of(tokenizer, "▁fox")
     stream = ByteText(Vocabulary(tokenizer), (the,))
-    assert stream.feed(fox) == " fox"  # alone, the tokenizer would strip the space
+    assert stream.decode([fox]) == " fox"  # alone, the tokenizer would strip the space
 
 
 def word_pieces() -> Tokenizer:
@@ -112,7 +112,7 @@ def test_any_other_stream_equals_one_decode(ids: list[int], split: int) -> None:
     prompt = tuple(ids[:split])
     stream = incremental_text(tokenizer, Vocabulary(tokenizer), prompt, skip_special=True)
     assert isinstance(stream, WindowText)
-    text = "".join(stream.feed(id) for id in ids[split:]) + stream.finish()
+    text = "".join(stream.decode([id]) for id in ids[split:]) + stream.finish()
     before = tokenizer.decode(list(prompt), skip_special_tokens=True)
     assert before + text == tokenizer.decode(ids, skip_special_tokens=True)
 

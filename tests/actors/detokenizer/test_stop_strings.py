@@ -25,7 +25,7 @@ def test_finds_what_the_definition_finds_and_holds_back_no_more_than_needed(
     read = ""
     for piece in pieces:
         expected = naive(read + piece, stops)
-        match = scanner.feed(piece)
+        match = scanner.scan(piece)
         if expected is None:
             assert match is None
         else:
@@ -43,6 +43,6 @@ def test_cost_is_linear_where_a_naive_search_is_quadratic() -> None:
     """A stop string that almost matches everywhere: 200,000 characters are read in one pass, none held for long."""
     scanner = StopScanner(("a" * 255 + "b",))
     for _ in range(200):
-        assert scanner.feed("a" * 1000) is None
+        assert scanner.scan("a" * 1000) is None
     assert scanner.held == 255
-    assert scanner.feed("b") == Match("a" * 255 + "b", 1)
+    assert scanner.scan("b") == Match("a" * 255 + "b", 1)

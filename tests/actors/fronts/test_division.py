@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from triolet.actors.fronts.division import divide, owner, part_of
 from triolet.protocol.fronts import ChoiceOpened
-from triolet.protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepText, StepTokens, ToDetokenizer
+from triolet.protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepTokens, ToDetokenizer
 from triolet.protocol.settings import LimitSettings
 
 from ..wiring import generate
@@ -22,15 +22,14 @@ def choice(id: str, token: int) -> ChoiceTokens:
 CHOICE = st.builds(choice, IDS, st.integers(0, 9))
 
 
-def step(ids: list[str]) -> StepTokens:
+def step(ids: list[str], others: list[ChoiceTokens]) -> StepTokens:
     """Each row tells which it is."""
-    return StepTokens(ids=tuple(ids), rows=tuple((place,) for place in range(len(ids))))
+    return StepTokens(ids=tuple(ids), rows=tuple((place,) for place in range(len(ids))), others=tuple(others))
 
 
 TEXTS: st.SearchStrategy[list[ToDetokenizer]] = st.lists(
     st.one_of(
-        st.lists(CHOICE, min_size=1, max_size=6).map(lambda choices: StepText(choices=tuple(choices))),
-        st.lists(IDS, min_size=1, max_size=6, unique=True).map(lambda ids: step([*ids])),
+        st.builds(step, st.lists(IDS, max_size=6, unique=True), st.lists(CHOICE, max_size=6)),
         IDS.map(lambda id: DropRequest(id=id, reason="cancelled")),
         IDS.map(lambda id: OpenChoice(request=generate(id), index=0, prompt=(1, 2), cached_tokens=1)),
     ),
@@ -42,9 +41,7 @@ Said = tuple[str, object]
 def spoken(text: object) -> list[Said]:
     """Every single thing in a message, by the request it is about."""
     if isinstance(text, StepTokens):
-        return list(zip(text.ids, text.rows, strict=True))
-    if isinstance(text, StepText):
-        return [(choice.id, choice.tokens) for choice in text.choices]
+        return [(choice.id, choice.tokens) for choice in text.choices()]
     if isinstance(text, OpenChoice):
         return [(text.request.id, "opened")]
     assert isinstance(text, ChoiceOpened | DropRequest)
@@ -63,12 +60,12 @@ def test_every_front_hears_what_is_its_own_in_order(texts: list[ToDetokenizer]) 
 
 
 def test_a_step_of_one_front_is_passed_on_as_it_is() -> None:
-    text = step(["aw1-1", "aw1-2"])
-    assert divide([text])["aw1"][0] is text
+    text = step(["aw1-1", "aw1-2"], [])
+    assert divide([text]) == {"aw1": [text]}
 
 
 def test_the_ids_of_a_front_are_one_object_while_the_same_requests_go_on() -> None:
-    shares = [divide([step(["aw1-1", "aw2-1", "aw1-2"])])["aw1"][0] for _ in range(2)]
+    shares = [divide([step(["aw1-1", "aw2-1", "aw1-2"], [])])["aw1"][0] for _ in range(2)]
     first, second = cast("list[StepTokens]", shares)
     assert first.ids == ("aw1-1", "aw1-2")
     assert first.ids is second.ids

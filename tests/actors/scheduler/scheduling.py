@@ -3,7 +3,7 @@
 from typing import Any
 
 from triolet.actors.scheduler.state import SchedulerState
-from triolet.protocol.messages import Admit, ChoiceTokens, StepText, StepTokens, ToDetokenizer, WorkerReady
+from triolet.protocol.messages import Admit, ChoiceTokens, StepTokens, ToDetokenizer, WorkerReady
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import MemoryPlan, Ready, Row, Step, StepDone
@@ -37,9 +37,7 @@ def admit(
 
 def choices_of(message: ToDetokenizer) -> list[ChoiceTokens]:
     """What a message says of choices, one by one."""
-    if isinstance(message, StepTokens):
-        return list(message.choices())
-    return list(message.choices) if isinstance(message, StepText) else []
+    return list(message.choices()) if isinstance(message, StepTokens) else []
 
 
 def text(length: int, first: int = 1) -> tuple[int, ...]:

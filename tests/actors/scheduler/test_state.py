@@ -9,7 +9,6 @@ from triolet.protocol.messages import (
     DropRequest,
     EngineFailed,
     OpenChoice,
-    StepText,
     StepTokens,
     Stop,
     WorkerLost,
@@ -82,7 +81,7 @@ def test_no_token_is_computed_when_none_is_wanted() -> None:
     assert bench.state.plan() is None
     opened, end = bench.texts()
     assert isinstance(opened, OpenChoice)
-    assert end == StepText(choices=(ChoiceTokens(id="a", index=0, tokens=(), reason="length"),))
+    assert end == StepTokens(others=(ChoiceTokens(id="a", index=0, tokens=(), reason="length"),))
 
 
 def scores(first: int, count: int) -> tuple[TokenLogprob, ...]:
@@ -287,8 +286,8 @@ def test_a_new_worker_with_a_shorter_context_ends_a_choice_without_opening_it_ag
     bench.texts()
     bench.send(WorkerLost(reason="killed"), ready(context_length=102))
     (message,) = bench.texts()
-    assert isinstance(message, StepText)
-    assert [(choice.id, choice.reason) for choice in message.choices] == [("a", "length")]
+    assert isinstance(message, StepTokens)
+    assert [(choice.id, choice.reason) for choice in message.others] == [("a", "length")]
 
 
 def test_statistics_tell_where_everybody_is() -> None:

@@ -17,7 +17,6 @@ from triolet.protocol.messages import (
     Credit,
     DropRequest,
     OpenChoice,
-    StepText,
     StepTokens,
     Stop,
     ToDetokenizer,
@@ -138,9 +137,6 @@ class FrontDesk:
                             choice.opened = True
                     case StepTokens():
                         for tokens in message.choices():
-                            self._take(tokens)
-                    case StepText(choices=choices):
-                        for tokens in choices:
                             self._take(tokens)
                     case DropRequest(id=id, reason=reason):
                         if stream := self.live.pop(id, None):
