@@ -16,6 +16,8 @@ from .crowd import Crowd, crowd, duration, middle, probe, probes
 from .gauge import Gauge
 from .results import Drained, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
 
+_SETTLE_SECONDS: Final = 15.0  # that a server may go on growing
+_STILL_BYTES: Final = 1 << 18  # of growth in half a second are none
 _SLOWED: Final = 1.3  # a probe must take so many times as long beside the streams, or it cannot tell that they are gone
 
 
@@ -76,7 +78,7 @@ async def slow_readers(
     """Clients ask for long answers and read nothing."""
     if process is None:
         return NotMeasurable(because="the memory of a process unknown here: give --command or --pid")
-    before = process.resident_bytes()
+    before = await _settled_bytes(process)
     unread = [await _ask_and_not_read(target, f"Count for ever. ({number})", max_tokens) for number in range(readers)]
     try:
         beside: list[ChatStream] = []
@@ -97,6 +99,19 @@ async def slow_readers(
         probes=len(beside),
         probes_failed=sum(duration(stream) is None for stream in beside),
     )
+
+
+async def _settled_bytes(process: ServerProcess) -> int:
+    """What it holds once it has stopped growing by itself: a worker may touch its KV cache's pages after its start."""
+    before = process.resident_bytes()
+    with trio.move_on_after(_SETTLE_SECONDS):
+        while True:
+            await trio.sleep(0.5)
+            now = process.resident_bytes()
+            if now - before < _STILL_BYTES:
+                return now
+            before = now
+    return before
 
 
 async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> trio.abc.Stream:
