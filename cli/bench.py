@@ -11,7 +11,7 @@ import msgspec
 
 from ..actors.engine import open_engine
 from ..loadtest.compare.figures import Figures, figures_of, medians
-from ..loadtest.compare.round import Load, refuse_load, run_round
+from ..loadtest.compare.round import RoundLoad, refuse_load, run_round
 from ..loadtest.machine import versions
 from ..models.host import usable_cores
 from ..protocol.steps import Ready
@@ -57,7 +57,7 @@ def offline(
     """Run MODEL without HTTP: prefill and decode rates, the time of a step, and what is spent outside the model."""
     settings = build_settings(model, values)
     refuse_missing_model(settings.engine)
-    load = Load(prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch)
+    load = RoundLoad(prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch)
     measured: list[Figures] = []
     ready: list[Ready] = []
     with LoadDisplay(standard_error()) as display:
@@ -79,7 +79,7 @@ def offline(
         _show(load, ready[0], medians(measured))
 
 
-def _result(load: Load, ready: Ready, rounds: list[Figures]) -> dict[str, object]:
+def _result(load: RoundLoad, ready: Ready, rounds: list[Figures]) -> dict[str, object]:
     """The medians at the top level, then what they are of."""
     return {
         **msgspec.to_builtins(medians(rounds)),
@@ -99,7 +99,7 @@ def _result(load: Load, ready: Ready, rounds: list[Figures]) -> dict[str, object
     }
 
 
-def _show(load: Load, ready: Ready, figures: Figures) -> None:
+def _show(load: RoundLoad, ready: Ready, figures: Figures) -> None:
     precision = ready.dtype if ready.quantize == "none" else ready.quantize
     tokens = f"{load.batch} × ({load.prompt_tokens} + {load.output_tokens}) tokens"
     click.echo(f"{ready.model}, {precision}: {tokens}; medians")

@@ -19,9 +19,10 @@ import msgspec
 from rich.console import Console
 
 from ..loadtest.compare.accuracy import check_tokens, measure_quality
+from ..loadtest.compare.bars import bars
 from ..loadtest.compare.cases import CASES, Case
 from ..loadtest.compare.exact import measure_exact_match
-from ..loadtest.compare.page import Comparison, page, plot, show
+from ..loadtest.compare.page import Comparison, page, show
 from ..loadtest.compare.peer import Peer, read_peer
 from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
 from ..loadtest.compare.turns import Turns, silent
@@ -47,8 +48,8 @@ HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how the
         --peer "llama.cpp q8=ref/venv/bin/python loadtest/peers llama.cpp ref --precision q8" \\
         --variant "int8=--quantize int8" --variant "int8, int8 KV=--quantize int8 --kv-cache-dtype int8"
 
-    Written to --out: NAME.json (every repetition, the machine, versions), NAME.md (the tables) and, where matplotlib is
-    installed, NAME.png. Leave the machine alone while it runs: before each engine it looks how busy others keep the
+    Written to --out: NAME.json (every repetition, the machine, versions), NAME.md (the tables) and NAME.svg
+    (a bar for each). Leave the machine alone while it runs: before each engine it looks how busy others keep the
     cores, and says so where it is more than a tenth.
     """
 
@@ -143,14 +144,12 @@ def peers(
             exact = tuple(measure_exact_match(each.name, each.settings, held_out, silent) for each in ours)
         result = msgspec.structs.replace(result, exact=exact)
     _write(result, path)
-    drawn = plot(result, path.with_name(f"{name}.png"))
+    path.with_name(f"{name}.svg").write_text(bars(result))
     if as_json:
         click.echo(msgspec.json.encode(result))
     else:
         show(result, Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH))
-    console.print(f"written: {path}.json, {path}.md{f', {path}.png' if drawn else ''}")
-    if not drawn:
-        console.print("no plot: matplotlib is not installed (pip install 'triolet\\[loadtest]')")
+    console.print(f"written: {path}.json, {path}.md, {path}.svg")
 
 
 def _write(result: Comparison, path: Path) -> None:

@@ -18,7 +18,6 @@ from rich.console import Console
 from ..loadtest.serve.arrivals import Recorded
 from ..loadtest.serve.lag import LagMeter
 from ..loadtest.serve.live_view import LiveView
-from ..loadtest.serve.pictures import draw_pictures
 from ..loadtest.serve.report_html import page
 from ..loadtest.serve.result import write_result
 from ..loadtest.serve.runner import Runner
@@ -51,8 +50,8 @@ HELP: Final = """Load the server at --url and report what its clients saw.
       --shared-prefix 0.8@512 --turns uniform:2-5 --think-time lognormal:4,0.5
       --tenant acme,key=K1,weight=3 --tenant small,key=K2 --cancel 0.1@16 --slow 0.05@10
 
-    Written to --out: NAME.json (the result), NAME.jsonl (a line per request), NAME.html (the report) and, where
-    matplotlib is installed, NAME.png. `triolet bench compare A.json B.json` tells two results apart. docs/loadtest.md
+    Written to --out: NAME.json (the result), NAME.jsonl (a line per request), NAME.html (the report with
+    its charts). `triolet bench compare A.json B.json` tells two results apart. docs/loadtest.md
     explains each figure. Ctrl-C ends the load and reports what was measured.
     """
 
@@ -62,9 +61,8 @@ HELP: Final = """Load the server at --url and report what its clients saw.
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("bench-results"),
               show_default=True, help="Folder of what is written.")  # fmt: skip
 @click.option("--name", default="serve", show_default=True, help="Of the files.")
-@click.option("--png/--no-png", default=True, show_default=True, help="Draw the plots where matplotlib is installed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead of tables.")
-def serve(out: Path, name: str, png: bool, as_json: bool, **values: Any) -> None:  # Any: checked by their options
+def serve(out: Path, name: str, as_json: bool, **values: Any) -> None:  # Any: checked by their options
     settings = build_load_settings(**values)
     if isinstance(settings.arrivals, Recorded):
         try:
@@ -78,12 +76,11 @@ def serve(out: Path, name: str, png: bool, as_json: bool, **values: Any) -> None
     path = out / name
     write_result(finished.result, path.with_name(f"{name}.json"))
     path.with_name(f"{name}.html").write_text(page(finished.result), encoding="utf-8")
-    drawn = png and draw_pictures(finished.result, path.with_name(f"{name}.png"))
     if as_json:
         click.echo(msgspec.json.encode(finished.result))
     else:
         show(finished.result, Console(highlight=False, width=None if sys.stdout.isatty() else 140))
-    console.print(f"written: {path}.json, {path}.jsonl, {path}.html{f', {path}.png' if drawn else ''}", soft_wrap=True)
+    console.print(f"written: {path}.json, {path}.jsonl, {path}.html", soft_wrap=True)
     if finished.result.client.bottleneck:
         console.print("These figures are the client's, not the server's: see above.", style="bold red")
 

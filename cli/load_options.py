@@ -11,7 +11,7 @@ import msgspec
 from ..loadtest.client.dial import read_url
 from ..loadtest.serve.arrivals import Arrivals, Constant, Gamma, Ramp, Recorded
 from ..loadtest.serve.lengths import read_distribution
-from ..loadtest.serve.mix import BadMix, Mix, Share, Tenant, check_shares, read_priorities, read_share, read_tenant
+from ..loadtest.serve.mix import BadMix, Mix, MixShare, Tenant, check_shares, read_priorities, read_share, read_tenant
 from ..loadtest.serve.settings import LoadSettings
 from ..loadtest.serve.slo import read_slo
 from .refusals import Refusal
@@ -134,8 +134,8 @@ def build_load_settings(
     time_scale: float | None,
     tenants: tuple[Tenant, ...],
     priorities: tuple[tuple[int, float], ...] | None,
-    cancel: Share | None,
-    slow: Share | None,
+    cancel: MixShare | None,
+    slow: MixShare | None,
     **same: Any,  # Any: options whose names are those of the settings
 ) -> LoadSettings:
     """The settings; options that were not given stay the Struct's defaults."""
@@ -166,8 +166,8 @@ def build_load_settings(
     mix = Mix(
         tenants=tenants or (Tenant(name="default", key=api_key),),
         priorities=priorities or (),
-        cancel=cancel or Share(0.0, 0.0),
-        slow=slow or Share(0.0, 0.0),
+        cancel=cancel or MixShare(0.0, 0.0),
+        slow=slow or MixShare(0.0, 0.0),
     )
     try:
         check_shares(mix)

@@ -382,7 +382,7 @@ def test_exact_versions_lie_within_the_bounds() -> None:
     }
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(text) for text in (*project["dependencies"], *extras["test"], *extras["loadtest"])]
+    wanted = [Requirement(text) for text in (*project["dependencies"], *extras["test"])]
     wrong = [
         str(need)
         for need in wanted

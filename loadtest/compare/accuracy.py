@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ...cli.refusals import Refusal
-from .variant import Answer
+from .variant import CheckedAnswer
 
 
 class TokenCheck(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Quality(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def check_tokens(model: Path, name: str, settings: dict[str, Any], answers: Sequence[Answer]) -> TokenCheck:
+def check_tokens(model: Path, name: str, settings: dict[str, Any], answers: Sequence[CheckedAnswer]) -> TokenCheck:
     asked = {"model": str(model), "settings": settings, "answers": answers}
     found = _run("tokens", [], msgspec.json.encode(asked))
     return msgspec.json.decode(msgspec.json.encode({"name": name, **msgspec.json.decode(found)}), type=TokenCheck)

@@ -1,9 +1,6 @@
-"""What `triolet bench peers` found, as JSON's shape, as a terminal's tables, as a page and as a picture."""
+"""What `triolet bench peers` found, as JSON's shape, as a terminal's tables and as a page."""
 
 from collections.abc import Iterable
-from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from rich.console import Console
@@ -18,7 +15,7 @@ from .ratios import Measured, Median, Ratio
 ALL = "the best of ours / the best peer"
 
 
-class Engine(Struct, frozen=True, kw_only=True):
+class ComparedEngine(Struct, frozen=True, kw_only=True):
     name: str
     ours: bool
     bits: int  # of a weight
@@ -40,7 +37,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     seconds: float
     load_averages: tuple[float, ...]  # before the first turn
     cases: tuple[Case, ...]
-    engines: tuple[Engine, ...]
+    engines: tuple[ComparedEngine, ...]
     medians: tuple[Median, ...]
     against_best: tuple[Ratio, ...]
     against_each: tuple[Ratio, ...]
@@ -175,33 +172,3 @@ def show(result: Comparison, console: Console) -> None:
         console.print(terminal_table(rows, title=title, styles=styles))
     for note in notes(result):
         console.print(note)
-
-
-def plot(result: Comparison, path: Path) -> bool:
-    """A panel per case, a bar per engine, a line from its lowest to its highest turn. False without matplotlib."""
-    try:
-        import_module("matplotlib").use("agg")
-        pyplot: Any = import_module("matplotlib.pyplot")  # Any: optional, so no checker may count on it
-    except ImportError:
-        return False
-    engines = sorted(result.engines, key=lambda engine: not engine.ours)[::-1]
-    found = {(row.engine, row.case): row for row in result.medians}
-    figure, panels = pyplot.subplots(
-        1, len(result.cases), figsize=(4 * len(result.cases), 1.2 + 0.35 * len(engines)), sharey=True, squeeze=False
-    )
-    for panel, case in zip(panels[0], result.cases, strict=True):
-        for place, engine in enumerate(engines):
-            row = found[engine.name, case.name]
-            panel.barh(place, row.median, color="tab:orange" if engine.ours else "tab:gray")
-            panel.plot([row.lowest, row.highest], [place, place], color="black", linewidth=1)
-            panel.text(row.highest, place, f" {row.median:,.0f}", va="center", fontsize=7)
-        panel.set_title(case.title, fontsize=8)
-        panel.set_xlabel("tokens/s", fontsize=8)
-        panel.margins(x=0.15)
-    names = [f"Triolet {engine.name}" if engine.ours else engine.name for engine in engines]
-    panels[0][0].set_yticks(range(len(engines)), names, fontsize=8)
-    figure.suptitle(f"{result.model}, {result.machine.cpu}, {result.threads} threads", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True

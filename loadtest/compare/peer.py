@@ -32,7 +32,7 @@ class Peer(Struct, frozen=True):
     command: tuple[str, ...]
 
 
-class About(Struct, frozen=True):
+class PeerEngine(Struct, frozen=True):
     """The first line of a peer."""
 
     engine: str
@@ -57,7 +57,7 @@ def read_peer(text: str) -> Peer:
 
 def run_peer(
     peer: Peer, cases: Sequence[Case], threads: int, on_value: Callable[[], None]
-) -> tuple[About, dict[str, list[float]]]:
+) -> tuple[PeerEngine, dict[str, list[float]]]:
     """One turn: what the engine says it is, and the values of every case. Raises Refusal with its last words."""
     told = [{name: getattr(case, name) for name in _TOLD} for case in cases]
     with tempfile.TemporaryFile() as errors, ExitStack() as stack:
@@ -94,13 +94,13 @@ class _Silent(Exception):
 
 def _read(
     lines: Iterable[bytes], cases: Sequence[Case], on_value: Callable[[], None]
-) -> tuple[About, dict[str, list[float]]]:
+) -> tuple[PeerEngine, dict[str, list[float]]]:
     by_name = {case.name: case for case in cases}
     values: dict[str, list[float]] = {case.name: [] for case in cases}
-    about: About | None = None
+    about: PeerEngine | None = None
     for line in lines:
         if about is None:
-            about = msgspec.json.decode(line, type=About)
+            about = msgspec.json.decode(line, type=PeerEngine)
             continue
         repetition = msgspec.json.decode(line, type=_Repetition)
         case = by_name.get(repetition.case)

@@ -21,7 +21,7 @@ from .figures import Arrival, Round
 FIRST_TOKEN_ID: Final = 10  # beyond the special tokens that vocabularies begin with
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class RoundLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What one round asks of the engine."""
 
     prompt_tokens: int
@@ -29,7 +29,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
 
 
-def refuse_load(load: Load, ready: Ready) -> None:
+def refuse_load(load: RoundLoad, ready: Ready) -> None:
     if load.prompt_tokens + load.output_tokens > ready.context_length:
         raise Refusal(f"--prompt-tokens and --output-tokens together exceed the context of {ready.context_length}")
     if ready.vocab_size <= FIRST_TOKEN_ID:
@@ -41,7 +41,7 @@ def _prompt(length: int, vocab_size: int) -> tuple[int, ...]:
     return tuple(FIRST_TOKEN_ID + index % span for index in range(length))
 
 
-async def run_round(engine: Engine, load: Load, salt: str) -> Round:
+async def run_round(engine: Engine, load: RoundLoad, salt: str) -> Round:
     """Submit the whole batch at once and note when its tokens come."""
     assert engine.ready is not None
     prompt = _prompt(load.prompt_tokens, engine.ready.vocab_size)

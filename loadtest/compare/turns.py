@@ -8,10 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...protocol.steps import LoadProgress
 from ..machine import QUIET, busy_share
 from .cases import Case
-from .page import Engine
+from .page import ComparedEngine
 from .peer import Peer, run_peer
 from .ratios import Measured
-from .variant import Turn, Variant, bits_of, run_variant
+from .variant import Variant, VariantTurn, bits_of, run_variant
 
 
 class Turns:
@@ -24,8 +24,8 @@ class Turns:
         self._ours, self._peers, self._cases = ours, peers, cases
         self._rounds, self._threads, self._console = rounds, threads, console
         self.rows: list[Measured] = []
-        self.engines: dict[str, Engine] = {}
-        self.first: dict[str, Turn] = {}  # of ours
+        self.engines: dict[str, ComparedEngine] = {}
+        self.first: dict[str, VariantTurn] = {}  # of ours
 
     def run(self, *, check: bool) -> None:
         repeats = sum(case.repeats for case in self._cases) * (len(self._ours) + len(self._peers))
@@ -55,13 +55,13 @@ class Turns:
             found = run_variant(engine, self._cases, str(turn), silent, advance, check=check)
             self.first.setdefault(engine.name, found)
             ready, values = found.ready, found.values
-            told = Engine(
+            told = ComparedEngine(
                 name=engine.name, ours=True, bits=bits_of(ready), what=f"Triolet {engine.options}".strip(),
                 versions=ready.versions,
             )  # fmt: skip
         else:
             about, values = run_peer(engine, self._cases, self._threads, advance)
-            told = Engine(
+            told = ComparedEngine(
                 name=engine.name, ours=False, bits=about.bits, what=f"{about.engine} {about.precision}",
                 versions=about.versions,
             )  # fmt: skip

@@ -19,7 +19,7 @@ from ...protocol.sampling import Sampling
 from ...protocol.settings import EngineSettings, ServeSettings
 from ...protocol.steps import LoadProgress, Ready
 from .cases import Case, value_of
-from .round import Load, refuse_load, run_round
+from .round import RoundLoad, refuse_load, run_round
 
 DEFAULTS: Final = ("int8=--quantize int8", "int4=--quantize int4", "bfloat16=--dtype bfloat16")
 BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
@@ -38,17 +38,17 @@ class Variant(Struct, frozen=True):
     settings: EngineSettings
 
 
-class Answer(Struct, frozen=True):
+class CheckedAnswer(Struct, frozen=True):
     """What the served engine answered greedily: for the comparison with the reference."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
 
 
-class Turn(Struct, frozen=True):
+class VariantTurn(Struct, frozen=True):
     ready: Ready
     values: dict[str, list[float]]
-    answers: tuple[Answer, ...]
+    answers: tuple[CheckedAnswer, ...]
 
 
 @click.command(add_help_option=False)
@@ -83,18 +83,18 @@ def bits_of(ready: Ready) -> int:
 def run_variant(
     variant: Variant, cases: Sequence[Case], salt: str, on_progress: Callable[[LoadProgress], None],
     on_value: Callable[[], None], *, check: bool,
-) -> Turn:  # fmt: skip
+) -> VariantTurn:  # fmt: skip
     """One turn: load, warm up, measure every case; with `check`, answer the checked prompts too, all at once."""
-    turns: list[Turn] = []
+    turns: list[VariantTurn] = []
 
     async def measure(engine: Engine) -> None:
         if engine.ready is None:
             raise click.ClickException("the worker ended before it could be measured")
         values: dict[str, list[float]] = {}
         for case in cases:
-            load = Load(prompt_tokens=case.prompt_tokens, output_tokens=case.output_tokens, batch=case.batch)
+            load = RoundLoad(prompt_tokens=case.prompt_tokens, output_tokens=case.output_tokens, batch=case.batch)
             refuse_load(load, engine.ready)
-            shorter = Load(
+            shorter = RoundLoad(
                 prompt_tokens=min(WARM_UP_PROMPT, case.prompt_tokens), output_tokens=2, batch=case.batch
             )  # fmt: skip
             await run_round(engine, shorter, f"{salt}.{case.name}.warm-up")
@@ -104,7 +104,7 @@ def run_variant(
                 values[case.name].append(value_of(case, measured))
                 on_value()
         answers = await greedy_answers(engine, engine.ready.vocab_size) if check else ()
-        turns.append(Turn(engine.ready, values, answers))
+        turns.append(VariantTurn(engine.ready, values, answers))
 
     settings = ServeSettings(engine=variant.settings)
 
@@ -116,9 +116,9 @@ def run_variant(
     return turns[0]
 
 
-async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[Answer, ...]:
+async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[CheckedAnswer, ...]:
     """The checked prompts' ids are spread over the vocabulary, and run together: batches of mixed lengths."""
-    answers: dict[int, Answer] = {}
+    answers: dict[int, CheckedAnswer] = {}
 
     async def ask(index: int, length: int) -> None:
         prompt = tuple((7919 * (place + 1) * (index + 1)) % vocab_size for place in range(length))
@@ -140,7 +140,7 @@ async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[Answer, ...]:
                     raise click.ClickException(f"a checked prompt failed: {message} ({code})")
                 case _:
                     pass
-        answers[index] = Answer(prompt, tuple(tokens))
+        answers[index] = CheckedAnswer(prompt, tuple(tokens))
 
     async with trio.open_nursery() as nursery:
         for index, length in enumerate(CHECKED_PROMPTS):

@@ -12,7 +12,7 @@ from typing import Any
 BITS = {"int8": 8}
 
 
-class Engine:
+class CTranslate2:
     def __init__(self, path: Path, precision: str, threads: int) -> None:
         library: Any = import_module("ctranslate2")  # Any: not installed where types are checked
         if not path.is_dir():
@@ -39,5 +39,5 @@ class Engine:
         return times
 
 
-def open_engine(folder: Path, precision: str, threads: int) -> Engine:
-    return Engine(folder / f"ct2-{precision}", precision, threads)
+def open_engine(folder: Path, precision: str, threads: int) -> CTranslate2:
+    return CTranslate2(folder / f"ct2-{precision}", precision, threads)

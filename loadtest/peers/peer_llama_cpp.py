@@ -19,7 +19,7 @@ Row = tuple[int, int, int, bool]  # token, position, sequence, whether its logit
 def _say_nothing(level: int, text: bytes, data: object) -> None: ...
 
 
-class Engine:
+class LlamaCpp:
     def __init__(self, path: Path, threads: int) -> None:
         self._library: Any = import_module("llama_cpp")  # Any: not installed where types are checked
         self._threads = threads
@@ -92,5 +92,5 @@ class Engine:
         return int(numpy.ctypeslib.as_array(logits, shape=(self._vocab_size,)).argmax())
 
 
-def open_engine(folder: Path, precision: str, threads: int) -> Engine:
-    return Engine(folder / f"{precision}.gguf", threads)
+def open_engine(folder: Path, precision: str, threads: int) -> LlamaCpp:
+    return LlamaCpp(folder / f"{precision}.gguf", threads)

@@ -14,7 +14,7 @@ STEP_TOKENS = 512
 CACHE_GIB = 1
 
 
-class Engine:
+class OpenVino:
     def __init__(self, path: Path, threads: int) -> None:
         self._library: Any = import_module("openvino")  # Any: not installed where types are checked
         genai: Any = import_module("openvino_genai")
@@ -51,5 +51,5 @@ class Engine:
         return times
 
 
-def open_engine(folder: Path, precision: str, threads: int) -> Engine:
-    return Engine(folder / f"ov-{precision}", threads)
+def open_engine(folder: Path, precision: str, threads: int) -> OpenVino:
+    return OpenVino(folder / f"ov-{precision}", threads)

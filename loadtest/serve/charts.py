@@ -1,4 +1,4 @@
-"""What a report draws, as data: charts whose lines are in the units shown. Pure; drawn as SVG or by matplotlib."""
+"""What a report draws, as data: charts whose lines are in the units shown. Pure; plots.py draws them."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from .lag import MOST_LAG
 from .quantiles import CURVE_POINTS
-from .result import Result, Sample
+from .result import RequestSample, Result
 from .text_report import METRICS
 
 MOST_DOTS = 2000  # of a scatter; more would weigh on the page and show no more
@@ -82,15 +82,15 @@ def _distribution(name: str, curve: Sequence[float]) -> Line:
     return Line(name=name, xs=tuple(max(LEAST_MS, value * 1000) for value in curve), ys=shares)
 
 
-def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
+def _thinned(samples: Sequence[RequestSample]) -> Sequence[RequestSample]:
     return samples[:: -(-len(samples) // MOST_DOTS) or 1]
 
 
-def _first_tokens(samples: Sequence[Sample]) -> Line:
+def _first_tokens(samples: Sequence[RequestSample]) -> Line:
     points = [(sample.started, sample.ttft * 1000) for sample in _thinned(samples) if sample.ttft is not None]
     return Line(name="a request", xs=tuple(x for x, _ in points), ys=tuple(y for _, y in points), style="dots")
 
 
-def _ends(samples: Sequence[Sample]) -> Line:
+def _ends(samples: Sequence[RequestSample]) -> Line:
     points = [(sample.started, sample.e2e * 1000) for sample in _thinned(samples) if sample.e2e is not None]
     return Line(name="a request", xs=tuple(x for x, _ in points), ys=tuple(y for _, y in points), style="dots")

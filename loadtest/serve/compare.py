@@ -13,7 +13,7 @@ from typing import Final, Literal
 from msgspec import Struct, structs
 
 from .bootstrap import RESAMPLES, Interval, Statistic, mean, rank, relative_difference, value_of
-from .result import Result, Sample
+from .result import RequestSample, Result
 from .text_report import load_text
 
 MISS: Final = 0.05  # for all metrics together
@@ -98,7 +98,9 @@ def _asked_the_same(a: Result, b: Result) -> bool:
     return structs.replace(a.settings, **plain) == structs.replace(b.settings, **plain)
 
 
-def _pairs(a: Sequence[Sample], b: Sequence[Sample]) -> tuple[list[Sample], list[Sample]] | None:
+def _pairs(
+    a: Sequence[RequestSample], b: Sequence[RequestSample]
+) -> tuple[list[RequestSample], list[RequestSample]] | None:
     theirs = {(sample.conversation, sample.turn): sample for sample in b}
     pairs = [(sample, other) for sample in a if (other := theirs.get((sample.conversation, sample.turn)))]
     if not pairs or len(pairs) < PAIRED_SHARE * max(len(a), len(b)):
@@ -106,7 +108,9 @@ def _pairs(a: Sequence[Sample], b: Sequence[Sample]) -> tuple[list[Sample], list
     return [ours for ours, _ in pairs], [other for _, other in pairs]
 
 
-def _values(a: Sequence[Sample], b: Sequence[Sample], key: str, *, paired: bool) -> tuple[list[float], list[float]]:
+def _values(
+    a: Sequence[RequestSample], b: Sequence[RequestSample], key: str, *, paired: bool
+) -> tuple[list[float], list[float]]:
     ours: list[float | None] = [getattr(sample, key) for sample in a]
     theirs: list[float | None] = [getattr(sample, key) for sample in b]
     if paired:
@@ -115,7 +119,7 @@ def _values(a: Sequence[Sample], b: Sequence[Sample], key: str, *, paired: bool)
     return [x for x in ours if x is not None], [y for y in theirs if y is not None]
 
 
-def _is_bound(samples: Sequence[Sample], key: str, statistic: Statistic) -> bool:
+def _is_bound(samples: Sequence[RequestSample], key: str, statistic: Statistic) -> bool:
     """Whether waits that the client gave up, and whose ends nobody knows, could have made the statistic larger."""
     known: list[tuple[float | None, bool]] = [(getattr(sample, key), sample.is_bound(key)) for sample in samples]
     values = [(value, bound) for value, bound in known if value is not None]
@@ -133,7 +137,7 @@ def _with_bounds(call: Call, a: bool, b: bool) -> Call:
 
 
 def _rates(
-    a: Result, b: Result, first: Sequence[Sample], second: Sequence[Sample], key: str
+    a: Result, b: Result, first: Sequence[RequestSample], second: Sequence[RequestSample], key: str
 ) -> tuple[list[float], list[float]]:
     if key == "throughput":
         return _per_second(a), _per_second(b)

@@ -6,10 +6,10 @@ import trio
 
 from ..client.ending import Outcome
 from .record import Record
-from .workload import ConversationPlan, Turn
+from .workload import ConversationPlan, PlannedTurn
 
 
-class Ask:
+class LoadRequest:
     """What the transport is to do: the body, whose key, and how the client behaves."""
 
     __slots__ = ("body", "cancel_after", "keep_text", "key", "pieces_per_second")
@@ -30,7 +30,7 @@ class Ask:
         self.keep_text = keep_text  # the next turn needs it
 
 
-class Exchange:
+class LoadExchange:
     """Times are trio's; `origin` is the run's beginning. `arrivals` grows by one for each piece of text."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Exchange:
         self.status = status if status is not None else self.status
 
     def record(
-        self, plan: ConversationPlan, index: int, turn: Turn, *, origin: float, ended: float, warmup: float
+        self, plan: ConversationPlan, index: int, turn: PlannedTurn, *, origin: float, ended: float, warmup: float
     ) -> Record:
         told = self.output_tokens
         if told is None and self.counts is not None:
@@ -97,7 +97,7 @@ class Exchange:
 
 
 class Transport(Protocol):
-    async def perform(self, ask: Ask, exchange: Exchange) -> None:
+    async def perform(self, ask: LoadRequest, exchange: LoadExchange) -> None:
         """Send the request and follow its answer to the end. Raises Fault; may be cancelled at any moment."""
         ...
 

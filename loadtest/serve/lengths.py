@@ -27,14 +27,14 @@ class Lognormal(Struct, frozen=True, tag="lognormal"):
     sigma: float
 
 
-class Values(Struct, frozen=True, tag="file"):
+class FileValues(Struct, frozen=True, tag="file"):
     """Any of the numbers of a file (one a line), equally often."""
 
     path: str
     values: tuple[float, ...]
 
 
-Distribution = Fixed | Uniform | Lognormal | Values
+Distribution = Fixed | Uniform | Lognormal | FileValues
 
 SHAPES = "write a number, uniform:LOW-HIGH, lognormal:MEDIAN,SIGMA or file:PATH"
 
@@ -81,7 +81,7 @@ def draw_value(distribution: Distribution, draw: Random) -> float:
             return draw.uniform(low, high)
         case Lognormal(median=median, sigma=sigma):
             return draw.lognormvariate(math.log(median), sigma)
-        case Values(values=values):
+        case FileValues(values=values):
             return draw.choice(values)
 
 
@@ -93,7 +93,7 @@ def describe(distribution: Distribution) -> str:
             return f"uniform {low:g}–{high:g}"
         case Lognormal(median=median, sigma=sigma):
             return f"lognormal, median {median:g}, σ {sigma:g}"
-        case Values(path=path, values=values):
+        case FileValues(path=path, values=values):
             return f"{len(values)} values of {path}"
 
 
@@ -114,7 +114,7 @@ def _pair(text: str, separator: str, whole: str) -> tuple[float, float]:
     return _number(first, whole), _number(second, whole)
 
 
-def _values(path: str) -> Values:
+def _values(path: str) -> FileValues:
     try:
         lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -122,4 +122,4 @@ def _values(path: str) -> Values:
     values = tuple(_number(line, f"{path}: {line}") for line in lines if line and not line.startswith("#"))
     if not values:
         raise BadDistribution(f"file:{path} holds no number")
-    return Values(path, values)
+    return FileValues(path, values)

@@ -21,7 +21,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
     priority: int | None = None  # None: drawn from the mix's priorities
 
 
-class Share(Struct, frozen=True):
+class MixShare(Struct, frozen=True):
     """A share of the clients, and the number that says what they do."""
 
     share: float
@@ -31,8 +31,8 @@ class Share(Struct, frozen=True):
 class Mix(Struct, frozen=True, kw_only=True):
     tenants: tuple[Tenant, ...] = (Tenant(name="default"),)
     priorities: tuple[tuple[int, float], ...] = ()  # priority, weight
-    cancel: Share = Share(0.0, 0.0)  # leaves after so many pieces
-    slow: Share = Share(0.0, 0.0)  # reads so many pieces a second
+    cancel: MixShare = MixShare(0.0, 0.0)  # leaves after so many pieces
+    slow: MixShare = MixShare(0.0, 0.0)  # reads so many pieces a second
 
 
 class Client(Struct, frozen=True, kw_only=True):
@@ -96,13 +96,13 @@ def read_priorities(text: str) -> tuple[tuple[int, float], ...]:
     return pairs
 
 
-def read_share(text: str, least: float) -> Share:
+def read_share(text: str, least: float) -> MixShare:
     """`SHARE@VALUE`, where VALUE is at least `least`."""
     first, at, second = text.partition("@")
     try:
-        share = Share(float(first), float(second) if at else least - 1)
+        share = MixShare(float(first), float(second) if at else least - 1)
     except ValueError:
-        share = Share(-1.0, 0.0)
+        share = MixShare(-1.0, 0.0)
     if not (0 <= share.share <= 1 and share.value >= least):
         raise BadMix(f"{text!r} is not SHARE@NUMBER with a share from 0 to 1 and a number of {least:g} or more")
     return share

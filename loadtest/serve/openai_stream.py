@@ -12,7 +12,7 @@ from ..client.body import BadBody, EventStream
 from ..client.chunk import PATHS, AnyChunk, AnyUsage, decode_chunk, refusal_text
 from ..client.client import HttpClient, Response
 from ..client.ending import Fault, outcome_of_status
-from .exchange import Ask, Exchange
+from .exchange import LoadExchange, LoadRequest
 from .settings import Api
 
 
@@ -21,7 +21,7 @@ class OpenAiTransport:
         self._client = client
         self._path = PATHS[api]
 
-    async def perform(self, ask: Ask, exchange: Exchange) -> None:
+    async def perform(self, ask: LoadRequest, exchange: LoadExchange) -> None:
         slow = ask.pieces_per_second is not None
         async with self._client.request("POST", self._path, ask.body, key=ask.key, slow=slow) as answer:
             response, exchange.sent, exchange.reused = answer
@@ -43,7 +43,7 @@ async def _check_head(response: Response) -> None:
         raise Fault("malformed", f"the answer is {kind.decode(errors='replace')}, not text/event-stream")
 
 
-async def _follow(response: Response, ask: Ask, exchange: Exchange) -> None:
+async def _follow(response: Response, ask: LoadRequest, exchange: LoadExchange) -> None:
     """To the end, or until the client has had what it wants. A slow one sleeps after each piece."""
     events, arrivals = EventStream(), exchange.arrivals
     complete = False
@@ -67,7 +67,7 @@ async def _follow(response: Response, ask: Ask, exchange: Exchange) -> None:
         raise Fault("unterminated", "the stream ended without finish_reason or [DONE]")
 
 
-def _note(chunk: AnyChunk, now: float, ask: Ask, exchange: Exchange) -> None:
+def _note(chunk: AnyChunk, now: float, ask: LoadRequest, exchange: LoadExchange) -> None:
     if (refusal := chunk.refusal()) is not None:
         raise Fault("stream_error", refusal)
     for choice in chunk.choices:
@@ -83,7 +83,7 @@ def _note(chunk: AnyChunk, now: float, ask: Ask, exchange: Exchange) -> None:
         _note_usage(chunk.usage, exchange)
 
 
-def _note_usage(usage: AnyUsage, exchange: Exchange) -> None:
+def _note_usage(usage: AnyUsage, exchange: LoadExchange) -> None:
     exchange.prompt_tokens = usage.prompt_tokens
     exchange.output_tokens = usage.completion_tokens
     details = usage.prompt_tokens_details

@@ -22,7 +22,7 @@ FORMAT: Final = "triolet bench serve 1"
 MOST_POINTS: Final = 150  # of a series over time
 
 
-class Sample(Struct, frozen=True, array_like=True):
+class RequestSample(Struct, frozen=True, array_like=True):
     """A judged request, for comparing runs; None where it has no such time."""
 
     conversation: int
@@ -69,7 +69,7 @@ class Result(Struct, frozen=True, kw_only=True):
     series: Series
     curves: dict[str, list[float]]
     windows: list[float]  # tokens in equal parts of the measured time
-    samples: list[Sample]
+    samples: list[RequestSample]
 
 
 class BadResult(ValueError):
@@ -109,12 +109,12 @@ def make_result(
     )
 
 
-def sample_of(record: Record, *, good: bool) -> Sample:
+def sample_of(record: Record, *, good: bool) -> RequestSample:
     waits, last = gaps(record), open_gap(record)
     if last is not None:
         waits.append(last)
     whole = record.outcome == "ok"
-    return Sample(
+    return RequestSample(
         conversation=record.conversation,
         turn=record.turn,
         started=record.started,

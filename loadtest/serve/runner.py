@@ -14,10 +14,10 @@ import trio
 from ..client.ending import BY_CHOICE, Fault, Outcome
 from .arrivals import Ramp, start_times
 from .bodies import body_of
-from .exchange import Ask, Exchange, Transport
+from .exchange import LoadExchange, LoadRequest, Transport
 from .record import Record
 from .settings import LoadSettings
-from .workload import ConversationPlan, Turn, Workload
+from .workload import ConversationPlan, PlannedTurn, Workload
 
 WATCH_SECONDS = 0.25  # how often stalled requests are looked for
 
@@ -28,7 +28,7 @@ class Progress:
     def __init__(self) -> None:
         self.begun: float | None = None
         self.issuing_ended: float | None = None
-        self.in_flight: set[Exchange] = set()
+        self.in_flight: set[LoadExchange] = set()
         self.waiting = 0  # for a place under --max-in-flight
         self.waited = 0  # of the measured part: what fills the server in the warm-up is in no figure
         self.pieces_of_ended = 0
@@ -172,10 +172,15 @@ class Runner:
             said[-1] = (turn.text, "".join(exchange.texts))
 
     async def _exchange(
-        self, plan: ConversationPlan, index: int, turn: Turn, said: Sequence[tuple[str, str]], intended: float | None
-    ) -> Exchange:
+        self,
+        plan: ConversationPlan,
+        index: int,
+        turn: PlannedTurn,
+        said: Sequence[tuple[str, str]],
+        intended: float | None,
+    ) -> LoadExchange:
         settings, progress, client = self._settings, self.progress, plan.client
-        ask = Ask(
+        ask = LoadRequest(
             body_of(settings, self._model, said, turn.output_tokens, client.priority),
             client.tenant.key,
             cancel_after=round(settings.mix.cancel.value) if client.behaviour == "cancels" else None,
@@ -189,7 +194,7 @@ class Runner:
         progress.waiting += 1
         async with self._places:
             progress.waiting -= 1
-            exchange = Exchange(intended, trio.current_time())
+            exchange = LoadExchange(intended, trio.current_time())
             progress.in_flight.add(exchange)
             exchange.scope.deadline = exchange.started + settings.timeout_seconds
             with exchange.scope:
@@ -202,7 +207,7 @@ class Runner:
             self._keep(exchange, plan, index, turn)
         return exchange
 
-    def _keep(self, exchange: Exchange, plan: ConversationPlan, index: int, turn: Turn) -> None:
+    def _keep(self, exchange: LoadExchange, plan: ConversationPlan, index: int, turn: PlannedTurn) -> None:
         progress = self.progress
         record = exchange.record(
             plan, index, turn, origin=self.origin, ended=trio.current_time(), warmup=self._settings.warmup_seconds

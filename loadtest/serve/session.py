@@ -22,7 +22,7 @@ from ..client.ending import Fault, outcome_of_status
 from ..machine import machine, versions
 from .arrivals import Recorded
 from .bodies import body_of
-from .exchange import Ask, Exchange, Transport
+from .exchange import LoadExchange, LoadRequest, Transport
 from .lag import LagMeter
 from .lengths import Fixed
 from .openai_stream import OpenAiTransport
@@ -195,8 +195,8 @@ async def _learn_words(settings: LoadSettings, model: str, transport: Transport)
     plain = replace(settings, output_tokens=Fixed(1))
     for words in PROBE_WORDS:
         text = text_of(words, Random(f"probe {settings.seed} {words}"))
-        exchange = Exchange(trio.current_time(), trio.current_time())
-        ask = Ask(body_of(plain, model, [(text, "")], 1, None), settings.mix.tenants[0].key)
+        exchange = LoadExchange(trio.current_time(), trio.current_time())
+        ask = LoadRequest(body_of(plain, model, [(text, "")], 1, None), settings.mix.tenants[0].key)
         try:
             with trio.fail_after(PROBE_SECONDS):
                 await transport.perform(ask, exchange)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from .arrivals import Arrivals
 from .lengths import Distribution, Fixed
-from .mix import Mix, Share
+from .mix import Mix, MixShare
 from .slo import Slo
 
 Api = Literal["chat", "completions", "websocket"]
@@ -26,7 +26,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     warmup_seconds: float = 2.0
     prompt_tokens: Distribution = Fixed(128)
     output_tokens: Distribution = Fixed(64)
-    shared_prefix: Share = Share(0.0, 1.0)  # share of conversations; tokens in front of their first prompt
+    shared_prefix: MixShare = MixShare(0.0, 1.0)  # share of conversations; tokens in front of their first prompt
     turns: Distribution = Fixed(1)
     think_seconds: Distribution = Fixed(1)  # between an answer and the next turn
     mix: Mix = Mix()

@@ -43,7 +43,7 @@ class Window(NamedTuple):
         return self.end - self.begin
 
 
-class Values(NamedTuple):
+class MetricValues(NamedTuple):
     """A metric's values in seconds: the known ones, and those of which only a lower bound is known."""
 
     known: list[float]
@@ -148,7 +148,7 @@ def latencies(measured: Iterable[Record]) -> Latencies:
     return Latencies(**{name: spread(*values[name]) for name in Latencies.__struct_fields__})
 
 
-def metric_values(measured: Iterable[Record]) -> dict[str, Values]:
+def metric_values(measured: Iterable[Record]) -> dict[str, MetricValues]:
     """Every metric's values: time per token of whole answers, the others of those too that the client gave up."""
     ordinary = judged(measured)
     whole = [record for record in ordinary if record.outcome == "ok"]
@@ -156,28 +156,28 @@ def metric_values(measured: Iterable[Record]) -> dict[str, Values]:
     return {
         "ttft": first_tokens(ordinary),
         "ttft_started": _first_tokens(ordinary, time_to_first_token_once_started),
-        "itl": Values([gap for record in ordinary for gap in gaps(record)], _present(map(open_gap, left))),
-        "tpot": Values(_present(map(time_per_output_token, whole)), []),
+        "itl": MetricValues([gap for record in ordinary for gap in gaps(record)], _present(map(open_gap, left))),
+        "tpot": MetricValues(_present(map(time_per_output_token, whole)), []),
         "e2e": ends(ordinary),
-        "e2e_started": Values(
+        "e2e_started": MetricValues(
             [record.ended - record.started for record in whole], [record.ended - record.started for record in left]
         ),
     }
 
 
-def first_tokens(records: Sequence[Record]) -> Values:
+def first_tokens(records: Sequence[Record]) -> MetricValues:
     return _first_tokens(records, time_to_first_token)
 
 
-def _first_tokens(records: Sequence[Record], time: Callable[[Record], float | None]) -> Values:
-    return Values(
+def _first_tokens(records: Sequence[Record], time: Callable[[Record], float | None]) -> MetricValues:
+    return MetricValues(
         _present(time(record) for record in records if record.arrivals),
         _present(time(record) for record in records if not record.arrivals),
     )
 
 
-def ends(records: Sequence[Record]) -> Values:
-    return Values(
+def ends(records: Sequence[Record]) -> MetricValues:
+    return MetricValues(
         [end_to_end(record) for record in records if record.outcome == "ok"],
         [end_to_end(record) for record in records if given_up(record)],
     )

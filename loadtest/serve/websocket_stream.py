@@ -29,7 +29,7 @@ from triolet.protocol.stream_frames import (
 
 from ..client.dial import Endpoint
 from ..client.ending import Fault, outcome_of_status
-from .exchange import Ask, Exchange
+from .exchange import LoadExchange, LoadRequest
 
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 
@@ -42,7 +42,7 @@ class _Running:
 
     __slots__ = ("ask", "ended", "exchange", "fault", "wake")
 
-    def __init__(self, ask: Ask, exchange: Exchange) -> None:
+    def __init__(self, ask: LoadRequest, exchange: LoadExchange) -> None:
         self.ask = ask
         self.exchange = exchange
         self.fault: Fault | None = None
@@ -134,7 +134,7 @@ class WebSocketTransport:
         self._sockets: dict[str | None, list[_Socket]] = {}
         self._numbers = count()
 
-    async def perform(self, ask: Ask, exchange: Exchange) -> None:
+    async def perform(self, ask: LoadRequest, exchange: LoadExchange) -> None:
         sockets = self._sockets.setdefault(ask.key, [])
         sockets[:] = [each for each in sockets if each.fault is None]
         socket = next((each for each in sockets if each.places < self._most), None)
@@ -169,7 +169,7 @@ class WebSocketTransport:
             self._nursery.start_soon(socket.read)
             socket.ready.set()
 
-    async def _run(self, socket: _Socket, ask: Ask, exchange: Exchange) -> None:
+    async def _run(self, socket: _Socket, ask: LoadRequest, exchange: LoadExchange) -> None:
         name = f"r{next(self._numbers)}"
         running = _Running(ask, exchange)
         socket.running[name] = running

@@ -15,7 +15,7 @@ from .traces import TracedRequest
 from .words import TokensPerWord, text_of
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class PlannedTurn(Struct, frozen=True, kw_only=True):
     text: str
     prompt_tokens: int  # asked for, of this turn's own text and, in the first turn, the shared prefix
     output_tokens: int
@@ -25,7 +25,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 class ConversationPlan(Struct, frozen=True, kw_only=True):
     number: int
     client: Client
-    turns: tuple[Turn, ...]
+    turns: tuple[PlannedTurn, ...]
 
 
 class Workload:
@@ -52,7 +52,7 @@ class Workload:
             number=number, client=client, turns=tuple(self._turn(number, index, shares, draw) for index in range(count))
         )
 
-    def _turn(self, number: int, index: int, shares: bool, draw: Random) -> Turn:
+    def _turn(self, number: int, index: int, shares: bool, draw: Random) -> PlannedTurn:
         settings = self._settings
         if self._trace:
             traced = self._trace[number % len(self._trace)]
@@ -63,7 +63,7 @@ class Workload:
         if shares and index == 0:
             prompt += self._prefix_tokens
             text = f"{self._prefix} {text}"
-        return Turn(
+        return PlannedTurn(
             text=text,
             prompt_tokens=prompt,
             output_tokens=output,

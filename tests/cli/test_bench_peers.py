@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -62,6 +63,9 @@ def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
     assert "| slow | 8 | 1 |" in page
     assert "slow 0.1" in page
     assert "int8" in done.stdout
+    picture = ElementTree.parse(tmp_path / "out/small.svg").getroot()
+    classes = [bar.get("class") for bar in picture.iter("{http://www.w3.org/2000/svg}rect")]
+    assert sorted(filter(None, classes)) == ["ours", "theirs"]
 
 
 @pytest.mark.parametrize(

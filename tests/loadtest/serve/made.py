@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from triolet.loadtest.serve.exchange import Ask, Exchange
+from triolet.loadtest.serve.exchange import LoadExchange, LoadRequest
 from triolet.loadtest.serve.lag import ClientLoad
 from triolet.loadtest.serve.record import Record
 from triolet.loadtest.serve.result import Conditions, Result, Series, make_result
@@ -64,13 +64,13 @@ def result_of(records: Sequence[Record], name: str = "made", end: float = 10.0, 
 class ScriptedTransport:
     """Answers by a function of the exchange's number: it may sleep on the test's clock, add arrivals, raise."""
 
-    def __init__(self, answer: Callable[[int, Ask, Exchange], Any]) -> None:
+    def __init__(self, answer: Callable[[int, LoadRequest, LoadExchange], Any]) -> None:
         self._answer = answer
-        self.asks: list[Ask] = []
+        self.asks: list[LoadRequest] = []
         self.running = 0
         self.most = 0
 
-    async def perform(self, ask: Ask, exchange: Exchange) -> None:
+    async def perform(self, ask: LoadRequest, exchange: LoadExchange) -> None:
         number = len(self.asks)
         self.asks.append(ask)
         self.running += 1
@@ -84,7 +84,7 @@ class ScriptedTransport:
         pass
 
 
-async def one_piece(exchange: Exchange, after: float) -> None:
+async def one_piece(exchange: LoadExchange, after: float) -> None:
     await trio.sleep(after)
     exchange.arrivals.append(trio.current_time())
     exchange.output_tokens = 1

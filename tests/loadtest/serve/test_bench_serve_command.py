@@ -33,7 +33,7 @@ def _serve(
     """The result and the records of a run in which nothing may fail."""
     done = _bench(
         "serve", "--url", url, "--out", str(out), "--name", name, "--warm-up", "0", "--prompt-tokens", "30",
-        "--output-tokens", "uniform:4-8", "--no-png", *(("--api-key", KEYS[0]) if key else ()), *arguments,
+        "--output-tokens", "uniform:4-8", *(("--api-key", KEYS[0]) if key else ()), *arguments,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "output tokens/s" in done.stdout

@@ -10,7 +10,7 @@ from msgspec import structs
 from triolet.loadtest.client.client import HttpClient
 from triolet.loadtest.client.dial import read_url
 from triolet.loadtest.client.ending import Fault
-from triolet.loadtest.serve.exchange import Ask, Exchange
+from triolet.loadtest.serve.exchange import LoadExchange, LoadRequest
 from triolet.loadtest.serve.openai_stream import OpenAiTransport
 from triolet.loadtest.serve.record import Record
 from triolet.loadtest.serve.runner import Runner
@@ -156,7 +156,7 @@ async def test_nobody_listening_is_a_class_of_its_own() -> None:
 
 async def test_a_client_that_cancels_leaves_after_so_many_pieces(start: Start) -> None:
     transport = await start(["stall"])
-    exchange = Exchange(trio.current_time(), trio.current_time())
+    exchange = LoadExchange(trio.current_time(), trio.current_time())
     with pytest.raises(Fault) as raised, trio.fail_after(60):
-        await transport.perform(Ask(b"{}", cancel_after=1), exchange)
+        await transport.perform(LoadRequest(b"{}", cancel_after=1), exchange)
     assert (raised.value.outcome, len(exchange.arrivals)) == ("cancelled", 1)

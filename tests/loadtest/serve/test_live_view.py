@@ -6,7 +6,7 @@ from rich.console import Console
 from trio.testing import MockClock
 
 from triolet.loadtest.client.ending import Fault
-from triolet.loadtest.serve.exchange import Ask, Exchange
+from triolet.loadtest.serve.exchange import LoadExchange, LoadRequest
 from triolet.loadtest.serve.lag import LagMeter
 from triolet.loadtest.serve.live_view import LiveView
 from triolet.loadtest.serve.runner import Runner
@@ -24,7 +24,7 @@ def _text(view: LiveView) -> str:
 
 
 async def test_the_view_tells_what_the_run_is_doing(autojump_clock: MockClock) -> None:
-    async def answer(number: int, _ask: Ask, exchange: Exchange) -> None:
+    async def answer(number: int, _ask: LoadRequest, exchange: LoadExchange) -> None:
         await one_piece(exchange, 0.25)
         if number % 4 == 0:
             raise Fault("refused", "full", 429)

@@ -6,7 +6,7 @@ import pytest
 from triolet.loadtest.serve.mix import (
     BadMix,
     Mix,
-    Share,
+    MixShare,
     Tenant,
     check_shares,
     draw_client,
@@ -23,7 +23,7 @@ def test_tenants_priorities_and_shares_are_read() -> None:
     assert read_tenant("acme,key=K1,weight=3,priority=-1") == Tenant(name="acme", key="K1", weight=3, priority=-1)
     assert read_tenant("small") == Tenant(name="small")
     assert read_priorities("0:9,10:1") == ((0, 9.0), (10, 1.0))
-    assert read_share("0.1@16", 1) == Share(0.1, 16)
+    assert read_share("0.1@16", 1) == MixShare(0.1, 16)
 
 
 @pytest.mark.parametrize("text", ["", "a,weight=0", "a,weight=x", "a,color=red", "a,key=a b", "a,key=1,key=2", "a,key"])
@@ -49,8 +49,8 @@ def test_clients_are_drawn_by_their_weights() -> None:
     mix = Mix(
         tenants=(Tenant(name="a", weight=3), Tenant(name="b", priority=7)),
         priorities=((0, 9), (10, 1)),
-        cancel=Share(0.1, 5),
-        slow=Share(0.2, 5),
+        cancel=MixShare(0.1, 5),
+        slow=MixShare(0.2, 5),
     )
     draw = Random(1)
     clients = [draw_client(mix, draw) for _ in range(count)]
@@ -70,7 +70,7 @@ def test_clients_are_drawn_by_their_weights() -> None:
 
 def test_impossible_mixes_are_refused() -> None:
     with pytest.raises(BadMix, match="more than all"):
-        check_shares(Mix(cancel=Share(0.6, 1), slow=Share(0.6, 1)))
+        check_shares(Mix(cancel=MixShare(0.6, 1), slow=MixShare(0.6, 1)))
     with pytest.raises(BadMix, match="two tenants are called a"):
         check_shares(Mix(tenants=(Tenant(name="a"), Tenant(name="a"))))
 

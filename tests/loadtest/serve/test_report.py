@@ -4,7 +4,6 @@ import os
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from rich.console import Console
 
 from triolet.loadtest.serve.charts import charts
 from triolet.loadtest.serve.mix import Mix, Tenant
-from triolet.loadtest.serve.pictures import draw_pictures
 from triolet.loadtest.serve.plots import nice_ticks, svg
 from triolet.loadtest.serve.report_html import page
 from triolet.loadtest.serve.result import Result
@@ -89,12 +87,6 @@ def test_the_terminal_says_what_the_page_says(capsys: pytest.CaptureFixture[str]
     assert "60.0% within ttft 150.0 ms" in text or "within ttft 150.0 ms" in text
     show(_result(), Console(width=160))
     assert "bottleneck" not in capsys.readouterr().out
-
-
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_a_picture_is_drawn_where_matplotlib_is(tmp_path: Path) -> None:
-    assert draw_pictures(_result(), tmp_path / "x.png")
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from triolet.loadtest.client.ending import Fault
 from triolet.loadtest.serve.arrivals import Constant, Ramp, Recorded
-from triolet.loadtest.serve.exchange import Ask, Exchange
+from triolet.loadtest.serve.exchange import LoadExchange, LoadRequest
 from triolet.loadtest.serve.lengths import Fixed
-from triolet.loadtest.serve.mix import Mix, Share
+from triolet.loadtest.serve.mix import Mix, MixShare
 from triolet.loadtest.serve.record import Record, time_to_first_token, time_to_first_token_once_started
 from triolet.loadtest.serve.runner import Runner
 from triolet.loadtest.serve.session import measured_window
@@ -28,7 +28,7 @@ async def _run(transport: ScriptedTransport, **changes: Any) -> tuple[list[Recor
     return runner.progress.records, runner
 
 
-async def _after_a_second(_number: int, _ask: Ask, exchange: Exchange) -> None:
+async def _after_a_second(_number: int, _ask: LoadRequest, exchange: LoadExchange) -> None:
     await one_piece(exchange, 1.0)
 
 
@@ -71,7 +71,7 @@ class Stalling:
     def __init__(self) -> None:
         self._one = trio.Lock()
 
-    async def __call__(self, number: int, ask: Ask, exchange: Exchange) -> None:
+    async def __call__(self, number: int, ask: LoadRequest, exchange: LoadExchange) -> None:
         async with self._one:
             await one_piece(exchange, 10.0 if number == 10 else 0.1)
 
@@ -101,7 +101,7 @@ async def test_a_wait_for_a_place_is_in_the_latency(autojump_clock: MockClock) -
 async def test_waiting_in_the_warm_up_is_no_reproach(autojump_clock: MockClock) -> None:
     """Two clients too many fill the server at the start; once it is measured, each has its place."""
 
-    async def slow_start(_number: int, _ask: Ask, exchange: Exchange) -> None:
+    async def slow_start(_number: int, _ask: LoadRequest, exchange: LoadExchange) -> None:
         await one_piece(exchange, 3.0 if exchange.intended - begun < 1.0 else 0.1)
 
     begun = trio.current_time()
@@ -122,7 +122,7 @@ async def test_ramps_and_traces_end_by_themselves(autojump_clock: MockClock) -> 
 
 
 async def test_what_runs_when_the_grace_ends_is_unfinished(autojump_clock: MockClock) -> None:
-    async def never(_number: int, _ask: Ask, exchange: Exchange) -> None:
+    async def never(_number: int, _ask: LoadRequest, exchange: LoadExchange) -> None:
         await one_piece(exchange, 0.1)
         await trio.sleep_forever()
 
@@ -132,7 +132,7 @@ async def test_what_runs_when_the_grace_ends_is_unfinished(autojump_clock: MockC
 
 
 async def test_a_stalled_and_a_late_answer_are_told_apart(autojump_clock: MockClock) -> None:
-    async def stall_or_silence(number: int, _ask: Ask, exchange: Exchange) -> None:
+    async def stall_or_silence(number: int, _ask: LoadRequest, exchange: LoadExchange) -> None:
         if number == 0:
             await one_piece(exchange, 1.0)
         await trio.sleep_forever()
@@ -147,7 +147,7 @@ async def test_a_stalled_and_a_late_answer_are_told_apart(autojump_clock: MockCl
 
 
 async def test_turns_carry_what_was_said_and_wait_to_think(autojump_clock: MockClock) -> None:
-    async def echo(number: int, ask: Ask, exchange: Exchange) -> None:
+    async def echo(number: int, ask: LoadRequest, exchange: LoadExchange) -> None:
         exchange.texts.append(f"answer{number}")
         await one_piece(exchange, 1.0)
 
@@ -161,7 +161,7 @@ async def test_turns_carry_what_was_said_and_wait_to_think(autojump_clock: MockC
 
 
 async def test_a_conversation_ends_with_its_first_failure(autojump_clock: MockClock) -> None:
-    async def fail(_number: int, _ask: Ask, exchange: Exchange) -> None:
+    async def fail(_number: int, _ask: LoadRequest, exchange: LoadExchange) -> None:
         await trio.sleep(1.0)
         raise Fault("refused", "full", 429)
 
@@ -173,7 +173,7 @@ async def test_a_conversation_ends_with_its_first_failure(autojump_clock: MockCl
 
 async def test_behaviours_reach_the_transport(autojump_clock: MockClock) -> None:
     transport = ScriptedTransport(_after_a_second)
-    await _run(transport, concurrency=4, seconds=50.0, mix=Mix(cancel=Share(0.5, 7), slow=Share(0.5, 3)))
+    await _run(transport, concurrency=4, seconds=50.0, mix=Mix(cancel=MixShare(0.5, 7), slow=MixShare(0.5, 3)))
     told = {(ask.cancel_after, ask.pieces_per_second) for ask in transport.asks}
     assert told == {(7, None), (None, 3)}
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from triolet.loadtest.serve.bodies import body_of
 from triolet.loadtest.serve.lengths import Uniform
-from triolet.loadtest.serve.mix import Share
+from triolet.loadtest.serve.mix import MixShare
 from triolet.loadtest.serve.settings import LoadSettings
 from triolet.loadtest.serve.traces import TracedRequest
 from triolet.loadtest.serve.words import TokensPerWord, from_probes, text_of
@@ -14,7 +14,7 @@ from triolet.loadtest.serve.workload import Workload
 
 SETTINGS = LoadSettings(
     url="http://x", prompt_tokens=Uniform(10, 50), output_tokens=Uniform(1, 9), turns=Uniform(1, 4),
-    shared_prefix=Share(0.5, 30),
+    shared_prefix=MixShare(0.5, 30),
 )  # fmt: skip
 
 
