@@ -28,7 +28,7 @@ check: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright
-	$(BIN)/pytest -q tests/test_house.py
+	$(BIN)/pytest -q tests/test_house.py tests/test_types.py
 
 bench: .venv/.serve
 	@peers=$$($(if $(REF),$(BIN)/python loadtest/peers/setup.py $(REF) --only-print,:) | tr '\n' ' '); \

@@ -28,8 +28,11 @@ class Certificate(NamedTuple):
     keyfile: str
 
 
+MakeCertificate = Callable[[], Certificate]
+
+
 @pytest.fixture(scope="session")
-def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Certificate]:
+def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> MakeCertificate:
     """A new certificate at every call."""
     if (openssl := shutil.which("openssl")) is None:
         pytest.skip("no openssl command here to make a certificate with")

@@ -96,7 +96,7 @@ class GenerationConnection(TrioASGIHTTPConnection):
         del response, fields  # frees 1 KiB while a stream lasts
         more = True
         async with body as pieces:  # pyright: ignore  untyped in quart
-            async for piece in _as_bytes(pieces):  # pyright: ignore
+            async for piece in _as_bytes(pieces):  # pyright: ignore  # untyped in quart
                 more = not (isinstance(piece, LastPiece) or isinstance(body, DataBody))
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
         if more:

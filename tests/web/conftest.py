@@ -16,6 +16,7 @@ from triolet.web.transport.transport import serve
 
 CANARY_LINES = 20
 CANARY_TEXT = "".join(f"data: line {number}\n\n" for number in range(CANARY_LINES))
+ReadToEnd = Callable[[trio.SocketStream], Awaitable[bytes]]
 FLOOD_CHUNK = b"x" * 4096
 
 
@@ -153,7 +154,7 @@ def small_app(served: Served) -> Application:
 
 
 @pytest.fixture
-def read_to_end() -> Callable[[trio.SocketStream], Awaitable[bytes]]:
+def read_to_end() -> ReadToEnd:
     return _read_to_end
 
 
@@ -166,7 +167,7 @@ async def start_server(nursery: trio.Nursery) -> AsyncGenerator[StartServer, Non
     started: list[Served] = []
 
     async def run(served: Served, options: dict[str, Any], task_status: trio.TaskStatus[list[str]]) -> None:
-        settings = {"drain_timeout": 0.0, "keep_alive_timeout": 60.0} | options
+        settings: dict[str, Any] = {"drain_timeout": 0.0, "keep_alive_timeout": 60.0} | options
         await serve(
             small_app(served),
             host="127.0.0.1",

@@ -46,6 +46,7 @@ async def test_a_request_in_a_crowd_is_told_why_it_waits(house: House) -> None:
     headers = {"X-Triolet-Explain": "1", "X-Request-Id": "watched"}
     body = {"prompt": "Two", "max_tokens": 4, "stream": True}
     said: list[dict[str, Any]] = []
+    asked: dict[str, Any] = {}
     async with httpx.AsyncClient(base_url=house.url, timeout=60) as client:
         async with open_websocket_url(house.url.replace("http", "ws", 1) + "/v1/stream") as crowd:
             for number in range(AHEAD):
@@ -155,7 +156,7 @@ def test_the_dashboard_is_one_and_every_name_in_it_is_in_the_metrics(house: Hous
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) <= variables | {"__rate_interval"}
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    names = set().union(*map(names_in, expressions))
+    names = {name for expression in expressions for name in names_in(expression)}
     for body in ({"prompt": "x", "max_tokens": 100_000}, {}):  # one error by the engine, one before it
         assert httpx.post(house.url + "/v1/completions", json=body).status_code == 400
     real = set(metrics_of(house))

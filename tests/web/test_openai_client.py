@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import httpx
 import openai
@@ -9,12 +10,14 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from ..conftest import Server
+
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 3 plus 4?"}]
 FREED_SECONDS = 30.0  # a bound on a loaded machine; a step takes milliseconds
 
 
 @pytest.fixture(scope="module")
-def client(server) -> Iterator[OpenAI]:
+def client(server: Server) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
@@ -117,7 +120,7 @@ def test_completions_of_several_prompts(client: OpenAI, model: str) -> None:
     assert [choice.text for choice in together.choices] == [completion.choices[0].text for completion in alone]
 
 
-def test_a_streamed_completion_of_token_ids(client: OpenAI, model: str, server) -> None:
+def test_a_streamed_completion_of_token_ids(client: OpenAI, model: str, server: Server) -> None:
     text = "Once upon a time"
     ids = httpx.post(f"{server.url}/tokenize", json={"prompt": text}).json()["tokens"]
     whole = client.completions.create(model=model, prompt=text, temperature=0, max_tokens=8).choices[0]
@@ -145,7 +148,7 @@ def test_echo_with_logprobs_covers_the_prompt(client: OpenAI, model: str) -> Non
         assert choice.text[offset:].startswith(token)
 
 
-def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server) -> None:
+def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server: Server) -> None:
     stream = client.chat.completions.create(
         model=model, messages=QUESTION, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
     )
@@ -177,14 +180,15 @@ def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server) 
 def test_errors_are_the_clients_own_classes(
     client: OpenAI,
     model: str,
-    arguments: dict[str, object],
+    arguments: dict[str, Any],
     error: type[openai.APIStatusError],
     code: str,
     param: str | None,
     stream: bool,
 ) -> None:
+    create = cast("Callable[..., object]", client.chat.completions.create)
     with pytest.raises(error) as caught:
-        client.chat.completions.create(**({"model": model, "messages": QUESTION, "stream": stream} | arguments))
+        create(**({"model": model, "messages": QUESTION, "stream": stream} | arguments))
     assert (caught.value.code, caught.value.param) == (code, param)
     assert caught.value.request_id
 
@@ -196,9 +200,9 @@ def test_a_prompt_beyond_the_context_is_a_bad_request(client: OpenAI, model: str
         assert caught.value.code == "context_length_exceeded"
 
 
-def test_keys_and_a_full_house(serve_process: Callable[..., object], model: str) -> None:
+def test_keys_and_a_full_house(serve_process: Callable[..., Server], model: str) -> None:
     server = serve_process("--api-key", "secret", "--max-requests", "1")
-    url = f"{server.url}/v1"  # type: ignore[attr-defined]
+    url = f"{server.url}/v1"
     with OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger:
         with pytest.raises(openai.AuthenticationError) as unknown:
             stranger.chat.completions.create(model=model, messages=QUESTION)

@@ -89,7 +89,7 @@ def test_tokens_appear_as_their_frames_arrive(page: Page, server: Server) -> Non
     ask(page, STORY)
     wait_for_answers(page, 1)
 
-    happened = page.evaluate("window.happened")
+    happened: list[dict[str, Any]] = page.evaluate("window.happened")
     tokens = 0
     sent = ""
     for event, following in zip(happened, [*happened[1:], {}], strict=True):

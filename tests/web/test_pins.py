@@ -66,11 +66,11 @@ CALLED: dict[str, tuple[Callable[..., object], str, str]] = {
     "H2Protocol._close_stream": (H2Protocol._close_stream, "self stream_id", "transport/http2.py"),
     "StreamBuffer.push": (StreamBuffer.push, "self data", "transport/http2.py"),
     "StreamBuffer.pop": (StreamBuffer.pop, "self max_length", "transport/http2.py"),
-    "TaskGroup.spawn": (TaskGroup.spawn, "self func args", "transport/plain_http1.py"),
+    "TaskGroup.spawn": (TaskGroup.spawn, "self func args", "transport/plain_http1.py"),  # pyright: ignore[reportUnknownMemberType]  # untyped in hypercorn
     "Handshake()": (Handshake.__init__, "self headers http_version", "transport/websocket.py"),
     "Handshake.accept": (Handshake.accept, "self subprotocol additional_headers", "transport/websocket.py"),
-    "WebsocketBuffer.extend": (WebsocketBuffer.extend, "self event", "transport/websocket.py"),
-    "WebsocketBuffer.to_message": (WebsocketBuffer.to_message, "self", "transport/websocket.py"),
+    "WebsocketBuffer.extend": (WebsocketBuffer.extend, "self event", "transport/websocket.py"),  # pyright: ignore[reportUnknownMemberType]  # untyped in hypercorn
+    "WebsocketBuffer.to_message": (WebsocketBuffer.to_message, "self", "transport/websocket.py"),  # pyright: ignore[reportUnknownMemberType]  # untyped in hypercorn
     "TrioASGIHTTPConnection.__call__": (TrioASGIHTTPConnection.__call__, "self receive send", "asgi.py"),
     "TrioASGIHTTPConnection.handle_messages": (
         TrioASGIHTTPConnection.handle_messages,
@@ -109,13 +109,13 @@ def attributes(*parts: object) -> set[str]:
 
 def test_the_private_attributes_that_we_read_are_there() -> None:
     config = Config()
-    protocol = H11Protocol(None, config, _Context(), *(None,) * 6)  # type: ignore[arg-type]
+    protocol = H11Protocol(None, config, _Context(), *(None,) * 6)  # type: ignore[arg-type]  # never called
     wanted = {"connection", "stream", "config", "context", "task_group", "connection_state", "keep_alive_requests"}
     assert wanted <= attributes(protocol), "H11Protocol of hypercorn has changed: look at web/transport/http1.py"
-    assert {"buffer", "_complete", "_paused", "_is_empty"} <= attributes(StreamBuffer(_Event)), (  # type: ignore[arg-type]
+    assert {"buffer", "_complete", "_paused", "_is_empty"} <= attributes(StreamBuffer(_Event)), (  # type: ignore[arg-type]  # never called
         "StreamBuffer of hypercorn has changed: look at web/transport/http2.py"
     )
-    http2 = H2Protocol(None, config, _Context(), *(None,) * 6)  # type: ignore[arg-type]
+    http2 = H2Protocol(None, config, _Context(), *(None,) * 6)  # type: ignore[arg-type]  # never called
     assert {"connection", "streams", "stream_buffers", "priority"} <= attributes(http2), (
         "H2Protocol of hypercorn has changed: look at web/transport/http2.py"
     )

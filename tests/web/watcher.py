@@ -14,12 +14,18 @@ from triolet.protocol.engine_view import AboutEngine, DashboardError, ToDashboar
 _FRAMES: Final = msgspec.json.Decoder[ToDashboard](ToDashboard)
 
 
+def close_code(closed: ConnectionClosed) -> int:
+    assert closed.reason is not None
+    return closed.reason.code
+
+
 class Watcher:
     def __init__(self, socket: WebSocketConnection) -> None:
         self.socket = socket
 
     async def hear(self) -> AboutEngine | View | DashboardError:
-        return _FRAMES.decode(await self.socket.get_message())
+        frame: AboutEngine | View | DashboardError = _FRAMES.decode(await self.socket.get_message())
+        return frame
 
     async def view(self) -> View:
         while not isinstance(frame := await self.hear(), View):
@@ -32,7 +38,7 @@ class Watcher:
             assert isinstance(error, AboutEngine), error
         with pytest.raises(ConnectionClosed) as closed:
             await self.hear()
-        return error.error.code, closed.value.reason.code
+        return error.error.code, close_code(closed.value)
 
 
 @asynccontextmanager

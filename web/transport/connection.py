@@ -176,7 +176,7 @@ class Connection:
     def _tasks(self) -> TaskGroup:
         """The nursery as hypercorn knows it."""
         tasks = TaskGroup()
-        tasks._nursery = self._nursery  # pyright: ignore[reportPrivateUsage]
+        tasks._nursery = self._nursery  # pyright: ignore[reportPrivateUsage]  # no public way
         return tasks
 
     def _open_socket(self, conversation: Conversation) -> None:

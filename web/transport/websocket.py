@@ -180,6 +180,6 @@ class OpenSocket:
 
 def _has_begun(parser: Connection) -> bool:
     """Whether it holds a part of a frame or of a message: asked of wsproto's privates, its version is pinned."""
-    protocol = parser._proto  # pyright: ignore[reportPrivateUsage]
-    frames, messages = protocol._frame_decoder, protocol._message_decoder  # pyright: ignore[reportPrivateUsage]
+    protocol = parser._proto  # pyright: ignore[reportPrivateUsage]  # no public way
+    frames, messages = protocol._frame_decoder, protocol._message_decoder  # pyright: ignore[reportPrivateUsage]  # as above
     return bool(len(frames.buffer) or frames.header is not None or messages.opcode is not None)

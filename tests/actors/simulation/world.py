@@ -133,7 +133,7 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
             require(live.credit >= 0, "over its credit")
         return step
 
-    state.plan = checked  # type: ignore[method-assign]
+    state.plan = checked  # type: ignore[method-assign]  # every plan is checked as it is made
 
 
 def _check_sharing(state: SchedulerState) -> None:

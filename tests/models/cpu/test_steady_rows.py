@@ -242,4 +242,4 @@ def test_a_row_that_gives_no_token_fails_alone(runner: CpuRunner, monkeypatch: p
     moved = live(Poisoned(runner, step))  # type: ignore[arg-type]  # what a stepper asks of a runner
     assert [result.error for result in moved[step - 1]] == ["", "nonfinite_logits", ""]
     anew(monkeypatch)
-    assert live(Poisoned(runner, step)) == moved  # type: ignore[arg-type]
+    assert live(Poisoned(runner, step)) == moved  # type: ignore[arg-type]  # as above

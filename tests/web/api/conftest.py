@@ -187,8 +187,11 @@ async def flow(engine: ScriptedEngine, request: Generate) -> None:
     engine.token(request, "Hel")
 
 
+Scripts = SimpleNamespace
+
+
 @pytest.fixture
-def scripts() -> SimpleNamespace:
+def scripts() -> Scripts:
     """What the engine may do with a request."""
     return SimpleNamespace(answer=answer, refuse=refuse, break_down=break_down, wait=wait, flow=flow)
 

@@ -1,6 +1,7 @@
 """A client that leaves takes its generation with it, at whatever moment it leaves."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import trio
 
 from triolet.protocol.messages import Cancel
 from triolet.web.app import create_app
+
+from .conftest import Web
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -24,14 +27,16 @@ async def read_until(stream: trio.SocketStream, mark: bytes) -> None:
         received += await stream.receive_some()
 
 
-def cancelled(web) -> list[str]:
+def cancelled(web: Web) -> list[str]:
     return [message.id for message in web.engine.to_scheduler() if isinstance(message, Cancel)]
 
 
 @pytest.mark.parametrize("script", ["wait", "flow"])
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("field", ["", "TE: trailers\r\n"])  # straight on the connection, by way of ASGI
-async def test_leaving_while_queued_or_in_the_middle(web, scripts, script: str, streaming: bool, field: str) -> None:
+async def test_leaving_while_queued_or_in_the_middle(
+    web: Web, scripts: SimpleNamespace, script: str, streaming: bool, field: str
+) -> None:
     web.engine.script = getattr(scripts, script)
     stream = await web.connect()
     await stream.send_all(post(CHAT | {"stream": streaming}, field))
@@ -43,7 +48,7 @@ async def test_leaving_while_queued_or_in_the_middle(web, scripts, script: str, 
     assert cancelled(web) == [web.engine.requests[0].id]
 
 
-async def test_leaving_before_the_body_of_the_response_was_asked_for(web, scripts) -> None:
+async def test_leaving_before_the_body_of_the_response_was_asked_for(web: Web, scripts: SimpleNamespace) -> None:
     """The handler has returned its response, and nothing has started the generator that would have a `finally`."""
     web.engine.script = scripts.flow
     body = json.dumps(CHAT | {"stream": True}).encode()
@@ -61,7 +66,7 @@ async def test_leaving_before_the_body_of_the_response_was_asked_for(web, script
         started.set()
         await trio.sleep_forever()
 
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",
         "asgi": {"version": "3.0", "spec_version": "2.1"},
@@ -76,13 +81,14 @@ async def test_leaving_before_the_body_of_the_response_was_asked_for(web, script
         "server": ("127.0.0.1", 2),
         "extensions": {},
     }
-    await create_app(web.engine)(scope, receive, send)
+    app: Any = create_app(web.engine)  # type: ignore[arg-type]  # the web's part of one
+    await app(scope, receive, send)
     assert started.is_set()
     assert cancelled(web) == [web.engine.requests[0].id]
     assert web.engine.gateway.live_requests == 0
 
 
-async def test_a_normal_end_cancels_nothing(web) -> None:
+async def test_a_normal_end_cancels_nothing(web: Web) -> None:
     """The gateway tells the scheduler once, when the request ends; the exchange adds nothing to that."""
     await web.client.post("/v1/chat/completions", json=CHAT)
     assert cancelled(web) == [web.engine.requests[0].id]

@@ -1,14 +1,18 @@
 """GET /v1/requests/{id}, the header X-Triolet-Explain and the WebSocket's `explain`, in front of a scripted engine."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 
 from triolet.protocol.explanation import BlockedOn, Standing
+from triolet.protocol.requests import Generate
 from triolet.protocol.settings import ServeSettings
 
+from .conftest import ScriptedEngine, Web
 from .test_websocket import connect
 
 PROMPT = {"prompt": "Hi", "stream": True}
@@ -22,15 +26,16 @@ WAITING = Standing(
 )
 
 
-def comment(line: str) -> dict:
+def comment(line: str) -> dict[str, Any]:
     assert line.startswith(": explain {")
-    return json.loads(line.removeprefix(": explain "))
+    said: dict[str, Any] = json.loads(line.removeprefix(": explain "))
+    return said
 
 
-async def test_a_waiting_stream_says_why_and_then_answers(web, scripts) -> None:
+async def test_a_waiting_stream_says_why_and_then_answers(web: Web, scripts: SimpleNamespace) -> None:
     turn = trio.Event()
 
-    async def wait_then_answer(engine, request) -> None:
+    async def wait_then_answer(engine: ScriptedEngine, request: Generate) -> None:
         engine.gateway.admitted(request.id, 5)
         await turn.wait()
         engine.standing = None
@@ -58,7 +63,7 @@ async def test_a_waiting_stream_says_why_and_then_answers(web, scripts) -> None:
     assert all(line.startswith((": explain ", "data: ")) for line in rest)
 
 
-async def test_a_chat_that_starts_at_once_has_its_role_first(web) -> None:
+async def test_a_chat_that_starts_at_once_has_its_role_first(web: Web) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
     response = await web.client.post("/v1/chat/completions", json=body, headers=EXPLAIN)
     datas = [line for line in response.text.splitlines() if line.startswith("data: {")]
@@ -68,7 +73,7 @@ async def test_a_chat_that_starts_at_once_has_its_role_first(web) -> None:
     assert len(datas) == len([line for line in plain.text.splitlines() if line.startswith("data: {")])
 
 
-async def test_a_refused_request_still_has_its_status(web, scripts) -> None:
+async def test_a_refused_request_still_has_its_status(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.refuse
     response = await web.client.post("/v1/completions", json=PROMPT, headers=EXPLAIN)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
@@ -76,7 +81,7 @@ async def test_a_refused_request_still_has_its_status(web, scripts) -> None:
     assert (found["state"], found["finish_reason"], found["error"]) == ("finished", "error", "context_length_exceeded")
 
 
-async def test_an_answer_in_one_piece_has_its_timeline_in_a_header(web) -> None:
+async def test_an_answer_in_one_piece_has_its_timeline_in_a_header(web: Web) -> None:
     response = await web.client.post("/v1/completions", json={"prompt": "Hi"}, headers=EXPLAIN)
     found = json.loads(response.headers["X-Triolet-Explain"])
     assert (found["state"], found["finish_reason"], found["usage"]["completion_tokens"]) == ("finished", "stop", 5)
@@ -88,13 +93,13 @@ async def test_an_answer_in_one_piece_has_its_timeline_in_a_header(web) -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", "", "2"])
-async def test_the_header_is_1_or_0(web, value: str) -> None:
+async def test_the_header_is_1_or_0(web: Web, value: str) -> None:
     response = await web.client.post("/v1/completions", json=PROMPT, headers={"X-Triolet-Explain": value})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "X-Triolet-Explain")
     assert web.engine.requests == []
 
 
-async def test_a_trace_is_taken_from_its_header_and_nothing_else(web) -> None:
+async def test_a_trace_is_taken_from_its_header_and_nothing_else(web: Web) -> None:
     parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
     for sent in (parent, parent + "-later", "00-xy-1-01", parent + "junk", ""):
         await web.client.post("/v1/completions", json={"prompt": "Hi"}, headers={"traceparent": sent})
@@ -106,7 +111,7 @@ class TestWithKeys:
     def settings(self, settings: ServeSettings) -> ServeSettings:
         return msgspec.structs.replace(settings, api_keys=("first", "second"))
 
-    async def test_others_requests_do_not_exist(self, web) -> None:
+    async def test_others_requests_do_not_exist(self, web: Web) -> None:
         first, second = ({"Authorization": f"Bearer {key}"} for key in ("first", "second"))
         sent = await web.client.post("/v1/completions", json={"prompt": "Hi"}, headers=first | {"X-Request-Id": "mine"})
         for name in ("mine", sent.json()["id"], web.engine.requests[0].id):
@@ -117,7 +122,7 @@ class TestWithKeys:
             assert others.json()["error"]["code"] == "not_found"
 
 
-async def test_a_websocket_explains_what_runs(web, scripts) -> None:
+async def test_a_websocket_explains_what_runs(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script, web.engine.standing = scripts.wait, WAITING
     async with connect(web) as client:
         await client.say(type="explain", id="r1")

@@ -1,6 +1,8 @@
 """Chat and completions over HTTP, whole and streamed, and how a request may end."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,17 +10,19 @@ import trio
 
 from triolet.protocol.settings import ServeSettings
 
+from .conftest import Web
+
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT = "Hello, wörld!"
 
 
-def events(body: str) -> list[dict[str, object]]:
+def events(body: str) -> list[dict[str, Any]]:
     lines = [line for line in body.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
 
 
-async def test_a_chat(web) -> None:
+async def test_a_chat(web: Web) -> None:
     response = await web.client.post("/v1/chat/completions", json=CHAT)
     body = response.json()
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
@@ -28,7 +32,7 @@ async def test_a_chat(web) -> None:
     assert web.engine.gateway.live_requests == 0
 
 
-async def test_a_streamed_chat(web) -> None:
+async def test_a_streamed_chat(web: Web) -> None:
     response = await web.client.post("/v1/chat/completions", json=CHAT | {"stream": True, "n": 2})
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["cache-control"] == "no-cache"
@@ -43,7 +47,7 @@ async def test_a_streamed_chat(web) -> None:
     assert response.text.endswith("\n\ndata: [DONE]\n\n")
 
 
-async def test_a_completion_of_two_prompts(web) -> None:
+async def test_a_completion_of_two_prompts(web: Web) -> None:
     response = await web.client.post("/v1/completions", json={"prompt": ["a", "b"], "n": 2, "logprobs": 1})
     choices = response.json()["choices"]
     assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
@@ -51,14 +55,14 @@ async def test_a_completion_of_two_prompts(web) -> None:
     assert choices[0]["logprobs"]["text_offset"] == [0, 5, 7, 12]
 
 
-async def test_usage_comes_last_when_asked_for(web) -> None:
+async def test_usage_comes_last_when_asked_for(web: Web) -> None:
     body = {"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events((await web.client.post("/v1/completions", json=body)).text)
     assert all(chunk["usage"] is None for chunk in chunks)
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 5)
 
 
-async def test_usage_in_every_chunk(web) -> None:
+async def test_usage_in_every_chunk(web: Web) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": "abc", "stream": True, "stream_options": options}
     chunks = events((await web.client.post("/v1/completions", json=body)).text)
@@ -67,7 +71,7 @@ async def test_usage_in_every_chunk(web) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_engine_refuses_gets_a_status(web, scripts, stream: bool) -> None:
+async def test_what_the_engine_refuses_gets_a_status(web: Web, scripts: SimpleNamespace, stream: bool) -> None:
     web.engine.script = scripts.refuse
     response = await web.client.post("/v1/chat/completions", json=CHAT | {"stream": stream})
     assert response.status_code == 400
@@ -79,7 +83,7 @@ async def test_what_the_engine_refuses_gets_a_status(web, scripts, stream: bool)
     }
 
 
-async def test_a_stream_that_breaks_says_so_and_has_no_done(web, scripts) -> None:
+async def test_a_stream_that_breaks_says_so_and_has_no_done(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.break_down
     response = await web.client.post("/v1/chat/completions", json=CHAT | {"stream": True})
     assert response.status_code == 200
@@ -89,13 +93,13 @@ async def test_a_stream_that_breaks_says_so_and_has_no_done(web, scripts) -> Non
     assert "[DONE]" not in response.text
 
 
-async def test_a_whole_answer_that_breaks_is_an_error(web, scripts) -> None:
+async def test_a_whole_answer_that_breaks_is_an_error(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.break_down
     response = await web.client.post("/v1/chat/completions", json=CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_error")
 
 
-async def test_no_place_is_429_with_retry_after(web, scripts) -> None:
+async def test_no_place_is_429_with_retry_after(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.wait
     async with trio.open_nursery() as nursery:
         for _ in range(8):
@@ -107,14 +111,14 @@ async def test_no_place_is_429_with_retry_after(web, scripts) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_draining_engine_is_503_with_retry_after(web) -> None:
+async def test_a_draining_engine_is_503_with_retry_after(web: Web) -> None:
     web.engine.gateway.refuse_new("shutting_down", "the server is stopping")
     response = await web.client.post("/v1/chat/completions", json=CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "shutting_down")
     assert response.headers["retry-after"] == "1"
 
 
-async def test_without_a_model_requests_are_503(web) -> None:
+async def test_without_a_model_requests_are_503(web: Web) -> None:
     web.engine.ready = None
     response = await web.client.post("/v1/chat/completions", json=CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_unavailable")
@@ -126,13 +130,14 @@ class TestSilence:
     def settings(self, settings: ServeSettings) -> ServeSettings:
         return msgspec.structs.replace(settings, keep_alive_interval=0.01)
 
-    async def test_a_silent_stream_carries_comments(self, web, scripts) -> None:
+    async def test_a_silent_stream_carries_comments(self, web: Web, scripts: SimpleNamespace) -> None:
         web.engine.script = scripts.wait
         async with web.client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as response:
             parts = response.aiter_raw()
             assert await anext(parts) == b": keep-alive\n\n"  # still queued: no status of the engine's is known
             assert await anext(parts) == b": keep-alive\n\n"
             web.engine.gateway.started(web.engine.requests[0].id)
+            last = b""
             async for part in parts:
                 if b'"role":"assistant"' in part:
                     web.engine.gateway.complete(web.engine.requests[0].id, "stop")

@@ -18,6 +18,8 @@ from triolet.web import asgi as connection
 from triolet.web.asgi import GenerationConnection
 from triolet.web.transport.plain_head import HEADER_BYTES
 
+from .conftest import Scripts, Web
+
 SOON = 20.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 TEXT = {"prompt": "Hi"}
@@ -45,7 +47,7 @@ def by_asgi(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     call = GenerationConnection.__call__
 
-    async def spy(self, receive, send):
+    async def spy(self: GenerationConnection, receive: Any, send: Any) -> None:  # Any: ASGI's own
         seen.append(self.scope["path"])
         await call(self, receive, send)
 
@@ -68,7 +70,7 @@ def post(body: dict[str, Any] | bytes, fields: str = "", **more: str) -> bytes:
 
 
 @asynccontextmanager
-async def connected(web) -> AsyncGenerator[trio.SocketStream]:
+async def connected(web: Web) -> AsyncGenerator[trio.SocketStream]:
     with trio.fail_after(SOON):
         async with await web.connect() as stream:
             yield stream
@@ -116,7 +118,7 @@ async def at_end(stream: trio.SocketStream) -> bool:
         return True
 
 
-CASES = {
+CASES: dict[str, tuple[dict[str, Any] | bytes, str]] = {
     "chat": (CHAT, ""),
     "streamed": (CHAT | STREAM | {"n": 2}, ""),
     "completion": (TEXT | {"logprobs": 1}, ""),
@@ -133,7 +135,7 @@ CASES = {
 
 @pytest.mark.parametrize("other", [BY_ASGI, BY_QUART])
 @pytest.mark.parametrize("case", CASES)
-async def test_every_way_gives_the_same_bytes(web, by_asgi: list[str], case: str, other: str) -> None:
+async def test_every_way_gives_the_same_bytes(web: Web, by_asgi: list[str], case: str, other: str) -> None:
     body, fields = CASES[case]
     path = "/v1/completions" if body in (TEXT | {"logprobs": 1}, TEXT | STREAM) else "/v1/chat/completions"
 
@@ -151,7 +153,7 @@ async def test_every_way_gives_the_same_bytes(web, by_asgi: list[str], case: str
 
 @pytest.mark.parametrize("other", [BY_ASGI, BY_QUART])
 @pytest.mark.parametrize("more", [{}, STREAM])
-async def test_an_answer_that_is_there_at_once_is_the_same_too(web, other: str, more: dict[str, Any]) -> None:
+async def test_an_answer_that_is_there_at_once_is_the_same_too(web: Web, other: str, more: dict[str, Any]) -> None:
     async def at_once(engine: Any, request: Any) -> None:
         engine.gateway.started(request.id, 4)
         engine.token(request, "Hello")
@@ -170,7 +172,9 @@ async def test_an_answer_that_is_there_at_once_is_the_same_too(web, other: str, 
 
 @pytest.mark.parametrize("script", ["refuse", "break_down"])
 @pytest.mark.parametrize("more", [{}, STREAM])
-async def test_an_engine_that_fails_is_told_in_the_same_bytes(web, scripts, script: str, more: dict[str, Any]) -> None:
+async def test_an_engine_that_fails_is_told_in_the_same_bytes(
+    web: Web, scripts: Scripts, script: str, more: dict[str, Any]
+) -> None:
     web.engine.script = getattr(scripts, script)
     said: list[Any] = []
     for fields in ("", BY_ASGI):
@@ -182,7 +186,7 @@ async def test_an_engine_that_fails_is_told_in_the_same_bytes(web, scripts, scri
     assert b"[DONE]" not in said[0][1]
 
 
-async def test_pipelined_requests_are_answered_in_order_whatever_their_way(web, by_asgi: list[str]) -> None:
+async def test_pipelined_requests_are_answered_in_order_whatever_their_way(web: Web, by_asgi: list[str]) -> None:
     requests = [
         post(CHAT | STREAM),
         post(TEXT, path="/v1/completions"),
@@ -210,7 +214,7 @@ async def test_pipelined_requests_are_answered_in_order_whatever_their_way(web, 
 
 
 @pytest.mark.parametrize("more", [{}, STREAM])
-async def test_a_last_request_is_answered_and_followed_by_the_end(web, more: dict[str, Any]) -> None:
+async def test_a_last_request_is_answered_and_followed_by_the_end(web: Web, more: dict[str, Any]) -> None:
     async with connected(web) as stream:
         await stream.send_all(post(CHAT | more) + post(CHAT | more, "Connection: close\r\n"))
         first, last = await answers(stream, 2)
@@ -220,7 +224,7 @@ async def test_a_last_request_is_answered_and_followed_by_the_end(web, more: dic
     assert CHANGING.sub(b"", first[1]) == CHANGING.sub(b"", last[1])
 
 
-async def test_an_old_client_is_served_as_before(web) -> None:
+async def test_an_old_client_is_served_as_before(web: Web) -> None:
     received = b""
     async with connected(web) as stream:
         await stream.send_all(post(CHAT | STREAM, version="1.0"))
@@ -230,7 +234,7 @@ async def test_an_old_client_is_served_as_before(web) -> None:
     assert received.endswith(b"data: [DONE]\n\n")
 
 
-async def test_the_last_request_of_a_connection_says_so(web, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_request_of_a_connection_says_so(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Config, "keep_alive_max_requests", 3)
     async with connected(web) as stream:
         await stream.send_all(post(CHAT) * 3)
@@ -239,7 +243,7 @@ async def test_the_last_request_of_a_connection_says_so(web, monkeypatch: pytest
     assert [b"connection: close" in said for said in heads] == [False, False, True]
 
 
-async def test_a_body_may_come_in_pieces(web, by_asgi: list[str]) -> None:
+async def test_a_body_may_come_in_pieces(web: Web, by_asgi: list[str]) -> None:
     whole = post(CHAT)
     cut = whole.index(b"\r\n\r\n") + 4
     async with connected(web) as stream:
@@ -254,7 +258,7 @@ async def test_a_body_may_come_in_pieces(web, by_asgi: list[str]) -> None:
     assert by_asgi == []
 
 
-async def test_a_head_that_comes_in_pieces_is_left_to_the_ordinary_way(web, by_asgi: list[str]) -> None:
+async def test_a_head_that_comes_in_pieces_is_left_to_the_ordinary_way(web: Web, by_asgi: list[str]) -> None:
     async with connected(web) as stream:
         await stream.send_all(post(CHAT)[:30])
         await wait_all_tasks_blocked()
@@ -269,7 +273,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_body_that_does_not_come_is_not_waited_for(impatient, web) -> None:
+async def test_a_body_that_does_not_come_is_not_waited_for(impatient: bool, web: Web) -> None:
     said: list[Any] = []
     for fields in ("", BY_ASGI):
         async with connected(web) as stream:
@@ -281,7 +285,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(impatient, web) -> No
     assert said[0][0].startswith(b"HTTP/1.1 408")
 
 
-async def test_a_body_that_is_too_large_is_not_waited_for(web) -> None:
+async def test_a_body_that_is_too_large_is_not_waited_for(web: Web) -> None:
     async with connected(web) as stream:
         await stream.send_all(head(bytes(MAX_BODY + 1)))
         [(said, body)] = await answers(stream)
@@ -290,7 +294,7 @@ async def test_a_body_that_is_too_large_is_not_waited_for(web) -> None:
     assert b"content_too_large" in body
 
 
-async def test_a_refusal_does_not_wait_for_the_body(web) -> None:
+async def test_a_refusal_does_not_wait_for_the_body(web: Web) -> None:
     said: list[Any] = []
     for fields in ("", BY_ASGI):
         async with connected(web) as stream:
@@ -302,7 +306,7 @@ async def test_a_refusal_does_not_wait_for_the_body(web) -> None:
     assert said[0][0].startswith(b"HTTP/1.1 401")
 
 
-async def test_a_head_above_the_limit_is_refused_whether_it_is_all_there_or_not(web) -> None:
+async def test_a_head_above_the_limit_is_refused_whether_it_is_all_there_or_not(web: Web) -> None:
     large = f"X-Large: {'x' * HEADER_BYTES}\r\n"
     said: list[Any] = []
     for data in (post(CHAT, large), post(CHAT, large + BY_ASGI), post(CHAT, large).partition(b"\r\n\r\n")[0]):
@@ -315,7 +319,7 @@ async def test_a_head_above_the_limit_is_refused_whether_it_is_all_there_or_not(
     assert web.engine.requests == []
 
 
-async def test_leaving_in_the_middle_of_a_body_starts_nothing(web, caplog) -> None:
+async def test_leaving_in_the_middle_of_a_body_starts_nothing(web: Web, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "triolet.http")
     async with connected(web) as stream:
         await stream.send_all(post(CHAT)[:-5])
@@ -327,7 +331,7 @@ async def test_leaving_in_the_middle_of_a_body_starts_nothing(web, caplog) -> No
     assert caplog.records == []
 
 
-async def test_pipelined_bytes_do_not_hide_that_a_client_has_left(web, scripts) -> None:
+async def test_pipelined_bytes_do_not_hide_that_a_client_has_left(web: Web, scripts: Scripts) -> None:
     web.engine.script = scripts.flow
     async with connected(web) as stream:
         await stream.send_all(post(CHAT | STREAM) + b"G")
@@ -339,7 +343,7 @@ async def test_pipelined_bytes_do_not_hide_that_a_client_has_left(web, scripts) 
     assert [(cancel.id, cancel.reason) for cancel in cancelled] == [(web.engine.requests[0].id, "cancelled")]
 
 
-async def test_a_stream_that_starts_says_so_though_its_first_text_takes_long(web) -> None:
+async def test_a_stream_that_starts_says_so_though_its_first_text_takes_long(web: Web) -> None:
     async def think(engine: Any, request: Any) -> None:
         await trio.lowlevel.checkpoint()
         engine.gateway.started(request.id)
@@ -354,7 +358,7 @@ async def test_a_stream_that_starts_says_so_though_its_first_text_takes_long(web
     assert received.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_draining_server_ends_what_is_under_way_and_closes(web, scripts) -> None:
+async def test_a_draining_server_ends_what_is_under_way_and_closes(web: Web, scripts: Scripts) -> None:
     web.engine.script = scripts.flow
     async with connected(web) as stream, connected(web) as idle:
         await stream.send_all(post(CHAT | STREAM))
@@ -369,7 +373,7 @@ async def test_a_draining_server_ends_what_is_under_way_and_closes(web, scripts)
     assert received.endswith(END)
 
 
-async def test_an_answer_of_a_draining_server_says_that_it_closes(web, scripts) -> None:
+async def test_an_answer_of_a_draining_server_says_that_it_closes(web: Web, scripts: Scripts) -> None:
     web.engine.script = scripts.flow
     async with connected(web) as stream, connected(web) as idle:
         await stream.send_all(post(CHAT))
@@ -382,7 +386,7 @@ async def test_an_answer_of_a_draining_server_says_that_it_closes(web, scripts) 
     assert CLOSE in said
 
 
-async def test_a_handler_that_breaks_is_an_error_of_one_request(web, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_breaks_is_an_error_of_one_request(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> str:
         raise RuntimeError("planted")
 

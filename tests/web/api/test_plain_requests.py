@@ -1,6 +1,7 @@
 """A plain request is answered past Quart, an odd one by it: the two answers are the same."""
 
 import re
+from typing import Any
 
 import httpx
 import msgspec
@@ -11,6 +12,8 @@ from triolet.web.asgi import Application
 from triolet.web.exchange import Written
 from triolet.web.transport.sending import Sending
 
+from .conftest import Web
+
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT = {"model": "tiny", "prompt": "Hi"}
 JSON = {"Content-Type": "application/json", "X-Request-Id": "mine", "Authorization": "Bearer right"}
@@ -18,7 +21,7 @@ CHANGING = re.compile(r'(cmpl-)[0-9a-f-]+|"created":\d+|_ms": ?[0-9.e-]+')
 
 CHANCE = ("date", "content-length", "connection")  # the last: a refusal may overtake the body, and then closes
 
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any] | bytes, dict[str, str]]] = {
     "chat": ("/v1/chat/completions", CHAT, {}),
     "streamed": ("/v1/chat/completions", CHAT | {"stream": True, "n": 2}, {}),
     "completion": ("/v1/completions", TEXT | {"logprobs": 1, "echo": True}, {}),
@@ -43,7 +46,7 @@ def by_quart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     dispatch = Application.dispatch_request
 
-    async def spy(self, context=None):
+    async def spy(self: Application, context: Any = None) -> Any:  # Any: Quart's own
         seen.append(context.request.path)
         return await dispatch(self, context)
 
@@ -52,7 +55,7 @@ def by_quart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_both_ways_answer_alike(web, by_quart: list[str], case: str) -> None:
+async def test_both_ways_answer_alike(web: Web, by_quart: list[str], case: str) -> None:
     path, body, headers = CASES[case]
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
 
@@ -67,7 +70,7 @@ async def test_both_ways_answer_alike(web, by_quart: list[str], case: str) -> No
     odd = await post(path + "?odd=1")
     assert by_quart == [path] or case == "wrong key"  # refused before any dispatch
 
-    def shape(answer):
+    def shape(answer: httpx.Response) -> tuple[int, dict[str, str], str]:
         kept = {name: value for name, value in answer.headers.items() if name not in CHANCE}
         return answer.status_code, kept, CHANGING.sub(r"\1", answer.text)
 
@@ -79,7 +82,7 @@ async def test_both_ways_answer_alike(web, by_quart: list[str], case: str) -> No
     "headers",
     [{"Origin": "http://elsewhere"}, {"Content-Type": "application/json; charset=utf-8"}, {"Content-Encoding": "gzip"}],
 )
-async def test_what_is_odd_goes_to_quart(web, by_quart: list[str], headers: dict[str, str]) -> None:
+async def test_what_is_odd_goes_to_quart(web: Web, by_quart: list[str], headers: dict[str, str]) -> None:
     answer = await web.client.post("/v1/completions", content=b"{}", headers=JSON | headers)
     assert answer.status_code in (400, 403, 415)
     assert by_quart == ["/v1/completions"] or answer.status_code == 403
@@ -87,12 +90,12 @@ async def test_what_is_odd_goes_to_quart(web, by_quart: list[str], headers: dict
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_neither_a_head_nor_an_end_is_a_write_of_its_own(
-    web, monkeypatch: pytest.MonkeyPatch, stream: bool
+    web: Web, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     sent: list[bytes] = []
     write_now = Sending.write_now
 
-    def spy(self, data: bytes) -> Written:
+    def spy(self: Sending, data: bytes) -> Written:
         sent.append(data)
         return write_now(self, data)
 

@@ -2,18 +2,22 @@
 
 import gzip
 import re
+from collections.abc import AsyncGenerator
 
+import httpx
 import msgspec
 import pytest
 
 from triolet.protocol.reports import Health
 from triolet.protocol.settings import ServeSettings
 
+from .conftest import Web
+
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 JSON = {"Content-Type": "application/json"}
 
 
-def error(response) -> tuple[int, str]:
+def error(response: httpx.Response) -> tuple[int, str]:
     """Status and code; asserts the shape."""
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
@@ -21,14 +25,14 @@ def error(response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"]
 
 
-async def test_models(web) -> None:
+async def test_models(web: Web) -> None:
     card = {"id": "tiny", "object": "model", "created": 1_700_000_000, "owned_by": "triolet", "max_model_len": 128}
     assert (await web.client.get("/v1/models")).json() == {"object": "list", "data": [card]}
     assert (await web.client.get("/v1/models/tiny")).json() == card
     assert error(await web.client.get("/v1/models/other/one")) == (404, "model_not_found")
 
 
-async def test_tokenize_and_back(web) -> None:
+async def test_tokenize_and_back(web: Web) -> None:
     response = await web.client.post("/tokenize", json={"prompt": "ab"})
     assert response.json() == {"count": 2, "max_model_len": 128, "tokens": [97, 98]}
     assert (await web.client.post("/tokenize", json=CHAT)).json()["count"] == 1
@@ -38,7 +42,7 @@ async def test_tokenize_and_back(web) -> None:
     assert error(await web.client.post("/tokenize", json=CHAT | {"prompt": ""})) == (400, "invalid_value")
 
 
-async def test_health_tells_the_reason(web) -> None:
+async def test_health_tells_the_reason(web: Web) -> None:
     for path in ("/health", "/health/ready", "/health/live"):
         assert (await web.client.get(path)).status_code == 200
     web.engine.state = Health(ready=False, status="stuck", reason="no step for 3 s")
@@ -50,7 +54,7 @@ async def test_health_tells_the_reason(web) -> None:
     assert (await web.client.get("/health/live")).status_code == 200
 
 
-async def test_what_operators_read(web) -> None:
+async def test_what_operators_read(web: Web) -> None:
     assert (await web.client.get("/metrics")).status_code == 200
     assert (await web.client.get("/internal/ledger")).json()["requests"] == 0
     assert set((await web.client.get("/version")).json()) == {"version", "components"}
@@ -69,14 +73,16 @@ async def test_what_operators_read(web) -> None:
         ("GET", "/static/none.js", (404, "not_found")),
     ],
 )
-async def test_errors_of_the_framework_have_our_shape(web, method: str, path: str, expected: tuple[int, str]) -> None:
+async def test_errors_of_the_framework_have_our_shape(
+    web: Web, method: str, path: str, expected: tuple[int, str]
+) -> None:
     response = await web.client.request(method, path)
     assert error(response) == expected
     assert expected[0] != 405 or response.headers["allow"]
 
 
 @pytest.mark.parametrize("path", ["//v1/models", "///v1/models", "//", "//static/chat.css", "/v1//models"])
-async def test_slashes_are_not_merged(web, path: str) -> None:
+async def test_slashes_are_not_merged(web: Web, path: str) -> None:
     assert error(await web.client.get(web.url + path)) == (404, "not_found")  # the client merges relative paths itself
 
 
@@ -91,31 +97,33 @@ async def test_slashes_are_not_merged(web, path: str) -> None:
         ("", 415),
     ],
 )
-async def test_only_json_is_read(web, content_type: str, status: int) -> None:
+async def test_only_json_is_read(web: Web, content_type: str, status: int) -> None:
     body = msgspec.json.encode(CHAT)
     response = await web.client.post("/v1/chat/completions", content=body, headers={"Content-Type": content_type})
     assert response.status_code == status
     assert status == 200 or error(response) == (415, "unsupported_media_type")
 
 
-async def test_compressed_bodies_are_not_inflated(web) -> None:
+async def test_compressed_bodies_are_not_inflated(web: Web) -> None:
     headers = JSON | {"Content-Encoding": "gzip"}
     response = await web.client.post("/v1/chat/completions", content=gzip.compress(b"{}"), headers=headers)
     assert error(response) == (415, "unsupported_encoding")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_over_the_limit_is_refused(web, chunked: bool) -> None:
+async def test_a_body_over_the_limit_is_refused(web: Web, chunked: bool) -> None:
     size = 64 * 1024 + 1
 
-    async def parts():
+    async def parts() -> AsyncGenerator[bytes]:
         yield b" " * size
 
     content = parts() if chunked else b" " * size
     assert error(await web.client.post("/v1/completions", content=content, headers=JSON)) == (413, "content_too_large")
 
 
-async def test_a_bug_is_a_500_without_details(web, caplog, monkeypatch) -> None:
+async def test_a_bug_is_a_500_without_details(
+    web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def broken() -> None:
         raise ZeroDivisionError("secret")
 
@@ -126,7 +134,7 @@ async def test_a_bug_is_a_500_without_details(web, caplog, monkeypatch) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_requests_refused_at_the_edge_are_counted_by_code(web) -> None:
+async def test_requests_refused_at_the_edge_are_counted_by_code(web: Web) -> None:
     for path in ("/nothing", "/nowhere"):
         await web.client.get(path)
     await web.client.post("/v1/chat/completions", json={"model": "tiny", "messages": [], "surprise": 1})
@@ -138,7 +146,7 @@ async def test_requests_refused_at_the_edge_are_counted_by_code(web) -> None:
     assert sum(map(int, counted.values())) == 4
 
 
-async def test_request_ids_are_echoed_or_made(web) -> None:
+async def test_request_ids_are_echoed_or_made(web: Web) -> None:
     response = await web.client.get("/health", headers={"X-Request-Id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
     for bad in ("a" * 129, "two words"):
@@ -147,7 +155,7 @@ async def test_request_ids_are_echoed_or_made(web) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://elsewhere.example", "null", "http://[", "http://127.0.0.1:1"])
-async def test_pages_of_other_origins_may_not_post(web, origin: str) -> None:
+async def test_pages_of_other_origins_may_not_post(web: Web, origin: str) -> None:
     response = await web.client.post("/v1/chat/completions", json=CHAT, headers={"Origin": origin})
     assert error(response) == (403, "origin_forbidden")
     assert "access-control-allow-origin" not in response.headers
@@ -167,7 +175,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_without_keys_pages_may_use_no_foreign_name(web, name: str) -> None:
+async def test_without_keys_pages_may_use_no_foreign_name(web: Web, name: str) -> None:
     """A page's own name may point to this machine: its Origin and its Host agree, and it is foreign all the same."""
     headers = {"Host": name, "Origin": f"http://{name}"}
     response = await web.client.post("/tokenize", json={"prompt": ""}, headers=headers)
@@ -178,7 +186,7 @@ async def test_without_keys_pages_may_use_no_foreign_name(web, name: str) -> Non
     assert programs.status_code == 200
 
 
-async def test_the_pages_files(web) -> None:
+async def test_the_pages_files(web: Web) -> None:
     response = await web.client.get("/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert response.headers["content-security-policy"].startswith("default-src 'self';")
@@ -201,12 +209,12 @@ class TestWithKeys:
     def settings(self, settings: ServeSettings) -> ServeSettings:
         return msgspec.structs.replace(settings, api_keys=("first", "secönd"))
 
-    async def test_any_name_will_do_where_a_key_is_asked_for(self, web) -> None:
+    async def test_any_name_will_do_where_a_key_is_asked_for(self, web: Web) -> None:
         headers = {"Host": "llm.example", "Origin": "http://llm.example", "Authorization": "Bearer first"}
         assert (await web.client.post("/tokenize", json={"prompt": ""}, headers=headers)).status_code == 200
 
     @pytest.mark.parametrize("path", ["/", "/static/chat.css", "/health/live"])
-    async def test_the_page_and_liveness_are_open(self, web, path: str) -> None:
+    async def test_the_page_and_liveness_are_open(self, web: Web, path: str) -> None:
         assert (await web.client.get(path)).status_code == 200
 
     @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ class TestWithKeys:
          "/version", "/openapi.json", "/internal/ledger", "/nothing", "/v1/chat/completions",
          "/v1/models?api_key=first"],
     )  # fmt: skip
-    async def test_everything_else_needs_the_key(self, web, path: str) -> None:
+    async def test_everything_else_needs_the_key(self, web: Web, path: str) -> None:
         for headers in (
             {},
             {"Authorization": "Bearer wrong"},
@@ -226,15 +234,15 @@ class TestWithKeys:
             assert error(response) == (401, "invalid_api_key")
             assert response.headers["www-authenticate"] == "Bearer"
 
-    async def test_each_key_is_a_tenant(self, web) -> None:
+    async def test_each_key_is_a_tenant(self, web: Web) -> None:
         for key in ("first", "secönd"):
-            headers = {"Authorization": b"bearer " + key.encode()}
+            headers = {b"Authorization": b"bearer " + key.encode()}
             assert (await web.client.post("/v1/chat/completions", json=CHAT, headers=headers)).status_code == 200
         first, second = (request.tenant for request in web.engine.requests)
         assert first != second
         assert "first" not in first
 
-    async def test_a_right_key_in_the_query_is_still_refused(self, web) -> None:
+    async def test_a_right_key_in_the_query_is_still_refused(self, web: Web) -> None:
         headers = {"Authorization": "Bearer first"}
         assert error(await web.client.get("/v1/models?api_key=first", headers=headers)) == (401, "invalid_api_key")
         assert (await web.client.get("/v1/models", headers=headers)).status_code == 200

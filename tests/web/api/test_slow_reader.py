@@ -7,6 +7,9 @@ import trio.testing
 from trio_websocket import wrap_client_stream
 
 from triolet.protocol.messages import Credit
+from triolet.protocol.requests import Generate
+
+from .conftest import ScriptedEngine, Web
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 PIECE = "x" * 65536
@@ -15,7 +18,7 @@ TAKEN = 400  # of them at most: loopback buffers grow to a few MiB in each direc
 OUTBOX = 8  # tokens, in the settings of these tests
 
 
-async def flood(engine, request) -> None:
+async def flood(engine: ScriptedEngine, request: Generate) -> None:
     """Generates as the scheduler does: only on credit."""
     engine.gateway.started(request.id)
     credit = OUTBOX
@@ -35,7 +38,7 @@ async def wait_stalled() -> None:
         await trio.testing.wait_all_tasks_blocked(0.02)
 
 
-async def test_of_a_stream(web) -> None:
+async def test_of_a_stream(web: Web) -> None:
     web.engine.script = flood
     body = json.dumps(CHAT | {"stream": True}).encode()
     stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rsplit(":")[-1]))
@@ -48,7 +51,7 @@ async def test_of_a_stream(web) -> None:
     await web.engine.gateway.wait_idle()
 
 
-async def test_of_a_socket(web) -> None:
+async def test_of_a_socket(web: Web) -> None:
     web.engine.script = flood
     host = web.url.removeprefix("http://")
     port = int(host.split(":")[1])

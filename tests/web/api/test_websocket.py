@@ -3,6 +3,8 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,6 +13,9 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_st
 
 from triolet.protocol.messages import Cancel, Credit
 from triolet.protocol.settings import ServeSettings
+
+from ..watcher import close_code
+from .conftest import Web
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 TEXT = "Hello, wörld!"
@@ -26,10 +31,11 @@ class Client:
     async def create(self, id: str, **fields: object) -> None:
         await self.say(type="create", id=id, request=CHAT | fields)
 
-    async def hear(self) -> dict:
-        return json.loads(await self.socket.get_message())
+    async def hear(self) -> dict[str, Any]:
+        frame: dict[str, Any] = json.loads(await self.socket.get_message())
+        return frame
 
-    async def hear_all(self, id: str) -> list[dict]:
+    async def hear_all(self, id: str) -> list[dict[str, Any]]:
         """The frames of one request, to its end."""
         frames = [await self.hear()]
         while frames[-1]["type"] not in ("finished", "failed"):
@@ -40,7 +46,7 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(web, path: str = "/v1/stream", **headers: str) -> AsyncGenerator[Client, None]:
+async def connect(web: Web, path: str = "/v1/stream", **headers: str) -> AsyncGenerator[Client, None]:
     extra = [(name.encode(), value.encode()) for name, value in headers.items()]
     host = web.url.removeprefix("http://")
     # The stream is ours to close: trio-websocket forgets it when the server closes first.
@@ -61,13 +67,13 @@ HANDSHAKE = {
 }
 
 
-async def refused(web, path: str, headers: dict[str, str]) -> tuple[int, str]:
+async def refused(web: Web, path: str, headers: dict[str, str]) -> tuple[int, str]:
     """Status and code of a handshake that is answered with an error."""
     response = await web.client.get(path, headers=HANDSHAKE | headers)
     return response.status_code, response.json()["error"]["code"]
 
 
-async def test_a_request_from_started_to_finished(web) -> None:
+async def test_a_request_from_started_to_finished(web: Web) -> None:
     async with connect(web) as client:
         await client.create("r1", temperature=0)
         started, *tokens, finished = await client.hear_all("r1")
@@ -82,7 +88,7 @@ async def test_a_request_from_started_to_finished(web) -> None:
     assert set(finished["timing"]) == {"queued", "ttft", "total"}
 
 
-async def test_choices_and_logprobs(web) -> None:
+async def test_choices_and_logprobs(web: Web) -> None:
     async with connect(web) as client:
         await client.create("r1", n=2, logprobs=True, top_logprobs=2)
         _, *tokens, finished = await client.hear_all("r1")
@@ -92,14 +98,14 @@ async def test_choices_and_logprobs(web) -> None:
     assert [choice["index"] for choice in finished["choices"]] == [0, 1]
 
 
-async def test_a_prompt_makes_it_a_completion(web) -> None:
+async def test_a_prompt_makes_it_a_completion(web: Web) -> None:
     async with connect(web) as client:
         await client.say(type="create", id="r1", request={"prompt": [1, 2]})
         await client.hear_all("r1")
     assert web.engine.requests[0].max_tokens == 16
 
 
-async def test_requests_run_side_by_side_and_names_are_free_again(web, scripts) -> None:
+async def test_requests_run_side_by_side_and_names_are_free_again(web: Web, scripts: SimpleNamespace) -> None:
     async with connect(web) as client:
         web.engine.script = scripts.flow
         await client.create("a")
@@ -116,7 +122,7 @@ async def test_requests_run_side_by_side_and_names_are_free_again(web, scripts) 
         await client.hear_all("a")
 
 
-async def test_a_name_in_use_is_refused(web, scripts) -> None:
+async def test_a_name_in_use_is_refused(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.flow
     async with connect(web) as client:
         await client.create("a")
@@ -131,7 +137,7 @@ async def test_a_name_in_use_is_refused(web, scripts) -> None:
 
 
 @pytest.mark.parametrize("request_body", [CHAT, {"prompt": "Hi"}])
-async def test_stream_options_need_no_stream(web, request_body: dict[str, object]) -> None:
+async def test_stream_options_need_no_stream(web: Web, request_body: dict[str, object]) -> None:
     async with connect(web) as client:
         for stream in ({}, {"stream": True}, {"stream": None}):
             body = request_body | stream | {"stream_options": {"include_usage": True}}
@@ -155,7 +161,7 @@ async def test_stream_options_need_no_stream(web, request_body: dict[str, object
         ([], "invalid_json", None),
     ],
 )
-async def test_the_validator_is_that_of_http(web, request_body: object, code: str, param: str | None) -> None:
+async def test_the_validator_is_that_of_http(web: Web, request_body: object, code: str, param: str | None) -> None:
     async with connect(web) as client:
         await client.say(type="create", id="r1", request=request_body)
         (failed,) = await client.hear_all("r1")
@@ -164,7 +170,7 @@ async def test_the_validator_is_that_of_http(web, request_body: object, code: st
         await client.hear_all("r1")
 
 
-async def test_what_the_engine_refuses_or_breaks_is_failed(web, scripts) -> None:
+async def test_what_the_engine_refuses_or_breaks_is_failed(web: Web, scripts: SimpleNamespace) -> None:
     async with connect(web) as client:
         web.engine.script = scripts.refuse
         await client.create("a")
@@ -176,7 +182,7 @@ async def test_what_the_engine_refuses_or_breaks_is_failed(web, scripts) -> None
         assert (await client.hear_all("b"))[-1]["error"]["code"] == "engine_error"
 
 
-async def test_a_socket_has_a_limit_of_requests(web, scripts) -> None:
+async def test_a_socket_has_a_limit_of_requests(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.wait
     async with connect(web) as client:
         for id in ("a", "b", "c", "d"):
@@ -185,7 +191,7 @@ async def test_a_socket_has_a_limit_of_requests(web, scripts) -> None:
         assert (failed["id"], failed["error"]["code"], failed["retry_after"]) == ("d", "rate_limit_exceeded", 1)
 
 
-async def test_credit_is_the_clients_from_its_first_frame_on(web, scripts) -> None:
+async def test_credit_is_the_clients_from_its_first_frame_on(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.flow
     async with connect(web) as client:
         await client.create("a")
@@ -204,7 +210,7 @@ async def test_credit_is_the_clients_from_its_first_frame_on(web, scripts) -> No
     ["{", "[]", "3", '{"type": "odd"}', '{"type": "cancel"}', '{"type": "cancel", "id": ""}', '{"id": "a"}',
      '{"type": "credit", "id": "a", "tokens": 0}', '{"type": "cancel", "id": "a", "x": 1}'],
 )  # fmt: skip
-async def test_frames_that_mean_nothing_are_answered_and_survived(web, frame: str) -> None:
+async def test_frames_that_mean_nothing_are_answered_and_survived(web: Web, frame: str) -> None:
     async with connect(web) as client:
         await client.socket.send_message(frame)
         error = await client.hear()
@@ -213,16 +219,16 @@ async def test_frames_that_mean_nothing_are_answered_and_survived(web, frame: st
         await client.hear_all("a")
 
 
-async def test_a_binary_frame_closes_the_socket(web) -> None:
+async def test_a_binary_frame_closes_the_socket(web: Web) -> None:
     async with connect(web) as client:
         await client.socket.send_message(b"\x00")
         assert (await client.hear())["error"]["code"] == "invalid_event"
         with pytest.raises(ConnectionClosed) as closed:
             await client.hear()
-        assert closed.value.reason.code == 1003
+        assert close_code(closed.value) == 1003
 
 
-async def test_leaving_frees_everything(web, scripts) -> None:
+async def test_leaving_frees_everything(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.flow
     async with connect(web) as client:
         for id in ("a", "b"):
@@ -235,7 +241,7 @@ async def test_leaving_frees_everything(web, scripts) -> None:
     assert sorted(cancelled) == sorted(request.id for request in web.engine.requests)
 
 
-async def test_a_draining_server_closes_a_socket_once_it_is_idle(web, scripts) -> None:
+async def test_a_draining_server_closes_a_socket_once_it_is_idle(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.flow
     async with connect(web) as client:
         await client.create("a")
@@ -247,10 +253,10 @@ async def test_a_draining_server_closes_a_socket_once_it_is_idle(web, scripts) -
         assert (await client.hear())["type"] == "finished"
         with pytest.raises(ConnectionClosed) as closed:
             await client.hear()
-        assert closed.value.reason.code == 1001
+        assert close_code(closed.value) == 1001
 
 
-async def test_pages_of_other_origins_are_refused(web) -> None:
+async def test_pages_of_other_origins_are_refused(web: Web) -> None:
     assert await refused(web, "/v1/stream", {"Origin": "https://elsewhere.example"}) == (403, "origin_forbidden")
     foreign = {"Host": "rebound.example", "Origin": "http://rebound.example"}
     assert await refused(web, "/v1/stream", foreign) == (403, "origin_forbidden")
@@ -264,13 +270,13 @@ class TestWithKeys:
     def settings(self, settings: ServeSettings) -> ServeSettings:
         return msgspec.structs.replace(settings, api_keys=("first", "secönd"))
 
-    async def test_the_key_in_the_handshake(self, web) -> None:
+    async def test_the_key_in_the_handshake(self, web: Web) -> None:
         async with connect(web, authorization="Bearer first") as client:
             await client.create("a")
             await client.hear_all("a")
         assert web.engine.requests[0].tenant != ""
 
-    async def test_the_key_in_the_first_frame(self, web) -> None:
+    async def test_the_key_in_the_first_frame(self, web: Web) -> None:
         async with connect(web) as client:
             await client.say(type="auth", api_key="secönd")
             await client.create("a")
@@ -284,18 +290,18 @@ class TestWithKeys:
             {"type": "cancel", "id": "a"},
         ],
     )
-    async def test_without_the_key_nothing_runs(self, web, frame: dict[str, object]) -> None:
+    async def test_without_the_key_nothing_runs(self, web: Web, frame: dict[str, object]) -> None:
         async with connect(web) as client:
             await client.say(**frame)
             assert (await client.hear())["error"]["code"] == "invalid_api_key"
             with pytest.raises(ConnectionClosed) as closed:
                 await client.hear()
-            assert closed.value.reason.code == 1008
+            assert close_code(closed.value) == 1008
         assert web.engine.requests == []
 
     @pytest.mark.parametrize("path", ["/v1/stream?api_key=first", "/v1/stream?token=first"])
-    async def test_a_key_in_the_query_is_refused(self, web, path: str) -> None:
+    async def test_a_key_in_the_query_is_refused(self, web: Web, path: str) -> None:
         assert await refused(web, path, {}) == (401, "invalid_api_key")
 
-    async def test_a_wrong_key_in_the_handshake_is_refused(self, web) -> None:
+    async def test_a_wrong_key_in_the_handshake_is_refused(self, web: Web) -> None:
         assert await refused(web, "/v1/stream", {"Authorization": "Bearer wrong"}) == (401, "invalid_api_key")

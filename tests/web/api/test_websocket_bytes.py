@@ -5,18 +5,22 @@ import re
 import struct
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import trio
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
 from triolet.protocol.settings import ServeSettings
 from triolet.web.app import create_app
 from triolet.web.routes import stream as websocket
+from triolet.web.routes.frames import Frames
 from triolet.web.transport.transport import serve
 from triolet.web.transport.websocket import OpenSocket
+
+from .conftest import Web
 
 SOON = 20.0
 WAYS = pytest.mark.parametrize("path", ["/v1/stream", "/v1/str%65am?spelt=oddly"])
@@ -29,7 +33,7 @@ def create(id: str) -> TextMessage:
     return TextMessage(data=json.dumps({"type": "create", "id": id, "request": CHAT}))
 
 
-def client_bytes(*events) -> bytes:
+def client_bytes(*events: Event) -> bytes:
     protocol = Connection(ConnectionType.CLIENT)
     return b"".join(protocol.send(event) for event in events)
 
@@ -54,7 +58,7 @@ class RawClient:
 
 
 async def shake_hands(
-    web, path: str, headers: str = UPGRADE, more: bytes = b""
+    web: Web, path: str, headers: str = UPGRADE, more: bytes = b""
 ) -> tuple[trio.SocketStream, bytes, bytes]:
     """The stream, the answer's head without its date, and what followed."""
     stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rpartition(":")[2]))
@@ -66,7 +70,7 @@ async def shake_hands(
     return stream, re.sub(rb"\r\ndate: [^\r]*", b"", head), rest
 
 
-async def opened(web, path: str) -> RawClient:
+async def opened(web: Web, path: str) -> RawClient:
     stream, head, rest = await shake_hands(web, path)
     assert head.startswith(b"HTTP/1.1 101")
     client = RawClient(stream)
@@ -107,7 +111,7 @@ def opened_sockets(monkeypatch: pytest.MonkeyPatch) -> list[OpenSocket]:
     ids=["plain", "extensions", "foreign", "rebound", "version", "no key", "not ascii", "token not ascii", "too early",
          "no upgrade"],
 )  # fmt: skip
-async def test_handshakes_and_their_answers(web, path: str, headers: str, more: bytes, status: int) -> None:
+async def test_handshakes_and_their_answers(web: Web, path: str, headers: str, more: bytes, status: int) -> None:
     with trio.fail_after(SOON):
         stream, head, _ = await shake_hands(web, path, headers, more)
         await stream.aclose()
@@ -116,7 +120,7 @@ async def test_handshakes_and_their_answers(web, path: str, headers: str, more: 
     assert b"sec-websocket-extensions" not in head.lower()
 
 
-async def test_a_handshake_where_there_is_no_websocket_is_a_request(web) -> None:
+async def test_a_handshake_where_there_is_no_websocket_is_a_request(web: Web) -> None:
     with trio.fail_after(SOON):
         stream, head, _ = await shake_hands(web, "/v1/nothing")
         assert head.startswith(b"HTTP/1.1 404")
@@ -155,7 +159,7 @@ def comparable(event: object) -> object:
     return {name: value for name, value in frame.items() if name not in ("timing", "request_id")}
 
 
-async def hear_out(web, said: bytes, answers: int, piece: int) -> list[object]:
+async def hear_out(web: Web, said: bytes, answers: int, piece: int) -> list[object]:
     """What the server answers when it hears this in pieces of that size, and then a closing frame."""
     client = await opened(web, "/v1/stream")
     with suppress(trio.BrokenResourceError):  # the server has heard enough
@@ -172,7 +176,7 @@ async def hear_out(web, said: bytes, answers: int, piece: int) -> list[object]:
 
 
 @pytest.mark.parametrize("talk", TALKS)
-async def test_a_client_hears_the_same_whatever_pieces_it_sends(web, talk: str) -> None:
+async def test_a_client_hears_the_same_whatever_pieces_it_sends(web: Web, talk: str) -> None:
     said, answers, code = TALKS[talk]
     with trio.fail_after(SOON):
         at_once = await hear_out(web, said, answers, 1 << 20)
@@ -182,7 +186,7 @@ async def test_a_client_hears_the_same_whatever_pieces_it_sends(web, talk: str) 
     assert len(at_once) >= answers
 
 
-async def test_nothing_is_kept_of_a_message_once_it_was_read(web, opened_sockets) -> None:
+async def test_nothing_is_kept_of_a_message_once_it_was_read(web: Web, opened_sockets: list[OpenSocket]) -> None:
     beginning = len(client_bytes(BEGINNING))
     with trio.fail_after(SOON):
         client = await opened(web, "/v1/stream")
@@ -197,13 +201,16 @@ async def test_nothing_is_kept_of_a_message_once_it_was_read(web, opened_sockets
             await trio.lowlevel.checkpoint()
         await client.stream.send_all(IN_PIECES[beginning:])
         await client.hear(7)
-        assert (socket._partial, socket._pieces) == (None, None)
+        assert socket._partial is None
+        assert socket._pieces is None
         await client.stream.aclose()
 
 
 @WAYS
 @pytest.mark.parametrize("how", ["end", "reset", "closing frame", "server"])
-async def test_whoever_ends_the_socket_ends_its_requests(web, scripts, path: str, how: str) -> None:
+async def test_whoever_ends_the_socket_ends_its_requests(
+    web: Web, scripts: SimpleNamespace, path: str, how: str
+) -> None:
     web.engine.script = scripts.flow
     with trio.fail_after(SOON):
         client = await opened(web, path)
@@ -223,10 +230,13 @@ async def test_whoever_ends_the_socket_ends_its_requests(web, scripts, path: str
 
 
 @WAYS
-async def test_a_server_that_is_cancelled_ends_the_requests_of_its_sockets(web, scripts, path: str) -> None:
+async def test_a_server_that_is_cancelled_ends_the_requests_of_its_sockets(
+    web: Web, scripts: SimpleNamespace, path: str
+) -> None:
     web.engine.script = scripts.flow
     async with trio.open_nursery() as nursery:
-        serve_again = partial(serve, create_app(web.engine), host="127.0.0.1", port=0, drain_timeout=0.0)
+        app = create_app(web.engine)  # type: ignore[arg-type]  # the web's part of one
+        serve_again = partial(serve, app, host="127.0.0.1", port=0, drain_timeout=0.0)
         urls = await nursery.start(partial(serve_again, shutdown_trigger=trio.sleep_forever))
         with trio.fail_after(SOON):
             client = await opened(web._replace(url=urls[0]), path)
@@ -239,7 +249,9 @@ async def test_a_server_that_is_cancelled_ends_the_requests_of_its_sockets(web, 
 
 
 @WAYS
-async def test_a_bug_in_a_request_ends_its_socket_alone(web, scripts, monkeypatch, path: str, caplog) -> None:
+async def test_a_bug_in_a_request_ends_its_socket_alone(
+    web: Web, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def break_down(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -250,7 +262,7 @@ async def test_a_bug_in_a_request_ends_its_socket_alone(web, scripts, monkeypatc
         await other.stream.send_all(client_bytes(create("b")))
         await other.hear(2)
         with monkeypatch.context() as patch:
-            patch.setattr(websocket.Frames, "encode", break_down)
+            patch.setattr(Frames, "encode", break_down)
             await client.stream.send_all(client_bytes(create("a")))
             while await client.read():
                 pass
@@ -269,7 +281,9 @@ class TestWithKeys:
         return msgspec.structs.replace(settings, api_keys=("first",))
 
     @WAYS
-    async def test_a_socket_that_never_says_its_key_is_closed(self, web, monkeypatch, path: str) -> None:
+    async def test_a_socket_that_never_says_its_key_is_closed(
+        self, web: Web, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
         monkeypatch.setattr(websocket, "AUTH_SECONDS", 0.05)
         with trio.fail_after(SOON):
             client = await opened(web, path)
@@ -277,11 +291,14 @@ class TestWithKeys:
                 pass
             await client.stream.aclose()
         error, close = client.heard
+        assert isinstance(error, TextMessage)
         assert json.loads(error.data)["error"]["message"] == "The `auth` frame did not come."
         assert close == CloseConnection(code=1008, reason="")
 
     @WAYS
-    async def test_a_socket_that_said_its_key_in_time_stays(self, web, monkeypatch, path: str) -> None:
+    async def test_a_socket_that_said_its_key_in_time_stays(
+        self, web: Web, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
         monkeypatch.setattr(websocket, "AUTH_SECONDS", 0.05)
         with trio.fail_after(SOON):
             client = await opened(web, path)

@@ -21,7 +21,7 @@ from triolet.web.routes import dashboard
 from triolet.web.transport.transport import serve
 
 from ...actors.engine_house import running, settings_for, submit, until, until_balanced
-from ..watcher import watching
+from ..watcher import close_code, watching
 
 SOON = 60.0  # a hang becomes a failure
 HANDSHAKE = {
@@ -71,7 +71,9 @@ async def test_rows_grow_own_blocks_and_leave_while_others_wait_with_a_reason(ho
         while not (view.rows and all(row.generated for row in view.rows) and view.queue):
             view = await watcher.view()
         early = {row.sequence: row.generated for row in view.rows}
-        assert [row.id for row in (*view.rows, *view.queue)] == [id.rpartition("-")[2] for id in ids]
+        assert [*(row.id for row in view.rows), *(row.id for row in view.queue)] == [
+            id.rpartition("-")[2] for id in ids
+        ]
         assert [row.blocked for row in view.queue] == ["rows", "order"]
         assert (view.running, view.waiting, view.live) == (2, 2, 4)
         later = await watcher.view()
@@ -170,7 +172,7 @@ async def test_a_draining_server_ends_its_watchers(house: House) -> None:
             try:
                 await watcher.hear()
             except ConnectionClosed as closed:
-                code = closed.reason.code
+                code = close_code(closed)
         assert code == 1001
 
 

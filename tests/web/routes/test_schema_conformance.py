@@ -4,46 +4,53 @@ The examples are drawn anew in every run; a failure prints the request as a curl
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as described
 
 from triolet.web.routes.openapi import describe
 
+from ...conftest import Server
+
 EXAMPLES = 12  # of each operation
-CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
-OPERATIONS = [
-    found.ok()
-    for found in schemathesis.openapi.from_dict(json.loads(msgspec.json.encode(describe()))).get_all_operations()
+_general, _described = cast("Any", checks), cast("Any", described)  # Any: schemathesis leaves its classes' types open
+CHECKS: list[Any] = [
+    _general.not_a_server_error,
+    _described.content_type_conformance,
+    _described.response_schema_conformance,
+    _described.status_code_conformance,
 ]
+SCHEMA: Any = schemathesis.openapi.from_dict(json.loads(msgspec.json.encode(describe())))
+OPERATIONS: list[Any] = [found.ok() for found in SCHEMA.get_all_operations()]
 
 
-def shorten(body: object) -> None:
+def label(operation: Any) -> str:
+    return str(operation.label)
+
+
+def shorten(body: Any) -> None:  # Any: JSON
     """What is valid stays valid, and runs for a moment only."""
     if isinstance(body, dict):
+        fields = cast("dict[str, Any]", body)
         for field, most in (("max_tokens", 4), ("max_completion_tokens", 4), ("n", 2), ("best_of", 2)):
-            value = body.get(field)
+            value = fields.get(field)
             if (value is None and field == "max_tokens") or (type(value) is int and value > most):
-                body[field] = most
+                fields[field] = most
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
-def test_generated_requests(server, operation: Any) -> None:  # Any: schemathesis' class for an operation
+@pytest.mark.parametrize("operation", OPERATIONS, ids=label)
+def test_generated_requests(server: Server, operation: Any) -> None:  # Any: schemathesis' class for an operation
     @given(case=operation.as_strategy())
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=cast("list[HealthCheck]", [*HealthCheck]),
     )
     def ask(case: Any) -> None:
         if operation.path.startswith("/v1/"):

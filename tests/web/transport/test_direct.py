@@ -10,7 +10,7 @@ from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioResponse as Response
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.actors.gateway.gateway import Outbox
+from triolet.actors.gateway.outbox import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
 from triolet.web.asgi import chunk_writer
 from triolet.web.exchange import WriteChunk, Written
@@ -40,7 +40,7 @@ class Stream:
 
     def app(self) -> QuartTrio:
         app = QuartTrio("stream")
-        app.config.update(RESPONSE_TIMEOUT=None)
+        app.config.update(RESPONSE_TIMEOUT=None)  # pyright: ignore[reportUnknownMemberType]  # Quart leaves it untyped
 
         @app.get("/")
         async def stream() -> Response:

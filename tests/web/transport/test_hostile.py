@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import h2.config
 import h2.connection
@@ -18,14 +19,19 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from ..conftest import ReadToEnd, Served, StartServer
+
 SOON = 20.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 CANARIES = 8
+
+
+Kind = TypeVar("Kind", bound=h2.events.Event)
 
 
 class HTTP2Client:
     """HTTP/2 with prior knowledge; says what the h2 library lets it say, and raw frames beyond that."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> None:
         self.stream = stream
         self.h2 = h2.connection.H2Connection(
             h2.config.H2Configuration(
@@ -51,78 +57,78 @@ class HTTP2Client:
         await self.flush()
         return events
 
-    async def wait_for(self, kind: type[h2.events.Event], stream_id: int | None = None) -> h2.events.Event:
+    async def wait_for(self, kind: type[Kind], stream_id: int | None = None) -> Kind:
         """The next such event; those before it are passed over, those after it are kept for the next call."""
         while True:
             while self._unread:
                 event = self._unread.popleft()
-                if isinstance(event, kind) and (stream_id is None or event.stream_id == stream_id):
+                if isinstance(event, kind) and (stream_id is None or stream_id == getattr(event, "stream_id", None)):
                     return event
             self._unread.extend(await self.events())
 
 
-async def h2_non_ascii_path(stream):
+async def h2_non_ascii_path(stream: trio.SocketStream) -> None:
     client = HTTP2Client(stream)
     client.request(b"/\xff\xfe")
     await client.flush()
 
 
-async def h2_non_ascii_method(stream):
+async def h2_non_ascii_method(stream: trio.SocketStream) -> None:
     client = HTTP2Client(stream)
     client.request(method=b"G\xcbT")
     await client.flush()
 
 
-async def h2_plain_connect(stream):
+async def h2_plain_connect(stream: trio.SocketStream) -> None:
     client = HTTP2Client(stream)
     client.h2.send_headers(1, [(b":method", b"CONNECT"), (b":authority", b"x:1")])
     await client.flush()
 
 
-async def h2_many_priority_frames(stream):
+async def h2_many_priority_frames(stream: trio.SocketStream) -> None:
     client = HTTP2Client(stream)
     frames = [hyperframe.frame.PriorityFrame(stream_id, stream_weight=1) for stream_id in range(3, 3 + 2 * 1001, 2)]
     await client.flush(b"".join(frame.serialize() for frame in frames))
 
 
-async def ws_non_ascii_protocol(stream):
+async def ws_non_ascii_protocol(stream: trio.SocketStream) -> None:
     await stream.send_all(websocket_request("/nowhere", b"Sec-WebSocket-Protocol: \xff\xfe\r\n"))
 
 
-async def ws_byte_after_upgrade(stream):
+async def ws_byte_after_upgrade(stream: trio.SocketStream) -> None:
     await stream.send_all(websocket_request("/nowhere") + b"\x81")
 
 
-async def h1_both_lengths(stream):
+async def h1_both_lengths(stream: trio.SocketStream) -> None:
     head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
     await stream.send_all(head + b"0\r\n\r\n")
 
 
-async def h1_proxy_target(stream):
+async def h1_proxy_target(stream: trio.SocketStream) -> None:
     await stream.send_all(b"GET http://elsewhere/canary HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-async def h1_header_too_large(stream):
+async def h1_header_too_large(stream: trio.SocketStream) -> None:
     await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000)
 
 
-async def h1_whole_header_too_large(stream):
+async def h1_whole_header_too_large(stream: trio.SocketStream) -> None:
     await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Large: " + b"x" * 20_000 + b"\r\n\r\n")
 
 
-async def h1_other_expectation(stream):
+async def h1_other_expectation(stream: trio.SocketStream) -> None:
     await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 200-ok\r\n\r\n")
 
 
-async def h1_bad_chunk(stream):
+async def h1_bad_chunk(stream: trio.SocketStream) -> None:
     await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n")
 
 
-async def h2_ping_flood(stream):
+async def h2_ping_flood(stream: trio.SocketStream) -> None:
     await HTTP2Client(stream).flush(hyperframe.frame.PingFrame(0, b"8 bytes.").serialize() * 2000)
 
 
-async def h2_rapid_reset(stream):
+async def h2_rapid_reset(stream: trio.SocketStream) -> None:
     client = HTTP2Client(stream)
     with suppress(trio.BrokenResourceError):
         for _ in range(2000):
@@ -154,7 +160,7 @@ ATTACKS = [
 ]
 
 
-async def beside_canaries(served, read_to_end, attack: Callable[[], Awaitable[None]]) -> None:
+async def beside_canaries(served: Served, read_to_end: ReadToEnd, attack: Callable[[], Awaitable[None]]) -> None:
     expected = "".join(f"data: line {number}\n\n" for number in range(20)).encode()
     answers: list[bytes] = []
     halfway = 0
@@ -183,7 +189,9 @@ async def beside_canaries(served, read_to_end, attack: Callable[[], Awaitable[No
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-async def test_the_offending_connection_is_closed_and_nothing_else(start_server, read_to_end, attack):
+async def test_the_offending_connection_is_closed_and_nothing_else(
+    start_server: StartServer, read_to_end: ReadToEnd, attack: Callable[[trio.SocketStream], Awaitable[None]]
+) -> None:
     served = await start_server()
 
     async def run() -> None:
@@ -198,7 +206,9 @@ async def test_the_offending_connection_is_closed_and_nothing_else(start_server,
     await beside_canaries(served, read_to_end, run)
 
 
-async def test_data_after_an_early_answer_leaves_the_answer_and_the_connection(start_server, read_to_end):
+async def test_data_after_an_early_answer_leaves_the_answer_and_the_connection(
+    start_server: StartServer, read_to_end: ReadToEnd
+) -> None:
     served = await start_server()
 
     async def run() -> None:
@@ -217,7 +227,9 @@ async def test_data_after_an_early_answer_leaves_the_answer_and_the_connection(s
     await beside_canaries(served, read_to_end, run)
 
 
-async def test_a_client_that_grants_no_window_costs_64_kib_and_is_reset_at_the_deadline(start_server):
+async def test_a_client_that_grants_no_window_costs_64_kib_and_is_reset_at_the_deadline(
+    start_server: StartServer,
+) -> None:
     served = await start_server(send_timeout=0.5)
     client = HTTP2Client(await served.connect())
     client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
@@ -230,7 +242,7 @@ async def test_a_client_that_grants_no_window_costs_64_kib_and_is_reset_at_the_d
     assert 0 < served.produced <= 2**16
 
 
-async def test_a_slow_http2_reader_never_has_more_than_64_kib_waiting(start_server):
+async def test_a_slow_http2_reader_never_has_more_than_64_kib_waiting(start_server: StartServer) -> None:
     served = await start_server()
     client = HTTP2Client(await served.connect())
     client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})

@@ -15,6 +15,8 @@ from triolet.web.transport import transport as server
 from triolet.web.transport.pings import Ping, Pings
 from triolet.web.transport.websocket import OpenSocket
 
+from ..conftest import StartServer
+
 SOON = 20.0
 HANDSHAKE = (
     b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -37,21 +39,21 @@ async def after_the_timers() -> float:
     return await next_deadline()
 
 
-async def test_a_server_without_connections_sleeps(start_server) -> None:
+async def test_a_server_without_connections_sleeps(start_server: StartServer) -> None:
     served = await start_server(keep_alive_timeout=3600.0)
     assert await next_deadline() == math.inf
     await served.get("/")  # what looked for its hang-up has ended with it
     assert await after_the_timers() == math.inf
 
 
-async def test_open_connections_wait_for_nothing_but_their_keep_alive_time(start_server) -> None:
+async def test_open_connections_wait_for_nothing_but_their_keep_alive_time(start_server: StartServer) -> None:
     served = await start_server(keep_alive_timeout=3600.0)
     for _ in range(5):
         await served.connect()
     assert await next_deadline() > 3000.0
 
 
-async def test_an_open_websocket_is_pinged_and_no_more(start_server) -> None:
+async def test_an_open_websocket_is_pinged_and_no_more(start_server: StartServer) -> None:
     """The twin of the two above: a timer is seen, and it is gone with the socket."""
     served = await start_server(keep_alive_timeout=3600.0)
     stream = await served.connect()
@@ -66,7 +68,7 @@ async def test_an_open_websocket_is_pinged_and_no_more(start_server) -> None:
 
 
 async def test_a_ping_at_the_last_moment_of_a_connection_ends_nothing_else(
-    start_server, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave, pinged = Pings.leave, trio.Event()
 
@@ -111,7 +113,7 @@ async def test_every_socket_is_pinged_once_an_interval(autojump_clock: MockClock
 
 
 async def test_pings_reach_a_client_that_reads_and_break_no_message_of_one_that_does_not(
-    start_server, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "WEBSOCKET_PING_SECONDS", 0.02)
     ping, rounds, three = OpenSocket.ping, count(1), trio.Event()

@@ -11,6 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from triolet.web.transport import http1 as guard_http1
 
+from ..conftest import Served, StartServer
+
 SOON = 10.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 
 
@@ -36,7 +38,7 @@ async def at_end(stream: trio.SocketStream) -> bool:
 
 
 @pytest.mark.parametrize("request_bytes", [get("/", "close"), b"GET / HTTP/1.0\r\nHost: x\r\n\r\n"])
-async def test_an_answer_that_closes_is_followed_by_eof(start_server, request_bytes):
+async def test_an_answer_that_closes_is_followed_by_eof(start_server: StartServer, request_bytes: bytes) -> None:
     served = await start_server()
     stream = await served.connect()
     await stream.send_all(request_bytes)
@@ -45,7 +47,7 @@ async def test_an_answer_that_closes_is_followed_by_eof(start_server, request_by
         assert await at_end(stream)
 
 
-async def test_a_kept_alive_connection_serves_again_and_ends_when_idle(start_server):
+async def test_a_kept_alive_connection_serves_again_and_ends_when_idle(start_server: StartServer) -> None:
     served = await start_server(keep_alive_timeout=0.3)
     stream = await served.connect()
     with trio.fail_after(SOON):
@@ -56,7 +58,7 @@ async def test_a_kept_alive_connection_serves_again_and_ends_when_idle(start_ser
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-async def test_a_client_that_never_completes_a_request_is_closed(start_server, said):
+async def test_a_client_that_never_completes_a_request_is_closed(start_server: StartServer, said: bytes) -> None:
     served = await start_server(keep_alive_timeout=0.1)
     stream = await served.connect()
     if said:
@@ -65,7 +67,7 @@ async def test_a_client_that_never_completes_a_request_is_closed(start_server, s
         assert await at_end(stream)
 
 
-async def test_a_disconnect_ends_a_silent_stream(start_server):
+async def test_a_disconnect_ends_a_silent_stream(start_server: StartServer) -> None:
     served = await start_server()
     stream = await served.connect()
     await stream.send_all(get("/quiet"))
@@ -75,7 +77,9 @@ async def test_a_disconnect_ends_a_silent_stream(start_server):
         await served.ended.wait()
 
 
-async def test_a_reset_ends_a_flood_without_an_error_in_the_log(start_server, caplog):
+async def test_a_reset_ends_a_flood_without_an_error_in_the_log(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "triolet.http")
     served = await start_server()
     stream = await served.connect()
@@ -90,7 +94,7 @@ async def test_a_reset_ends_a_flood_without_an_error_in_the_log(start_server, ca
 
 
 @pytest.mark.parametrize("pipelined", [b"G", get("/") * 1000])
-async def test_pipelined_bytes_do_not_hide_a_disconnect(start_server, pipelined):
+async def test_pipelined_bytes_do_not_hide_a_disconnect(start_server: StartServer, pipelined: bytes) -> None:
     served = await start_server()
     stream = await served.connect()
     await stream.send_all(get("/quiet") + pipelined)
@@ -100,7 +104,7 @@ async def test_pipelined_bytes_do_not_hide_a_disconnect(start_server, pipelined)
         await served.ended.wait()
 
 
-async def test_pipelined_requests_are_answered_in_order(start_server):
+async def test_pipelined_requests_are_answered_in_order(start_server: StartServer) -> None:
     served = await start_server()
     served.gate.set()
     stream = await served.connect()
@@ -113,7 +117,7 @@ async def test_pipelined_requests_are_answered_in_order(start_server):
     assert received.index(b"line 19") < received.index(b"hello")
 
 
-async def test_unread_websocket_messages_do_not_hide_a_disconnect(start_server):
+async def test_unread_websocket_messages_do_not_hide_a_disconnect(start_server: StartServer) -> None:
     served = await start_server()
     stream = await served.connect()
     upgrade = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
@@ -127,7 +131,7 @@ async def test_unread_websocket_messages_do_not_hide_a_disconnect(start_server):
         await served.ended.wait()
 
 
-async def test_a_client_that_stops_reading_is_closed_at_the_send_deadline(start_server):
+async def test_a_client_that_stops_reading_is_closed_at_the_send_deadline(start_server: StartServer) -> None:
     served = await start_server(send_timeout=0.2)
     stream = await served.connect(receive_buffer=4096)
     await stream.send_all(get("/flood"))
@@ -136,7 +140,7 @@ async def test_a_client_that_stops_reading_is_closed_at_the_send_deadline(start_
         assert (await served.get("/")).endswith(b"hello")
 
 
-async def test_a_slow_reader_gets_every_byte_in_order(start_server):
+async def test_a_slow_reader_gets_every_byte_in_order(start_server: StartServer) -> None:
     served = await start_server()
     stream = await served.connect(receive_buffer=4096)
     await stream.send_all(b"GET /numbers HTTP/1.0\r\nHost: x\r\n\r\n")
@@ -149,7 +153,7 @@ async def test_a_slow_reader_gets_every_byte_in_order(start_server):
     assert received.partition(b"\r\n\r\n")[2] == expected
 
 
-async def test_shutdown_does_not_wait_for_a_client_that_stops_reading(start_server):
+async def test_shutdown_does_not_wait_for_a_client_that_stops_reading(start_server: StartServer) -> None:
     served = await start_server(send_timeout=3600.0, drain_timeout=0.1)
     stream = await served.connect(receive_buffer=4096)
     await stream.send_all(get("/flood"))
@@ -162,7 +166,7 @@ async def test_shutdown_does_not_wait_for_a_client_that_stops_reading(start_serv
     assert served.ended.is_set()
 
 
-async def test_shutdown_lets_a_stream_finish_and_takes_no_new_connection(start_server):
+async def test_shutdown_lets_a_stream_finish_and_takes_no_new_connection(start_server: StartServer) -> None:
     served = await start_server(drain_timeout=3600.0)
     idle, busy = await served.connect(), await served.connect()
     await busy.send_all(get("/canary"))
@@ -180,8 +184,8 @@ async def test_shutdown_lets_a_stream_finish_and_takes_no_new_connection(start_s
         await served.stopped.wait()
 
 
-async def test_what_the_drain_timeout_ends_may_say_so(start_server):
-    served = await start_server(drain_timeout=0.0, on_drain_timeout=lambda: served.gate.set())
+async def test_what_the_drain_timeout_ends_may_say_so(start_server: StartServer) -> None:
+    served: Served = await start_server(drain_timeout=0.0, on_drain_timeout=lambda: served.gate.set())
     stream, idle = await served.connect(), await served.connect()
     await stream.send_all(get("/canary"))
     with trio.fail_after(SOON):
@@ -193,8 +197,8 @@ async def test_what_the_drain_timeout_ends_may_say_so(start_server):
         await served.stopped.wait()
 
 
-async def test_the_drain_timeout_is_not_announced_when_all_has_ended(start_server):
-    announced = []
+async def test_the_drain_timeout_is_not_announced_when_all_has_ended(start_server: StartServer) -> None:
+    announced: list[bool] = []
     served = await start_server(drain_timeout=3600.0, on_drain_timeout=lambda: announced.append(True))
     await served.connect()
     with trio.fail_after(SOON):
@@ -204,7 +208,9 @@ async def test_the_drain_timeout_is_not_announced_when_all_has_ended(start_serve
     assert announced == []
 
 
-async def test_an_error_in_one_connection_stays_there(start_server, monkeypatch, caplog):
+async def test_an_error_in_one_connection_stays_there(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     sound = guard_http1.GuardedHTTP1._check_protocol
 
     async def broken(self: guard_http1.GuardedHTTP1, event: h11.Request) -> None:
@@ -227,7 +233,7 @@ async def test_an_error_in_one_connection_stays_there(start_server, monkeypatch,
     await beside.aclose()
 
 
-async def test_an_upload_over_the_limit_gets_its_answer_and_not_a_reset(start_server):
+async def test_an_upload_over_the_limit_gets_its_answer_and_not_a_reset(start_server: StartServer) -> None:
     served = await start_server()
     stream = await served.connect()
     head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n"

@@ -16,9 +16,10 @@ from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioResponse as Response
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.actors.gateway.gateway import Outbox
+from triolet.actors.gateway.outbox import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
 from triolet.web.asgi import chunk_writer
+from triolet.web.exchange import Written
 from triolet.web.openai.chunks import Chunks
 from triolet.web.openai.dialect import COMPLETIONS, Reply
 from triolet.web.openai.sse import event_stream
@@ -28,24 +29,27 @@ from triolet.web.transport.tls_context import CertificateError, Certificates, lo
 from triolet.web.transport.tls_session import TlsSession
 from triolet.web.transport.transport import serve
 
-from ..conftest import CANARY_LINES, CANARY_TEXT, FLOOD_CHUNK
+from ...conftest import Certificate, MakeCertificate
+from ..conftest import CANARY_LINES, CANARY_TEXT, FLOOD_CHUNK, ReadToEnd, Served, StartServer
 from .test_hostile import HTTP2Client
 
 SOON = 20.0
 
 
 @pytest.fixture
-def certificate(make_certificate):
+def certificate(make_certificate: MakeCertificate) -> Certificate:
     return make_certificate()
 
 
-def client_context(certificate, *protocols: str) -> ssl.SSLContext:
+def client_context(certificate: Certificate, *protocols: str) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=certificate.certfile)
     context.set_alpn_protocols(list(protocols))
     return context
 
 
-async def connect(served, certificate, *protocols: str, receive_buffer: int | None = None) -> trio.SSLStream:
+async def connect(
+    served: Served, certificate: Certificate, *protocols: str, receive_buffer: int | None = None
+) -> trio.SSLStream[trio.SocketStream]:
     """A verified TLS connection. It insists on being told of the end (no `https_compatible`)."""
     stream = await served.connect(receive_buffer)
     secure = trio.SSLStream(stream, client_context(certificate, *protocols), server_hostname="localhost")
@@ -53,12 +57,14 @@ async def connect(served, certificate, *protocols: str, receive_buffer: int | No
     return secure
 
 
-async def read_to_end(stream: trio.SSLStream) -> bytes:
+async def read_to_end(stream: trio.SSLStream[trio.SocketStream]) -> bytes:
     return b"".join([bytes(data) async for data in stream])
 
 
 @pytest.mark.parametrize("protocols", [(), ("http/1.1",), ("spdy/1", "http/1.1")])
-async def test_http_1_is_spoken_unless_the_client_knows_http_2_and_ends_cleanly(start_server, certificate, protocols):
+async def test_http_1_is_spoken_unless_the_client_knows_http_2_and_ends_cleanly(
+    start_server: StartServer, certificate: Certificate, protocols: tuple[str, ...]
+) -> None:
     served = await start_server(certificates=Certificates(*certificate))
     served.gate.set()
     with trio.fail_after(SOON):
@@ -71,7 +77,9 @@ async def test_http_1_is_spoken_unless_the_client_knows_http_2_and_ends_cleanly(
     assert f"data: line {CANARY_LINES - 1}\n\n".encode() in answers
 
 
-async def test_a_request_in_the_packet_that_ends_the_handshake_is_answered(start_server, certificate):
+async def test_a_request_in_the_packet_that_ends_the_handshake_is_answered(
+    start_server: StartServer, certificate: Certificate
+) -> None:
     served = await start_server(certificates=Certificates(*certificate))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context(certificate).wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -93,7 +101,7 @@ async def test_a_request_in_the_packet_that_ends_the_handshake_is_answered(start
     assert client.read().startswith(b"HTTP/1.1 200")
 
 
-async def test_a_slow_reader_gets_every_byte_in_order(start_server, certificate):
+async def test_a_slow_reader_gets_every_byte_in_order(start_server: StartServer, certificate: Certificate) -> None:
     served = await start_server(certificates=Certificates(*certificate))
     with trio.fail_after(SOON):
         stream = await connect(served, certificate, receive_buffer=4096)
@@ -105,7 +113,7 @@ async def test_a_slow_reader_gets_every_byte_in_order(start_server, certificate)
 class SecureHTTP2Client(HTTP2Client):
     """The same over TLS, with the bodies of all streams kept."""
 
-    def __init__(self, stream: trio.SSLStream) -> None:
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         super().__init__(stream)
         self.bodies: dict[int, bytes] = {}
         self.ended: set[int] = set()
@@ -125,7 +133,9 @@ class SecureHTTP2Client(HTTP2Client):
         return self.bodies[stream_id]
 
 
-async def test_http_2_is_chosen_by_alpn_and_streams_side_by_side(start_server, certificate):
+async def test_http_2_is_chosen_by_alpn_and_streams_side_by_side(
+    start_server: StartServer, certificate: Certificate
+) -> None:
     served = await start_server(certificates=Certificates(*certificate))
     with trio.fail_after(SOON):
         stream = await connect(served, certificate, "h2", "http/1.1")
@@ -138,7 +148,9 @@ async def test_http_2_is_chosen_by_alpn_and_streams_side_by_side(start_server, c
         assert (await client.body(held)).decode() == CANARY_TEXT
 
 
-async def test_an_http_2_stream_that_is_not_read_holds_a_bounded_buffer_and_the_others_go_on(start_server, certificate):
+async def test_an_http_2_stream_that_is_not_read_holds_a_bounded_buffer_and_the_others_go_on(
+    start_server: StartServer, certificate: Certificate
+) -> None:
     served = await start_server(certificates=Certificates(*certificate))
     served.gate.set()
     with trio.fail_after(SOON):
@@ -159,7 +171,9 @@ async def _ask(client: SecureHTTP2Client, path: bytes) -> int:
     return stream_id
 
 
-async def test_silent_handshakes_hold_nobody_up_and_end(start_server, certificate, monkeypatch):
+async def test_silent_handshakes_hold_nobody_up_and_end(
+    start_server: StartServer, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guard_receiving, "HANDSHAKE_SECONDS", 0.3)
     served = await start_server(certificates=Certificates(*certificate))
     with trio.fail_after(SOON):
@@ -172,7 +186,13 @@ async def test_silent_handshakes_hold_nobody_up_and_end(start_server, certificat
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 100])
-async def test_what_is_no_tls_is_closed_and_nobody_else_notices(start_server, certificate, said, read_to_end, caplog):
+async def test_what_is_no_tls_is_closed_and_nobody_else_notices(
+    start_server: StartServer,
+    certificate: Certificate,
+    said: bytes,
+    read_to_end: ReadToEnd,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING, "triolet.http")
     served = await start_server(certificates=Certificates(*certificate))
     with trio.fail_after(SOON):
@@ -186,8 +206,8 @@ async def test_what_is_no_tls_is_closed_and_nobody_else_notices(start_server, ce
 
 
 async def test_a_reloaded_certificate_serves_the_next_connection_and_a_broken_one_does_not(
-    start_server, make_certificate, caplog
-):
+    start_server: StartServer, make_certificate: MakeCertificate, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = make_certificate(), make_certificate()
     certificates = Certificates(*first)
     served = await start_server(certificates=certificates)
@@ -205,7 +225,9 @@ async def test_a_reloaded_certificate_serves_the_next_connection_and_a_broken_on
         await connect(served, second)
 
 
-def test_files_that_are_no_certificate_are_refused_naming_them(make_certificate, tmp_path):
+def test_files_that_are_no_certificate_are_refused_naming_them(
+    make_certificate: MakeCertificate, tmp_path: Path
+) -> None:
     good, other = make_certificate(), make_certificate()
     empty = tmp_path / "empty.pem"
     empty.write_text("")
@@ -222,7 +244,9 @@ def test_files_that_are_no_certificate_are_refused_naming_them(make_certificate,
             load_context(certfile, keyfile)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(make_certificate, tmp_path):
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+    make_certificate: MakeCertificate, tmp_path: Path
+) -> None:
     good = make_certificate()
     locked = str(tmp_path / "locked.pem")
     subprocess.run(
@@ -232,18 +256,19 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(make_certif
         load_context(good.certfile, locked)
 
 
-async def test_tokens_go_past_the_handler_over_tls_too(certificate):
+async def test_tokens_go_past_the_handler_over_tls_too(certificate: Certificate) -> None:
     reply = Reply(dialect=COMPLETIONS, id="cmpl-r", created=0, model="m", choices=1)
-    outbox, written = Outbox("r", lambda taken: None), []
+    outbox = Outbox("r", lambda taken: None)
+    written: list[Written] = []
     app = QuartTrio("stream")
-    app.config.update(RESPONSE_TIMEOUT=None)
+    app.config.update(RESPONSE_TIMEOUT=None)  # pyright: ignore[reportUnknownMemberType]  # Quart leaves it untyped
 
     @app.get("/")
     async def stream() -> Response:
         write = chunk_writer(request.scope)
         assert write is not None
 
-        def spy(data: bytes):
+        def spy(data: bytes) -> Written:
             written.append(write(data))
             return written[-1]
 
@@ -285,7 +310,7 @@ async def test_tokens_go_past_the_handler_over_tls_too(certificate):
     assert body.index(b"word0 ") < body.index(b"word199 ")
 
 
-def test_a_session_tells_its_peer_of_the_end(certificate):
+def test_a_session_tells_its_peer_of_the_end(certificate: Certificate) -> None:
     """Without a socket: what one side writes, the other reads, and the end is no cut."""
     server = TlsSession(load_context(*certificate))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -4,7 +4,7 @@ Its end is the end: its conversation hears no message after it, its client no pi
 """
 
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -13,11 +13,13 @@ import trio
 from hypercorn.events import RawData
 from wsproto import WSConnection
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Message, Ping, Pong, Request, TextMessage
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Pong, Request, TextMessage
 
 from triolet.web.exchange import Wire
 from triolet.web.transport.sending import Sending
 from triolet.web.transport.websocket import OpenSocket
+
+from ..conftest import StartServer
 
 SOON = 20.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 HANDSHAKE = (
@@ -96,17 +98,17 @@ class WebSocketClient:
         await self.stream.send_all(self.protocol.send(Request(host="x", target=path)))
         assert isinstance(await self.event(), AcceptConnection)
 
-    async def event(self):
+    async def event(self) -> Event:
         while True:
             for event in self.protocol.events():
                 return event
             self.protocol.receive_data(await self.stream.receive_some() or None)
 
-    async def send(self, event) -> None:
+    async def send(self, event: Event) -> None:
         await self.stream.send_all(self.protocol.send(event))
 
 
-async def test_a_websocket_echoes_answers_pings_and_never_compresses(start_server):
+async def test_a_websocket_echoes_answers_pings_and_never_compresses(start_server: StartServer) -> None:
     served = await start_server()
     stream = await served.connect()
     await stream.send_all(HANDSHAKE)
@@ -123,10 +125,10 @@ async def test_a_websocket_echoes_answers_pings_and_never_compresses(start_serve
         received = [await client.event(), await client.event()]  # the server's ping, at once, and the echo
         assert {type(event) for event in received} == {Ping, TextMessage}
         await client.send(Ping(payload=b"are you there"))
-        assert await client.event() == Pong(payload=bytearray(b"are you there"))
+        assert await client.event() == Pong(payload=b"are you there")
 
 
-async def test_an_endless_websocket_message_is_refused_and_not_collected(start_server):
+async def test_an_endless_websocket_message_is_refused_and_not_collected(start_server: StartServer) -> None:
     served = await start_server()
     client = WebSocketClient(await served.connect())
     close: list[CloseConnection] = []
@@ -141,7 +143,7 @@ async def test_an_endless_websocket_message_is_refused_and_not_collected(start_s
         await client.open("/echo")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(listen)
-            fragment: Message = BytesMessage(data=b"x" * 2**16, message_finished=False)
+            fragment = BytesMessage(data=b"x" * 2**16, message_finished=False)
             for _ in range(80):  # 5 MiB; the limit is 4
                 if close:
                     break
@@ -160,7 +162,9 @@ async def test_an_endless_websocket_message_is_refused_and_not_collected(start_s
         (b"\x81\x05hello", 1002),  # not masked
     ],
 )
-async def test_a_malformed_frame_closes_with_its_code(start_server, read_to_end, frame, code):
+async def test_a_malformed_frame_closes_with_its_code(
+    start_server: StartServer, read_to_end: Callable[[trio.SocketStream], Awaitable[bytes]], frame: bytes, code: int
+) -> None:
     served = await start_server()
     client = WebSocketClient(await served.connect())
     with trio.fail_after(SOON):

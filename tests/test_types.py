@@ -1,0 +1,37 @@
+"""What type checkers may pass over: files that are compiled, and lines that say why."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("protocol", "kernels", "models", "actors", "web", "cli", "loadtest", "tests")
+
+
+def test_only_compiled_files_escape_the_type_checker() -> None:
+    excluded = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["basedpyright"]["exclude"])
+    compiled = re.compile(r"^\s*@(jit|emulates|compiled)\b|^from llvmlite import", re.MULTILINE)
+    for pattern in excluded - {"loadtest/device"}:
+        files = [*ROOT.glob(pattern)]
+        assert files, f"{pattern} excludes nothing"
+        for file in files:
+            assert compiled.search(file.read_text()), f"{file} has nothing that is compiled"
+
+
+def unexplained(text: str) -> list[str]:
+    """Lines on which a type checker is told to look away, without a reason behind it."""
+    return [
+        line for line in text.splitlines() if re.search(r"# (type|pyright): ignore(\[[\w, -]*\])?\s*($|#\s*$)", line)
+    ]
+
+
+def test_an_ignored_line_says_why() -> None:
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    found = {str(file): lines for file in files if (lines := unexplained(file.read_text()))}
+    assert not found, found
+
+
+def test_an_unexplained_line_is_found() -> None:
+    assert unexplained("x = y()  # type: " + "ignore[misc]")
+    assert unexplained("x = y()  # pyright: " + "ignore")
+    assert not unexplained("x = y()  # type: " + "ignore[misc]  # untyped in theirs")
