@@ -95,7 +95,7 @@ def refuse_certificate(settings: ServeSettings) -> None:
         if settings.ssl_keyfile is not None:
             raise Refusal("--ssl-keyfile needs the certificate it belongs to: add --ssl-certfile FILE")
         return
-    from ..web.transport.tls_context import CertificateError, load_context  # the ssl module, which few servers need
+    from ..web.transport.tls import CertificateError, load_context  # the ssl module, which few servers need
 
     try:
         load_context(settings.ssl_certfile, settings.ssl_keyfile)

@@ -15,7 +15,7 @@ from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
 from ..web.transport.listening import unix_socket
-from ..web.transport.tls_context import Certificates
+from ..web.transport.tls import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
 from .process import Life

@@ -21,7 +21,7 @@ MAX_LINES = 400
 # What a folder may import of ours. Longer prefixes win: a file or sub-folder may be allowed more than its folder.
 # An actor's folder knows the actors that it calls; who is wired to whom stands in the files above them.
 _WEB = ("protocol", "actors.gateway", "actors.observe.observe", "web")
-_EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.transport.deadlines")
+_EXCHANGE = ("protocol", "web.errors", "web.exchange", "web.timers")
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.turns")  # by any actor
 _STEPPED = ("protocol.events", "protocol.sampling", "protocol.settings", "protocol.steps")  # what a step consists of
 _ON_A_DEVICE = (

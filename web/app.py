@@ -5,6 +5,7 @@ the engine. Serve the application with web/transport/transport.py, which guards 
 """
 
 import re
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -14,20 +15,9 @@ from ..actors.gateway.gateway import process_name
 from . import auth
 from .asgi import Application, current_exchange
 from .exchange import Exchange
-from .routes import (
-    dashboard,
-    explain,
-    generate,
-    health,
-    metrics,
-    models,
-    openapi,
-    page_files,
-    tokenize,
-)
-from .routes import (
-    stream as websocket,
-)
+from .openai.dialect import CHAT, COMPLETIONS
+from .openai.openai import respond
+from .routes import dashboard, explain, openapi, operators, page_files, stream, tokenize
 
 if TYPE_CHECKING:
     from ..actors.observe.observe import Server
@@ -45,9 +35,11 @@ def create_app(engine: "Server") -> Application:
     _name_requests(app)
     keys = auth.Keys(engine.settings.api_keys)
     auth.register(app, keys)
-    websocket.register(app, keys)
+    app.generation_route("/v1/chat/completions")(partial(respond, engine, app.openings, CHAT))
+    app.generation_route("/v1/completions")(partial(respond, engine, app.openings, COMPLETIONS))
+    stream.register(app, keys)
     dashboard.register(app, keys)
-    for part in (generate, explain, models, tokenize, health, metrics, openapi, page_files):
+    for part in (explain, tokenize, operators, openapi, page_files):
         part.register(app)
     return app
 

@@ -16,6 +16,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from quart.routing import QuartMap
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
+from quart.wrappers import Request
 from quart.wrappers.base import BaseRequestWebsocket
 from quart.wrappers.response import DataBody
 from quart_trio import QuartTrio
@@ -28,7 +29,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 from ..protocol.errors import ApiError
 from .errors import ErrorContents, error_content
 from .exchange import WRITE_CHUNK, Check, Content, GenerationRoutes, Handler, LastPiece, Opener, WriteChunk
-from .transport.deadlines import Deadlines
+from .timers import Deadlines
 
 if TYPE_CHECKING:
     from ..actors.observe.observe import Server
@@ -85,6 +86,17 @@ class GenerationConnection(TrioASGIHTTPConnection):
                 nursery.cancel_scope.cancel()
         finally:
             self.app.generation.end(request)
+
+    async def handle_messages(  # type: ignore[override]  # quart-trio's own signature differs from quart's
+        self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable
+    ) -> None:
+        """As Quart's, in one frame: the client's body, until it leaves."""
+        while (message := await receive())["type"] != "http.disconnect":
+            if message["type"] == "http.request":
+                request.body.append(message["body"])
+                if not message["more_body"]:
+                    request.body.set_complete()
+        nursery.cancel_scope.cancel()
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         """As Quart does, but a body's last piece, where it is known, says that it is the last."""

@@ -12,7 +12,7 @@ from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
 from ..errors import error_of
 from ..exchange import STREAM_FIELDS, Content, Exchange, LastPiece, WriteChunk, json_content
-from ..transport.deadlines import Deadlines
+from ..timers import Deadlines
 from .answer import WholeAnswer
 from .chunks import Chunks
 from .decode import decode

@@ -6,11 +6,11 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 - What the protocol sends leaves whole, or the connection ends (sending.py).
 - Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
   hypercorn itself sends at the end of every response. Between requests a connection has its keep-alive time
-  (deadlines.py).
-- TLS (tls_session.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
+  (timers.py).
+- TLS (tls.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
 - Plain requests on HTTP/1.1 go past the protocol classes (plain_http1.py); nothing else does.
 - A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
-  hangups.py looks for the hang-up by other means.
+  timers.py looks for the hang-up by other means.
 """
 
 import logging
@@ -29,16 +29,13 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
 from ..exchange import WRITE_CHUNK, Conversation, GenerationRoutes, Opener
-from .deadlines import Deadlines
-from .hangups import Hangups
+from ..timers import Deadlines, Hangups, Pings
 from .http1 import ConnectionRefused, GuardedHTTP1
 from .http2 import GuardedHTTP2
-from .pings import Pings
 from .plain_http1 import PlainHTTP1
 from .receiving import Receiving
 from .sending import Sending
-from .tls_context import Certificates
-from .tls_session import TlsSession
+from .tls import Certificates, TlsSession
 from .websocket import OpenSocket
 
 log = logging.getLogger("triolet.http")

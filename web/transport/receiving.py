@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from .sending import Sending
-from .tls_session import TlsSession
+from .tls import TlsSession
 
 log = logging.getLogger("triolet.http")
 

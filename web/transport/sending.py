@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from ..exchange import Written
-from .tls_session import TlsSession
+from .tls import TlsSession
 
 log = logging.getLogger("triolet.http")
 

@@ -22,13 +22,11 @@ from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
 from ..asgi import Application
+from ..timers import Deadlines, Hangups, Pings
 from .connection import Connection
-from .deadlines import Deadlines
-from .hangups import Hangups
 from .listening import BACKLOG, url_of
-from .pings import Pings
 from .plain_head import HEADER_BYTES
-from .tls_context import Certificates
+from .tls import Certificates
 
 log = logging.getLogger("triolet.http")
 

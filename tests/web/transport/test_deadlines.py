@@ -7,7 +7,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from triolet.web.transport.deadlines import Deadlines
+from triolet.web.timers import Deadlines
 
 
 async def next_deadline() -> float:

@@ -11,8 +11,8 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import Ping as PingEvent
 from wsproto.events import TextMessage
 
+from triolet.web.timers import Ping, Pings
 from triolet.web.transport import transport as server
-from triolet.web.transport.pings import Ping, Pings
 from triolet.web.transport.websocket import OpenSocket
 
 from ..conftest import StartServer

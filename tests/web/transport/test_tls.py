@@ -25,8 +25,7 @@ from triolet.web.openai.dialect import COMPLETIONS, Reply
 from triolet.web.openai.sse import event_stream
 from triolet.web.transport import receiving as guard_receiving
 from triolet.web.transport.http2 import HIGH_WATER
-from triolet.web.transport.tls_context import CertificateError, Certificates, load_context
-from triolet.web.transport.tls_session import TlsSession
+from triolet.web.transport.tls import CertificateError, Certificates, TlsSession, load_context
 from triolet.web.transport.transport import serve
 
 from ...conftest import Certificate, MakeCertificate

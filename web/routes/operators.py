@@ -1,17 +1,28 @@
-"""Routes for operators: is the process alive, does the engine make progress, which version, does the ledger balance."""
+"""What operators and clients ask about the server: is it alive and ready, its version, figures and model.
+
+`/internal/ledger` says whether what was taken was given back; tests and developers ask that.
+"""
 
 from importlib.metadata import version
 
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
-from ...actors.observe.metrics import ledger_of
+from ...actors.observe.metrics import ledger_of, render_metrics
 from ...protocol.errors import ApiError
+from ...protocol.openai_responses import ModelCard, ModelList
 from ..asgi import Application, error_response
+from ..openai.openai import served_model
+from ..openai.request import check_model
 
 
 def register(app: Application) -> None:
     engine = app.engine
+
+    def card() -> ModelCard:
+        return ModelCard(
+            id=engine.model_name, created=engine.created, max_model_len=served_model(engine).ready.context_length
+        )
 
     @app.get("/health/live")
     async def live() -> Response:
@@ -35,3 +46,18 @@ def register(app: Application) -> None:
     @app.get("/internal/ledger")
     async def ledger() -> Response:
         return Response(msgspec.json.encode(ledger_of(await engine.report())), content_type="application/json")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """The figures of the whole server in the Prometheus text format."""
+        text = render_metrics(await engine.report(), engine.settings)
+        return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return Response(msgspec.json.encode(ModelList(data=[card()])), content_type="application/json")
+
+    @app.get("/v1/models/<path:model>")
+    async def model(model: str) -> Response:
+        check_model(model, engine.model_name)
+        return Response(msgspec.json.encode(card()), content_type="application/json")
