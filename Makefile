@@ -7,6 +7,7 @@
 #   make bench                        the engine on this machine, without HTTP: speed, accuracy, tokens
 #   make bench REF=folder             … beside the engines and on the model that loadtest/peers/setup.py put there
 #   make kernels                      compile every GPU kernel for sm_80 and sm_90 (no GPU needed) and show what it uses
+#   make architecture                 draw docs/architecture.svg from the imports, and count the path of a request
 #   make clean                        forget .venv and everything built
 
 SHELL := /bin/bash
@@ -15,7 +16,7 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check bench kernels clean
+.PHONY: serve test check bench kernels architecture clean
 
 serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
@@ -32,10 +33,13 @@ check: .venv/.test
 
 bench: .venv/.serve
 	@peers=$$($(if $(REF),$(BIN)/python loadtest/peers/setup.py $(REF) --only-print,:) | tr '\n' ' '); \
-	eval "exec $(BIN)/triolet bench peers $(if $(REF),$(REF)/hf) $$peers" '$(ARGS)'
+	eval "exec $(BIN)/triolet bench compare $(if $(REF),$(REF)/hf) $$peers" '$(ARGS)'
 
 kernels: .venv/.test
 	$(BIN)/python -m triolet.loadtest.device.compile_kernels --processes 2 $(ARGS)
+
+architecture: .venv/.test
+	$(BIN)/python -m tests.architecture $(ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

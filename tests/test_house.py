@@ -337,6 +337,12 @@ def test_classes_are_named_for_what_they_are() -> None:
     assert not found, found
 
 
+def test_a_class_name_means_one_thing() -> None:
+    """So that "go to definition" and a search for a name have one answer."""
+    shared = {name: where for name, where in classes().items() if len(where) > 1}
+    assert not shared, shared
+
+
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 

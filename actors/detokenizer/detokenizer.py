@@ -26,7 +26,7 @@ from ...protocol.messages import (
     ToScheduler,
 )
 from ..gateway.gateway import Gateway
-from ..gateway.stream_record import StreamRecord
+from ..gateway.history import StreamRecord
 from ..tokenizer.text_tokenizer import TextTokenizer
 from ..turns import waiting
 from .choice_text import ChoiceText, TextDelta

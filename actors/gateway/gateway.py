@@ -40,13 +40,11 @@ from ...protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
 from ...protocol.requests import Generate
 from ...protocol.settings import LimitSettings
 from ..supervisor.worker_status import WorkerStatus
-from .accounts import Accounts
+from .accounts import Accounts, TokenTimes
 from .credit import CreditLine
-from .history import History, RecentRequests
+from .history import History, RecentRequests, StreamRecord
 from .outbox import Outbox
 from .places import RETRY_SECONDS, Places
-from .stream_record import StreamRecord
-from .token_times import TokenTimes
 
 _LOG: Final = logging.getLogger("triolet.requests")
 

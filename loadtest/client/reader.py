@@ -43,7 +43,7 @@ class Pipe:
         self.socket.close()
 
 
-class Watcher(Protocol):
+class ReadingWatcher(Protocol):
     """Is told how far a reading is."""
 
     def polled(self, now: float) -> None:
@@ -59,7 +59,7 @@ class Watcher(Protocol):
 
 def read_streams(
     pipes: Sequence[Pipe],
-    watcher: Watcher | None = None,
+    watcher: ReadingWatcher | None = None,
     *,
     keep_times: bool = False,
     again: Callable[[Pipe], bool] = lambda pipe: False,

@@ -28,7 +28,7 @@ DEVICES = {80: 108, 86: 72, 89: 58, 90: 132}
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class LaunchedModel:
     """A model as a worker may be told to serve it. One layer has the launches of all."""
 
     spec: ModelSpec
@@ -53,11 +53,11 @@ LLAMA_8B = _spec("llama", 128_256, 4096, 32, 8, 128, 14_336)
 LLAMA_70B = _spec("llama", 128_256, 8192, 64, 8, 128, 28_672)
 QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm=True, tied_embeddings=True)
 MODELS = (
-    *(ServedModel(LLAMA_8B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
-    *(ServedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),
-    ServedModel(LLAMA_70B, "fp8"),
-    ServedModel(QWEN3_600M),
-    ServedModel(QWEN3_600M, "fp8"),
+    *(LaunchedModel(LLAMA_8B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
+    *(LaunchedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),
+    LaunchedModel(LLAMA_70B, "fp8"),
+    LaunchedModel(QWEN3_600M),
+    LaunchedModel(QWEN3_600M, "fp8"),
 )
 # The tensor core's instruction by the type of the right operand.
 TENSOR_CORE = {
@@ -114,7 +114,7 @@ class RecordingDevice:
         return Growth(0, 0)
 
 
-def forms_of(served: ServedModel, capability: int, place: str = "meta") -> set[KernelForm]:
+def forms_of(served: LaunchedModel, capability: int, place: str = "meta") -> set[KernelForm]:
     """What a worker with this model launches before it is ready, on a device of this capability."""
     found = set[KernelForm]()
     sizes = GpuSizes(

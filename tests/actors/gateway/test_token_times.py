@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from triolet.actors.gateway.accounts import Accounts
+from triolet.actors.gateway.accounts import Accounts, TokenTimes
 from triolet.actors.gateway.credit import CreditLine
+from triolet.actors.gateway.history import StreamRecord
 from triolet.actors.gateway.outbox import Outbox
-from triolet.actors.gateway.stream_record import StreamRecord
-from triolet.actors.gateway.token_times import TokenTimes
 
 from ..wiring import generate
 

@@ -14,7 +14,7 @@ from triolet.kernels.gpu.language import jit, tl
 from triolet.kernels.gpu.launches import KernelForm, form_of
 from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.silu_mul import gpu as silu_mul
-from triolet.loadtest.device.compile_catalogue import ServedModel, forms_of
+from triolet.loadtest.device.compile_catalogue import LaunchedModel, forms_of
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.steps import BlockCopy, Chunk
@@ -42,7 +42,7 @@ def rehearsed(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
 
 
 def recorded(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
-    served = ServedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS)
+    served = LaunchedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS)
     return forms_of(served, RehearsalDevice().capability, "cpu")
 
 
