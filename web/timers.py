@@ -1,8 +1,8 @@
-"""One task for all connections, where one each would cost 10 µs a request or 2 KiB a socket.
+"""One task for all connections; one task each would cost 10 µs per request or 2 KiB per socket.
 
-- `Deadlines`: what is to happen after a fixed time unless it is forgotten before, as it nearly always is.
-- `Pings`: of all open WebSockets, a wheel of slots, one a second, so that the wake-ups are spread.
-- `Hangups`: clients that leave while nobody reads from them, behind a pipelined request or a full queue.
+- `Deadlines`: calls made after a fixed time unless forgotten first, as nearly all are.
+- `Pings`: of all open WebSockets, in a wheel with one slot per second, so that wake-ups are spread.
+- `Hangups`: finds clients that leave while nobody reads from them (a pipelined request, a full queue).
 
 With nothing set, no socket open and no reader blocked, none of them has a timer running.
 """
@@ -27,7 +27,7 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._set: dict[object, tuple[float, Callable[[], None]]] = {}  # by time, because all have the same to go
+        self._set: dict[object, tuple[float, Callable[[], None]]] = {}  # by time: all have the same delay
         self._sleep = trio.CancelScope()
 
     def set(self, key: object, call: Callable[[], None]) -> None:
@@ -58,22 +58,22 @@ class Deadlines:
                 call()
 
     def _aim(self) -> None:
-        """Wake up for the first deadline. If it was forgotten, the next one is looked up then."""
+        """Wake up for the first deadline. If it was forgotten by then, the next one is looked up."""
         self._sleep.deadline = next((due for due, _ in self._set.values()), math.inf)
 
 
 class Pings:
-    """The open sockets' `ping`s, each called once in `interval` seconds; none of them may raise or wait."""
+    """Calls each open socket's `ping` once every `interval` seconds. A `ping` must not raise or wait."""
 
     def __init__(self, interval: float) -> None:
         self._slots: list[set[Ping]] = [set() for _ in range(max(1, math.ceil(interval / SLOT_SECONDS)))]
         self._seconds = interval / len(self._slots)
         self._slot_of: dict[Ping, set[Ping]] = {}
-        self._next = cycle(self._slots)  # every slot gets as many
+        self._next = cycle(self._slots)  # fills all slots evenly
         self._idle = trio.lowlevel.ParkingLot()
 
     def join(self, ping: Ping) -> None:
-        """The first call is within an interval."""
+        """Add a ping; its first call comes within an interval."""
         slot = self._slot_of[ping] = next(self._next)
         slot.add(ping)
         self._idle.unpark()
@@ -93,7 +93,7 @@ class Pings:
 
 
 class Blockable(Protocol):
-    """A connection: the number of its socket, negative once it is closed, and how to end it."""
+    """A connection: its socket's descriptor, negative once closed, and how to end it."""
 
     def fileno(self) -> int: ...
 

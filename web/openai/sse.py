@@ -1,11 +1,11 @@
-"""The body of a streamed answer: whatever the outbox holds becomes one write.
+"""The body of a streamed answer: everything in the outbox becomes one write.
 
 Between its first write and its last the stream leaves a sink with its outbox (actors/gateway/outbox.py). A step's text
-then goes to the socket as a chunk of HTTP/1.1 (RFC 9112, 7.1) without waking a task, if the connection can do that
+then goes to the socket as an HTTP/1.1 chunk (RFC 9112, 7.1) without waking a task, if the connection supports it
 and the client keeps up.
 
-The generator holds no cancel scope across a `yield` and frees nothing: the exchange around it does (web/asgi.py).
-Its scope for the keep-alive interval is closed before it yields, and a cancelled drain took no events.
+The generator holds no cancel scope across a `yield` and frees nothing; the surrounding exchange does (web/asgi.py).
+The scope of its keep-alive interval is closed before each `yield`, and a cancelled drain takes no events.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -30,7 +30,7 @@ class EventSource(Protocol):
 
 
 async def next_events(source: EventSource, silence: float, sink: Sink | None = None) -> tuple[StreamEvent, ...]:
-    """All events that are there, once there are some; none after so many seconds, or when the sink wants attention."""
+    """Wait for events and take all. Empty after `silence` seconds, or when the sink wants attention."""
     with trio.move_on_after(silence):
         return await source.drain(sink)
     return ()
@@ -43,7 +43,7 @@ async def event_stream(
     keep_alive: float,
     write: WriteChunk | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """`first` are the events already taken from `source`; `write` puts a chunk on the connection at once if it can."""
+    """`first`: events already taken from `source`. `write` puts a chunk on the connection at once if possible."""
     direct = _ChunkSink(chunks, write) if write is not None else None
     events, begun = first, False
     try:
@@ -58,12 +58,12 @@ async def event_stream(
             if data or not events:
                 yield data or KEEP_ALIVE
                 begun = True
-            if direct is None or not begun:  # the head leaves with the first piece that is yielded
+            if direct is None or not begun:  # the head is sent with the first piece yielded
                 events = await next_events(source, keep_alive)
                 continue
             direct.wrote = direct.wants_attention = False
             events = await next_events(source, keep_alive, direct)
-            while not events and direct.wrote and not direct.wants_attention:  # it was not silent
+            while not events and direct.wrote and not direct.wants_attention:  # it was not silent meanwhile
                 direct.wrote = False
                 events = await next_events(source, keep_alive, direct)
     except Exception as error:
@@ -71,7 +71,7 @@ async def event_stream(
 
 
 class _ChunkSink:
-    """Encodes what a step brought and writes it as a chunk."""
+    """Encodes a step's text and writes it as a chunk."""
 
     __slots__ = ("_chunks", "_unwritten", "_write", "wants_attention", "wrote")
 

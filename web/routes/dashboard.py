@@ -1,11 +1,11 @@
-"""GET /v1/dashboard: what the engine is doing, over a WebSocket, a few times a second, to whoever watches.
+"""GET /v1/dashboard: a view of the engine over a WebSocket, sent a few times a second to every watcher.
 
-The server has no task for it: each watcher's takes turns on one clock, and the first that comes in a turn has the view
-taken and encoded for all of them. So without a watcher nothing is done, and a hundred cost one view and a hundred
-writes. A watcher that does not read misses views and makes nobody wait; the server's deadline for sending ends it.
-With several web processes the view is the scheduler's process's, and taking it a question to it.
+The server has no task for this. Each watcher has one, and all share one clock. The first to wake in a turn takes and
+encodes the view for all. Without watchers nothing is done; a hundred watchers cost one view and a hundred writes. A
+watcher that does not read misses views and delays nobody; the server's send timeout ends it. With several web
+processes, the view comes from the scheduler's process, which is asked for it.
 
-The key is asked for as `/v1/stream` does: in the handshake's Authorization header, or as a first `auth` frame.
+The key is given as for `/v1/stream`: in the handshake's Authorization header, or in a first `auth` frame.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from .stream import AUTH_SECONDS, GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION
 if TYPE_CHECKING:
     from ...actors.observe.observe import Server
 
-MAX_WATCHERS: Final = 64  # of this process; each costs a write of up to 60 kB a turn
+MAX_WATCHERS: Final = 64  # per process; each costs a write of up to 60 kB per turn
 MAX_OWING: Final = 16  # sockets that still owe the key; a page sends it within a round trip
 TRY_AGAIN_LATER: Final = 1013  # IANA's registry of close codes
 
@@ -44,23 +44,23 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class ViewFeed:
-    """The frames, each made once for all who watch."""
+    """The frames, each made once for all watchers."""
 
     def __init__(self, engine: "Server") -> None:
         self._engine = engine
         self._taking = trio.Lock()
         self._turn = -1
-        self._view: bytes | ApiError = b""  # the error where it could not be had
+        self._view: bytes | ApiError = b""  # or the error, if it could not be taken
         self.watchers = 0
-        self.owing: deque[Watcher] = deque()  # those whose key is waited for, the oldest first
+        self.owing: deque[Watcher] = deque()  # watchers that still owe their key, oldest first
 
     async def about(self) -> bytes | None:
-        """Raises ApiError where the scheduler's process does not answer."""
+        """Raises ApiError if the scheduler's process does not answer."""
         about = await self._engine.about()
         return None if about is None else _encode(about)
 
     async def view(self) -> bytes:
-        """The view of this turn; the first who asks has it taken, the others wait for it. Raises ApiError likewise."""
+        """The view of this turn: the first caller takes it, the others wait. Raises ApiError like `about`."""
         turn = floor(trio.current_time() / VIEW_SECONDS)
         async with self._taking:
             if turn > self._turn:
@@ -72,16 +72,16 @@ class ViewFeed:
                 self._turn, self._view = turn, taken
             view = self._view
         if isinstance(view, ApiError):
-            raise ApiError(view.code, view.message)  # one for each: an exception keeps the trace of who raised it
+            raise ApiError(view.code, view.message)  # a new one per caller: an exception keeps its traceback
         return view
 
     async def wait_turn(self) -> None:
-        """Until the next one."""
+        """Wait for the next turn."""
         await trio.sleep_until((floor(trio.current_time() / VIEW_SECONDS) + 1) * VIEW_SECONDS)
 
 
 class Watcher:
-    """One client: its task waits for the key, if that is owed, and then sends views until the server drains."""
+    """One client. Its task waits for the key, if still owed, then sends views until the server drains."""
 
     def __init__(self, engine: "Server", feed: ViewFeed, keys: Keys, *, owes_key: bool) -> None:
         self._engine = engine
@@ -89,16 +89,16 @@ class Watcher:
         self._keys = keys
         self._owes_key = owes_key
         self._watching = trio.CancelScope()
-        self._patience = trio.CancelScope()  # while the key is waited for
+        self._patience = trio.CancelScope()  # while waiting for the key
         self._refusal: ApiError | None = None
-        self._wire: Wire  # from `begin` on
+        self._wire: Wire  # set by `begin`
 
     def begin(self, wire: Wire) -> None:
         self._wire = wire
         wire.nursery.start_soon(self._run)
 
     async def receive(self, message: str | bytes) -> None:
-        """It may be an `auth` with a right key, and nothing else."""
+        """Accepts only an `auth` frame with a valid key."""
         try:
             if not isinstance(message, str):
                 raise ApiError("invalid_event", "Frames are JSON text, not binary.")
@@ -120,7 +120,7 @@ class Watcher:
                 await self._show()
             except ApiError as error:
                 self._refusal = error
-            except Exception as error:  # a bug of ours
+            except Exception as error:  # our bug
                 self._refusal = unexpected(error)
         if self._refusal is None:
             self._wire.close(GOING_AWAY)
@@ -129,7 +129,7 @@ class Watcher:
             self._wire.close(_CLOSE_CODES.get(self._refusal.code, POLICY_VIOLATION))
 
     async def _wait_for_key(self) -> None:
-        """The oldest who waits gives way: sockets that never say a key keep nobody out who has one."""
+        """When too many wait, the oldest is closed: sockets without a key must not keep out clients with one."""
         owing = self._feed.owing
         if len(owing) >= MAX_OWING:
             owing.popleft()._patience.cancel()

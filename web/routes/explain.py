@@ -1,4 +1,4 @@
-"""GET /v1/requests/{id}: why a request is where it is, as long as the server remembers it."""
+"""GET /v1/requests/{id}: a request's state and the reason for it, while the server remembers it."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +13,11 @@ from ..openai.dialect import CHAT, COMPLETIONS
 if TYPE_CHECKING:
     from ...actors.observe.observe import Server
 
-_PREFIXES: Final = ("", CHAT.id_prefix, COMPLETIONS.id_prefix)  # of a request's id: the server's own, or an answer's
+_PREFIXES: Final = ("", CHAT.id_prefix, COMPLETIONS.id_prefix)  # of the server's own request id, or of an answer's id
 
 
 async def explanation(engine: "Server", id: str, tenant: str) -> Explanation:
-    """Of a request of this tenant, by its own id, that of its answer or its X-Request-Id; raises ApiError (404)."""
+    """Find this tenant's request by its id, its answer's id or its X-Request-Id; raises ApiError (404)."""
     for prefix in _PREFIXES:
         found = await engine.explain(id.removeprefix(prefix), tenant) if id.startswith(prefix) else None
         if found is not None:

@@ -1,4 +1,4 @@
-"""GET /openapi.json: OpenAPI 3.1, generated from the Structs that validate requests and make responses."""
+"""GET /openapi.json: OpenAPI 3.1, generated from the Structs that validate requests and build responses."""
 
 from importlib.metadata import version
 
@@ -84,7 +84,7 @@ def _content(struct: type[msgspec.Struct] | None, media_type: str = "application
 
 
 def _operation(summary: str, content: Schema, **more: object) -> Schema:
-    """With every status of the registry of errors, each with the codes that it can carry."""
+    """One operation, with every error status and the error codes that it can carry."""
     codes: dict[int, list[str]] = {}
     for code, kind in REGISTRY.items():
         codes.setdefault(kind.status, []).append(code)
@@ -119,7 +119,7 @@ def _post(
     if stream is not None:
         more["parameters"] = [_EXPLAIN]
         content["text/event-stream"] = {
-            "schema": {  # of one event, as OpenAPI 3.2 defines it for sequences
+            "schema": {  # of one event, as OpenAPI 3.2 defines sequences
                 "type": "object",
                 "properties": {"data": {"type": "string"}},
                 "required": ["data"],

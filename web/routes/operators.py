@@ -1,6 +1,6 @@
-"""What operators and clients ask about the server: is it alive and ready, its version, figures and model.
+"""Questions of operators and clients about the server: alive, ready, version, metrics and model.
 
-`/internal/ledger` says whether what was taken was given back; tests and developers ask that.
+`/internal/ledger` shows whether every resource taken was given back; it is for tests and developers.
 """
 
 from importlib.metadata import version
@@ -26,7 +26,7 @@ def register(app: Application) -> None:
 
     @app.get("/health/live")
     async def live() -> Response:
-        """The process answers. This says nothing about the engine, and needs no key."""
+        """The process answers. This shows nothing about the engine and needs no key."""
         return Response(b'{"status":"live"}', content_type="application/json")
 
     @app.get("/health")
@@ -49,7 +49,7 @@ def register(app: Application) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """The figures of the whole server in the Prometheus text format."""
+        """Metrics of the whole server in the Prometheus text format."""
         text = render_metrics(await engine.report(), engine.settings)
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -2,10 +2,10 @@
 
 The connection's reader calls `StreamSocket` (web/transport/websocket.py), so an idle socket is one task.
 
-The reader never waits for the client to read: what it has to say is posted (stream_outgoing.py), and what waits is
-bounded. Each request has a small task that posts its events and waits until they were sent, so a client that does not
-read stops its outboxes from being drained, the engine parks its requests for want of credit, and the memory held is one
-drain per request. While the client keeps up that task sleeps: a step's tokens go straight to the socket.
+The reader never waits for the client to read. It posts its frames (stream_outgoing.py), and that queue is bounded.
+Each request has a small task that posts events and waits until they are sent. If the client stops reading, its outboxes
+are not drained and the engine parks its requests for lack of credit. The memory held is one drain per request.
+While the client keeps up, that task sleeps and a step's tokens go straight to the socket.
 """
 
 from typing import TYPE_CHECKING, NoReturn
@@ -32,9 +32,9 @@ from .stream_outgoing import FrameSink, Outgoing
 if TYPE_CHECKING:
     from ...actors.observe.observe import Server
 
-MAX_UNREAD_ERRORS = 256  # frames waiting because of the client's own mistakes; then it is not reading, and is closed
-AUTH_SECONDS = 10.0  # for the `auth` frame
-LAST_WORDS_SECONDS = 1.0  # that what waits gets before the socket is closed
+MAX_UNREAD_ERRORS = 256  # error frames waiting for a client that does not read; beyond this it is closed
+AUTH_SECONDS = 10.0  # to wait for the `auth` frame
+LAST_WORDS_SECONDS = 1.0  # for waiting frames before the socket is closed
 
 GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, INTERNAL_ERROR = 1001, 1003, 1008, 1011  # RFC 6455, 7.4.1
 
@@ -49,14 +49,14 @@ _KIND = msgspec.json.Decoder(_Kind)
 
 
 class CloseSocket(Exception):
-    """The socket is closed for what its client did; the error was sent before."""
+    """The client did something that closes the socket. The error was already sent."""
 
     def __init__(self, code: int) -> None:
         self.code = code
 
 
 class StreamSocket:
-    """One client's connection: its running requests by the client's names, and what waits to be sent."""
+    """One client's connection: its running requests, by the client's names, and frames waiting to be sent."""
 
     __slots__ = ("_engine", "_keys", "_outgoing", "_patience", "_running", "_tenant", "_unsent", "_wire")
 
@@ -65,9 +65,9 @@ class StreamSocket:
         self._keys = keys
         self._tenant = tenant  # None: not known yet
         self._running: dict[str, str] = {}  # the client's name -> the server's id
-        self._unsent = 0  # requests whose last frame was not sent yet: those running and those just ended
-        self._patience: trio.CancelScope | None = None  # of whoever waits for the key
-        self._wire: Wire  # from `begin` on, as what follows
+        self._unsent = 0  # requests whose last frame is not sent yet: running or just ended
+        self._patience: trio.CancelScope | None = None  # of the task that waits for the key
+        self._wire: Wire  # set by `begin`, like those below
         self._outgoing: Outgoing
 
     def begin(self, wire: Wire) -> None:
@@ -137,7 +137,7 @@ class StreamSocket:
                 self._engine.gateway.cancel(self._running[frame.id])
 
     async def _explain(self, name: str, tenant: str) -> None:
-        """The reader itself waits for the answer, so that a client has one question open at a time."""
+        """Answered by the reader itself, so a client has only one question open at a time."""
         try:
             if name not in self._running:
                 raise ApiError("not_found", f"No running request has the id {name!r}.", param="id")
@@ -146,7 +146,7 @@ class StreamSocket:
             self._say(error_frame(error.detail()))
 
     def _create(self, frame: Create, tenant: str) -> None:
-        if frame.id in self._running:  # a `failed` would be taken for the end of the request that has this name
+        if frame.id in self._running:  # `failed` would look like the end of the request with this name
             taken = ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
             self._say(error_frame(taken.detail()))
             return
@@ -181,18 +181,18 @@ class StreamSocket:
                 if events:
                     ended = isinstance(events[-1], Finished | Failed)
                     if ended:
-                        del self._running[name]  # before the client knows, so that it may use the name again at once
-                    unsent = self._outgoing.post_all(frames.encode(events))  # what the sink left is sent before
+                        del self._running[name]  # before the client knows: it may reuse the name at once
+                    unsent = self._outgoing.post_all(frames.encode(events))  # after what the sink left
                 if unsent is not None:
                     await unsent.wait()
-        except Exception as error:  # a bug of ours
+        except Exception as error:  # our bug
             unexpected(error)
             self._wire.close(INTERNAL_ERROR)
         self._unsent -= 1
         self._leave_when_draining()
 
     def _leave_when_draining(self) -> None:
-        """An open socket would hold up the server's shutdown: it closes once its last answer is out."""
+        """Close once the last answer is sent; an open socket would delay the server's shutdown."""
         if self._engine.gateway.refuses_new and not self._unsent:
             self._wire.close(GOING_AWAY)
 
@@ -207,7 +207,7 @@ class StreamSocket:
 
 
 def _body(dialect: Dialect[Body], frame: Create) -> Body:
-    """The body as HTTP would stream it. Refuses what only HTTP has."""
+    """The body of the same request over HTTP, with streaming. Refuses fields that only HTTP has."""
     body = decode(frame.request, dialect.decoder)
     if body.stream is False:
         raise ApiError("invalid_value", "A WebSocket always streams; leave stream out.", param="stream")

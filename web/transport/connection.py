@@ -3,14 +3,14 @@
 Takes the place of hypercorn's TCPServer, whose defects end the process or leak the socket. What holds here:
 
 - Nothing that goes wrong in a connection leaves `run`, except cancellation from outside.
-- What the protocol sends leaves whole, or the connection ends (sending.py).
-- Closing and recycling finish although the handler was cancelled: quart-trio cancels it on the `http.disconnect` that
-  hypercorn itself sends at the end of every response. Between requests a connection has its keep-alive time
+- What the protocol sends leaves complete, or the connection ends (sending.py).
+- Closing and recycling finish even if the handler is cancelled. quart-trio cancels it on the `http.disconnect` that
+  hypercorn sends after every response. Between requests a connection has its keep-alive timeout
   (timers.py).
-- TLS (tls.py) is a change of bytes between the socket and the protocol, spoken from the first byte.
-- Plain requests on HTTP/1.1 go past the protocol classes (plain_http1.py); nothing else does.
-- A client that closes its side (half-close too) is gone: its handlers are cancelled. While the reader is not reading,
-  timers.py looks for the hang-up by other means.
+- TLS (tls.py) transforms bytes between socket and protocol, from the first byte on.
+- Only plain requests on HTTP/1.1 bypass the protocol classes (plain_http1.py).
+- A client that closes its side, even half, is gone: its handlers are cancelled. While the reader is blocked,
+  timers.py detects the hang-up.
 """
 
 import logging
@@ -40,7 +40,7 @@ from .websocket import OpenSocket
 
 log = logging.getLogger("triolet.http")
 
-CLOSE_GRACE = 1.0  # seconds: to read a refused upload to its end, so that the client sees the answer and not a reset
+CLOSE_GRACE = 1.0  # seconds to discard a refused upload, so the client sees the answer and not a reset
 
 _NO_SOCKETS: Mapping[str, Opener] = {}
 
@@ -79,13 +79,13 @@ class Connection:
         self._certificates = certificates
         self._generation = generation
         self._sockets = sockets
-        self._idle = True  # between requests; a connection begins so
+        self._idle = True  # between requests, and at first
         self._closing = False
         self._sending = Sending(stream, send_timeout, self._end, self.abort)
         self._receiving = Receiving(stream, self._sending)
-        self._nursery: trio.Nursery  # from `run` on; its scope is the connection's
+        self._nursery: trio.Nursery  # set by `run`; its scope is the connection's
         self._protocol: H11Protocol | H2Protocol | OpenSocket
-        self._plain: PlainHTTP1 | None = None  # where HTTP/1.1 is spoken
+        self._plain: PlainHTTP1 | None = None  # set if HTTP/1.1 is spoken
 
     async def run(self) -> None:
         with suppress(
@@ -106,11 +106,11 @@ class Connection:
             await trio.aclose_forcefully(self.stream)
 
     def fileno(self) -> int:
-        """Of the socket; negative once it is closed."""
+        """The socket's descriptor; negative once it is closed."""
         return self._sending.fileno()
 
     def abort(self) -> None:
-        """Ends the connection now, also a send that is waiting for the client."""
+        """End the connection now, including a send that waits for the client."""
         self._end()
         self._sending.forget_file()
         self.stream.socket.close()
@@ -136,11 +136,11 @@ class Connection:
         self._update(idle=True)
         try:
             await self._read()
-        finally:  # a ping may start a task, so none comes once there is no nursery for it
+        finally:  # a ping may start a task, so stop pings before the nursery ends
             if isinstance(self._protocol, OpenSocket):
                 self._pings.leave(self._protocol.ping)
                 self._protocol.leave()
-        self._end()  # handlers that have not noticed the end
+        self._end()  # stops handlers that have not noticed the end
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self._sending.write_now
@@ -177,7 +177,7 @@ class Connection:
         return tasks
 
     def _open_socket(self, conversation: Conversation) -> None:
-        """The handshake is answered: HTTP is over, and what spoke it is forgotten."""
+        """The handshake was answered: HTTP is over, and its protocol objects are dropped."""
         maximum = self._config.websocket_max_message_size
         socket = OpenSocket(conversation, self._sending, self._nursery, self._close, maximum)
         self._protocol, self._plain = socket, None
@@ -186,7 +186,7 @@ class Connection:
         self._pings.join(socket.ping)
 
     def _addresses(self) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
-        """The client's and ours; a Unix socket has none."""
+        """The client's address and ours; a Unix socket has none."""
         sock = self.stream.socket
         return parse_socket_addr(sock.family, sock.getpeername()), parse_socket_addr(sock.family, sock.getsockname())
 
@@ -203,7 +203,7 @@ class Connection:
             self._hangups.block(self)
             try:
                 await self._feed(data)
-            except ConnectionRefused as refused:  # the peer has its answer; read on, so that it is not lost in a reset
+            except ConnectionRefused as refused:  # the peer has its answer; read on, or a reset could lose it
                 log.info("connection refused: %s", refused)
             self._hangups.unblock(self)
         self._hangups.block(self)
@@ -224,7 +224,7 @@ class Connection:
             await protocol.handle(RawData(assumed.data))
 
     async def _handle(self, event: Event) -> None:
-        """What the protocol classes call as `send`."""
+        """The `send` of the protocol classes."""
         if isinstance(event, RawData):
             await self._sending.send(event.data)
         elif isinstance(event, Updated):
@@ -244,7 +244,7 @@ class Connection:
             self._idle_ones.set(self, self._end)
 
     async def _close(self) -> None:
-        """Tells the client that nothing more comes; the reader discards what is still under way, then the end."""
+        """Tell the client that nothing more comes. The reader discards what is still arriving, then ends."""
         self._closing = self._sending.ended = True
         self._idle_ones.forget(self)
         self._nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE

@@ -1,15 +1,15 @@
-"""HTTP/1.1 as hypercorn speaks it, less what lets one request be read in two ways or end the process.
+"""HTTP/1.1 as hypercorn speaks it, without inputs that can be read in two ways or end the process.
 
-Refused and closed: Content-Length together with Transfer-Encoding (request smuggling), a target that is not a path (a
-proxy request could pass for a local one), an expectation that nobody will meet, a head above the limit though it came
-whole. `Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior knowledge still works. Every refusal has the
-JSON error body of the API.
+Refused, and the connection closed: Content-Length together with Transfer-Encoding (request smuggling); a target that
+is not a path (a proxy request could pass for a local one); an unsupported `Expect`; a complete head above the limit.
+`Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior knowledge still works. Every refusal has the API's
+JSON error body.
 
-The head of a response leaves with the first piece of its body, and the last piece with the body's end: a short answer
-is one write, where hypercorn makes three or four, each with a turn of the event loop.
+A response's head is sent with the first piece of its body, and the body's end with the last piece. A short answer is
+one write; hypercorn makes three or four, each with a turn of the event loop.
 
-A WebSocket is opened here: the handshake is answered with 101, and HTTP is over. One that is not valid is refused. One
-that the application refuses, and one for a path without a WebSocket, is answered as the plain GET that it also is.
+WebSockets are opened here: the handshake is answered with 101, and HTTP is over. An invalid handshake is refused. If
+the application refuses it, or the path has no WebSocket, it is answered as the plain GET that it also is.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from .plain_head import PlainHeaders
 from .websocket import handshake_answer, is_handshake
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
-REFUSALS: dict[int, tuple[ErrorCode, str]] = {  # by status, where nothing better is said
+REFUSALS: dict[int, tuple[ErrorCode, str]] = {  # by status, unless a better message is given
     400: ("bad_request", "The request is not valid HTTP for this server."),
     417: ("expectation_failed", "The only expectation that this server meets is 100-continue."),
     431: ("headers_too_large", "The request line and headers are larger than 16 KiB."),
@@ -40,11 +40,11 @@ REFUSALS: dict[int, tuple[ErrorCode, str]] = {  # by status, where nothing bette
 
 
 class ConnectionRefused(Exception):
-    """Ends one connection on purpose: the peer has been answered, the reason goes to the log in one line."""
+    """Ends one connection on purpose. The peer was answered; the reason is logged in one line."""
 
 
 class JoinedHTTPStream(HTTPStream):
-    """Knows whether the piece of a body that it sends is the last one."""
+    """Knows whether the piece of the body it sends is the last one."""
 
     sends_last = False
 
@@ -55,7 +55,7 @@ class JoinedHTTPStream(HTTPStream):
 
 
 class HandshakeHead(NamedTuple):
-    """Of a WebSocket, as the application sees it."""
+    """A WebSocket's handshake as the application sees it."""
 
     headers: Headers
     args: tuple[str, ...]
@@ -63,11 +63,11 @@ class HandshakeHead(NamedTuple):
 
 class GuardedHTTP1(H11Protocol):
     openers: Mapping[str, Opener] = {}  # of WebSockets, by path
-    converse: Callable[[Conversation], None]  # what follows when a WebSocket is open
-    _held = b""  # of the response in progress: leaves with what follows
+    converse: Callable[[Conversation], None]  # called when a WebSocket is open
+    _held = b""  # part of the current response; sent with what follows
 
     def begin_plain(self) -> bool:
-        """Whether a request may go past this protocol: it is between two, and none is the connection's last."""
+        """Whether a request may bypass this protocol: it is between requests, and the connection stays open."""
         connection = self.connection
         if (
             self.stream is not None
@@ -81,7 +81,7 @@ class GuardedHTTP1(H11Protocol):
         return True
 
     async def stream_send(self, event: StreamEvent) -> None:
-        if isinstance(event, StreamClosed) and self._held:  # the application gave up
+        if isinstance(event, StreamClosed) and self._held:  # the application gave up early
             await self._write(b"")
         await super().stream_send(event)
 
@@ -104,12 +104,12 @@ class GuardedHTTP1(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         connection = self.connection
-        assert isinstance(connection, h11.Connection)  # a WebSocket has no second request
+        assert isinstance(connection, h11.Connection)  # never after a WebSocket handshake
         if event.method == b"PRI" and event.target == b"*" and event.http_version == b"2.0":
             raise H2ProtocolAssumedError(HTTP2_PREFACE + connection.trailing_data[0])
-        if _size(event) > self.config.h11_max_incomplete_size:  # h11 limits only what is not all there
+        if _size(event) > self.config.h11_max_incomplete_size:  # h11 limits only incomplete heads
             await self._refuse(status=431)
-        names = {name for name, _ in event.headers}  # h11 has made them lower case
+        names = {name for name, _ in event.headers}  # h11 made them lower case
         if b"content-length" in names and b"transfer-encoding" in names:
             await self._refuse("Send either Content-Length or Transfer-Encoding, not both.")
         if not event.target.startswith(b"/") and (event.method, event.target) != (b"OPTIONS", b"*"):
@@ -146,7 +146,7 @@ class GuardedHTTP1(H11Protocol):
         await self.context.mark_request()
 
     async def _open_socket(self, request: h11.Request) -> bool:
-        """Whether it is open now: this protocol has done its part then."""
+        """Whether the WebSocket is open now; this protocol is then finished."""
         fields = list(request.headers)
         answer = handshake_answer(request.http_version, fields)
         if answer is None:
@@ -185,6 +185,6 @@ class GuardedHTTP1(H11Protocol):
 
 
 def _size(request: h11.Request) -> int:
-    """Bytes of its head, less the spaces that h11 leaves out."""
+    """Bytes of its head, without the spaces that h11 drops."""
     line = len(b"%b %b HTTP/1.1\r\n" % (request.method, request.target))
     return line + sum(len(name) + len(value) + len(b":\r\n") for name, value in request.headers) + len(b"\r\n")

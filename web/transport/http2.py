@@ -1,11 +1,11 @@
 """HTTP/2 as hypercorn speaks it, with every buffer bounded and no frame that can end the process.
 
-- A stream holds at most 32 KiB plus one chunk for a client that grants no window; its producer waits, and after
+- If a client grants no window, a stream holds at most 32 KiB plus one chunk, and its producer waits. After
   `send_timeout` without progress the stream is reset.
 - A malformed request (a method or path that is not ASCII, CONNECT) and a flood of control frames close the connection.
-- DATA for a request that was already answered (an upload over the size limit) is dropped, and the stream reset with
-  NO_ERROR, as RFC 9113 8.1 asks: the client keeps its answer.
-- PRIORITY is ignored (RFC 9113 5.3) and WebSockets are offered over HTTP/1.1 only.
+- DATA for an already answered request (an upload over the size limit) is dropped. The stream is reset with
+  NO_ERROR, as RFC 9113 8.1 asks, so that the client keeps its answer.
+- PRIORITY is ignored (RFC 9113 5.3), and WebSockets are offered only over HTTP/1.1.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,7 +33,7 @@ CONTROL_PER_SECOND = 50.0
 
 
 class BoundedStreamBuffer(hypercorn_h2.StreamBuffer):
-    """hypercorn's buffer wakes the producer whenever little was taken, so also when nothing was: it grew for ever."""
+    """A buffer that stays bounded. hypercorn's wakes the producer even if nothing was taken, so it grew forever."""
 
     async def push(self, data: bytes) -> None:
         if self._complete:
@@ -55,7 +55,7 @@ class BoundedStreamBuffer(hypercorn_h2.StreamBuffer):
 
 
 class ControlBudget:
-    """A token bucket over frames that cost the server work and carry none of the client's."""
+    """A token bucket over frames that cost the server work but carry no data of the client."""
 
     def __init__(self) -> None:
         self._left = float(CONTROL_BURST)
@@ -147,7 +147,7 @@ class GuardedHTTP2(hypercorn_h2.H2Protocol):
 
     async def _drop_late_data(self, event: h2.events.DataReceived) -> None:
         self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-        if event.stream_id not in self.stream_buffers:  # otherwise the end of the answer is still on its way out
+        if event.stream_id not in self.stream_buffers:  # else the end of the answer is still being sent
             await self._reset(event.stream_id, h2.errors.ErrorCodes.NO_ERROR)
         await self._flush()
 

@@ -1,7 +1,7 @@
-"""Sockets to listen on: TCP ports, shared by several processes or not, and a Unix socket in the file system.
+"""Sockets to listen on: TCP ports, optionally shared by several processes, and a Unix socket in the file system.
 
-Whoever may open the file of a Unix socket may use the server: it is made for its owner alone (0600), before anybody
-can connect. One that a dead server left behind is replaced, one that is listened on is not.
+Anyone who can open a Unix socket's file can use the server. So it is created for its owner only (0600), before anyone
+can connect. A file left by a dead server is replaced; one in use is not.
 """
 
 import errno
@@ -13,15 +13,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
-BACKLOG = 1024  # connections the kernel holds for us while one step of the loop runs
+BACKLOG = 1024  # connections the kernel queues while one step of the event loop runs
 OWNER_ONLY = 0o600
 
 
 def bind_tcp(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """A bound socket for every address of `host`, not listening yet; all on one port where `port` is 0.
+    """A bound socket for every address of `host`, not listening yet. If `port` is 0, all share one free port.
 
-    `shared`: other processes of this user may bind it too (SO_REUSEPORT), and the kernel spreads connections over all
-    that listen.
+    `shared`: other processes of this user may bind it too (SO_REUSEPORT). The kernel spreads connections over all
+    listeners.
     """
     bound: list[socket.socket] = []
     try:
@@ -43,7 +43,7 @@ def bind_tcp(host: str, port: int, *, shared: bool = False) -> list[socket.socke
 
 @contextmanager
 def unix_socket(path: str) -> Generator[socket.socket]:
-    """A listening socket at `path`; its file goes with the block. Raises OSError where that cannot be."""
+    """A listening socket at `path`; its file is removed after the block. Raises OSError if that fails."""
     refuse_used_path(path)
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -51,32 +51,32 @@ def unix_socket(path: str) -> Generator[socket.socket]:
         sock.bind(path)
         made = os.stat(path).st_ino
         try:
-            os.chmod(path, OWNER_ONLY)  # nobody connects before it listens
+            os.chmod(path, OWNER_ONLY)  # before it listens, so nobody has connected
             sock.listen(BACKLOG)
             yield sock
         finally:
             with suppress(OSError):
-                if os.stat(path).st_ino == made:  # not another server's, which took its place
+                if os.stat(path).st_ino == made:  # not a file of another server that replaced it
                     os.unlink(path)
 
 
 def refuse_used_path(path: str) -> None:
-    """Raises OSError unless `path` is free, or the socket of a server that is gone."""
+    """Raises OSError unless `path` is free or belongs to a server that is gone."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "there is a file that is no socket", path)
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)  # a full queue: it is listened on
+        probe.settimeout(1.0)  # on a full queue, which means someone listens
         with suppress(ConnectionRefusedError):
             with suppress(BlockingIOError, TimeoutError):
                 probe.connect(path)
             raise OSError(errno.EADDRINUSE, "another server listens there", path)
 
 
-def url_of(family: int, address: Any, *, secure: bool) -> str:  # Any: an address is what its family makes it
-    """Where clients find a socket of that family at that address."""
+def url_of(family: int, address: Any, *, secure: bool) -> str:  # Any: depends on the family
+    """The URL at which clients reach this socket."""
     if family == socket.AF_UNIX:
         return f"unix:{quote(os.path.abspath(address))}"
     scheme = "https" if secure else "http"

@@ -1,14 +1,14 @@
-"""The head of a plain request, read by one expression: a POST of JSON by a program, with nothing else to look at.
+"""Reads the head of a plain request, such as a program's POST of JSON, with one regular expression.
 
-Plain is much less than HTTP/1.1 allows: names, printable ASCII, single lines, each name once, a body of a stated
-length. What is anything else is left to h11. Whatever is accepted here, h11 reads in the same way, and a test holds
-that: two readings of one request are how requests are smuggled.
+Plain is much less than HTTP/1.1 allows: names, printable ASCII, single lines, each name once, a body of stated
+length. Anything else is left to h11. Whatever is accepted here, h11 must read the same way, and a test checks it:
+requests are smuggled where two readings differ.
 """
 
 import re
 from typing import Final, NamedTuple, overload
 
-HEADER_BYTES: Final = 16 * 1024  # of a head, whoever reads it
+HEADER_BYTES: Final = 16 * 1024  # limit of a head, for h11 too
 
 _HEAD: Final = re.compile(
     rb"POST (/[A-Za-z0-9/_]+) HTTP/1\.1\r\n"
@@ -17,14 +17,14 @@ _HEAD: Final = re.compile(
 _FIELD: Final = re.compile("([^:]+): ?([^\r]+)\r\n")
 _LENGTH: Final = re.compile("0|[1-9][0-9]{0,9}")
 
-# What changes how a message is read, how the connection goes on, or who may ask.
+# Fields that change how a message is read, how the connection continues, or who may ask.
 _ODD: Final = frozenset(
     {"content-encoding", "expect", "http2-settings", "origin", "te", "trailer", "transfer-encoding", "upgrade"}
 )
 
 
 class PlainHeaders:
-    """By name in lower case."""
+    """Fields by lower-case name."""
 
     __slots__ = ("_values",)
 
@@ -44,12 +44,12 @@ class PlainHeaders:
 class PlainHead(NamedTuple):
     path: str
     headers: PlainHeaders
-    size: int  # bytes, the empty line included
+    size: int  # bytes, including the empty line
     content_length: int
 
 
 def read_head(data: bytes) -> PlainHead | None:
-    """The head that `data` begins with; None where it is not plain, or not all there."""
+    """The head at the start of `data`; None if it is not plain or not complete."""
     found = _HEAD.match(data)
     if found is None or found.end() > HEADER_BYTES:
         return None

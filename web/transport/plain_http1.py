@@ -1,8 +1,8 @@
-"""Plain requests on an HTTP/1.1 connection, straight between it and their handlers: past h11, hypercorn and Quart.
+"""Passes plain HTTP/1.1 requests straight to their handlers, without h11, hypercorn and Quart.
 
-While a connection is between requests, and a plain one comes (plain_head.py), h11 does not see it: for h11 nothing
-has happened. Every other request takes the ordinary way, and what follows a plain one waits until it is answered. One
-task runs it; what ends the connection, as its client's leaving does, ends that task and its generation.
+If a plain request (plain_head.py) arrives between requests, h11 never sees it, so its state does not change. All
+other requests take the general path. Data after a plain request waits until it is answered. One task runs the
+request; if the connection ends, for example because the client leaves, the task and its generation end too.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -24,7 +24,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class PlainExchange:
-    """A plain request: all of its head, and its body as far as that has come."""
+    """A plain request: its complete head, and its body as far as received."""
 
     def __init__(self, head: PlainHead, body: bytes, write_chunk: WriteChunk, body_timeout: float) -> None:
         self.method = "POST"
@@ -35,13 +35,13 @@ class PlainExchange:
         self.headers: PlainHeaders = head.headers
         self.endpoint: str | None = head.path
         self.write_chunk: WriteChunk | None = write_chunk
-        self.missing = head.content_length - len(body)  # bytes of the body
-        self._body = bytearray(body)  # in one: pieces of two bytes would cost twenty times their size
+        self.missing = head.content_length - len(body)  # bytes of the body still to come
+        self._body = bytearray(body)  # one buffer: pieces of two bytes would cost twenty times their size
         self._body_timeout = body_timeout
-        self._arrived: trio.Event | None = None  # the rest of the body; None: nobody waits for it
+        self._arrived: trio.Event | None = None  # set when the body is complete; None: nobody waits
 
     def take(self, data: bytes) -> bytes:
-        """More from the connection; returns what does not belong to this request."""
+        """Add bytes from the connection; returns those that do not belong to this request."""
         piece = data[: self.missing]
         if piece:
             self._body += piece
@@ -61,9 +61,9 @@ class PlainExchange:
 
 
 class PlainHTTP1:
-    """The plain requests of one connection, one after the other; `ordinary` has all others.
+    """The plain requests of one connection, one after the other; `ordinary` handles all others.
 
-    `update` hears whether the connection is idle; `close` ends it when the client has all that was said.
+    `update` is called with whether the connection is idle; `close` ends it once everything was sent.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class PlainHTTP1:
         self._update = update
         self._close = close
         self._exchange: PlainExchange | None = None
-        self._answered: trio.Event | None = None  # what the client has sent since waits for it
+        self._answered: trio.Event | None = None  # later data from the client waits for it
 
     @property
     def busy(self) -> bool:
         return self._exchange is not None
 
     def take(self, data: bytes) -> bytes:
-        """Bytes from the client, without waiting; returns those that wait for the answer, or are not plain."""
+        """Take bytes from the client without waiting; returns those that must wait or are not plain."""
         if self._exchange is not None:
             return self._exchange.take(data)
         routes = self._routes
@@ -120,7 +120,7 @@ class PlainHTTP1:
         self._exchange = None
         if self._answered is not None:
             self._answered.set()
-        if last or self._draining:  # a stream may have begun before the draining
+        if last or self._draining:  # a stream may have begun before draining
             await self._close()
         else:
             self._update(True)
@@ -130,7 +130,7 @@ class PlainHTTP1:
         return self._ordinary.context.terminated.is_set()
 
     async def _send(self, content: Content, exchange: PlainExchange, last: bool) -> None:
-        """`last`: the connection will be closed, and says so."""
+        """`last`: the connection will be closed, and the head announces it."""
         head = b"HTTP/1.1 %d \r\n%b%b%b" % (
             content.status,
             b"".join([b"%b: %b\r\n" % field for field in fields_of(content, exchange)]),
@@ -148,7 +148,7 @@ class PlainHTTP1:
             await self._stream(head, body)
 
     async def _stream(self, head: bytes, body: AsyncGenerator[bytes, None]) -> None:
-        """The head leaves with the first piece, and the end with the last one, where that says so."""
+        """The head is sent with the first piece, and the end with the last one, if marked as such."""
         async with aclosing(body):
             async for piece in body:
                 assert piece, "an empty chunk would be the end"
@@ -168,7 +168,7 @@ class PlainHTTP1:
 
 
 class _DateLine:
-    """The field that hypercorn puts into every response, made once in a second."""
+    """The field that hypercorn puts into every response, made once per second."""
 
     def __init__(self) -> None:
         self._second = -1

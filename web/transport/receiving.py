@@ -13,19 +13,19 @@ from .tls import TlsSession
 log = logging.getLogger("triolet.http")
 
 RECEIVE_BYTES: Final = 2**16
-HANDSHAKE_SECONDS: Final = 10.0  # three round trips to the other side of the world, lost packets included
+HANDSHAKE_SECONDS: Final = 10.0  # three round trips around the world, including lost packets
 
 
 class Receiving:
-    """`sending` is the connection's other half: TLS answers on its own account."""
+    """`sending` is the connection's other half, because TLS itself sends answers."""
 
     def __init__(self, stream: trio.SocketStream, sending: Sending) -> None:
         self._stream = stream
         self._sending = sending
-        self._early = b""  # bytes that came in the same packet as the end of the handshake
+        self._early = b""  # bytes from the same packet as the end of the handshake
 
     async def receive(self) -> bytes:
-        """Some bytes from the client; empty at its end. Once our side has ended, the caller discards them."""
+        """Some bytes from the client; empty at the end. Once our side has ended, the caller discards them."""
         early, self._early = self._early, b""
         while not early:
             data = await self._read()
@@ -39,10 +39,10 @@ class Receiving:
         return early
 
     async def _read(self) -> bytes:
-        """Like `receive_some`, which tries to read before it waits: between requests that always fails."""
+        """Waits, then reads. `receive_some` tries to read first, which always fails between requests."""
         while (file := self._sending.fileno()) >= 0:
             await trio.lowlevel.wait_readable(file)
-            if self._sending.fileno() != file:  # closed in this very tick: the number may be another client's by now
+            if self._sending.fileno() != file:  # closed in this tick: the number may already be another client's
                 return b""
             try:
                 return os.read(file, RECEIVE_BYTES)
@@ -53,7 +53,7 @@ class Receiving:
         return b""
 
     async def shake_hands(self, session: TlsSession) -> bool:
-        """Whether TLS is spoken from here on."""
+        """Whether the handshake succeeded."""
         with trio.move_on_after(HANDSHAKE_SECONDS):
             done = False
             while not done:
@@ -63,7 +63,7 @@ class Receiving:
                         return False
                     done = session.shake_hands(bytes(data))
                 except ssl.SSLError:
-                    await self._sending.send_waiting(session.take_output())  # the alert says why
+                    await self._sending.send_waiting(session.take_output())  # the alert names the reason
                     raise
                 except trio.BrokenResourceError:
                     return False

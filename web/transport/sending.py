@@ -1,10 +1,10 @@
-"""The outgoing bytes of one connection: in order, and whole or the connection ends, whatever is cancelled meanwhile.
+"""The outgoing bytes of one connection: sent in order and completely, or the connection ends, even on cancellation.
 
-- Bytes handed to `send` reach the kernel whole or the connection ends: a cancelled handler never leaves half an HTTP/2
-  frame. A send may wait `timeout` for a client that does not read; closing the socket ends it at once.
-- `write_now` is for whoever is no task: it writes what the kernel takes, or nothing. The rest of a frame that it wrote
-  in part goes before anything else.
-- Over TLS all passes through the session here, and what was encrypted is sent in that order or the connection ends.
+- Bytes given to `send` reach the kernel completely or the connection ends. A cancelled handler never leaves half an
+  HTTP/2 frame. A send may wait `timeout` for a client that does not read; closing the socket ends it at once.
+- `write_now` is for code outside a task: it writes what the kernel accepts, possibly nothing. The rest of a partly
+  written frame is sent before anything else.
+- Over TLS everything passes through the session here. Encrypted bytes are sent in order, or the connection ends.
 """
 
 import logging
@@ -26,15 +26,15 @@ class Sending:
         self, stream: trio.SocketStream, timeout: float, lost: Callable[[], None], abort: Callable[[], None]
     ) -> None:
         self.tls: TlsSession | None = None  # once TLS is in use
-        self.ended = False  # the connection ends or the client was told so: nothing new is sent
+        self.ended = False  # the connection ends, or its end was announced: nothing new is sent
         self._stream = stream
         self._timeout = timeout
         self._lost = lost
         self._abort = abort
-        self._lock: trio.Lock | None = None  # made when a task first has to wait: most connections never need it
+        self._lock: trio.Lock | None = None  # created when a task first has to wait; most connections never need it
         self._file = stream.socket.fileno()
         self._waiting = 0  # tasks that wait for the kernel, or for another such task
-        self._rest = b""  # of a write_now that the kernel took in part
+        self._rest = b""  # of a partial write_now
 
     def _turn(self) -> trio.Lock:
         if self._lock is None:
@@ -46,14 +46,14 @@ class Sending:
         return self._file
 
     def forget_file(self) -> None:
-        """The socket is being closed."""
+        """Called while the socket is being closed."""
         self._file = -1
 
     def write_now(self, framed: bytes) -> Written:
-        """Whole frames of the answer in progress, outside any task: written if the client keeps up.
+        """Write complete frames of the current answer, outside any task, if the client keeps up.
 
-        `part`: the kernel took the beginning, the next send begins with the rest; it must follow soon. `nothing`: the
-        caller must send it in the ordinary way. HTTP/1.1 and its WebSockets only.
+        `part`: the kernel took the beginning. The next send starts with the rest and must follow soon. `nothing`: the
+        caller must use `send`. Only for HTTP/1.1 and its WebSockets.
         """
         if self._rest or self.ended or self._waiting:
             return "nothing"
@@ -77,34 +77,34 @@ class Sending:
         await trio.lowlevel.checkpoint()
 
     async def send(self, data: bytes) -> None:
-        """Send bytes of the protocol."""
+        """Send the protocol's bytes, encrypted if TLS is in use."""
         if self.tls is not None:
-            if self.ended:  # said already that nothing more comes
+            if self.ended:  # the end was already announced
                 return
             data = self.tls.encrypt(data)
         await self.send_all(data)
         await trio.lowlevel.checkpoint()
 
     async def send_all(self, data: bytes) -> None:
-        """Send bytes as they are on the wire."""
+        """Send bytes exactly as they go on the wire."""
         if rest := self._send_nowait(data):
             # No other task can intervene: an uncontended lock is taken before the first yield.
             await self.send_waiting(rest)
 
     def _send_nowait(self, data: bytes) -> bytes:
-        """Gives the kernel what it takes at once and returns the rest: half the cost of a `send_all` per token."""
+        """Write what the kernel accepts at once and return the rest. Half the cost of `send_all` per token."""
         if self._waiting:
             return data
         if self._rest:
             data, self._rest = self._rest + data, b""
         try:
             sent = os.write(self._file, data)
-        except OSError:  # the socket buffer is full, or the connection is lost: send_all finds out which
+        except OSError:  # buffer full or connection lost: send_all finds out which
             return data
         return data[sent:] if sent < len(data) else b""
 
     async def send_waiting(self, data: bytes) -> None:
-        """Bytes as they are on the wire, behind those that wait already."""
+        """Send bytes as they go on the wire, after those already waiting."""
         self._waiting += 1
         with trio.move_on_after(self._timeout, shield=True) as deadline:
             try:

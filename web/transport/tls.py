@@ -1,12 +1,12 @@
 """TLS: the server's certificate, and one connection as bytes in, bytes out.
 
-The certificate is read from its files at the start, and again when the operator says so. A handshake uses the context
-of its moment, so a renewed certificate is served from the next connection on and no open one notices. Files that do not
-fit are an error at the start; later they are a line in the log, and the old ones serve.
+The certificate is read from its files at the start, and again when the operator asks. Each handshake uses the current
+context. A renewed certificate therefore applies from the next connection on, and open ones do not notice. Files that
+do not match are an error at the start; later they are logged, and the old certificate stays in use.
 
-A session has no socket and never waits: the connection keeps its socket and its order of writes. What it sends passes
-through `encrypt`, what it receives through `decrypt`, so a token's bytes go straight to the kernel over TLS too. The
-rule that follows: whatever `encrypt` returned must be sent, in order, for its record numbers are spent.
+A session has no socket and never waits: the connection keeps the socket and the order of writes. It passes what it
+sends through `encrypt` and what it receives through `decrypt`. So a token's bytes go straight to the kernel over TLS
+too. But whatever `encrypt` returns must be sent, in order, because its record numbers are used up.
 """
 
 import logging
@@ -16,13 +16,13 @@ from contextlib import suppress
 log = logging.getLogger("triolet.http")
 
 ALPN = ("h2", "http/1.1")
-# For TLS 1.2, whose older suites HTTP/2 forbids (RFC 9113, appendix A); those of TLS 1.3 are all sound.
+# For TLS 1.2: HTTP/2 forbids its older suites (RFC 9113, appendix A). All suites of TLS 1.3 are sound.
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _READ = 1 << 16
 
 
 class CertificateError(Exception):
-    """The files are not a certificate and its key; a plain sentence that names the file."""
+    """The files are not a certificate and its key. The message names the file."""
 
 
 class Certificates:
@@ -34,7 +34,7 @@ class Certificates:
         self.context = load_context(certfile, keyfile)
 
     def reload(self) -> bool:
-        """Read the files again; returns whether they are used from now on."""
+        """Read the files again; returns whether they are now in use."""
         try:
             self.context = load_context(self._certfile, self._keyfile)
         except CertificateError as error:
@@ -67,7 +67,7 @@ def load_context(certfile: str, keyfile: str | None) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Without this, OpenSSL would ask at the terminal and the whole server would wait for the answer."""
+    """Without this, OpenSSL would prompt on the terminal and block the whole server."""
     raise CertificateError("the key is encrypted; give one without a password, readable by this user alone")
 
 
@@ -94,7 +94,7 @@ class TlsSession:
         return True
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """The decrypted bytes, and whether the peer said that nothing more comes."""
+        """The decrypted bytes, and whether the peer announced its end."""
         self._incoming.write(data)
         plain = bytearray()
         try:
@@ -107,17 +107,17 @@ class TlsSession:
         return bytes(plain), True
 
     def encrypt(self, data: bytes) -> bytes:
-        """The bytes to send for `data`, with everything else that is due."""
+        """The bytes to send for `data`, with any pending protocol output."""
         if data:
-            self._object.write(data)  # into memory: it always takes all
+            self._object.write(data)  # into memory, so always everything
         return self._outgoing.read()
 
     def close(self) -> bytes:
-        """The bytes that announce the end: without them, an end could be an attacker's cut."""
-        with suppress(ssl.SSLError):  # the peer has not said the same yet, or broke the connection
+        """The bytes that announce the end. Without them, an attacker could have cut the connection."""
+        with suppress(ssl.SSLError):  # the peer has not announced its end yet, or broke the connection
             self._object.unwrap()
         return self._outgoing.read()
 
     def take_output(self) -> bytes:
-        """The protocol's own output: handshake, alerts, new keys."""
+        """The protocol's own output: handshake, alerts, key updates."""
         return self._outgoing.read()

@@ -1,11 +1,11 @@
-"""Serves the application over HTTP/1.1, HTTP/2 and WebSockets, plain or in TLS, until it is told to stop.
+"""Serves the application over HTTP/1.1, HTTP/2 and WebSockets, with or without TLS, until it has to stop.
 
-Built on the protocol classes of hypercorn 0.18, which are private: the version is pinned, and tests/web/test_pins.py
-holds what is relied on. One input never ends the process (tests/web/transport/test_hostile.py).
+Built on hypercorn 0.18's protocol classes, which are private. The version is pinned, and tests/web/test_pins.py
+checks what we rely on. No input may end the process (tests/web/transport/test_hostile.py).
 
 Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout`. Then `on_drain_timeout` ends
-the requests that are left, their last words get LAST_WORDS_SECONDS, and what is still open is aborted: a client that
-does not read delays nothing for longer. A WebSocket counts as in flight until its handler returns.
+the remaining requests, and their last events get LAST_WORDS_SECONDS. What is still open is aborted, so a client that
+does not read causes no further delay. A WebSocket counts as in flight until its handler returns.
 """
 
 import logging
@@ -30,13 +30,13 @@ from .tls import Certificates
 
 log = logging.getLogger("triolet.http")
 
-WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # as large as an HTTP body
+WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # same limit as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
-LAST_WORDS_SECONDS = 1.0  # a write, the closing of a WebSocket
+LAST_WORDS_SECONDS = 1.0  # enough for a write and the closing of a WebSocket
 
 
 class Connections:
-    """The open connections, and the event that the last one has ended."""
+    """The open connections, and an event set when the last one has ended."""
 
     def __init__(self) -> None:
         self._open: set[Connection] = set()
@@ -52,7 +52,7 @@ class Connections:
                 self._draining.set()
 
     async def drain(self, timeout: float) -> bool:
-        """Closes what is idle and waits so long for the rest to end; whether it did."""
+        """Close idle connections and wait up to `timeout` for the rest; returns whether all ended."""
         self._draining = trio.Event()
         for connection in self._open:
             connection.close_if_idle()
@@ -80,10 +80,10 @@ async def serve(
     on_drain_timeout: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until `shutdown_trigger` returns; `task_status` gets the URLs, with the port that 0 became.
+    """Serve until `shutdown_trigger` returns. `task_status` gets the URLs, with the real port if 0 was asked.
 
-    `sockets` are bound already, in the place of host and port; `certificates` make it TLS, with HTTP/2 by ALPN.
-    `on_drain_timeout` is to make every request in flight end by itself, soon.
+    `sockets` are already bound and replace host and port; `certificates` turn on TLS, with HTTP/2 by ALPN.
+    `on_drain_timeout` must make every request in flight end soon.
     """
     config = _configuration(keep_alive_timeout)
     wrapped = ASGIWrapper(app)

@@ -1,8 +1,8 @@
-"""A WebSocket after its handshake, past the application: the connection's protocol from then on.
+"""A WebSocket after its handshake: the connection's protocol from then on, without the web framework.
 
-An open socket is mostly idle, and there are thousands. So nothing of HTTP is kept, the connection's reader hands
-messages to the conversation itself, and wsproto's parser is there only while a message is half read: between two
-messages it has no state.
+There may be thousands of open sockets, mostly idle. So no HTTP state is kept, and the connection's reader passes
+messages to the conversation directly. wsproto's parser exists only while a message is half read, because it has no
+state between messages.
 
 - permessage-deflate is never negotiated: 261 KB of it inflate to 256 MB before any size check sees them.
 - A message above `max_message` closes the connection (1009), as a malformed frame does (1002, 1007).
@@ -22,7 +22,7 @@ from ..errors import unexpected
 from ..exchange import Conversation, Field, Written
 from .sending import Sending
 
-PING: Final = b"\x89\x00"  # without a payload
+PING: Final = b"\x89\x00"  # no payload
 
 
 def is_handshake(method: bytes, fields: Sequence[Field]) -> bool:
@@ -36,16 +36,16 @@ def is_handshake(method: bytes, fields: Sequence[Field]) -> bool:
 
 
 def handshake_answer(version: bytes, fields: Sequence[Field]) -> list[Field] | None:
-    """The fields of the 101; None for a handshake that is not valid."""
+    """The header fields of the 101 answer; None for an invalid handshake."""
     decoded = [value for name, value in fields if name == b"connection" or name.startswith(b"sec-websocket-")]
-    if not all(map(bytes.isascii, decoded)):  # hypercorn decodes them
+    if not all(map(bytes.isascii, decoded)):  # hypercorn decodes them as ASCII
         return None
     handshake = Handshake([field for field in fields if field[0] != b"sec-websocket-extensions"], version.decode())
     return handshake.accept(None, [])[1] if handshake.is_valid() else None
 
 
 def text_frame(text: bytes) -> bytes:
-    """A whole message from a server (RFC 6455, 5.2): final, text, without a mask."""
+    """A complete message from a server (RFC 6455, 5.2): final, text, unmasked."""
     length = len(text)
     return (_FRAME_HEADS[length] if length < len(_FRAME_HEADS) else _frame_head(length)) + text
 
@@ -58,11 +58,11 @@ def _frame_head(length: int) -> bytes:
     return b"\x81\x7f" + length.to_bytes(8, "big")
 
 
-_FRAME_HEADS: Final = tuple(map(_frame_head, range(512)))  # of nearly all: a token and what goes with it
+_FRAME_HEADS: Final = tuple(map(_frame_head, range(512)))  # for nearly all messages: one token and its envelope
 
 
 class OpenSocket:
-    """The `Wire` of its conversation. `hang_up` ends the connection, once nothing more is to be sent."""
+    """The `Wire` of its conversation. `hang_up` ends the connection once everything is sent."""
 
     __slots__ = ("_conversation", "_hang_up", "_max_message", "_open", "_partial", "_pieces", "_sending", "nursery")
 
@@ -79,7 +79,7 @@ class OpenSocket:
         self._sending = sending
         self._hang_up = hang_up
         self._max_message = max_message
-        self._open = True  # nothing is sent after a closing frame, nor read
+        self._open = True  # after a closing frame nothing is sent or read
         self._partial: Connection | None = None  # while a message is half read
         self._pieces: WebsocketBuffer | None = None
 
@@ -88,7 +88,7 @@ class OpenSocket:
         self._conversation.begin(self)
 
     def leave(self) -> None:
-        """The client is gone, or will be: outside any task."""
+        """The client is gone, or soon will be. Called outside any task."""
         self._open = False
         self._partial = self._pieces = None
         self._conversation.end()
@@ -105,11 +105,11 @@ class OpenSocket:
             written = self._sending.write_now(PING)
             if written == "part":
                 self.nursery.start_soon(self.finish)
-            elif written == "nothing":  # a client that does not read: this send finds out for how long
+            elif written == "nothing":  # the client does not read; this send waits until its timeout
                 self.nursery.start_soon(self._send_ping)
 
     async def _send_ping(self) -> None:
-        if self._open:  # still: a closing frame may have come before this task
+        if self._open:  # check again: a closing frame may have come before this task ran
             await self._sending.send(PING)
         else:
             await trio.lowlevel.checkpoint()
@@ -127,13 +127,13 @@ class OpenSocket:
             await trio.lowlevel.checkpoint()
 
     async def handle(self, event: Event) -> None:
-        """What the connection has read, or that its client is gone."""
+        """Handle what the connection has read, or the end of the client."""
         if isinstance(event, Closed):
             self.leave()
         elif isinstance(event, RawData) and self._open:
             try:
                 await self._read(event.data)
-            except Exception as error:  # a bug of ours
+            except Exception as error:  # our bug
                 unexpected(error)
                 self.close(CloseReason.INTERNAL_ERROR)
 
@@ -147,16 +147,16 @@ class OpenSocket:
                     await self._conversation.receive(message)
             elif isinstance(event, Ping):
                 await self._sending.send(bytes(parser.send(event.response())))
-            elif isinstance(event, CloseConnection):  # the client's, or what its malformed frame is answered with
+            elif isinstance(event, CloseConnection):  # from the client, or our answer to a malformed frame
                 self.leave()
                 await self._say_close(event)
             await trio.lowlevel.checkpoint()  # a packet may hold thousands of messages
-            if not self._open:  # asked last: the conversation may have ended meanwhile, and hears nothing after that
+            if not self._open:  # checked last: after its end a conversation gets no messages
                 return
         self._partial = parser if _has_begun(parser) else None
 
     def _whole(self, event: TextMessage | BytesMessage) -> str | bytes | None:
-        """The message that this is the end of."""
+        """The complete message if this event ends one, else None."""
         if event.message_finished and self._pieces is None and len(event.data) <= self._max_message:
             return event.data if isinstance(event.data, str) else bytes(event.data)
         if self._pieces is None:
@@ -179,7 +179,7 @@ class OpenSocket:
 
 
 def _has_begun(parser: Connection) -> bool:
-    """Whether it holds a part of a frame or of a message: asked of wsproto's privates, its version is pinned."""
+    """Whether it holds part of a frame or message. Reads wsproto's private state; its version is pinned."""
     protocol = parser._proto  # pyright: ignore[reportPrivateUsage]  # no public way
     frames, messages = protocol._frame_decoder, protocol._message_decoder  # pyright: ignore[reportPrivateUsage]  # as above
     return bool(len(frames.buffer) or frames.header is not None or messages.opcode is not None)
