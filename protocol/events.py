@@ -55,7 +55,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Started(Event, frozen=True, kw_only=True):
-    """The request was admitted; it has a place and will be answered."""
+    """The first step of the request is planned; until then it waited."""
 
     model: str
     prompt_tokens: int  # of all prompts
@@ -81,7 +81,7 @@ class ChoiceFinished(Event, frozen=True, kw_only=True):
 
 
 class Finished(Event, frozen=True, kw_only=True):
-    """Terminal: every choice is complete. `reason` is the last choice's."""
+    """Terminal: complete, or ended from outside with what it has. `reason` is the last choice's."""
 
     reason: FinishReason
     usage: Usage

@@ -1,6 +1,6 @@
 """The messages between actors: who sends what to whom. To learn the architecture, read this file.
 
-web -> gateway -> tokenizer -> admission -> scheduler <=> (link) executor
+web -> gateway -> tokenizer -> admission -> scheduler -> supervisor <=> (link) executor
                                             scheduler -> detokenizer -> gateway (outbox) -> web
 """
 
@@ -32,7 +32,7 @@ class Admit(Message, frozen=True, kw_only=True):
 
 
 class Cancel(Message, frozen=True, kw_only=True):
-    """gateway -> scheduler (and admission's queue): stop every choice of this request. Unknown ids are fine."""
+    """gateway -> scheduler: stop every choice of this request. Unknown ids are fine."""
 
     id: str
     reason: FinishReason = "cancelled"

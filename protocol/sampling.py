@@ -1,4 +1,10 @@
-"""How the next token is chosen. Fields are checked at the edge: in range, with the model's defaults applied."""
+"""How the next token is chosen. Fields are checked at the edge: in range, with the model's defaults applied.
+
+A new parameter is a field here and, in the order of a request's way: a field of the body (protocol/openai_requests.py),
+read in web/openai/request.py; a column of the sampler's rows (kernels/sampling/rows.py), filled by
+models/steps/sequences.py; the definition (kernels/sampling/reference.py), the CPU kernel with its condition for the
+fast path (kernels/sampling/{cpu,filters}.py), and the GPU's (kernels/sampling/gpu_*.py). Users read docs/sampling.md.
+"""
 
 from msgspec import Struct
 

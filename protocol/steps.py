@@ -19,7 +19,7 @@ class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
     """A sequence that the worker does not know, or no longer knows after a preemption or a restart."""
 
     sequence: int  # id, unique for the life of the front
-    tokens: tuple[int, ...]  # prompt and, after a preemption or restart, what was generated since
+    tokens: tuple[int, ...]  # prompt and, after a preemption or restart, what had been generated
     prompt_tokens: int  # how many of `tokens` are the prompt
     sampling: Sampling
     stop_token_ids: tuple[int, ...]  # masked until sampling.min_tokens tokens are generated
