@@ -92,7 +92,7 @@ class RecordingDevice:
     def run(self, work: Work) -> None:
         work()
 
-    def capture(self, _work: Work) -> Graph:
+    def capture(self, work: Work) -> Graph:
         return self
 
     def replay(self) -> None:

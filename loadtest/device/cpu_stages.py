@@ -70,7 +70,8 @@ class GemmsAlone:
 
     def __init__(self, runner: CpuRunner, weights: DecoderWeights) -> None:
         """For steps that decode as many sequences as the runner has logits for."""
-        shape, memory = runner._shape, runner._memory.memory(weights.embedding.ctypes.data)
+        shape = runner._shape  # pyright: ignore[reportPrivateUsage]  # the step's own
+        memory = runner._memory.memory(weights.embedding.ctypes.data)  # pyright: ignore[reportPrivateUsage]  # as above
         tag, rows = TAGS[runner.sizes.weight_format], runner.sizes.max_logit_rows
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = runner) -> None:

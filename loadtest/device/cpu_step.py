@@ -72,7 +72,7 @@ def measure(runner: CpuRunner, batch: Batch, rounds: int, seconds: float) -> lis
     start = time.perf_counter()
     runner.forward(batch)
     steps = max(1, int(seconds / rounds / (time.perf_counter() - start)))
-    times = []
+    times: list[float] = []
     for _ in range(rounds):
         start = time.perf_counter()
         for _ in range(steps):

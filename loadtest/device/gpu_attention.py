@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -49,7 +49,8 @@ def check_alone(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) 
     launch = batch.launch(machine)
     together = batch.attend(launch, *batch.prepare(launch)).clone()
     rows = [row for row, (tokens, _) in enumerate(chunks) if tokens == 1][:3]
-    starts, lengths = batch.starts.tolist(), batch.lengths
+    starts = cast("list[int]", batch.starts.tolist())
+    lengths = batch.lengths
     for row in rows:
         place = starts[row]
         batch.lengths = torch.zeros_like(lengths)

@@ -135,7 +135,8 @@ class Finding:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Finding:
         goal = values.get("goal")
-        return cls(**(values | {"goal": None if goal is None else Goal(**goal)}))
+        read: dict[str, Any] = values | {"goal": None if goal is None else Goal(**goal)}  # Any: of many types
+        return cls(**read)
 
 
 def cases_of(part: str, dry: bool) -> Iterator[GpuCase]:
@@ -167,7 +168,7 @@ def _raise(error: Exception, machine: GpuMachine) -> Figures:
 
 def chosen_parts(names: list[str]) -> list[str]:
     """In the suite's order; what measures fractions takes the limits along."""
-    wanted = set(names) | (set() if set(names) == {"correctness"} else {"limits"})
+    wanted = {*names} if {*names} == {"correctness"} else {*names, "limits"}
     return [part for part in PARTS if part in wanted]
 
 

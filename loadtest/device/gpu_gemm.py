@@ -228,9 +228,10 @@ def scaled_mm(x: Tensor, x_scales: Tensor, weight: PackedLinear) -> Works:
     """torch._scaled_mm with scales by row and by tensor, in both of its modes."""
     assert weight.scales is not None
     one = torch.ones(())
+    product = torch._scaled_mm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as other engines do
     return {
         f"{name}{' fast' if fast else ''}": partial(
-            torch._scaled_mm, x, weight.weight.T, scale_a=a, scale_b=b, out_dtype=torch.bfloat16, use_fast_accum=fast
+            product, x, weight.weight.T, scale_a=a, scale_b=b, out_dtype=torch.bfloat16, use_fast_accum=fast
         )
         for fast in (True, False)
         for name, (a, b) in (("rows", (x_scales[:, None], weight.scales[None, :])), ("tensor", (one, one)))
@@ -310,7 +311,10 @@ def tune_gemm(kind: LinearFormat, rows: int, machine: GpuMachine) -> Figures:
     inputs = {k: inputs_of(kind, rows, k) for _, k in SHAPES}
 
     def run(candidate: Launch) -> float:
-        with replaced(gpu_launch, "launch_for", lambda *_: candidate):
+        def chosen(*_: object) -> Launch:
+            return candidate
+
+        with replaced(gpu_launch, "launch_for", chosen):
             total = 0.0
             for weight in weights:
                 out = torch.empty(rows, weight.n, dtype=torch.bfloat16)

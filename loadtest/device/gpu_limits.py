@@ -44,12 +44,14 @@ def fp8_gemm(machine: GpuMachine) -> Figures:
     """torch._scaled_mm with scales per tensor, with and without its fast accumulation."""
     machine.need_float8()
     rates: dict[str, float] = {}
+    refused: dict[str, str] = {}
     one = torch.ones(())
+    scaled_mm = torch._scaled_mm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as other engines do
     for m, n, k in GEMMS:
         x, w = (drawn(seed, rows, k).to(torch.float8_e4m3fn) for seed, rows in ((1, m), (2, n)))
         for fast in (True, False):
             product = partial(
-                torch._scaled_mm, x, w.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=fast
+                scaled_mm, x, w.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=fast
             )
             times, refused = timed({"scaled_mm": product})
             rates |= {f"{m}x{n}x{k}{' fast' if fast else ''}": 2e-6 * m * n * k / time for time in times.values()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ def _no_one(result: Row) -> None:
 
 
 @contextmanager
-def packed_once(place: torch.device) -> Iterator[None]:
+def packed_once(place: torch.device) -> Generator[None]:
     """While it lasts, matrices of one shape are quantised once, on the device: they all hold the same values here.
 
     Quantising eight billion weights on the host would take most of the suite's time and measure nothing.

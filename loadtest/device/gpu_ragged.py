@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -116,8 +117,8 @@ class Ragged:
     def _plain(self, q: Tensor) -> Tensor:
         """bfloat16 products, softmax in float32: what torch's plain expression makes of the dequantised cache."""
         form, parts = self.form, list[Tensor]()
-        starts = self.starts.tolist()
-        for chunk, length in enumerate(self.lengths.tolist()):
+        starts, lengths = (cast("list[int]", each.tolist()) for each in (self.starts, self.lengths))
+        for chunk, length in enumerate(lengths):
             mine = q[starts[chunk] : starts[chunk + 1]]
             if not len(mine):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ def check_sampler(vocab: int, machine: GpuMachine) -> Figures:
         capability=machine.capability,
     )  # fmt: skip
     require(out.status.tolist() == expected.status.tolist() == [OK] * count, "a status differs")
-    drawn, wanted = out.ids.tolist(), expected.tokens.tolist()
+    drawn, wanted = cast("list[int]", out.ids.tolist()), expected.tokens.tolist()
     require(drawn == wanted, f"tokens {drawn} were drawn and not {wanted}")
     error = 0.0
     for row in np.flatnonzero(rows["top"] >= 0).tolist():

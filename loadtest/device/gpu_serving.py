@@ -45,7 +45,7 @@ def served(folder: Path, options: tuple[str, ...]) -> Generator[tuple[int, float
     command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0", "--device", "cuda", *options]
     with launched(command, stdout=subprocess.PIPE, stderr=None) as process:
         assert process.stdout is not None
-        address = process.stdout.readline().decode()
+        address: str = process.stdout.readline().decode()
         if not address:
             raise RuntimeError(f"triolet serve ended with status {process.wait()}; see log.txt")
         port = urlsplit(address.split()[-1]).port

@@ -200,7 +200,9 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     options = parsed(arguments)
     # The end of this process must be the end of its workers, also when somebody else's time limit ends it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal; give the same command again to go on"))
+    signal.signal(
+        signal.SIGTERM, lambda _signal, _frame: sys.exit("ended by a signal; give the same command again to go on")
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     # A part that was asked for by name, or is the only one that can run, has all the time.
     times = Times(began, options.budget, shared=not (options.only or options.dry_run))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import torch
@@ -79,7 +79,7 @@ def reason(error: Exception) -> str:
 
 
 @contextmanager
-def rival(name: str) -> Iterator[None]:
+def rival(name: str) -> Generator[None]:
     """Whatever goes wrong in another library is no fault of ours: the case is skipped and says why."""
     try:
         yield

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 from triolet.loadtest.device.gpu_case import Figures, Finding, GpuCase, GpuMachine, Skip, Status, Wrong, cases_of
 
@@ -38,7 +38,7 @@ def this_machine(dry: bool) -> GpuMachine:
         raise ValueError(
             "torch sees no GPU here: check `nvidia-smi`, or pass --dry-run for the checks that need none"
         )  # fmt: skip
-    properties: Any = torch.cuda.get_device_properties(0)  # Any: torch declares no fields
+    properties = cast("Any", torch.cuda.get_device_properties(0))  # Any: torch declares no fields
     return GpuMachine(
         "cuda", 10 * properties.major + properties.minor, properties.name, versions,
         multiprocessors=properties.multi_processor_count,

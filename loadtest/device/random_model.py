@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -80,7 +80,7 @@ def named_tensors(spec: ModelSpec) -> dict[str, WeightArray]:
 
 
 @contextmanager
-def random_checkpoint(spec: ModelSpec, places: Iterable[Path]) -> Iterator[Path]:
+def random_checkpoint(spec: ModelSpec, places: Iterable[Path]) -> Generator[Path]:
     """A folder in the first place with room, for what only takes folders. Every token id is a word.
 
     Sixteen gigabytes are written in seconds in memory (/dev/shm). They are gone with the `with` block; where this

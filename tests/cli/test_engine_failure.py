@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from triolet.actors import front_actors
+from triolet.actors.admission.admission import run_admission
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
 from triolet.cli.serving import run_server
 from triolet.protocol.settings import EngineSettings, ServeSettings
@@ -17,11 +18,11 @@ SOON = 60.0  # seconds: only a hang takes so long
 
 
 async def test_streams_get_their_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound, crash, stop = front_actors.run_admission, trio.Event(), trio.Event()
+    crash, stop = trio.Event(), trio.Event()
 
     async def doomed(*arguments: Any, **options: Any) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(sound, *arguments, **options))
+            nursery.start_soon(partial(run_admission, *arguments, **options))
             await crash.wait()
             raise RuntimeError("planted")
 

@@ -51,7 +51,7 @@ def test_the_openai_client_over_a_unix_socket_for_its_owner_alone(tmp_path: Path
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         transport = httpx.HTTPTransport(uds=str(path))
         http = httpx.Client(transport=transport, base_url="http://localhost")
-        with OpenAI(base_url="http://localhost/v1", api_key="none", max_retries=0, http_client=http) as client:
+        with OpenAI(base_url="http://localhost/v1", api_key="none", max_retries=0, http_client=http) as client:  # type: ignore[arg-type]  # httpx2's, by its types
             assert _ask(client) == answer
     assert not path.exists()
 
@@ -74,9 +74,12 @@ def test_the_openai_client_over_tls(
 ) -> None:
     versions: set[str] = set()
     verify = ssl.create_default_context(cafile=certificate.certfile)
-    hooks = {"response": [lambda response: versions.add(response.http_version)]}
-    http = httpx.Client(verify=verify, http2=http2, event_hooks=hooks)
-    with OpenAI(base_url=f"{secure.url}/v1", api_key="none", max_retries=0, http_client=http) as client:
+
+    def hear(response: httpx.Response) -> None:
+        versions.add(response.http_version)
+
+    http = httpx.Client(verify=verify, http2=http2, event_hooks={"response": [hear]})
+    with OpenAI(base_url=f"{secure.url}/v1", api_key="none", max_retries=0, http_client=http) as client:  # type: ignore[arg-type]  # httpx2's, by its types
         assert _ask(client) == answer
     assert versions == {version}
 

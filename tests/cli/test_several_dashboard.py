@@ -115,7 +115,7 @@ async def test_a_front_that_dies_takes_its_watchers_and_is_missed_by_the_others(
                 last += [view] if view else []
         assert 0 < len(last) < len(watchers)
         for view in last:
-            assert place not in {row.process for row in (*view.rows, *view.queue)}
+            assert place not in {row.process for row in view.rows} | {row.process for row in view.queue}
             assert view.totals.accepted == sum(view.first_token.counts) == len(streams)  # of the dead one too
         nursery.cancel_scope.cancel()
 

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 from urllib.request import urlopen
 
 import psutil
@@ -23,18 +24,15 @@ class Server:
         self.url = url
         self.front = psutil.Process(pid)
 
-    def ledger(self) -> dict[str, object]:
+    def ledger(self) -> dict[str, Any]:  # Any: JSON
         with urlopen(f"{self.url}/internal/ledger", timeout=PATIENCE) as answer:
-            ledger: dict[str, object] = json.load(answer)
+            ledger: dict[str, Any] = json.load(answer)
         blocks = ledger["kv_blocks"]
-        assert isinstance(blocks, dict)
         assert blocks["free"] + blocks["cached"] + blocks["owned"] == blocks["total"]
         return ledger
 
     def owned_blocks(self) -> int:
-        blocks = self.ledger()["kv_blocks"]
-        assert isinstance(blocks, dict)
-        return int(blocks["owned"])
+        return int(self.ledger()["kv_blocks"]["owned"])
 
     def gauge(self, name: str) -> float:
         """A value of /metrics, by its name and labels as they are printed."""

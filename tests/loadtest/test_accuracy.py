@@ -10,13 +10,10 @@ import pytest
 import trio
 
 from triolet.loadtest.accuracy import (
-    HELD_OUT,
     AccuracyRun,
-    Instance,
     arguments,
     ask_all,
     by_family,
-    read_instances,
     share,
     table,
     wire_messages,
@@ -24,6 +21,7 @@ from triolet.loadtest.accuracy import (
 from triolet.loadtest.client.client import HttpClient
 from triolet.loadtest.client.dial import read_url
 from triolet.loadtest.client.ending import Fault
+from triolet.loadtest.heldout import HELD_OUT, Instance, read_instances
 from triolet.protocol.requests import ChatMessage
 
 from .client.made import Servers, read_head

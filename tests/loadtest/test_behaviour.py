@@ -142,7 +142,7 @@ async def test_a_streams_end_is_what_it_said(nursery: trio.Nursery, writes: list
 
 def _servers_of(bench: int) -> list[int]:
     """Its children that run the server; what it starts before, as its imports do, is none."""
-    started = []
+    started: list[int] = []
     for pid in descendants(bench):
         with suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

@@ -108,9 +108,9 @@ def frames(script: Script) -> list[dict[str, object]]:
     texts = [later[len(earlier) :] for earlier, later in pairwise(pieces)]
     usage: dict[str, object] = {"prompt_tokens": 8, "completion_tokens": TOKENS, "total_tokens": 8 + TOKENS}
     usage |= {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
-    finished = {"type": "finished", "id": "s", "reason": "length", "choices": [], "usage": usage}
+    finished: dict[str, object] = {"type": "finished", "id": "s", "reason": "length", "choices": [], "usage": usage}
     timing = {"queued": 0.0, "first_token": 0.0, "total": 0.0}
-    ordered = [
+    ordered: list[dict[str, object]] = [
         {"type": "started", "id": "s", "model": "m", "request_id": "r"},
         *({**token, "text": text} for text in texts),
         {**finished, "timing": timing},

@@ -46,7 +46,9 @@ async def test_a_server_behind_tls_is_spoken_to(certificate: Path, nursery: trio
     context.load_cert_chain(certificate)
     listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1", https_compatible=True)
     nursery.start_soon(trio.serve_listeners, _serve, listeners)
-    port = listeners[0].transport_listener.socket.getsockname()[1]
+    listener = listeners[0].transport_listener
+    assert isinstance(listener, trio.SocketListener)
+    port = int(listener.socket.getsockname()[1])
     address = read_url(f"https://127.0.0.1:{port}")
     trusting = ssl.create_default_context(cafile=str(certificate))
     client = HttpClient(address, Dialer(address, trusting).connect)

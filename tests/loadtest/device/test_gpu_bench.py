@@ -177,8 +177,15 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     assert model.prefill_seconds(4) > 0
     assert models.check_growth(model, ((1, 4),)) == {"allocations": 0, "compilations": 0}
     kind = models.Kind("qwen-0.6b", "int4")
-    monkeypatch.setattr(models, "loaded", lambda kind, machine: model)
-    monkeypatch.setattr(models, "graph_seconds", lambda model, batch: 1e-9)
+
+    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
+        return model
+
+    def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
+        return 1e-9
+
+    monkeypatch.setattr(models, "loaded", loaded)
+    monkeypatch.setattr(models, "graph_seconds", graph_seconds)
     monkeypatch.setattr(models, "SIZES", Sizes(2, 4, 64, 1 << 16))
     figures = models.time_decode(kind, 2, 3, 2, MACHINE)
     assert figures["tokens_s"] == pytest.approx(2e6 / figures["step_us"])

@@ -113,12 +113,17 @@ def test_strict_and_default_log_probabilities_are_near(model: LoadedGpuModel, mo
 
     def other(model: LoadedGpuModel, request: Request, *, strict: bool) -> values.Float64Array:
         found = computed(model, request, strict=False)
-        return found + 2 * figures["strict_apart_allowed"] * strict
+        apart: float = 2 * figures["strict_apart_allowed"] * strict
+        return found + apart
 
     monkeypatch.setattr(values, "scored", other)
     with pytest.raises(Wrong, match="strict log probabilities are"):
         values.check_against_default(model, "int8", 10)
-    monkeypatch.setattr(values, "scored", lambda model, request, strict: np.full(9, -1.0))
+
+    def always(model: LoadedGpuModel, request: Request, *, strict: bool) -> values.Float64Array:
+        return np.full(9, -1.0)
+
+    monkeypatch.setattr(values, "scored", always)
     with pytest.raises(Wrong, match="proves nothing"):
         values.check_against_default(model, "int8", 10)
 

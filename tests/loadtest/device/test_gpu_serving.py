@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_serving import figures_of
@@ -84,6 +85,6 @@ def test_configurations_say_what_the_models_are(spec: object, tmp_path: Path) ->
 
 
 def test_a_tied_model_has_no_head_of_its_own() -> None:
-    tiny = type(TINY)(**{name: getattr(TINY, name) for name in TINY.__struct_fields__} | {"tied_embeddings": True})
+    tiny = structs.replace(TINY, tied_embeddings=True)
     assert "lm_head.weight" not in named_tensors(tiny)
     assert "lm_head.weight" in named_tensors(TINY)

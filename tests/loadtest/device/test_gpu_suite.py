@@ -223,10 +223,13 @@ def test_a_module_that_breaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_part_that_is_cut_short_has_seen_something_of_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(names: list[str], dry: bool) -> list[GpuCase]:
+        return [GpuCase(f"{name}{dry}", partial(found, {})) for name in names]
+
     cases = {"gpu_one": ["a", "b", "c"], "gpu_two": ["d"], "gpu_three": ["e", "f"]}
     for file, names in cases.items():
         module = ModuleType(file)
-        vars(module)["times"] = lambda dry, names=names: [GpuCase(f"{name}{dry}", partial(found, {})) for name in names]
+        vars(module)["times"] = partial(made, names)
         monkeypatch.setitem(sys.modules, f"triolet.loadtest.device.{file}", module)
     monkeypatch.setitem(PARTS, "limits", ("times", tuple(cases)))
     assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "adebfc"]

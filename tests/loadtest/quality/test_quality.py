@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from triolet.actors.tokenizer.text_tokenizer import load_text_tokenizer
+from triolet.loadtest.heldout import HELD_OUT
 from triolet.loadtest.quality.logits import load_on_cpu, logits_of
 from triolet.loadtest.quality.quality import (
-    HELD_OUT,
     SCATTER,
     divergences,
     log_softmax,

@@ -1,3 +1,4 @@
+import math
 from collections import Counter
 from random import Random
 
@@ -58,7 +59,7 @@ def test_clients_are_drawn_by_their_weights() -> None:
     behaviours = Counter(client.behaviour for client in clients)
 
     def near(found: int, share: float, of: int = count) -> bool:
-        return abs(found - share * of) < 4 * (of * share * (1 - share)) ** 0.5
+        return abs(found - share * of) < 4 * math.sqrt(of * share * (1 - share))
 
     assert near(tenants["a"], 0.75)
     assert near(behaviours["cancels"], 0.1)
