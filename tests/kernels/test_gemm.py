@@ -52,7 +52,7 @@ def run(
 def packed_weights(w: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.uint8]:
     channels, k = padded(len(w)), padded(w.shape[1], 32)
     packed = aligned(packed_bytes(channels, k, weight_format))
-    pack(packed, [Part(w, np.arange(len(w)))], np.arange(w.shape[1]), channels, k, weight_format)
+    pack(packed, [Part(w, np.arange(len(w)))], np.arange(int(w.shape[1])), channels, k, weight_format)
     return packed
 
 
@@ -92,7 +92,7 @@ def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np
     q, scale = quantise_reference(x)
     row = np.zeros(row_bytes("int8", len(x)), np.uint8)
     high = np.where(np.abs(q) > 127, (q + 32) // 64, 0)
-    wide = high.reshape(-1, 4).any(axis=1).nonzero()[0]
+    wide = np.flatnonzero(high.reshape(-1, 4).any(axis=1))
     row[SCALE : SCALE + 4] = scale.reshape(1).view(np.uint8)
     row[CORRECTION : CORRECTION + 4] = np.array([128 * q.sum(dtype=np.int64)]).astype(np.int32).view(np.uint8)
     row[WIDE_QUADS] = len(wide)
@@ -112,7 +112,9 @@ def bound(x: FloatArray, w: FloatArray, weight_format: WeightFormat) -> npt.NDAr
     absolute = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64)).T
     groups = -(-x.shape[1] // GROUP)
     roundings = {"float32": x.shape[1], "bfloat16": 2 * x.shape[1], "int8": 8}.get(weight_format, groups + 1)
-    return absolute * roundings * 2.0**-24 * 1.02  # 1.02: rounding to bfloat16 or int8 moves the products themselves
+    # 1.02: rounding to bfloat16 or int8 moves the products themselves.
+    largest: npt.NDArray[np.float64] = absolute * roundings * 2.0**-24 * 1.02
+    return largest
 
 
 def sample(rows: int, channels: int, k: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
@@ -138,7 +140,7 @@ def test_the_bound_rejects_one_wrong_weight(weight_format: WeightFormat) -> None
     wrong = w.copy()
     wrong[77, 50] += 1 if weight_format.startswith("int4") else 0.1  # 4 bits: a step is about 0.4
     error = np.abs(run(x, wrong, weight_format) - definition(x, w, weight_format))
-    assert (error > bound(x, w, weight_format)).any(axis=0).nonzero()[0].tolist() == [77]
+    assert np.flatnonzero((error > bound(x, w, weight_format)).any(axis=0)).tolist() == [77]
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
@@ -165,12 +167,12 @@ def test_bfloat16_checkpoints_pack_like_their_float32_values() -> None:
     bits = to_bfloat16_bits(w)
     widened = (bits.astype(np.uint32) << 16).view(np.float32)
     for weight_format in FORMATS:
-        packed = []
+        packed = list[npt.NDArray[np.uint8]]()
         for source in (bits, widened):
             target = aligned(packed_bytes(128, 64, weight_format))
             pack(target, [Part(source, np.arange(70))], np.arange(40), 128, 64, weight_format)
             packed.append(target)
-        np.testing.assert_array_equal(*packed)
+        np.testing.assert_array_equal(packed[0], packed[1])
 
 
 def test_extreme_int8_sums_do_not_overflow() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import get_args
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triolet.kernels.compile_cache import compiled
 from triolet.kernels.gemm.reference import round_to_bfloat16
 from triolet.kernels.paged_attention.cache import BLOCK_TOKENS, region_bytes, store_key, store_value
 from triolet.kernels.paged_attention.cpu import attend
 from triolet.kernels.paged_attention.query import query_bytes, store_query
 from triolet.kernels.paged_attention.reference import int8_cache_reference, paged_attention_reference
 from triolet.kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
-from triolet.kernels.simd.formats import CACHE_TAGS, CacheFormat
+from triolet.kernels.simd.formats import CACHE_TAGS, CacheFormat, CacheTag
 
 FORMATS = get_args(CacheFormat)
 FloatArray = npt.NDArray[np.float32]
@@ -23,19 +23,22 @@ KV_HEADS, BLOCKS = 2, 9
 TABLE = np.array([5, 2, 7, 0], np.int32)
 
 
-@numba.njit
-def call_store(tag, key, value, bias, region, token, size):
+@compiled
+def call_store(tag: CacheTag, key: int, value: int, bias: int, region: int, token: int, size: int) -> None:
     store_key(tag, key, region, token, size)
     store_value(tag, value, bias, region, token, size)
 
 
-@numba.njit
-def call_query(tag, query, out, size):
+@compiled
+def call_query(tag: CacheTag, query: int, out: int, size: int) -> None:
     store_query(tag, query, out, size)
 
 
-@numba.njit
-def call_attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, step, after, left, scratch, size):
+@compiled
+def call_attend(
+    tag: CacheTag, rows: int, q: int, stride: int, limits: int, table: int, first: int, blocks: int, seen: int,
+    cache: int, step: int, after: int, left: int, scratch: int, size: int,
+) -> None:  # fmt: skip
     attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, step, after, left, scratch, size)
 
 
@@ -58,7 +61,8 @@ class Cache:
     """A sequence of `length` tokens in scattered blocks; every other byte of the cache is 0xFF, which is NaN."""
 
     def __init__(self, cache_format: CacheFormat, size: int, length: int, table: npt.NDArray[np.int32]) -> None:
-        self.format, self.size, self.length, self.table = cache_format, size, length, table
+        self.format: CacheFormat = cache_format
+        self.size, self.length, self.table = size, length, table
         rng = np.random.default_rng(size + length)
         self.keys = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
         self.values = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
@@ -97,15 +101,15 @@ class Cache:
 
     def wanted(self, queries: FloatArray, positions: list[int], head: int, window: int | None) -> FloatArray:
         shape = (BLOCKS, KV_HEADS, BLOCK_TOKENS, self.size)
-        paged = [np.full(shape, np.nan, np.float32) for _ in range(2)]
+        keys, values = (np.full(shape, np.nan, np.float32) for _ in range(2))
         for token in range(self.length):
-            for cache, source in zip(paged, (self.keys, self.values), strict=True):
+            for cache, source in zip((keys, values), (self.keys, self.values), strict=True):
                 cache[self.table[token // BLOCK_TOKENS], :, token % BLOCK_TOKENS] = source[token]
         # The kernel's queries come scaled by log2(e) / sqrt(size); the definition scales by itself.
         plain = queries.astype(np.float64) * np.sqrt(self.size) * np.log(2)
         wide = np.zeros((len(positions), KV_HEADS, self.size))
         wide[:, head] = plain
-        result = paged_attention_reference(wide, np.array(positions, np.int32), *paged, self.table, window)
+        result = paged_attention_reference(wide, np.array(positions, np.int32), keys, values, self.table, window)
         return np.asarray(result[:, head], np.float32)
 
 
@@ -166,20 +170,24 @@ def test_an_int8_cache_is_read_exactly_but_for_rounding() -> None:
     """The relative error against exact attention over the SAME integers; and that of scales one token late."""
     size, length = 64, 230
     cache = Cache("int8", size, length, TABLE)
-    errors, late = [], []
+    errors, late = list[float](), list[float]()
+    queries = make_queries("int8", MOST_ROWS, size)
     for head in range(KV_HEADS):
         for position in (100, 170, 229):
-            queries = make_queries("int8", MOST_ROWS, size)
             positions = [position] * MOST_ROWS
             wanted = cache.wanted(queries, positions, head, None)
             error = cache.attend(queries, positions, head, None) - wanted
-            errors += list(np.linalg.norm(error, axis=1) / np.linalg.norm(wanted, axis=1))
+            errors += [
+                float(np.linalg.norm(row) / np.linalg.norm(exact)) for row, exact in zip(error, wanted, strict=True)
+            ]
     assert max(errors) < 1e-3
+    positions = [length - 1] * MOST_ROWS
+    wanted = cache.wanted(queries, positions, KV_HEADS - 1, None)
     values = cache.memory.reshape(BLOCKS, KV_HEADS, 2, -1)[:, :, 1, size * BLOCK_TOKENS :].view(np.float32)
     values[...] = np.roll(values, 1, axis=-1)
     for row in range(MOST_ROWS):
         shifted = cache.attend(queries, positions, KV_HEADS - 1, None)[row] - wanted[row]
-        late.append(np.linalg.norm(shifted) / np.linalg.norm(wanted[row]))
+        late.append(float(np.linalg.norm(shifted) / np.linalg.norm(wanted[row])))
     assert min(late) > 1e-3
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 
+from triolet.kernels.compile_cache import compiled
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope.cpu import head_positions, padded_head, rope_head
 from triolet.kernels.rope.reference import rope_reference
-from triolet.kernels.simd.formats import CACHE_TAGS
+from triolet.kernels.simd.formats import CACHE_TAGS, CacheTag
 
 EPS, FACTOR = 1e-6, 0.375
 
 
-@numba.njit
-def call(tag, x, bias, weight, normalise, rotation, half, out, size, eps, factor):
+@compiled
+def call(
+    tag: CacheTag, x: int, bias: int, weight: int, normalise: int, rotation: int, half: int, out: int,
+    size: np.float32, eps: np.float32, factor: np.float32,
+) -> None:  # fmt: skip
     rope_head(tag, x, bias, weight, normalise, rotation, half, out, size, eps, factor)
 
 

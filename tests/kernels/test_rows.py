@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import get_args
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triolet.kernels.compile_cache import compiled
 from triolet.kernels.gemm.reference import round_to_bfloat16
 from triolet.kernels.quantise.cpu import plain_row
 from triolet.kernels.quantise.layout import (
@@ -27,7 +27,7 @@ from triolet.kernels.rms_norm.cpu import rms_norm_row
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.silu_mul.cpu import silu_mul_row
 from triolet.kernels.silu_mul.reference import silu_mul_reference
-from triolet.kernels.simd.formats import GROUP, TAGS, WeightFormat
+from triolet.kernels.simd.formats import GROUP, TAGS, Tag, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
 FORMATS = get_args(WeightFormat)
@@ -37,25 +37,27 @@ ROW_NUMBERS = ((SCALE, np.float32), (CORRECTION, np.int32), (WIDE_QUADS, np.int3
 GROUP_NUMBERS = ((GROUP_OFFSET, np.float32), (GROUP_START, np.int32))
 
 
-@numba.njit
-def call_rms_norm(tag, x, weight, k, out, scratch, size, eps):
+@compiled
+def call_rms_norm(
+    tag: Tag, x: int, weight: int, k: int, out: int, scratch: int, size: np.float32, eps: np.float32
+) -> None:
     rms_norm_row(tag, x, weight, k, out, scratch, size, eps)
 
 
-@numba.njit
-def call_silu_mul(tag, x, k, out, scratch):
+@compiled
+def call_silu_mul(tag: Tag, x: int, k: int, out: int, scratch: int) -> None:
     silu_mul_row(tag, x, k, out, scratch)
 
 
-@numba.njit
-def call_plain(tag, x, k, out, scratch):
+@compiled
+def call_plain(tag: Tag, x: int, k: int, out: int, scratch: int) -> None:
     plain_row(tag, x, k, out, scratch)
 
 
 def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: FloatArray) -> FloatArray:
     """The written row, dequantised."""
     out, scratch = np.full(row_bytes(weight_format, K), 255, np.uint8), np.zeros(K, np.float32)
-    written = [out.ctypes.data, scratch.ctypes.data]
+    written = out.ctypes.data, scratch.ctypes.data
     tag = TAGS[weight_format]
     if name == "rms_norm":
         call_rms_norm(tag, x.ctypes.data, weight.ctypes.data, K, *written, np.float32(REAL), np.float32(EPS))
@@ -72,18 +74,20 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
         q = groups[:, :GROUP].view(np.int8)
         offsets, starts = (groups[:, start : start + 4].copy().view(kind) for start, kind in GROUP_NUMBERS)
         np.testing.assert_array_equal(starts[:, 0], offsets[:, 0].view(np.int32) - 8 * q.sum(axis=1, dtype=np.int32))
-        return (q.astype(np.float32) * (offsets / np.float32(1.5 * 2**23))).reshape(-1)
+        scales: FloatArray = offsets.view(np.float32) / np.float32(1.5 * 2**23)
+        return (q.astype(np.float32) * scales).reshape(-1)
     q = out[HEADER_BYTES : HEADER_BYTES + K].view(np.int8).astype(np.int32)
     scale, correction, wide = (out[start : start + 4].view(kind)[0] for start, kind in ROW_NUMBERS)
     entries = out[HEADER_BYTES + K :][: ENTRY_BYTES * wide].view(np.int32).reshape(-1, 2).copy()
     q.reshape(-1, 4)[entries[:, 0]] += 64 * entries[:, 1:].view(np.int8).astype(np.int32)
     assert correction == 128 * int(q.sum())
-    return q.astype(np.float32) * scale
+    whole: FloatArray = q.astype(np.float32) * scale
+    return whole
 
 
 def expected(name: str, x: FloatArray, weight: FloatArray) -> FloatArray:
     if name == "rms_norm":
-        wanted = np.zeros(K)
+        wanted: npt.NDArray[np.floating] = np.zeros(K)
         wanted[:REAL] = rms_norm_reference(x[:REAL], weight[:REAL], EPS)
     elif name == "silu_mul":
         wanted = silu_mul_reference(x[:K], x[K:])

@@ -27,9 +27,9 @@ def make_rows(count: int, **fields: object) -> npt.NDArray[np.void]:
     return rows
 
 
-def draw(logits: Float32Array, **fields: object) -> Sampled:
-    logits = np.atleast_2d(np.asarray(logits, np.float32))
-    return CpuSampler(logits.shape[1]).sample(logits, SamplingRows(make_rows(len(logits), **fields)))
+def draw(logits: npt.ArrayLike, **fields: object) -> Sampled:
+    table = np.atleast_2d(np.asarray(logits, np.float32))
+    return CpuSampler(table.shape[1]).sample(table, SamplingRows(make_rows(len(table), **fields)))
 
 
 # numbers
@@ -121,7 +121,7 @@ def problems(draw_from: st.DrawFn) -> tuple[Float32Array, SamplingRows]:
 
     def sparse(most: int, distinct: bool) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         sizes = rng.integers(0, min(most, width) + 1, count)
-        ids = [rng.choice(width, size, replace=not distinct) for size in sizes]
+        ids = [rng.choice(width, int(size), replace=not distinct) for size in sizes]
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), np.concatenate(ids).astype(np.int32)
 
     batch = SamplingRows(rows)
@@ -301,7 +301,7 @@ def test_penalties_bias_and_bans() -> None:
         return int(CpuSampler(4).sample(logits, SamplingRows(rows, **lists)).tokens[0])
 
     one = np.array([0, 1], np.int64)
-    seen = {"seen_starts": one, "seen_tokens": np.array([0], np.int32)}
+    seen: dict[str, Any] = {"seen_starts": one, "seen_tokens": np.array([0], np.int32)}
     once, prompt_only = np.array([1], np.int32), np.array([0], np.int32)
     assert greedy() == 0
     assert greedy(repetition=1.1, seen_counts=prompt_only, **seen) == 1
@@ -309,7 +309,7 @@ def test_penalties_bias_and_bans() -> None:
     assert greedy(presence=0.2, seen_counts=prompt_only, **seen) == 0  # presence counts the output alone
     assert greedy(frequency=0.04, seen_counts=np.array([3], np.int32), **seen) == 1
     assert greedy(frequency=0.04, seen_counts=np.array([2], np.int32), **seen) == 0
-    biased = {"bias_starts": one, "bias_tokens": np.array([3], np.int32)}
+    biased: dict[str, Any] = {"bias_starts": one, "bias_tokens": np.array([3], np.int32)}
     assert greedy(bias_values=np.array([2.1], np.float32), **biased) == 3
     assert greedy(banned_starts=one, banned_tokens=np.array([0], np.int32)) == 1
     everything = np.arange(4, dtype=np.int32)

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from triolet.kernels.compile_cache import compiled
@@ -17,10 +18,11 @@ from triolet.kernels.threads.pool import WorkerPool
 from triolet.kernels.threads.waiting import barrier, finish_job, wait_for_job
 
 STAGES = 200
+Cells = npt.NDArray[np.int64]
 
 
 @compiled
-def relay(thread, threads, state, cells, faults):
+def relay(thread: int, threads: int, state: int, cells: Cells, faults: Cells) -> None:
     """Every stage, each thread checks that all others have finished the stage before, then adds one to its own cell."""
     done, generation = 0, 0
     while wait_for_job(state, done):
@@ -167,7 +169,10 @@ def test_more_pools_than_cores_finish_their_jobs() -> None:
 
 
 def test_one_thread_of_every_core_comes_before_its_sibling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3, 5})
+    def allowed(pid: int) -> set[int]:
+        return {0, 1, 2, 3, 5}
+
+    monkeypatch.setattr("os.sched_getaffinity", allowed)
     for cpu, siblings in enumerate(["0-1", "0-1", "2-3", "2-3"]):
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings + "\n")

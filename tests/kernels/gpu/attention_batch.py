@@ -129,8 +129,8 @@ class Batch:
     def plain(self, window: int = 0, soft_cap: float = 0.0) -> Tensor:
         """What torch's plain expression gives in this precision: dequantised operands, softmax in float32."""
         out = torch.full(self.q.shape, math.nan, dtype=self.dtype)
-        for chunk, length in enumerate(self.lengths.tolist()):
-            begin, end = self.starts[chunk : chunk + 2].tolist()
+        for chunk in range(len(self.lengths)):
+            length, begin, end = (int(x) for x in (self.lengths[chunk], *self.starts[chunk : chunk + 2]))
             pairs = (self.keys, self.key_scales), (self.values, self.value_scales)
             k, v = (gathered(*pair, self.tables[chunk], length).to(self.dtype) for pair in pairs)
             k, v = (x.repeat_interleave(self.heads // self.kv_heads, 0) for x in (k, v))

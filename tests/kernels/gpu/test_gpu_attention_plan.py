@@ -36,7 +36,7 @@ def expected(
     chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1, strict: bool = False
 ) -> Tensor:
     """The plan by its definition; -1 where it says nothing."""
-    rows = []
+    rows = list[tuple[int, int, int]]()
     listed = 0
     for sequence, (tokens, length) in enumerate(chunks):
         if tokens == 1:
@@ -89,7 +89,7 @@ def test_a_planted_fault_changes_a_plan(old: str, new: str, tmp_path: Path, monk
 def test_a_long_sequence_among_short_ones_keeps_every_program_busy() -> None:
     """No program has more than a page above the mean."""
     plan = planned([(1, 131072)] + [(1, 4096)] * 31, 33)
-    share, listed = plan[:2].tolist()
+    share, listed = (int(figure) for figure in plan[:2])
     assert listed == 2048 + 31 * 64
     assert share == -(-listed // 33)
 

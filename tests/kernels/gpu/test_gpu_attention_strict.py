@@ -68,7 +68,7 @@ def test_a_planted_fault_shows(
 
 def cut_results(cuts: list[int], strict: bool, form: Form, others: list[Sequence]) -> Tensor:
     """The prompt's rows, computed in chunks of so many tokens, each beside the same others."""
-    begin, parts = 0, []
+    begin, parts = 0, list[Tensor]()
     for count in cuts:
         end = begin + count
         chunk = Sequence(PROMPT.q[begin:end], PROMPT.keys[:, :end], PROMPT.values[:, :end])

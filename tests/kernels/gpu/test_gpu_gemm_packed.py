@@ -113,9 +113,13 @@ def check_unpacked(weight: PackedLinear, meant: Tensor) -> None:
     assert isinstance(launch_for(weight.format, 90, len(x), strict=False), Library)
 
 
+def slabs_of_128(*_: object) -> int:
+    return 128
+
+
 def test_slabs_of_channels_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, meant = w4_case(128, 128, True, n=300)
-    monkeypatch.setattr(gpu_launch_packed, "slab_rows", lambda _weight, _launch: 128)
+    monkeypatch.setattr(gpu_launch_packed, "slab_rows", slabs_of_128)
     check_unpacked(weight, meant)
 
 
@@ -144,7 +148,7 @@ def test_float32_results_are_not_rounded_to_bfloat16() -> None:
 
 def test_float32_results_of_many_rows_go_slab_by_slab(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, meant = w4_case(128, 128, True, n=300)
-    monkeypatch.setattr(gpu_launch_packed, "slab_rows", lambda _weight, _launch: 128)
+    monkeypatch.setattr(gpu_launch_packed, "slab_rows", slabs_of_128)
     out = gemm(torch.eye(300, 128).bfloat16(), weight, capability=90, out=torch.full((300, 300), torch.nan))
     assert torch.equal(out[:128], meant.T.float().bfloat16().float())
 

@@ -35,8 +35,12 @@ SCALES = {"tensor": ((0, 0), (0, 0)), "token and channel": ((1, 0), (1, 0)), "bl
 @contextmanager
 def launched(form: str) -> Generator[None]:
     """Every launch takes this form."""
+
+    def chosen(*_: object) -> Launch:
+        return FORMS[form]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_launch, "launch_for", lambda *_: FORMS[form])
+        patch.setattr(gpu_launch, "launch_for", chosen)
         yield
 
 
@@ -160,7 +164,8 @@ def test_every_form_stores_float32(form: str) -> None:
 def test_float32_results_take_no_bias_or_residual() -> None:
     weight, x = pack_bf16(drawn(1, N, K)), drawn(2, ROWS, K).bfloat16()
     bias, residual = extras()
-    for added in ({"bias": bias}, {"residual": residual}):
+    options: list[dict[str, Any]] = [{"bias": bias}, {"residual": residual}]  # Any: options of several types
+    for added in options:
         with pytest.raises(ValueError, match=r"out is torch\.float32, which takes neither bias nor residual"):
             gemm(x, weight, capability=90, out=torch.empty(ROWS, N), **added)
     with pytest.raises(ValueError, match=r"out is torch\.float16; it must be torch\.bfloat16"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
 from triolet.kernels.gpu.table import LaunchRow
@@ -115,7 +116,7 @@ def test_e4m3_bits_made_by_hand_are_those_of_the_conversion() -> None:
     qkv = torch.cat([torch.zeros(32), spread.flatten()])[None].float()
     table = torch.cat([torch.ones(1, 16), torch.zeros(1, 16)], -1)
     where = torch.zeros(1, dtype=torch.int32)
-    stored = []
+    stored = list[tuple[Tensor, Tensor]]()
     for capability in (80, 90):
         cache = LayerCache(
             *(torch.zeros(1, 1, PAGE, 32).to(torch.float8_e4m3fn) for _ in range(2)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from triolet.kernels.gpu.language import jit, tl
+from triolet.kernels.gpu.language import tl
 from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.sampling import (
     gpu_buffers,
     gpu_draw,
     gpu_filters,
     gpu_launch,
-    gpu_numbers,
     gpu_penalties,
     gpu_threshold,
     numbers,
@@ -36,6 +36,7 @@ from triolet.kernels.sampling.reference import sample as reference
 from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, SamplingRows
 
 from .mutants import mutated
+from .number_kernel import number_kernel
 
 Float32Array = npt.NDArray[np.float32]
 VOCAB = 300  # two blocks of 256, the last one short
@@ -51,10 +52,10 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_penalties, "EDITS", tl.constexpr(1))
 
 
-def records(*rows: dict[str, object]) -> npt.NDArray[np.void]:
+def records(*rows: Mapping[str, float]) -> npt.NDArray[np.void]:
     made = np.zeros(len(rows), ROW)
     for record, fields in zip(made, rows, strict=True):
-        for name, value in (NEUTRAL | fields).items():
+        for name, value in {**NEUTRAL, **fields}.items():
             record[name] = value
     return made
 
@@ -88,9 +89,9 @@ def staged(batch: SamplingRows) -> DeviceRows:
     rows.edit_values[: len(tokens)] = torch.tensor([value for found in edits for value in found.values()])
     for row in range(count if len(batch.seen_starts) else 0):
         entries = slice(batch.seen_starts[row], batch.seen_starts[row + 1])
-        tokens = torch.from_numpy(batch.seen_tokens[entries].astype(np.int64))
+        seen = torch.from_numpy(batch.seen_tokens[entries].astype(np.int64))
         slot = count - 1 - row
-        remember(rows.seen, slot, tokens, torch.from_numpy(batch.seen_counts[entries]))
+        remember(rows.seen, slot, seen, torch.from_numpy(batch.seen_counts[entries]))
         rows.seen_slots[row] = slot
     return rows
 
@@ -134,18 +135,6 @@ def test_numbers_are_those_of_the_cpu() -> None:
     """Bit for bit; through kernels of one block."""
     size = 4096
     rng = np.random.default_rng(0)
-
-    @jit
-    def apply(source, out, WHICH: tl.constexpr, SIZE: tl.constexpr):
-        place = tl.arange(0, SIZE)
-        value = tl.load(source + place)
-        if WHICH == 0:
-            tl.store(out + place, gpu_numbers.weight(value))
-        elif WHICH == 1:
-            tl.store(out + place, gpu_numbers.logarithm(value))
-        else:
-            tl.store(out + place, gpu_numbers.gumbel(value.to(tl.uint32, bitcast=True)))
-
     d = -np.geomspace(1e-9, 90, size).astype(np.float32)
     x = np.geomspace(1e-11, 2.0**30, size).astype(np.float32)
     words = rng.integers(0, 2**32, size, dtype=np.uint32)
@@ -153,13 +142,13 @@ def test_numbers_are_those_of_the_cpu() -> None:
     expected = numbers.weight(np.maximum(d, numbers.LOWEST)), numbers.log(x), numbers.gumbel(words)
     for which, source in enumerate((d, x, words.view(np.int32))):
         out = torch.empty(size, dtype=torch.int32 if which == 0 else torch.float32)
-        apply[(1,)](torch.from_numpy(source), out, which, size)
+        number_kernel[(1,)](torch.from_numpy(source), out, which, size)
         assert np.array_equal(out.numpy(), expected[which]), which
 
 
 # the definition
 
-FILTER_ROWS: tuple[dict[str, object], ...] = (
+FILTER_ROWS: tuple[dict[str, float], ...] = (
     {"top_k": 5},
     {"top_p": 0.9},
     {"top_p": 0.5, "temperature": 3.0},
@@ -190,14 +179,14 @@ def test_top_p_stops_at_the_edge() -> None:
     """Equal weights, and a share that ends exactly at a token: that token is kept and the next is not."""
     logits = np.full((6, VOCAB), -np.inf, np.float32)
     logits[:, [3, 270, 280, 299]] = 1.5
-    seeds: list[dict[str, object]] = [{"top_p": 0.5, "seed": seed} for seed in range(6)]
+    seeds: list[dict[str, float]] = [{"top_p": 0.5, "seed": seed} for seed in range(6)]
     found = check(logits, SamplingRows(records(*seeds)))
-    assert set(found.ids.tolist()) == {3, 270}
+    assert {int(token) for token in found.ids} == {3, 270}
 
 
 def penalty_case() -> tuple[Float32Array, SamplingRows]:
     """Greedy rows in which token 7 leads and token 270 is next: what each penalty does to 7 decides."""
-    cases: tuple[tuple[float, float, int, dict[str, object]], ...] = (
+    cases: tuple[tuple[float, float, int, dict[str, float]], ...] = (
         (5.0, 4.8, 0, {"presence": 0.9, "frequency": 0.1}),  # only in the prompt: neither applies
         (5.0, 4.8, 1, {"presence": 0.1, "frequency": 0.15}),
         (3.0, 1.8, 3, {"frequency": 0.5}),
@@ -224,8 +213,11 @@ def test_bias_and_bans_are_the_definitions() -> None:
     banned_starts, banned_tokens = csr([[int(best[0])], [int(best[1])], []])
     values = np.array([80, 3, 50], np.float32)
     rows = records({"temperature": 0.0}, {"seed": 3}, {"top_p": 0.9})
-    lists = {"bias_starts": bias_starts, "bias_tokens": bias_tokens, "bias_values": values}
-    check(logits, SamplingRows(rows, **lists, banned_starts=banned_starts, banned_tokens=banned_tokens))
+    batch = SamplingRows(
+        rows, bias_starts=bias_starts, bias_tokens=bias_tokens, bias_values=values,
+        banned_starts=banned_starts, banned_tokens=banned_tokens,
+    )  # fmt: skip
+    check(logits, batch)
 
 
 def mask_case() -> None:
@@ -289,8 +281,8 @@ def test_more_rows_than_fit_the_workspace_go_in_parts(monkeypatch: pytest.Monkey
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     rows = records(*({"seed": row, "top": 1} for row in range(3)))
     bias_starts, bias_tokens = csr([[1], [], [2]])
-    edits = {"bias_starts": bias_starts, "bias_tokens": bias_tokens, "bias_values": np.full(2, 90, np.float32)}
-    check(drawn_logits(3), SamplingRows(rows, **edits))
+    values = np.full(2, 90, np.float32)
+    check(drawn_logits(3), SamplingRows(rows, bias_starts=bias_starts, bias_tokens=bias_tokens, bias_values=values))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -38,7 +39,8 @@ def prepared() -> dict[str, torch.Tensor]:
 
 
 def expected() -> dict[str, torch.Tensor]:
-    rows, ids, positions, slots, lengths = slot_rows().tolist(), [], [], [], []
+    rows = cast("list[list[int]]", slot_rows().tolist())
+    ids, positions, slots, lengths = list[int](), list[int](), list[int](), list[int]()
     tables = torch.full((CHUNKS, WIDTH), 999, dtype=torch.int32)
     for chunk, (slot, first, given) in enumerate(STEP):
         lengths.append(first + len(given))
