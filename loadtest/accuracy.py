@@ -1,9 +1,9 @@
 """Accuracy of a served model on held-out instances: `python -m triolet.loadtest.accuracy --url http://127.0.0.1:8000`.
 
-Every instance goes through POST /v1/chat/completions, greedy, several at a time; the answer must equal the expected
-text, or match the expected pattern (stories). The table says how many were right per family. The exit status is 1 when
-a family is under `--minimum`, and 2 when the server gave no answer. `--json FILE` keeps the outcomes, and
-`--compare FILE` sets an earlier run beside this one: the same instances under int8 and under bfloat16, for example.
+Every instance goes through POST /v1/chat/completions, greedy, several at a time. The answer must equal the expected
+text, or match the expected pattern (stories). The table shows how many were right per family. The exit status is 1 if
+a family is below `--minimum`, and 2 if the server did not answer. `--json FILE` saves the outcomes. `--compare FILE`
+compares with an earlier run, for example the same instances under int8 and bfloat16.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class _Message(msgspec.Struct, frozen=True):
     tool_calls: tuple[_Call, ...] | None = None
 
     def text(self) -> str:
-        """The answer as the model wrote it: a server that parses tool calls has taken them out of the text."""
+        """The answer as the model wrote it, with the tool calls that the server parsed out of the text."""
         calls = (
             f'{{"name": {json.dumps(c.function.name)}, "arguments": {c.function.arguments}}}'
             for c in self.tool_calls or ()
@@ -76,7 +76,7 @@ class AccuracyRun(msgspec.Struct, frozen=True):
 
 
 def wire_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
-    """The messages as the API wants them: a call written as text goes in `tool_calls`, and its result names it."""
+    """The messages in the API's form: a call written as text goes into `tool_calls`, and its result names it."""
     sent: list[dict[str, object]] = []
     for index, message in enumerate(messages):
         content = message.content or ""

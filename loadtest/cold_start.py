@@ -1,10 +1,10 @@
-"""How long from starting `triolet serve` to the first streamed token over HTTP, beside `import torch`.
+"""Time from starting `triolet serve` to the first streamed token over HTTP, compared with `import torch`.
 
     python -m triolet.loadtest.cold_start [--rounds 7] [--torch PYTHON] [--serve COMMAND …]
 
-Both are started in turn, with everything compiled and cached (a first round, not counted, sees to that); the medians
-and the median of the ratios go to standard output as one JSON object. `import torch` is what a server built on torch
-has spent before its own first line. `--torch` names a Python that has it, by default the one that runs this.
+Both are started alternately. A first, uncounted round makes sure that everything is compiled and cached. The medians
+and the median of the ratios go to standard output as one JSON object. A server built on torch spends `import torch`
+before its own first line. `--torch` names a Python that has torch; the default is the one that runs this.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class ColdStart(NamedTuple):
 
 
 def has_text(event: bytes) -> bool:
-    """Whether a server-sent event brings text; the first one of a chat only says who speaks."""
+    """Whether a server-sent event has text; a chat's first one has only the role."""
     return event != b"[DONE]" and bool(decode_chunk(event).text())
 
 

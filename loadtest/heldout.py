@@ -1,4 +1,4 @@
-"""The bundled model's held-out instances: conversations it never saw in training, and what a right answer is."""
+"""The bundled model's held-out instances: conversations not in its training data, and their right answers."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 def _same_call(answer: str, expected: str) -> bool:
-    """Whether both are one tool call with equal JSON: a server that takes calls apart may space them anew."""
+    """Whether both are one tool call with equal JSON; a server that parses calls may change the spacing."""
     if not (answer.startswith(CALL) and answer.endswith(CALL_END)):
         return False
     try:

@@ -1,9 +1,9 @@
-"""What `pip install triolet`, without extras, takes on disk: every package it pulls, largest first.
+"""The disk space of `pip install triolet` without extras: every package it installs, largest first.
 
     python -m triolet.loadtest.install_size
 
-Sizes of files as pip recorded them, compiled bytecode included, in units of 10^6 bytes. Follows the requirements that
-hold on this machine; Triolet itself counts fully only where it is not installed in editable mode.
+Sums the files that pip recorded, including compiled bytecode, in units of 10^6 bytes. Follows the requirements that
+apply to this machine. Triolet itself counts fully only if it is not installed in editable mode.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 
 def distributions(requirements: Iterable[str]) -> dict[str, Distribution]:
-    """All that these need, by canonical name. What a marker excludes, an extra among them, is left out."""
+    """All packages these need, by canonical name. Those excluded by a marker, such as extras, are left out."""
     found: dict[str, Distribution] = {}
     waiting = list(requirements)
     while waiting:

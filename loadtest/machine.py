@@ -1,4 +1,4 @@
-"""The machine that figures belong to, what ran on it, and how busy others keep it (Linux)."""
+"""The machine that was measured, the versions on it, and how busy other processes keep it (Linux)."""
 
 import os
 import platform
@@ -13,13 +13,13 @@ PROC: Final = Path("/proc")
 TELLING: Final = (
     "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
 )  # fmt: skip  # the instructions that decide how fast a GEMM can be
-QUIET: Final = 0.1  # others may take this share of the cores before figures are called disturbed
+QUIET: Final = 0.1  # share of the cores that others may use before figures count as disturbed
 
 
 class Machine(Struct, frozen=True, kw_only=True):
     cpu: str
     instructions: tuple[str, ...]
-    cores: int  # logical, that this process may use
+    cores: int  # logical cores that this process may use
     memory_gib: float
     system: str
 
@@ -40,12 +40,12 @@ def machine(proc: Path = PROC) -> Machine:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of Triolet, of Python, and of these packages."""
+    """The versions of Triolet, Python and these packages."""
     return {**{name: version(name) for name in ("triolet", *packages)}, "python": platform.python_version()}
 
 
 def busy_share(seconds: float = 0.5, proc: Path = PROC) -> float:
-    """Share of all cores' time that others took while this process slept: a load average would count our own runs."""
+    """Share of all cores' time that others used while this process slept. A load average would count our own runs."""
     busy, total = _times(proc)
     time.sleep(seconds)
     busy_after, total_after = _times(proc)
@@ -53,7 +53,7 @@ def busy_share(seconds: float = 0.5, proc: Path = PROC) -> float:
 
 
 def _times(proc: Path) -> tuple[int, int]:
-    """Clock ticks of all cores since the machine started: not idle, and all."""
+    """Clock ticks of all cores since boot: (busy, total)."""
     ticks = [int(each) for each in (proc / "stat").read_text().splitlines()[0].split()[1:9]]
     idle = ticks[3] + ticks[4]
     return sum(ticks) - idle, sum(ticks)

@@ -1,4 +1,4 @@
-"""Servers as processes: run for the length of a block, and measured from outside as Linux accounts for them."""
+"""Servers as processes: run for the length of a block, and measured from outside with Linux's accounting."""
 
 import os
 import re
@@ -20,15 +20,15 @@ _WORKER: Final = re.compile(rb"\btriolet\.[\w.]*worker\b")  # `python -m triolet
 
 
 class CpuTime(NamedTuple):
-    """Seconds so far. `waited`: ready to run while others had the core, which is how a busy machine shows."""
+    """CPU seconds so far. `waited`: ready to run while others had the core, the sign of a busy machine."""
 
-    server: float  # without its worker
+    server: float  # without the worker
     worker: float
     waited: float  # of the server
 
 
 class ServerProcess:
-    """A server's first process and whatever it has started. `process` is there if we started it."""
+    """A server's first process and all that it started. `process` is set if we started it."""
 
     def __init__(self, pid: int, process: "subprocess.Popen[bytes] | None" = None, *, port: int = 0) -> None:
         self.pid = pid
@@ -42,7 +42,7 @@ class ServerProcess:
         return CpuTime(sum(ran), sum(cpu_and_wait(pid)[0] for pid in self._workers), sum(waited))
 
     def front_bytes(self) -> int:
-        """Resident memory of the processes that were there at first, without the worker's."""
+        """Resident memory of the processes that existed at first, without the worker's."""
         return sum(map(resident_bytes, self._fronts))
 
     def wakeups(self) -> int:
@@ -50,7 +50,7 @@ class ServerProcess:
         return sum(map(wakeups, self._fronts))
 
     def resident_bytes(self) -> int:
-        """Of all its processes now."""
+        """Resident memory of all its processes now."""
         return sum(map(resident_bytes, (self.pid, *descendants(self.pid))))
 
     def largest_child(self) -> int | None:
@@ -61,7 +61,7 @@ class ServerProcess:
         os.kill(self.pid, signal.SIGTERM)
 
     async def wait(self, seconds: float) -> int | None:
-        """The exit code; None if it is still there after so long. Only of a process that we started."""
+        """The exit code; None if it still runs after this time. Only for a process that we started."""
         assert self.process is not None
         with trio.move_on_after(seconds):
             while self.process.poll() is None:  # noqa: ASYNC110 - a process gives no event that every system has
@@ -77,7 +77,7 @@ def launched(
     stdout: int | IO[bytes] = subprocess.DEVNULL,
     stderr: int | IO[bytes] | None = subprocess.DEVNULL,
 ) -> Generator["subprocess.Popen[bytes]"]:
-    """A process for the length of the block. Then it is told to end, and neither it nor what it started outlives it."""
+    """A process for the length of the block. Then it and all that it started are ended."""
     process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr)
     try:
         yield process
@@ -102,7 +102,7 @@ def launched(
 def serving(command: Sequence[str], errors: IO[bytes] | None = None) -> Generator[ServerProcess]:
     """A server on this machine that is ready once it has printed a line ending in `http://HOST:PORT`.
 
-    `errors`: a file for its standard error, whose end is told where the server does not start.
+    `errors`: a file for its standard error; its end is reported if the server does not start.
     """
     with launched(command, stdout=subprocess.PIPE, stderr=errors or subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -131,7 +131,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_and_wait(pid: int) -> tuple[float, float]:
-    """Seconds that the threads alive have run, and waited for a core; schedstat is exact to the nanosecond."""
+    """Seconds that the living threads ran, and waited for a core; schedstat is exact to the nanosecond."""
     ran = waited = 0
     for task in _tasks(pid):
         with suppress(FileNotFoundError, ProcessLookupError):

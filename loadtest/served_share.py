@@ -1,11 +1,11 @@
-"""How much of the engine's rate is left through HTTP: streams of `triolet serve` against `triolet bench offline`.
+"""How much of the engine's rate remains through HTTP: streams of `triolet serve` against `triolet bench offline`.
 
     python -m triolet.loadtest.served_share MODEL [--quantize int8] [--batch 16] [--output-tokens 64 256] [--turns 5]
 
-Both get the same load, the client runs on the same cores, and they take turns, so that both meet the same machine.
-`share` is the median over the turns of tokens/s served over tokens/s offline. CPU seconds per 1,000 tokens of client,
-front and worker are those of the served rounds. The client is a process of its own that reads raw sockets in one loop:
-it counts bytes and looks for the end of each stream, so that it takes little from the server. Linux only.
+Both get the same load, with the client on the same cores, and alternate, so that both meet the same machine.
+`share` is the median over the turns of served tokens/s divided by offline tokens/s. CPU seconds per 1,000 tokens of
+client, front and worker are from the served rounds. The client is a separate process that reads raw sockets in one
+loop. It only counts bytes and looks for each stream's end, so it takes little from the server. Linux only.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROUND_SECONDS = 600.0  # a slow model's round; a stuck one still ends the run
 
 
 class ServedLoad(NamedTuple):
-    """One round of streams; every stream has a cache salt of its own."""
+    """One round of streams, each with its own cache salt."""
 
     streams: int
     prompt_tokens: int
@@ -56,7 +56,7 @@ def request_of(load: ServedLoad, salt: str) -> bytes:
 
 
 def run_streams(port: int, load: ServedLoad, salts: Iterator[int]) -> tuple[float, int]:
-    """Send all requests at once and read to the last end: (seconds, pieces read). Raises if an answer is not whole."""
+    """Send all requests at once and read until the last ends: (seconds, pieces). Raises if an answer is incomplete."""
     requests = [request_of(load, f"{os.getpid()}-{next(salts)}") for _ in range(load.streams)]
     pipes = [Pipe(port, request, LAST_CHUNK) for request in requests]
     try:
@@ -134,7 +134,7 @@ def measure(options: argparse.Namespace, load: ServedLoad) -> dict[str, Any]:  #
     ):
         served_round(pipe, server, load)  # warm-up, as `bench offline` does
         for turn in range(options.turns):
-            # Whoever begins meets the machine first: they change places.
+            # The first to run may have an advantage, so they alternate.
             offline = offline_rate(options.model, engine, load, options.rounds) if turn % 2 == 0 else 0.0
             served = median_of([served_round(pipe, server, load) for _ in range(options.rounds)])
             offline = offline or offline_rate(options.model, engine, load, options.rounds)

@@ -1,7 +1,7 @@
-"""The bytes of a response's body out of HTTP/1.1's framings, and events out of a stream of bytes. Pure, incremental.
+"""Extracts a body from HTTP/1.1's framing, and events from a stream of bytes. Pure, incremental.
 
-h11 reads heads (client.py). Bodies are read here: a stream of tokens is thousands of tiny chunks, and taking one
-apart costs 2 µs here where h11 makes several Python objects of it. What is not well-formed raises BadBody.
+h11 reads heads (client.py). Bodies are read here, because a stream of tokens is thousands of tiny chunks. Parsing one
+costs 2 µs here, while h11 makes several Python objects of it. Malformed input raises BadBody.
 """
 
 from functools import lru_cache
@@ -12,7 +12,7 @@ LONGEST_EVENT = 16 * 1024 * 1024
 
 
 class BadBody(ValueError):
-    """Bytes that the framing does not allow."""
+    """Bytes that break the framing."""
 
 
 class Body(Protocol):
@@ -23,7 +23,7 @@ class Body(Protocol):
         ...
 
     def end(self) -> bool:
-        """The connection ended: whether the body was whole."""
+        """The connection ended; returns whether the body was complete."""
         ...
 
 
@@ -31,7 +31,7 @@ class ChunkedBody:
     def __init__(self) -> None:
         self.complete = False
         self._buffer = b""
-        self._left = 0  # bytes of the chunk that are still to come
+        self._left = 0  # bytes of the chunk still to come
         self._after_chunk = False  # its line end is still to come
         self._in_trailers = False
 
@@ -73,10 +73,10 @@ class ChunkedBody:
         return self.complete
 
 
-@lru_cache(1024)  # a server's chunks have few sizes
+@lru_cache(1024)  # a server's chunks have few different sizes
 def _chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
-    if not digits or digits.strip(b"0123456789abcdefABCDEF"):  # int() would take a sign, spaces and 0x
+    if not digits or digits.strip(b"0123456789abcdefABCDEF"):  # int() would accept a sign, spaces and 0x
         raise BadBody(f"no chunk size: {line[:40]!r}")
     return int(digits, 16)
 
@@ -100,7 +100,7 @@ class CountedBody:
 
 
 class OpenBody:
-    """A body that ends with its connection."""
+    """A body that ends when the connection closes."""
 
     complete = False
 
@@ -113,9 +113,9 @@ class OpenBody:
 
 
 class EventStream:
-    """The `data` of each server-sent event, as its last byte comes; comments and other fields are left out.
+    """The `data` of each server-sent event, returned when its last byte arrives; comments and other fields are dropped.
 
-    `failed`: whether one of them was named `error`.
+    `failed`: whether an event was named `error`.
     """
 
     def __init__(self) -> None:

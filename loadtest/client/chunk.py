@@ -1,4 +1,4 @@
-"""What the answers of every OpenAI-compatible server have in common. Unknown fields are passed over. Pure."""
+"""Fields common to the answers of all OpenAI-compatible servers. Unknown fields are ignored. Pure."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ class AnyChunk(Struct):
     error: msgspec.Raw | UnsetType = UNSET
 
     def refusal(self) -> str | None:
-        """What an error event says; None for a chunk of an answer."""
+        """The message of an error event; None for a chunk of an answer."""
         if self.error is UNSET or bytes(self.error) == b"null":
             return None
         return refusal_text(b'{"error":' + bytes(self.error) + b"}")
@@ -71,7 +71,7 @@ _decode_error: Final = msgspec.json.Decoder(_ErrorBody).decode
 
 
 def refusal_text(body: bytes) -> str:
-    """The message of an error's body, in whatever shape it has."""
+    """The message of an error's body, in any of these shapes."""
     try:
         refusal = _decode_error(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):

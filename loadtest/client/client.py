@@ -1,8 +1,8 @@
 """A small HTTP/1.1 client: one request at a time on a connection, connections kept alive and reused.
 
-h11 reads heads, body.py bodies. No redirects, no proxies, no compression (none is asked for). A kept connection that
-the server closed meanwhile is seen before it is used, or, where both happen at once, the request goes out again on a
-new one: as no byte was answered, that is safe to do.
+h11 reads heads, body.py bodies. No redirects, no proxies, no compression (none is requested). Before reuse, a kept
+connection is checked for a close by the server. If the close happens at the same moment, the request is sent again on
+a new connection. That is safe, because no byte was answered.
 """
 
 import os
@@ -23,8 +23,8 @@ from .request import request_bytes
 
 RECEIVE_BYTES: Final = 65536
 MOST_IDLE: Final = 4096  # connections kept for reuse; beyond it they are closed
-MOST_REFUSAL: Final = 65536  # bytes read of a body that is an error
-MOST_PAGE: Final = 1 << 22  # bytes read of a page: /metrics of a server with many label sets
+MOST_REFUSAL: Final = 65536  # bytes read of an error's body
+MOST_PAGE: Final = 1 << 22  # bytes read of a page, such as /metrics with many label sets
 
 Connect = Callable[[bool], Awaitable[trio.abc.Stream]]  # the argument: whether the reader is slow
 
@@ -35,7 +35,7 @@ class ResponseHead(Struct, frozen=True):
 
 
 class Response:
-    """A head, and a body that is read as it comes. The connection is reusable once the body was read to its end."""
+    """A head, and a body read as it arrives. The connection is reusable after the body's end was read."""
 
     def __init__(self, stream: trio.abc.Stream, head: ResponseHead, body: Body, rest: bytes, keeps: bool) -> None:
         self.head = head
@@ -49,7 +49,7 @@ class Response:
         return self._keeps and self._body.complete
 
     async def read(self) -> bytes:
-        """The next bytes of the body, b"" at its end. Raises Fault where it ends too early or is malformed."""
+        """The next bytes of the body, b"" at its end. Raises Fault if it ends too early or is malformed."""
         while not self._body.complete:
             data, self._rest = self._rest, b""
             if not data:
@@ -73,7 +73,7 @@ class Response:
 
 
 class HttpClient:
-    """Requests to one address. `connect` opens a connection; tests give their own. `most_idle`: 0 keeps none."""
+    """Sends requests to one address. `connect` opens a connection; tests pass their own. `most_idle=0` keeps none."""
 
     def __init__(self, endpoint: Endpoint, connect: Connect | None = None, *, most_idle: int = MOST_IDLE) -> None:
         self._endpoint = endpoint
@@ -85,9 +85,9 @@ class HttpClient:
     async def request(
         self, method: str, path: str, body: bytes = b"", *, key: str | None = None, slow: bool = False
     ) -> AsyncGenerator[tuple[Response, float, bool]]:
-        """The response, when the request was sent, and whether its connection was reused.
+        """The response, the time the request was sent, and whether its connection was reused.
 
-        Leaving before the body's end closes the connection: that is how a client of HTTP/1.1 cancels.
+        Leaving before the body's end closes the connection, which is how HTTP/1.1 clients cancel.
         """
         endpoint = self._endpoint
         data = request_bytes(method, endpoint.path + path, body, host=endpoint.authority, key=key)
@@ -134,16 +134,16 @@ class HttpClient:
 
 
 def _stands(stream: trio.abc.Stream) -> bool:
-    """Whether an idle connection can take another request: there is something to read where it was closed."""
+    """Whether an idle connection can take another request. It cannot if there is data to read, such as its end."""
     if not isinstance(stream, trio.SocketStream):
-        return True  # under TLS there may be a session ticket to read
+        return True  # under TLS the data may be a session ticket
     poll = select.poll()
     poll.register(stream.socket.fileno(), select.POLLIN)
     return not poll.poll(0)
 
 
 async def _send(stream: trio.abc.Stream, data: bytes) -> tuple[float, bytes]:
-    """When the request was sent, and the first bytes of what came back."""
+    """The time the request was sent, and the first bytes of the answer."""
     try:
         await stream.send_all(data)
     except trio.BrokenResourceError as error:
@@ -156,8 +156,8 @@ async def _send(stream: trio.abc.Stream, data: bytes) -> tuple[float, bytes]:
 
 
 async def _receive(stream: trio.abc.Stream, when: str) -> bytes:
-    """What came, b"" at the end. Of a plain socket it waits before it reads: between two tokens there is nothing to
-    read, and trio's own stream, which tries first, takes a third more CPU for a token (33 against 24 µs).
+    """Received bytes, b"" at the end. On a plain socket it waits before it reads, because between tokens there is
+    nothing to read. trio's own stream tries first and takes a third more CPU per token (33 against 24 µs).
     """
     try:
         if not isinstance(stream, trio.SocketStream):
@@ -167,7 +167,7 @@ async def _receive(stream: trio.abc.Stream, when: str) -> bytes:
             await trio.lowlevel.wait_readable(number)
             try:
                 return os.read(number, RECEIVE_BYTES)
-            except BlockingIOError:  # woken for nothing
+            except BlockingIOError:  # spurious wake-up
                 continue
     except (OSError, trio.BrokenResourceError) as error:
         raise Fault("reset", f"{when}: {_reason(error)}") from error
@@ -175,7 +175,7 @@ async def _receive(stream: trio.abc.Stream, when: str) -> bytes:
 
 async def _read_head(stream: trio.abc.Stream, data: bytes) -> Response:
     connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))  # was sent as bytes already
+    connection.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))  # already sent as bytes
     connection.send(h11.EndOfMessage())
     while True:
         try:

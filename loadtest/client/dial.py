@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from .ending import Fault
 
-SLOW_RECEIVE_BUFFER: Final = 4096  # a slow reader's: what the kernel would take for it is not read slowly
+SLOW_RECEIVE_BUFFER: Final = 4096  # for a slow reader: bytes buffered by the kernel are not read slowly
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """A server's address. `path` comes before every path that is asked for."""
+    """A server's address. `path` is put before every requested path."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 def read_url(url: str, path: str = "/v1") -> Endpoint:
-    """`http://127.0.0.1:8000`, with or without a path; without one it is `path`. Raises ValueError."""
+    """Parse `http://127.0.0.1:8000`, with or without a path; `path` is the default. Raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
         raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8000 or https://host/v1")
@@ -39,7 +39,7 @@ def read_url(url: str, path: str = "/v1") -> Endpoint:
 
 class _Found(NamedTuple):
     family: socket.AddressFamily
-    address: tuple[Any, ...]  # Any: what getaddrinfo says, which each family has in its own shape
+    address: tuple[Any, ...]  # Any: from getaddrinfo, its shape depends on the family
 
 
 class Dialer:
@@ -51,7 +51,7 @@ class Dialer:
         self._found: _Found | None = None
 
     async def connect(self, slow: bool) -> trio.abc.Stream:
-        """`slow`: the kernel may not read ahead for a reader who takes its time. Raises Fault."""
+        """`slow`: keep the kernel from reading ahead for a slow reader. Raises Fault."""
         try:
             family, address = self._found or await self._resolve()
             connection = trio.socket.socket(family)

@@ -1,7 +1,7 @@
-"""The raw reader: reads many sockets as fast as one core can and keeps every byte for later.
+"""The raw reader: reads many sockets as fast as one core can, and keeps every byte.
 
-Nothing is parsed while the clock runs: a read costs one system call and a few bytecodes, so that the client is not what
-is measured. Whoever uses it checks the bytes afterwards.
+Nothing is parsed while the clock runs. A read costs one system call and a few bytecodes, so that the server is measured
+and not the client. The caller checks the bytes afterwards.
 """
 
 import gc
@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 _READ: Final = 1 << 18
 _GROWTH: Final = 1 << 20
-LAST_CHUNK: Final = b"\r\n0\r\n\r\n"  # of a chunked body: the end of a stream over HTTP
+LAST_CHUNK: Final = b"\r\n0\r\n\r\n"  # end of a chunked body, and so of a stream over HTTP
 
 
 class Pipe:
-    """A connection and all that came on it. `end`: bytes that only a stream's last write contains."""
+    """A connection and all bytes received on it. `end`: bytes found only in a stream's last write."""
 
     def __init__(
         self, port: int, request: bytes, end: bytes, expected_bytes: int = _READ, host: str = "127.0.0.1"
@@ -28,8 +28,8 @@ class Pipe:
         self.data = bytearray(expected_bytes + _READ)
         self.view = memoryview(self.data)
         self.size = 0
-        self.before = 0  # bytes that came before the request was sent: a handshake's answer
-        self.reads: list[tuple[float, int]] = []  # when, and the size then; only where asked for
+        self.before = 0  # bytes received before the request was sent: a handshake's answer
+        self.reads: list[tuple[float, int]] = []  # (time, size then), only if requested
 
     def received(self) -> bytes:
         return bytes(self.view[: self.size])
@@ -44,14 +44,14 @@ class Pipe:
 
 
 class ReadingWatcher(Protocol):
-    """Is told how far a reading is."""
+    """Called as a reading progresses."""
 
     def polled(self, now: float) -> None:
         """Some sockets are about to be read."""
         ...
 
     def all_begun(self) -> None:
-        """Every stream has brought its first bytes."""
+        """Every stream has received its first bytes."""
         ...
 
     def one_ended(self) -> None: ...
@@ -65,9 +65,9 @@ def read_streams(
     again: Callable[[Pipe], bool] = lambda pipe: False,
     deadline_seconds: float = 60.0,
 ) -> int:
-    """Send every request, read to the last end; returns how many reads it took.
+    """Send all requests and read until the last stream ends; returns the number of reads.
 
-    `again` is asked when a stream has ended: it may send another request on the pipe, and returns whether it did.
+    `again` is called when a stream has ended. It may send another request on the pipe, and returns whether it did.
     """
     poll = select.epoll()
     by_descriptor: dict[int, Pipe] = {}

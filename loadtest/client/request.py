@@ -7,7 +7,7 @@ from collections.abc import Mapping
 def request_bytes(
     method: str, path: str, body: bytes = b"", *, host: str = "127.0.0.1", key: str | None = None
 ) -> bytes:
-    """Of HTTP/1.1. One piece: of two, Nagle's algorithm and delayed acknowledgements can hold up the second."""
+    """An HTTP/1.1 request in one piece: Nagle's algorithm and delayed acknowledgements can hold up a second piece."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream, application/json\r\n"
     if key is not None:
         head += f"Authorization: Bearer {key}\r\n"

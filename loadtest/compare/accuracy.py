@@ -1,4 +1,4 @@
-"""What a variant's precision costs, and whether its tokens are the reference's: asked of processes that hold a runner.
+"""What a variant's precision costs, and whether its tokens equal the reference. Runs processes that hold a runner.
 
 The programs are in loadtest/quality/; they import the compiler, this process does not.
 """
@@ -17,26 +17,26 @@ from .variant import CheckedAnswer
 
 
 class TokenCheck(Struct, frozen=True, kw_only=True):
-    """Greedy tokens of the served engine beside those of the reference."""
+    """Greedy tokens of the served engine compared with the reference."""
 
     name: str
     tokens: int
-    equal_runner: int  # to the largest logit of one pass of the runner over prompt and answer
-    equal_definition: int  # to the largest logit of the definition in numpy, on the same rounded weights
-    worst_gap: float  # of a token's logit under the definition's largest, in deviations of the row's logits
+    equal_runner: int  # tokens equal to the largest logit of one runner pass over prompt and answer
+    equal_definition: int  # tokens equal to the largest logit of the numpy definition, on the same rounded weights
+    worst_gap: float  # of a token's logit below the definition's largest, in standard deviations of the row
 
 
 class Quality(Struct, frozen=True, kw_only=True):
-    """A variant beside float32 on the same texts."""
+    """A variant compared with float32 on the same texts."""
 
     name: str
     tokens: int
-    perplexity: float  # from the log probabilities that the worker gives for prompts
+    perplexity: float  # from the worker's log probabilities for prompts
     reference_perplexity: float
-    kl_mean: float  # nats a token, of float32's distribution of the next token from the variant's
+    kl_mean: float  # nats per token: KL(float32 ‖ variant) of next-token distributions
     kl_p99: float
     kl_max: float
-    same_choice: float  # share of places where both have the same most probable token
+    same_choice: float  # share of positions where both have the same most probable token
     text: str
     note: str = ""
 

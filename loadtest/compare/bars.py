@@ -1,5 +1,5 @@
-"""What `triolet bench peers` found as an SVG: a panel per case, a bar per engine, a line from its lowest to its highest
-turn. No library, and text that can be searched.
+"""Results of `triolet bench peers` as an SVG: a panel per case, a bar per engine, a line from lowest to highest turn.
+Needs no library, and its text is searchable.
 """
 
 from html import escape
@@ -8,7 +8,7 @@ from typing import Final
 from .page import Comparison
 
 PANEL, ROW, TOP, NAMES = 300, 22, 58, 190  # pixels
-BAR: Final = 0.8  # of a panel's width that the longest line may take; the rest is for its number
+BAR: Final = 0.8  # share of a panel's width for the longest line; the rest is for its number
 STYLE: Final = "text { font: 12px system-ui, sans-serif; } .ours { fill: #c2570c; } .theirs { fill: #8a8f98; }"
 
 

@@ -1,4 +1,4 @@
-"""What `triolet bench peers` measures: the loads, and how a peer's times and ours become the same figures. Pure."""
+"""What `triolet bench peers` measures: the loads, and how times of peers and ours become figures. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -9,14 +9,14 @@ from .figures import Arrival, Figures, Round, figures_of
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """`batch` sequences submitted together, each of `prompt_tokens` and answered with `output_tokens`."""
+    """`batch` sequences submitted together, each with `prompt_tokens` and an answer of `output_tokens`."""
 
     name: str
     title: str
     prompt_tokens: int
     output_tokens: int
     batch: int
-    repeats: int  # in a turn; the turn's value is their median
+    repeats: int  # per turn; the turn's value is their median
     figure: Literal["prefill_tok_s", "full_batch_tok_s", "output_tok_s"]
 
 
@@ -35,8 +35,8 @@ CASES: Final = {
             name="batch_16", title="sixteen sequences 32 + 64, new tokens", prompt_tokens=32, output_tokens=64,
             batch=16, repeats=3, figure="output_tok_s",
         ),
-        # While a scheduler prefills the last of 16 prompts in steps of 512 tokens, the first sequence decodes some 32
-        # tokens already: the figure counts only what comes once all 16 decode, about 64 tokens of each.
+        # While a scheduler prefills the last of 16 prompts in steps of 512 tokens, the first sequence already decodes
+        # about 32 tokens. So the figure starts once all 16 decode, which leaves about 64 tokens of each.
         Case(
             name="batch_16_context_1024", title="sixteen at 1,024 tokens of context, decode", prompt_tokens=1024,
             output_tokens=96, batch=16, repeats=1, figure="full_batch_tok_s",
@@ -46,11 +46,11 @@ CASES: Final = {
 
 
 class ImpossibleTimes(ValueError):
-    """A peer's times that no run can have."""
+    """A peer reported impossible times."""
 
 
 def round_of(case: Case, times: Sequence[Sequence[float]]) -> Round:
-    """times[sequence][i]: seconds from submission until token i was there."""
+    """times[sequence][i]: seconds from submission to token i."""
     if len(times) != case.batch or any(len(each) != case.output_tokens for each in times):
         wanted = f"{case.batch} sequences of {case.output_tokens} times"
         raise ImpossibleTimes(f"{case.name}: expected {wanted}, got {sorted({len(each) for each in times})}")

@@ -22,12 +22,12 @@ AT_ONCE: Final = 16  # instances in a batch
 
 
 class ExactMatch(Struct, frozen=True, kw_only=True):
-    """How many of the bundled model's held-out instances were answered right."""
+    """How many held-out instances of the bundled model were answered right."""
 
     name: str
     instances: int
     right: int
-    families: dict[str, float]  # share right of each
+    families: dict[str, float]  # share right, by family
 
 
 def measure_exact_match(

@@ -1,7 +1,7 @@
-"""From time stamps to figures: pure, so that a test can give the answer.
+"""Computes figures from time stamps. Pure, so that tests can check exact values.
 
-A round is `batch` sequences submitted together. The prefill lasts until the last of them has its first token, the
-decode from then on; so tokens that quicker sequences already had by then count for neither rate but for the output.
+A round is `batch` sequences submitted together. Prefill lasts until the last of them has its first token, then decode
+begins. Tokens that faster sequences have before that count for neither rate, but do count as output.
 """
 
 import statistics
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class Arrival(Struct, frozen=True, array_like=True):
-    """Tokens of one sequence that came together, at a time in seconds."""
+    """Tokens of one sequence that arrived together, with the time in seconds."""
 
     time: float
     sequence: int
@@ -19,7 +19,7 @@ class Arrival(Struct, frozen=True, array_like=True):
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """One repetition: when it was submitted, what came when, and how long forward passes took in all."""
+    """One repetition: when it was submitted, what arrived when, and the total time of forward passes."""
 
     submitted: float
     prompt_tokens: int  # of one sequence
@@ -29,7 +29,7 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What one round, or the medians of several, amounts to."""
+    """The figures of one round, or the medians of several."""
 
     prefill_tok_s: float
     decode_tok_s: float
@@ -40,13 +40,13 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 def figures_of(measured: Round) -> Figures:
-    """The figures of one round. Raises ValueError when a sequence brought no token."""
+    """The figures of one round. Raises ValueError if a sequence has no token."""
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     gaps: list[float] = []
     for arrival in measured.arrivals:
         if arrival.sequence in last:
-            # Text that waited for the rest of a character comes with the next token: the gap spans several steps.
+            # Text of an incomplete character arrives with the next token, so the gap spans several steps.
             gaps += [(arrival.time - last[arrival.sequence]) / arrival.tokens] * arrival.tokens
         first.setdefault(arrival.sequence, arrival.time)
         last[arrival.sequence] = arrival.time
@@ -68,7 +68,7 @@ def figures_of(measured: Round) -> Figures:
 
 
 def medians(rounds: Sequence[Figures]) -> Figures:
-    """The median of each figure by itself."""
+    """The median of each figure separately."""
     return Figures(
         **{name: statistics.median(getattr(figures, name) for figures in rounds) for name in Figures.__struct_fields__}
     )

@@ -1,4 +1,4 @@
-"""What `triolet bench peers` found, as JSON's shape, as a terminal's tables and as a page."""
+"""Results of `triolet bench peers` as JSON, as tables for a terminal, and as a page."""
 
 from collections.abc import Iterable
 
@@ -24,7 +24,7 @@ class ComparedEngine(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Everything, every repetition included (`rows`)."""
+    """All results, including every repetition (`rows`)."""
 
     model: str
     parameters: int
@@ -110,7 +110,7 @@ def token_table(result: Comparison) -> Rows:
 
 
 def notes(result: Comparison) -> Iterable[str]:
-    """What a reader must know beside the figures."""
+    """What a reader must know besides the figures."""
     disturbed = [row for row in result.rows if row.busy > QUIET]
     if disturbed:
         worst = max(row.busy for row in disturbed)

@@ -1,10 +1,10 @@
-"""Runs one turn of another engine: a process that is told the cases and prints one JSON line per repetition.
+"""Runs one turn of another engine: a process that reads the cases and prints one JSON line per repetition.
 
     in:   {"threads": 2, "cases": [{"name", "prompt_tokens", "output_tokens", "batch", "repeats"}, …]}
     out:  {"engine", "precision", "bits", "versions"}, then per repetition {"case", "times": [[seconds, …], …]}
 
-`loadtest/peers` has such programs; any command that speaks these lines will do. The process has the machine to itself
-and is gone before the next engine starts.
+`loadtest/peers` has such programs; any command with this protocol works. The process has the machine to itself
+and ends before the next engine starts.
 """
 
 import shlex
@@ -58,7 +58,7 @@ def read_peer(text: str) -> Peer:
 def run_peer(
     peer: Peer, cases: Sequence[Case], threads: int, on_value: Callable[[], None]
 ) -> tuple[PeerEngine, dict[str, list[float]]]:
-    """One turn: what the engine says it is, and the values of every case. Raises Refusal with its last words."""
+    """One turn: the engine's description, and the values of every case. Raises Refusal with its last output."""
     told = [{name: getattr(case, name) for name in _TOLD} for case in cases]
     with tempfile.TemporaryFile() as errors, ExitStack() as stack:
         try:
@@ -72,13 +72,13 @@ def run_peer(
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            # One that is gone already is told by its last words below.
+            # If it has already ended, its last output is reported below.
             with suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(msgspec.json.encode({"threads": threads, "cases": told}))
             return _read((line for line in process.stdout if line.startswith(b"{")), cases, on_value)
         except (msgspec.DecodeError, ImpossibleTimes, _Silent) as error:
             if not isinstance(error, _Silent):
-                process.kill()  # it would go on; one that fell silent has ended, or will
+                process.kill()  # it might run on; a process without output has ended, or will
             status = process.wait()
             raise Refusal(f"--peer {peer.name}: {error} (exit status {status}){last_words(errors)}") from error
         finally:

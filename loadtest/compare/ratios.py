@@ -1,8 +1,8 @@
 """From the turns of `triolet bench peers` to medians and ratios. Pure.
 
-Engines take turns on one machine, whose memory and cores may be shared with others: only what was measured in the
-same turn is divided, and a ratio is the median of the turns' ratios. Ours stands against the best peer of that turn
-among those with as many bits a weight or fewer.
+Engines take turns on one machine, whose memory and cores may be shared with others. So only values of the same turn are
+divided, and a ratio is the median of the turns' ratios. Ours is compared with that turn's best peer among those with
+as many bits per weight or fewer.
 """
 
 import statistics
@@ -22,7 +22,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     case: str
     value: float
     repeats: tuple[float, ...] = ()  # of which `value` is the median
-    busy: float = 0.0  # share of the machine's cores that others took just before
+    busy: float = 0.0  # share of the machine's cores that others used just before
 
 
 class Median(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Median(Struct, frozen=True, kw_only=True):
 
 
 class Ratio(Struct, frozen=True, kw_only=True):
-    """Ours over theirs: the median of the turns and their range. The names are those of most turns."""
+    """Ours divided by theirs: median and range of the turns. The names are the most frequent ones."""
 
     case: str
     ours: str
@@ -56,7 +56,7 @@ def medians(rows: Iterable[Measured]) -> list[Median]:
 
 
 def against_best(rows: Sequence[Measured]) -> list[Ratio]:
-    """Each of our variants against the best peer of equal or fewer bits, where there is one."""
+    """Each of our variants against the best peer of equal or fewer bits, if there is one."""
     ours = list(dict.fromkeys((row.engine, row.bits) for row in rows if row.ours))
     found: list[Ratio] = []
     for name, bits in ours:
@@ -81,7 +81,7 @@ def best_against_best(rows: Sequence[Measured]) -> list[Ratio]:
 
 
 def _ratios(ours: Sequence[Measured], theirs: Sequence[Measured]) -> list[Ratio]:
-    """Per case, the best of ours over the best of theirs in each turn that has both."""
+    """Per case, our best divided by their best in each turn that has both."""
     found: list[Ratio] = []
     for case in dict.fromkeys(row.case for row in ours):
         pairs: list[tuple[Measured, Measured]] = []

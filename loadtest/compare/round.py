@@ -1,7 +1,7 @@
-"""One round of a load on an engine of our own, on the path that serves: gateway, scheduler, worker, sampler and back.
+"""One round of a load on our engine, on the served path: gateway, scheduler, worker, sampler and back.
 
-Prompts are the token ids 10, 11, … so that another engine can be given the same. Every sequence of every round has a
-cache salt of its own, so nothing is taken from the prefix cache.
+Prompts are the token ids 10, 11, … so that other engines can get the same. Every sequence of every round has its own
+cache salt, so the prefix cache is never used.
 """
 
 from typing import Final
@@ -18,11 +18,11 @@ from ...protocol.sampling import Sampling
 from ...protocol.steps import Ready
 from .figures import Arrival, Round
 
-FIRST_TOKEN_ID: Final = 10  # beyond the special tokens that vocabularies begin with
+FIRST_TOKEN_ID: Final = 10  # after the special tokens at the start of vocabularies
 
 
 class RoundLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round asks of the engine."""
+    """The load of one round."""
 
     prompt_tokens: int
     output_tokens: int
@@ -42,7 +42,7 @@ def _prompt(length: int, vocab_size: int) -> tuple[int, ...]:
 
 
 async def run_round(engine: Engine, load: RoundLoad, salt: str) -> Round:
-    """Submit the whole batch at once and note when its tokens come."""
+    """Submit the whole batch at once and record when its tokens arrive."""
     assert engine.ready is not None
     prompt = _prompt(load.prompt_tokens, engine.ready.vocab_size)
     arrivals: list[Arrival] = []

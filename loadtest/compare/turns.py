@@ -15,7 +15,7 @@ from .variant import Variant, VariantTurn, bits_of, run_variant
 
 
 class Turns:
-    """Runs the turns and keeps what they gave."""
+    """Runs the turns and keeps their results."""
 
     def __init__(
         self, ours: Sequence[Variant], peers: Sequence[Peer], cases: Sequence[Case], rounds: int, threads: int,
@@ -38,7 +38,7 @@ class Turns:
                 progress.advance(task)
 
             for turn in range(self._rounds):
-                # Every other turn goes backwards: no engine always follows the same neighbour.
+                # Every other turn runs in reverse, so that no engine always follows the same neighbour.
                 order: list[Variant | Peer] = [*self._ours, *self._peers]
                 for engine in order if turn % 2 == 0 else reversed(order):
                     label = f"turn {turn + 1}/{self._rounds}: {engine.name}"
@@ -83,5 +83,5 @@ class Turns:
 
 
 def silent(progress: LoadProgress) -> None:
-    """The bars show the turns; loading is a part of one."""
+    """The bars show turns; loading is part of a turn."""
     del progress

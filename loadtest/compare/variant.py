@@ -1,4 +1,4 @@
-"""Runs one turn of ours for `triolet bench peers`: an engine with a worker process, on the path that serves."""
+"""Runs one turn of our engine for `triolet bench peers`: with a worker process, on the served path."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ DEFAULTS: Final = ("int8=--quantize int8", "int4=--quantize int4", "bfloat16=--d
 BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
 BLOCK_TOKENS: Final = 64
 WARM_UP_PROMPT: Final = 64  # tokens; as the programs in loadtest/peers
-# Prompts whose answers are compared with the reference: their lengths, and how many tokens of each answer.
+# Prompts whose answers are compared with the reference: their lengths, and the tokens per answer.
 CHECKED_PROMPTS: Final = (3, 17, 40, 70)
 CHECKED_TOKENS: Final = 24
 
 
 class Variant(Struct, frozen=True):
-    """`--variant NAME=OPTIONS`: ours under these options of the engine."""
+    """`--variant NAME=OPTIONS`: our engine with these options."""
 
     name: str
     options: str
@@ -54,11 +54,11 @@ class VariantTurn(Struct, frozen=True):
 @click.command(add_help_option=False)
 @engine_options
 def _engine(**values: Any) -> None:  # Any: click's values
-    """Never run: it says which options a variant may have."""
+    """Never run; it defines which options a variant may have."""
 
 
 def read_variant(text: str, model: Path | None, threads: int | None, cases: Sequence[Case]) -> Variant:
-    """Options as `triolet serve` takes them; the memory is what the cases need. Raises ValueError, or click's error."""
+    """Options as for `triolet serve`, with the memory that the cases need. Raises ValueError, or click's error."""
     name, equals, options = text.partition("=")
     if not (name.strip() and equals):
         raise ValueError(f'"{text}" is not NAME=OPTIONS, as in "int8=--quantize int8"')
@@ -84,7 +84,7 @@ def run_variant(
     variant: Variant, cases: Sequence[Case], salt: str, on_progress: Callable[[LoadProgress], None],
     on_value: Callable[[], None], *, check: bool,
 ) -> VariantTurn:  # fmt: skip
-    """One turn: load, warm up, measure every case; with `check`, answer the checked prompts too, all at once."""
+    """One turn: load, warm up, measure every case. With `check`, also answer the checked prompts, all at once."""
     turns: list[VariantTurn] = []
 
     async def measure(engine: Engine) -> None:
@@ -117,7 +117,7 @@ def run_variant(
 
 
 async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[CheckedAnswer, ...]:
-    """The checked prompts' ids are spread over the vocabulary, and run together: batches of mixed lengths."""
+    """The checked prompts run together as mixed lengths; their ids are spread over the vocabulary."""
     answers: dict[int, CheckedAnswer] = {}
 
     async def ask(index: int, length: int) -> None:

@@ -1,7 +1,7 @@
 """When an open loop's requests are meant to start: seconds from the run's beginning, ascending. Pure.
 
-An arrival process knows nothing of the server. That is what makes the loop open: a server that falls behind meets the
-requests that were meant for it all the same, and their latency counts from the instant they were meant to start.
+An arrival process knows nothing about the server. That makes the loop open: a server that falls behind still gets every
+planned request, and latency counts from the planned start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ class Constant(Struct, frozen=True, tag="constant"):
 class Gamma(Struct, frozen=True, tag="gamma"):
     """Gaps of mean 1/rate from a gamma distribution of shape `burstiness`.
 
-    1 is a Poisson process, below 1 requests come in bursts, above 1 they are more even than chance would have them.
+    1 is a Poisson process, below 1 requests come in bursts, above 1 they are more even than random.
     """
 
     rate: Rate
@@ -31,7 +31,7 @@ class Gamma(Struct, frozen=True, tag="gamma"):
 
 
 class Ramp(Struct, frozen=True, tag="ramp"):
-    """A Poisson process whose rate goes from `start` to `end` in a straight line over `seconds`, and stops there."""
+    """A Poisson process whose rate changes linearly from `start` to `end` over `seconds`, then stops."""
 
     start: Annotated[float, Meta(ge=0)]
     end: Annotated[float, Meta(ge=0)]
@@ -49,7 +49,7 @@ Arrivals = Constant | Gamma | Ramp | Recorded
 
 
 def start_times(arrivals: Arrivals, seed: int, recorded: Sequence[float] = ()) -> Iterator[float]:
-    """The intended starts, without end for a constant rate or gamma gaps. `recorded` holds the times of a trace."""
+    """The intended starts; endless for a constant rate or gamma gaps. `recorded` holds the times of a trace."""
     draw = Random(f"arrivals {seed}")
     match arrivals:
         case Constant(rate=rate):
@@ -76,6 +76,6 @@ def _ramp(ramp: Ramp, draw: Random) -> Iterator[float]:
     for reached in _sums(draw.expovariate(1.0) for _ in count()):
         if reached >= expected:
             return
-        # start·t + slope·t²/2 = reached, in the form that also holds for a slope of 0.
+        # Solves start·t + slope·t²/2 = reached, in the form that also works for a slope of 0.
         root = max(0.0, ramp.start**2 + 2 * slope * reached) ** 0.5
         yield 2 * reached / (ramp.start + root)

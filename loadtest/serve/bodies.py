@@ -1,4 +1,4 @@
-"""Requests as JSON bodies: chat completions and text completions. Pure; encoded before the clock of a request runs."""
+"""Requests as JSON bodies: chat completions and text completions. Pure; encoded before a request's clock starts."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ _encode: Final = msgspec.json.Encoder().encode
 def body_of(
     settings: LoadSettings, model: str | None, turns: Sequence[tuple[str, str]], tokens: int, priority: int | None
 ) -> bytes:
-    """The next request of a conversation. `turns` are (question, answer), the last of them without its answer."""
+    """The next request of a conversation. `turns` are (question, answer); the last has no answer yet."""
     body: dict[str, object] = {"max_tokens": tokens}
     if model is not None:
         body["model"] = model
@@ -24,7 +24,7 @@ def body_of(
         body["messages"] = [
             {"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True) if text
         ]
-    if settings.api != "websocket":  # which always streams, and tells usage with its last frame
+    if settings.api != "websocket":  # it always streams and reports usage in its last frame
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if settings.ignore_eos:
         body["ignore_eos"] = True

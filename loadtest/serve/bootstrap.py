@@ -1,12 +1,12 @@
-"""How sure a difference between two runs is: block bootstrap over requests. Pure, and the same for the same seed.
+"""Confidence intervals of differences between two runs: block bootstrap over requests. Pure, fixed by its seed.
 
 Neighbouring requests meet the same queue, so they are drawn in blocks of neighbours (about n^(1/3) of them, in a
-circle); drawing them one by one would make intervals too narrow. Where both runs asked the same, request by request,
-they are drawn in pairs, and what the lengths of the answers do to a latency cancels out.
+circle). Drawing single requests would make the intervals too narrow. If both runs sent the same requests, they are
+drawn in pairs, so the effect of answer lengths on latency cancels out.
 
-An end of an interval is a quantile of the resamples, and where hardly any of them lies beyond it, it is their luck:
-there are as many resamples as leave `BEYOND` of them outside at either end. Of long runs each resample draws fewer
-values than there are (m out of n), and what it varies is scaled by √(m/n), as the spread of a mean or a quantile is.
+An interval's end is a quantile of the resamples. With few resamples beyond it, it would be left to chance. So there are
+enough resamples to leave `BEYOND` outside each end. In long runs each resample draws fewer values than there are
+(m out of n), and its variation is scaled by √(m/n), like the spread of a mean or a quantile.
 """
 
 import math
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 RESAMPLES: Final = 4000  # at least
-BEYOND: Final = 20  # at either end: the end's place among the resamples is then sure to a quarter (1/√20)
-MOST_NUMBERS: Final = 40_000_000  # drawn per metric and side; beyond it each resample draws fewer
+BEYOND: Final = 20  # at each end: the end's rank among the resamples is then known to about a quarter (1/√20)
+MOST_NUMBERS: Final = 40_000_000  # drawn per metric and side; above it each resample draws fewer
 CHUNK_NUMBERS: Final = 2_000_000
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ Statistic = Callable[[Floats], Floats]  # over the last axis
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """The relative difference of B from A: 0.05 is 5 % more."""
+    """The relative difference of B from A: 0.05 means 5 % more."""
 
     difference: float
     low: float
@@ -59,9 +59,9 @@ def relative_difference(
     a: Sequence[float], b: Sequence[float], statistic: Statistic, *, paired: bool, miss: float, seed: int = 1,
     resamples: int = RESAMPLES,
 ) -> Interval | None:  # fmt: skip
-    """The interval misses the true difference with probability `miss`. None without values, or where A has a 0.
+    """The interval misses the true difference with probability `miss`. None without values, or if A has a 0.
 
-    `paired`: a[i] and b[i] are of the same request.
+    `paired`: a[i] and b[i] belong to the same request.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.size < 2 or second.size < 2 or (paired and first.size != second.size):
@@ -96,7 +96,7 @@ def relative_difference(
 
 
 def _blocks(size: int, rows: int, part: float, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Places of `part` of `size` values for each row: blocks of neighbours, beginning anywhere, in a circle."""
+    """Indices of `part` of `size` values for each row: blocks of neighbours with random starts, in a circle."""
     length, drawn = max(1, round(size ** (1 / 3))), max(1, math.ceil(part * size))
     starts = generator.integers(0, size, (rows, -(-drawn // length), 1))
     return ((starts + np.arange(length)) % size).reshape(rows, -1)[:, :drawn]

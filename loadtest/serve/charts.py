@@ -1,4 +1,4 @@
-"""What a report draws, as data: charts whose lines are in the units shown. Pure; plots.py draws them."""
+"""A report's charts as data, in the units shown. Pure; plots.py draws them."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,7 +10,7 @@ from .quantiles import CURVE_POINTS
 from .result import RequestSample, Result
 from .text_report import METRICS
 
-MOST_DOTS = 2000  # of a scatter; more would weigh on the page and show no more
+MOST_DOTS = 2000  # in a scatter plot; more would enlarge the page and show nothing new
 LEAST_MS = 0.01  # the left end of a logarithmic axis
 
 
@@ -33,7 +33,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
 
 def charts(result: Result) -> list[Chart]:
-    """Those that have something to show."""
+    """The charts that have data."""
     series, warmup = result.series, result.settings.warmup_seconds or None
     steps = tuple(round(place * series.step, 4) for place in range(len(series.in_flight)))
 
@@ -77,7 +77,7 @@ def charts(result: Result) -> list[Chart]:
 
 
 def _distribution(name: str, curve: Sequence[float]) -> Line:
-    """Share of the values not above x. Pieces that came together have no gap, which a logarithmic axis cannot show."""
+    """Share of values ≤ x. Pieces that arrive together have a gap of 0, which a logarithmic axis cannot show."""
     shares = tuple(place / CURVE_POINTS for place in range(len(curve)))
     return Line(name=name, xs=tuple(max(LEAST_MS, value * 1000) for value in curve), ys=shares)
 

@@ -1,9 +1,9 @@
-"""Two results beside each other: every difference with its interval, and a verdict.
+"""Compares two results: every difference with its interval, and a verdict.
 
-The intervals of all metrics together miss with probability 0.05 (each with a share of it, after Bonferroni). A
-difference is called a regression or an improvement when its interval leaves no difference out *and* it is at least
-`tolerance`: what is sure but does not matter is told as such. The intervals are of the chance in which requests came
-and how long each took; a machine that is slower today than yesterday is a difference too, and this cannot tell why.
+The probability that any interval misses is 0.05 in total (split by Bonferroni). A difference is called a regression
+or improvement if its interval excludes zero *and* it is at least `tolerance`. Certain but unimportant differences
+are reported as such. The intervals cover only the chance in when requests came and how long each took. They cannot
+show that the machine itself was slower that day.
 """
 
 import math
@@ -18,7 +18,7 @@ from .text_report import load_text
 
 MISS: Final = 0.05  # for all metrics together
 TOLERANCE: Final = 0.02
-PAIRED_SHARE: Final = 0.9  # of the requests must be in both runs to be compared in pairs
+PAIRED_SHARE: Final = 0.9  # share of requests that must be in both runs for a paired comparison
 
 Call = Literal["worse", "better", "same", "unsure"]
 
@@ -44,7 +44,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     b: str
     call: Call
     text: str
-    overloaded: bool  # the client was the bottleneck in one of them: then nothing is said of the servers
+    overloaded: bool  # the client was the bottleneck in one run, so there is no verdict
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
 
@@ -64,7 +64,7 @@ _GOODPUT: Final = Metric(key="good", title="requests within the objective", more
 
 
 def compare_runs(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: int = RESAMPLES) -> Verdict:
-    """B against A. There are more than `resamples` where the many intervals' ends need them."""
+    """Compare B with A. Uses more than `resamples` if the many intervals need them."""
     paired = _asked_the_same(a, b)
     pairs = _pairs(a.samples, b.samples) if paired else None
     first, second = pairs or (a.samples, b.samples)
@@ -84,7 +84,7 @@ def compare_runs(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: 
             found.append(structs.replace(difference, call=_with_bounds(difference.call, *bounds)))
     for metric in rates:
         ours, theirs = _rates(a, b, first, second, metric.key)
-        # Windows of two runs are pairs where arrivals were the same; clients of a closed loop each make their own.
+        # Windows of two runs are pairs only if arrivals were equal; closed-loop clients make their own.
         pairwise = paired and (metric.key != "throughput" or a.settings.arrivals is not None)
         interval = relative_difference(ours, theirs, mean, paired=pairwise, miss=miss, resamples=resamples)
         unit = "tokens/s" if metric.key == "throughput" else "share"
@@ -93,7 +93,7 @@ def compare_runs(a: Result, b: Result, tolerance: float = TOLERANCE, resamples: 
 
 
 def _asked_the_same(a: Result, b: Result) -> bool:
-    """Whether request by request both asked the same: the server, and how long the run was, may differ."""
+    """Whether both runs sent the same requests. The server and the length of the run may differ."""
     plain = {"url": "", "model": None, "seconds": None, "requests": None, "warmup_seconds": 0.0}
     return structs.replace(a.settings, **plain) == structs.replace(b.settings, **plain)
 
@@ -120,7 +120,7 @@ def _values(
 
 
 def _is_bound(samples: Sequence[RequestSample], key: str, statistic: Statistic) -> bool:
-    """Whether waits that the client gave up, and whose ends nobody knows, could have made the statistic larger."""
+    """Whether given-up waits, whose true length is unknown, could have made the statistic larger."""
     known: list[tuple[float | None, bool]] = [(getattr(sample, key), sample.is_bound(key)) for sample in samples]
     values = [(value, bound) for value, bound in known if value is not None]
     if not any(bound for _, bound in values):
@@ -130,7 +130,7 @@ def _is_bound(samples: Sequence[RequestSample], key: str, statistic: Statistic) 
 
 
 def _with_bounds(call: Call, a: bool, b: bool) -> Call:
-    """What of a call holds where A's or B's time may be longer than it says."""
+    """The part of a verdict that holds even if A's or B's time was longer than recorded."""
     if (call == "same" and (a or b)) or (call == "worse" and a) or (call == "better" and b):
         return "unsure"
     return call

@@ -1,4 +1,4 @@
-"""One request under way: what the transport measures of it while it runs, and its record in the end."""
+"""One request under way: what the transport measures while it runs, and its final record."""
 
 from typing import Literal, Protocol
 
@@ -10,7 +10,7 @@ from .workload import ConversationPlan, PlannedTurn
 
 
 class LoadRequest:
-    """What the transport is to do: the body, whose key, and how the client behaves."""
+    """The transport's task: the body, the key, and how the client behaves."""
 
     __slots__ = ("body", "cancel_after", "keep_text", "key", "pieces_per_second")
 
@@ -26,12 +26,12 @@ class LoadRequest:
         self.body = body
         self.key = key
         self.cancel_after = cancel_after  # pieces
-        self.pieces_per_second = pieces_per_second  # None: as fast as they come
+        self.pieces_per_second = pieces_per_second  # None: as fast as they arrive
         self.keep_text = keep_text  # the next turn needs it
 
 
 class LoadExchange:
-    """Times are trio's; `origin` is the run's beginning. `arrivals` grows by one for each piece of text."""
+    """Times are trio's; `origin` is the start of the run. `arrivals` grows by one per piece of text."""
 
     __slots__ = (
         "arrivals", "cached_tokens", "counts", "detail", "finish", "head", "intended", "outcome", "output_tokens",
@@ -55,7 +55,7 @@ class LoadExchange:
         self.outcome: Outcome = "ok"
         self.detail = ""
         self.scope = trio.CancelScope()
-        self.why: Literal["timeout", "stalled", "unfinished", "cancelled"] = "timeout"  # of a cancelled scope
+        self.why: Literal["timeout", "stalled", "unfinished", "cancelled"] = "timeout"  # why a scope was cancelled
 
     def fail(self, outcome: Outcome, detail: str, status: int | None = None) -> None:
         self.outcome, self.detail = outcome, detail[:300]

@@ -1,8 +1,8 @@
-"""Whether the load client is itself the bottleneck: how late its own event loop runs, and how much CPU it takes.
+"""Whether the load client is the bottleneck: how late its event loop runs, and how much CPU it uses.
 
-A task wants to wake every 10 ms. How late it does is how late this program sees a token, and how late it starts a
-request, whatever the server does. When a hundredth of the wake-ups is later than `MOST_LAG`, or the process takes
-nearly a whole core (its event loop is one thread), the figures are of the client and not of the server, and say so.
+A task wakes every 10 ms. Its lateness shows how late this program sees tokens and starts requests, whatever the server
+does. If 1 % of the wake-ups are later than `MOST_LAG`, or the process uses nearly a whole core (its event loop is one
+thread), the figures measure the client and not the server. The report then states this.
 """
 
 import time
@@ -16,10 +16,10 @@ from msgspec import Struct
 from .quantiles import quantile
 
 TICK: Final = 0.010
-MOST_LAG: Final = 0.010  # of 99 % of the wake-ups
+MOST_LAG: Final = 0.010  # for 99 % of the wake-ups
 MOST_CPU: Final = 0.85  # of a core
-STARVED_CPU: Final = 0.3  # of a core: a client that is late and takes less was not given one
-MOST_LATE_START: Final = 0.020  # of 99 % of an open loop's requests, where none waited for --max-in-flight
+STARVED_CPU: Final = 0.3  # of a core: a late client that used less was not given a whole core
+MOST_LATE_START: Final = 0.020  # for 99 % of an open loop's requests, if none waited for --max-in-flight
 
 
 class ClientLoad(Struct, frozen=True, kw_only=True):
@@ -31,13 +31,13 @@ class ClientLoad(Struct, frozen=True, kw_only=True):
     cpu_share: float  # of one core
     cpu_seconds: float
     cpu_ms_per_1000_tokens: float | None
-    late_start_p99: float | None  # open loop: started after it was intended
+    late_start_p99: float | None  # open loop: delay after the intended start
     bottleneck: bool
     reasons: tuple[str, ...]
 
 
 class LagMeter:
-    """`watch` runs as a task beside the load. `samples` and `cpu` are kept per tick and second, with their times."""
+    """`watch` runs as a task beside the load. `samples` has one entry per tick, `cpu` one per second, with times."""
 
     def __init__(self, cpu_clock: Callable[[], float] = time.process_time) -> None:
         self._cpu_clock = cpu_clock
@@ -54,7 +54,7 @@ class LagMeter:
             await trio.sleep_until(due)
             now = trio.current_time()
             self.observe(due, now)
-            while due + TICK <= now:  # a block of a second was late for a hundred wake-ups, not for one
+            while due + TICK <= now:  # a stall of one second makes a hundred wake-ups late, not one
                 due += TICK
                 self.observe(due, now)
             if now - self.cpu_times[-1] >= 1.0:
@@ -71,7 +71,7 @@ class LagMeter:
     def judge(
         self, begin: float, end: float, *, tokens: float, late_starts: list[float] | None, waited: int = 0
     ) -> ClientLoad:
-        """The client from `begin` to `end` on trio's clock. `waited`: requests held up by --max-in-flight."""
+        """The client's state from `begin` to `end` on trio's clock. `waited`: requests delayed by --max-in-flight."""
         self._take_cpu(trio.current_time())
         lags = sorted(lag for time, lag in zip(self.times, self.lags, strict=True) if begin <= time <= end) or [0.0]
         cpu_seconds = self._cpu_at(end) - self._cpu_at(begin)
@@ -108,7 +108,7 @@ class LagMeter:
         )
 
     def _cpu_at(self, time: float) -> float:
-        """CPU seconds used until `time`, in a straight line between the two samples around it."""
+        """CPU seconds used until `time`, interpolated between the two nearest samples."""
         before = 0
         for place, sampled in enumerate(self.cpu_times):
             if sampled <= time:

@@ -1,6 +1,6 @@
-"""Distributions of lengths and pauses as people write them: `128`, `uniform:32-256`, `lognormal:200,0.8`, `file:n.txt`.
+"""Distributions of lengths and pauses, parsed from text: `128`, `uniform:32-256`, `lognormal:200,0.8`, `file:n.txt`.
 
-Pure but for reading the file of values, once. `lognormal:M,S` has the median M, and S is the standard deviation of the
+Pure, except that it reads the file of values once. `lognormal:M,S` has median M; S is the standard deviation of the
 logarithm: 0.5 is a mild spread, 1.0 a long tail. Drawn lengths are at least 1.
 """
 
@@ -16,7 +16,7 @@ class Fixed(Struct, frozen=True, tag="fixed"):
 
 
 class Uniform(Struct, frozen=True, tag="uniform"):
-    """Every value from `low` to `high`, both included, equally often."""
+    """Each value from `low` to `high`, inclusive, equally often."""
 
     low: float
     high: float
@@ -28,7 +28,7 @@ class Lognormal(Struct, frozen=True, tag="lognormal"):
 
 
 class FileValues(Struct, frozen=True, tag="file"):
-    """Any of the numbers of a file (one a line), equally often."""
+    """Each number in a file (one per line), equally often."""
 
     path: str
     values: tuple[float, ...]
@@ -40,7 +40,7 @@ SHAPES = "write a number, uniform:LOW-HIGH, lognormal:MEDIAN,SIGMA or file:PATH"
 
 
 class BadDistribution(ValueError):
-    """A text that is no distribution; the message says what to write."""
+    """The text is not a distribution; the message shows what to write."""
 
 
 def read_distribution(text: str) -> Distribution:

@@ -1,4 +1,4 @@
-"""What a run is doing, on a terminal, while it does it: one small table, drawn anew twice a second.
+"""Shows a run's progress on a terminal: one small table, redrawn twice a second.
 
 Cheap on purpose: it reads counters and the last few hundred records, in the client's own event loop.
 """
@@ -19,8 +19,8 @@ from .runner import Runner
 from .settings import LoadSettings
 
 REFRESH_SECONDS = 0.5
-RECENT = 400  # records that the latencies shown are of
-RATE_SECONDS = 5.0  # that the rate shown is over
+RECENT = 400  # latest records, from which the latencies are computed
+RATE_SECONDS = 5.0  # over which the rate is computed
 
 
 class LiveView:
@@ -31,7 +31,7 @@ class LiveView:
         self._history: deque[tuple[float, int]] = deque()
 
     async def show(self, console: Console) -> None:
-        """Until cancelled; what stood there last is erased, as the report comes after it."""
+        """Run until cancelled, then erase the table, because the report follows."""
         with Live(self.render(), console=console, auto_refresh=False, transient=True) as live:
             while True:
                 await trio.sleep(REFRESH_SECONDS)

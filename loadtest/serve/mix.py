@@ -1,6 +1,6 @@
-"""Who the clients are: tenants with their keys, priorities, and the shares that cancel or read slowly. Pure.
+"""The mix of clients: tenants with keys, priorities, and the shares that cancel or read slowly. Pure.
 
-As people write it: `--tenant acme,key=K1,weight=3,priority=1`, `--priorities 0:9,10:1` (one request in ten has
+On the command line: `--tenant acme,key=K1,weight=3,priority=1`, `--priorities 0:9,10:1` (one request in ten has
 priority 10), `--cancel 0.1@16` (one client in ten leaves after 16 pieces), `--slow 0.05@20` (one in twenty reads 20
 pieces a second).
 """
@@ -22,7 +22,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
 
 
 class MixShare(Struct, frozen=True):
-    """A share of the clients, and the number that says what they do."""
+    """A share of the clients, and the number for what they do."""
 
     share: float
     value: float
@@ -36,7 +36,7 @@ class Mix(Struct, frozen=True, kw_only=True):
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """What one conversation's client is like, all its turns long."""
+    """The behaviour of one conversation's client, for all its turns."""
 
     tenant: Tenant
     priority: int | None
@@ -44,7 +44,7 @@ class Client(Struct, frozen=True, kw_only=True):
 
 
 class BadMix(ValueError):
-    """A text that describes no part of a mix; the message says what to write."""
+    """The text is not a valid part of a mix; the message shows what to write."""
 
 
 def draw_client(mix: Mix, draw: Random) -> Client:

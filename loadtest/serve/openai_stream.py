@@ -1,7 +1,6 @@
-"""Chat and text completions over server-sent events, of any OpenAI-compatible server, as a load's transport.
+"""A transport: chat and text completions over server-sent events, from any OpenAI-compatible server.
 
-A chunk with text is a piece; the clock is read once for everything that one `recv` brought, so pieces that came
-together have one time.
+A chunk with text is a piece. The clock is read once per `recv`, so pieces that arrive together share one time.
 """
 
 import msgspec
@@ -44,7 +43,7 @@ async def _check_head(response: Response) -> None:
 
 
 async def _follow(response: Response, ask: LoadRequest, exchange: LoadExchange) -> None:
-    """To the end, or until the client has had what it wants. A slow one sleeps after each piece."""
+    """Read to the end, or until the client has enough. A slow client sleeps after each piece."""
     events, arrivals = EventStream(), exchange.arrivals
     complete = False
     while data := await response.read():

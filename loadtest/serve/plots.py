@@ -1,4 +1,4 @@
-"""A chart as inline SVG: no script, no library, colours from the page's own variables so that dark mode has its own."""
+"""A chart as inline SVG: no script, no library. Colours are the page's variables, so dark mode can change them."""
 
 import math
 from html import escape
@@ -32,7 +32,7 @@ def svg(chart: Chart) -> str:
     ys = [y for line in chart.lines for y in line.ys] + ([chart.limit[0]] if chart.limit else [])
     low, high = chart.x_range or (min(xs), max(xs))
     x = _scale(low, high, LEFT, WIDTH - RIGHT, log=chart.log_x)
-    y = _scale(0.0, max(ys) * 1.04, HEIGHT - BOTTOM, TOP)  # a line must not lie on the frame
+    y = _scale(0.0, max(ys) * 1.04, HEIGHT - BOTTOM, TOP)  # 4 % above the top line, so it does not touch the frame
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
         f'<text class="title" x="{LEFT}" y="16">{escape(chart.title)}</text>',
@@ -95,7 +95,7 @@ def _path(line: Line, x: _Scale, y: _Scale, colour: str) -> str:
 
 
 def _dots(line: Line, x: _Scale, y: _Scale, colour: str) -> str:
-    """One path for all of them: a thousand elements would make the page slow."""
+    """All dots in one path; a thousand elements would make the page slow."""
     points = "".join(f"M{x.at(a):.1f} {y.at(b):.1f}h0" for a, b in zip(line.xs, line.ys, strict=True))
     return f'<path class="dots" style="stroke:{colour}" d="{points}"/>'
 

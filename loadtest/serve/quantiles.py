@@ -1,17 +1,17 @@
-"""Exact quantiles: a value that occurred, by nearest rank. No histogram stands between a record and its percentile."""
+"""Exact quantiles by nearest rank: always a value that occurred, never one estimated from a histogram."""
 
 import math
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-CURVE_POINTS = 200  # of a distribution's curve, for plots
+CURVE_POINTS = 200  # on a distribution's curve, for plots
 
 
 class Spread(Struct, frozen=True, kw_only=True):
     """A metric over the requests (or gaps) that have it. `p999` needs a thousand values.
 
-    `at_least` of the values are waits that were given up: the true ones are longer, the smallest than `open_from`.
+    `at_least` of the values are waits that were given up; their true times are longer. The smallest is `open_from`.
     """
 
     count: int
@@ -26,18 +26,18 @@ class Spread(Struct, frozen=True, kw_only=True):
     open_from: float | None = None
 
     def is_bound(self, quantile: float) -> bool:
-        """Whether a quantile is a lower bound: what lies below every wait that was given up stays where it is."""
+        """Whether a quantile is a lower bound. Quantiles below every given-up wait are exact."""
         return self.open_from is not None and quantile >= self.open_from
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The least value that at least `share` of the values do not exceed. `ordered` ascends and is not empty."""
-    # The product of a share and a count may lie a rounding error above a whole number.
+    """The smallest value that at least `share` of the values do not exceed. `ordered` is ascending, not empty."""
+    # The product of share and count may exceed a whole number by a rounding error.
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
 
 
 def spread(values: Sequence[float], at_least: Sequence[float] = ()) -> Spread | None:
-    """Of the known values and of those known to be `at_least` so large, which count as what they are at least."""
+    """Summarise the known values and the lower bounds `at_least`; a bound counts as its value."""
     ordered = sorted([*values, *at_least])
     if not ordered:
         return None
@@ -56,6 +56,6 @@ def spread(values: Sequence[float], at_least: Sequence[float] = ()) -> Spread | 
 
 
 def curve(values: Sequence[float]) -> list[float]:
-    """The distribution as `CURVE_POINTS` + 1 quantiles at even shares, the smallest and the largest included."""
+    """The distribution as `CURVE_POINTS` + 1 evenly spaced quantiles, including smallest and largest."""
     ordered = sorted(values)
     return [quantile(ordered, place / CURVE_POINTS) for place in range(CURVE_POINTS + 1)] if ordered else []

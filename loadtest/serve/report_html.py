@@ -1,4 +1,4 @@
-"""A result as one HTML page that needs nothing else: no script, no font, no network. For a mail or an archive."""
+"""A result as one self-contained HTML page, for mail or an archive: no scripts, fonts or network."""
 
 from html import escape
 from typing import Final

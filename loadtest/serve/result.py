@@ -1,6 +1,6 @@
-"""A run's result: what was asked, what was found, and what is needed to draw it and to compare it. One JSON file.
+"""A run's result in one JSON file: settings, figures, and the data needed for plots and comparisons.
 
-The records lie beside it, one JSON object a line, in `NAME.jsonl`; the result stands alone without them.
+The records are beside it in `NAME.jsonl`, one JSON object per line. The result does not need them.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from .statistics import Summary, Window, curves, judged, summarise, tokens_in_wi
 from .words import TokensPerWord
 
 FORMAT: Final = "triolet bench serve 1"
-MOST_POINTS: Final = 150  # of a series over time
+MOST_POINTS: Final = 150  # in a series over time
 
 
 class RequestSample(Struct, frozen=True, array_like=True):
-    """A judged request, for comparing runs; None where it has no such time."""
+    """A judged request, for comparing runs; None if it has no such time."""
 
     conversation: int
     turn: int
@@ -31,14 +31,14 @@ class RequestSample(Struct, frozen=True, array_like=True):
     ok: bool
     good: bool
     ttft: float | None
-    itl: float | None  # the mean of its gaps
+    itl: float | None  # mean of its gaps
     tpot: float | None
     e2e: float | None
     output_tokens: int
-    given_up: bool = False  # by the client: then the times are lower bounds, and none is of the whole answer
+    given_up: bool = False  # by the client: the times are lower bounds, and none covers the whole answer
 
     def is_bound(self, key: str) -> bool:
-        """Whether a time is known from below only: the first token's where none came."""
+        """Whether a time is only a lower bound; for the first token, if none came."""
         return self.given_up and (key in ("itl", "e2e") or (key == "ttft" and self.itl is None))
 
 
@@ -49,7 +49,7 @@ class Series(Struct, frozen=True, kw_only=True):
     tokens_per_second: list[float]
     in_flight: list[int]
     failures: list[int]
-    lag: list[float]  # the client's longest in the step
+    lag: list[float]  # the client's longest lag in the step
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Result(Struct, frozen=True, kw_only=True):
     command: str
     settings: LoadSettings
     model: str
-    server: str | None  # as it calls itself in its headers
+    server: str | None  # its name in the response headers
     versions: dict[str, str]
     machine: dict[str, str]
     words: TokensPerWord
@@ -73,11 +73,11 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 class BadResult(ValueError):
-    """A file that is no result of `triolet bench serve`."""
+    """The file is not a result of `triolet bench serve`."""
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
-    """What a result says beside its figures."""
+    """What a result holds besides its figures."""
 
     name: str
     date: str

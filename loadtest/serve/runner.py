@@ -1,7 +1,7 @@
-"""The loops: a closed one (so many clients, each asks again when it was answered) and an open one (requests start when
-they are meant to, whatever became of those before).
+"""The loops. Closed: each of N clients asks again when it was answered. Open: requests start on schedule, whether or
+not earlier ones were answered.
 
-The loop decides who starts when; a transport does the exchange; every request, however it ends, becomes one record.
+The loop decides when each request starts; a transport sends it. Every request becomes one record, however it ends.
 """
 
 from collections import Counter
@@ -23,17 +23,17 @@ WATCH_SECONDS = 0.25  # how often stalled requests are looked for
 
 
 class Progress:
-    """What the run is doing: read by the live view while it runs."""
+    """The run's current state, read by the live view."""
 
     def __init__(self) -> None:
         self.begun: float | None = None
         self.issuing_ended: float | None = None
         self.in_flight: set[LoadExchange] = set()
-        self.waiting = 0  # for a place under --max-in-flight
-        self.waited = 0  # of the measured part: what fills the server in the warm-up is in no figure
+        self.waiting = 0  # for a slot under --max-in-flight
+        self.waited = 0  # in the measured part; requests of the warm-up are in no figure
         self.pieces_of_ended = 0
         self.records: list[Record] = []
-        self.measured_ended = 0  # counted as records come: looking through all of them would hold up the loop
+        self.measured_ended = 0  # counted as records arrive: scanning all records would delay the loop
         self.failures: Counter[Outcome] = Counter()
 
     @property
@@ -60,7 +60,7 @@ class Runner:
         self._on_record = on_record
         self._recorded_times = recorded_times
         self._numbers = count()
-        self._measured = 0  # requests begun in the measured part
+        self._measured = 0  # requests started in the measured part
         self._stopping = trio.Event()
         self._grace_seconds = settings.grace_seconds
         self._ended_as: Literal["unfinished", "cancelled"] = "unfinished"
@@ -72,7 +72,7 @@ class Runner:
         return self.progress.begun
 
     async def run(self) -> None:
-        """Until everything asked for was started and has ended."""
+        """Run until every requested exchange has started and ended."""
         self.progress.begun = trio.current_time()
         async with trio.open_nursery() as beside:
             beside.start_soon(self._watch)
@@ -87,7 +87,7 @@ class Runner:
             beside.cancel_scope.cancel()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Start no more requests. `at_once`: end those that run too; that is no failure of theirs."""
+        """Start no more requests. `at_once`: also end the running ones, which does not count as failure."""
         if at_once:
             self._grace_seconds, self._ended_as = 0.0, "cancelled"
         if not self._stopping.is_set():
@@ -95,20 +95,20 @@ class Runner:
             self.progress.issuing_ended = trio.current_time()
 
     async def _end_after_grace(self) -> None:
-        """What runs when no more is started has `grace_seconds`; then it is ended, and its record says so."""
+        """After the last start, running requests get `grace_seconds`. Then they are ended and recorded as such."""
         await self._stopping.wait()
         ends = trio.current_time()
         while True:
             await trio.sleep(min(WATCH_SECONDS, max(0.0, ends + self._grace_seconds - trio.current_time())))
             if trio.current_time() < ends + self._grace_seconds:
                 continue
-            for exchange in self.progress.in_flight:  # again and again: some only now get their place
+            for exchange in self.progress.in_flight:  # repeatedly: some only now get their slot
                 exchange.why = self._ended_as
                 exchange.scope.cancel()
             await trio.sleep(WATCH_SECONDS)
 
     async def _close_at_end(self) -> None:
-        """A closed loop ends by its clock, or when its clients have begun as many requests as were asked for."""
+        """A closed loop ends by its clock, or when its clients have started the requested number of requests."""
         with trio.CancelScope() as scope:
             if self._settings.seconds is not None:
                 scope.deadline = self.origin + self._settings.warmup_seconds + self._settings.seconds
@@ -122,7 +122,7 @@ class Runner:
             plan = self._next_plan()
 
     def _next_plan(self) -> ConversationPlan:
-        """Made before its time comes: what it costs must not be in a latency."""
+        """Prepare the request before its start time, so that this cost is in no latency."""
         return self._workload.conversation(next(self._numbers))
 
     async def _open_loop(self, clients: trio.Nursery) -> None:
@@ -156,7 +156,7 @@ class Runner:
         return True
 
     async def _converse(self, plan: ConversationPlan, intended: float | None) -> None:
-        """A conversation whose first request may begin. Without a time it is meant to start when it does."""
+        """A conversation whose first request may start. Without a time, its intended start is its actual start."""
         said: list[tuple[str, str]] = []
         for index, turn in enumerate(plan.turns):
             if index:
@@ -222,7 +222,7 @@ class Runner:
             self._on_record(record)
 
     async def _watch(self) -> None:
-        """Ends answers that have stopped coming. A timer per token would cost more than the token."""
+        """End answers that have stalled. A timer per token would cost more than the token."""
         stall = self._settings.stall_seconds
         while True:
             await trio.sleep(min(WATCH_SECONDS, stall))

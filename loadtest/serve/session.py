@@ -38,13 +38,13 @@ from .words import TokensPerWord, from_probes, text_of
 from .workload import Workload
 
 PROBE_WORDS: Final = (20, 80)
-PROBE_SECONDS: Final = 120.0  # a server may load its model with the first request
+PROBE_SECONDS: Final = 120.0  # a server may load its model at the first request
 
 Watch = Callable[[Runner, LagMeter], None]
 
 
 class CannotRun(Exception):
-    """The server does not answer as it would have to; the message says what it said, and the remedy."""
+    """The server's answers do not allow the run; the message quotes them and names the remedy."""
 
 
 class FinishedSession(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class FinishedSession(Struct, frozen=True, kw_only=True):
 async def run_session(
     settings: LoadSettings, *, name: str, command: str, records_to: Path | None = None, on_begin: Watch | None = None
 ) -> FinishedSession:
-    """`on_begin` is called as the load begins, for a live view. Raises CannotRun."""
+    """`on_begin` is called when the load starts, for a live view. Raises CannotRun."""
     address = read_url(settings.url)
     trace: Trace | None = None
     if isinstance(settings.arrivals, Recorded):
@@ -89,7 +89,7 @@ async def run_session(
         if on_begin is not None:
             on_begin(runner, meter)
         gc.collect()
-        gc.freeze()  # what is alive now need not be looked through again in the middle of the run
+        gc.freeze()  # the collector need not scan living objects during the run
         try:
             await runner.run()
         finally:
@@ -117,7 +117,7 @@ def _write_line(file: BinaryIO, record: Record) -> None:
 
 
 def conclude(settings: LoadSettings, progress: Progress, meter: LagMeter, conditions: Conditions) -> Result:
-    """The result of a run that has ended. Raises CannotRun where nothing was measured."""
+    """The result of a finished run. Raises CannotRun if nothing was measured."""
     records = progress.records
     measured = [record for record in records if record.phase == "measured"]
     if not measured:
@@ -139,7 +139,7 @@ def conclude(settings: LoadSettings, progress: Progress, meter: LagMeter, condit
 
 
 def measured_window(settings: LoadSettings, progress: Progress) -> Window:
-    """From the warm-up's end to the moment when no more was started; to the last end where a count ended the run."""
+    """From the end of warm-up to the last start; if a count ended the run, to the last end."""
     measured = [record for record in progress.records if record.phase == "measured"]
     assert progress.begun is not None
     assert progress.issuing_ended is not None
@@ -152,10 +152,10 @@ def measured_window(settings: LoadSettings, progress: Progress) -> Window:
 
 
 def loaded_window(settings: LoadSettings, progress: Progress) -> Window:
-    """The part of the measured time in which the client has its load, which is what it is judged by.
+    """The part of the measured time with full load on the client; it is judged only by this.
 
-    Where a count ends the run, the last answers may be stragglers beside which the client has nothing to do: then up to
-    the last start, or to the ninth of ten ends where all of them started together.
+    If a count ends the run, the client may be idle while the last answers arrive. Then the part ends at the last start,
+    or when 90 % of the requests have ended, if all started together.
     """
     window = measured_window(settings, progress)
     if settings.requests is None:
@@ -168,7 +168,7 @@ def loaded_window(settings: LoadSettings, progress: Progress) -> Window:
 
 
 async def _identify(client: HttpClient, key: str | None, *, needed: bool) -> tuple[str, str | None]:
-    """The first model that the server lists, and what the server calls itself. Not `needed`: "" where it lists none."""
+    """The first model that the server lists, and the server's name. If not `needed`: "" if it lists none."""
     server: str | None = None
     try:
         with trio.fail_after(PROBE_SECONDS):
@@ -190,7 +190,7 @@ async def _identify(client: HttpClient, key: str | None, *, needed: bool) -> tup
 
 
 async def _learn_words(settings: LoadSettings, model: str, transport: Transport) -> TokensPerWord:
-    """Two short requests whose usage tells how many tokens a word is. They also show that the load can run at all."""
+    """Two short requests whose usage shows the tokens per word. They also check that the load can run at all."""
     counted: list[tuple[int, int | None]] = []
     plain = replace(settings, output_tokens=Fixed(1))
     for words in PROBE_WORDS:

@@ -1,4 +1,4 @@
-"""What a run is told to do, once, checked: written into its result as it stands, but for the keys."""
+"""A run's settings, checked once and written into its result unchanged, except for the keys."""
 
 from typing import Literal
 
@@ -18,15 +18,15 @@ HIDDEN_KEY = "…"
 class LoadSettings(Struct, frozen=True, kw_only=True):
     url: str
     api: Api = "chat"
-    model: str | None = None  # None: the first that the server lists
+    model: str | None = None  # None: the first one the server lists
     arrivals: Arrivals | None = None  # None: a closed loop
     concurrency: int = 16  # clients of a closed loop
-    seconds: float | None = None  # of measuring, after the warm-up
-    requests: int | None = None  # of measuring
+    seconds: float | None = None  # measured time, after the warm-up
+    requests: int | None = None  # measured requests
     warmup_seconds: float = 2.0
     prompt_tokens: Distribution = Fixed(128)
     output_tokens: Distribution = Fixed(64)
-    shared_prefix: MixShare = MixShare(0.0, 1.0)  # share of conversations; tokens in front of their first prompt
+    shared_prefix: MixShare = MixShare(0.0, 1.0)  # share of conversations; tokens before their first prompt
     turns: Distribution = Fixed(1)
     think_seconds: Distribution = Fixed(1)  # between an answer and the next turn
     mix: Mix = Mix()
@@ -35,15 +35,15 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     extra_body: dict[str, object] = {}
     timeout_seconds: float = 300.0
     stall_seconds: float = 60.0
-    grace_seconds: float = 30.0  # for what still runs when no more is started
-    max_in_flight: int = 10_000  # of an open loop; what waits for a place has its latency from the intended start
+    grace_seconds: float = 30.0  # for running requests after the last start
+    max_in_flight: int = 10_000  # open loop; a request waiting for a slot has its latency from the intended start
     streams_per_socket: int = 16
     seed: int = 1
     slo: Slo = Slo()
 
 
 def without_keys(settings: LoadSettings) -> LoadSettings:
-    """For a file that is shared."""
+    """The settings without keys, for a file that may be shared."""
     tenants = tuple(replace(each, key=each.key and HIDDEN_KEY) for each in settings.mix.tenants)
     return replace(settings, mix=replace(settings.mix, tenants=tenants))
 

@@ -1,7 +1,7 @@
-"""A service level objective, as people write it: `ttft=500ms,itl=50ms`. A request is good when it met every limit.
+"""A service level objective such as `ttft=500ms,itl=50ms`. A request is good if it met every limit.
 
-`ttft` time to first token · `itl` inter-token latency, which 99 % of the request's gaps must keep · `tpot` time per
-output token, the mean after the first · `e2e` the whole request. Times are from the intended start.
+`ttft` time to first token · `itl` inter-token latency, met by 99 % of the request's gaps · `tpot` mean time per output
+token after the first · `e2e` the whole request. Times are from the intended start.
 """
 
 import re
@@ -15,7 +15,7 @@ _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 
 
 class Slo(Struct, frozen=True, kw_only=True):
-    """Limits in seconds; None asks for nothing."""
+    """Limits in seconds; None means no limit."""
 
     ttft: float | None = None
     itl: float | None = None
@@ -24,7 +24,7 @@ class Slo(Struct, frozen=True, kw_only=True):
 
 
 class BadSlo(ValueError):
-    """A text that is no objective; the message says what to write."""
+    """The text is not an objective; the message shows what to write."""
 
 
 def read_seconds(text: str) -> float:
@@ -50,7 +50,7 @@ def read_slo(text: str) -> Slo:
 
 
 def is_good(record: Record, slo: Slo) -> bool:
-    """Whether an answer came whole and within every limit. A metric that one token cannot have is met."""
+    """Whether an answer was complete and within every limit. Metrics that need two tokens count as met for one."""
     if record.outcome != "ok":
         return False
     found = {

@@ -1,11 +1,11 @@
 """A run's figures from its records. Pure: the same records give the same figures, at any time.
 
-Only the measured part counts, and latencies only of ordinary clients: who cancels or reads slowly makes its own times.
-Throughput counts the tokens that arrived between the end of the warm-up and the moment when no more requests were
-started, whosever they are, so that neither the filling nor the emptying of the server is in it.
+Only the measured part counts. Latencies cover only ordinary clients, because cancelling or slow clients make their own
+times. Throughput counts the tokens of all requests that arrived from the end of warm-up until the last start. So it
+includes neither the filling nor the emptying of the server.
 
-A wait that the client gave up (stalled, timeout, unfinished) counts with the time it lasted, as a lower bound: left
-out, the worst requests would make the percentiles better. What the server refused or broke off is in the outcomes only.
+A wait that the client gave up (stalled, timeout, unfinished) counts with the time it lasted, as a lower bound. Without
+it, the worst requests would improve the percentiles. Refused and broken-off requests are only in the outcomes.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from .record import (
 )
 from .slo import Slo, is_good
 
-WINDOWS = 24  # equal parts of the measured time; their token counts are what throughput is compared by
+WINDOWS = 24  # equal parts of the measured time; their token counts are used to compare throughput
 
 
 class Window(NamedTuple):
@@ -44,14 +44,14 @@ class Window(NamedTuple):
 
 
 class MetricValues(NamedTuple):
-    """A metric's values in seconds: the known ones, and those of which only a lower bound is known."""
+    """A metric's values in seconds: the known ones, and those with only a lower bound."""
 
     known: list[float]
     at_least: list[float]
 
 
 class Latencies(Struct, frozen=True, kw_only=True):
-    """Seconds. `ttft_started` and `e2e_started` leave out what a request waited in the client before it started."""
+    """Seconds. `ttft_started` and `e2e_started` exclude the time a request waited in the client."""
 
     ttft: Spread | None
     ttft_started: Spread | None
@@ -69,7 +69,7 @@ class Goodput(Struct, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Some of the requests: all of a tenant, a priority or a behaviour."""
+    """A group of requests: those of a tenant, a priority or a behaviour."""
 
     name: str
     requests: int
@@ -85,15 +85,15 @@ class Summary(Struct, frozen=True, kw_only=True):
     requests: int
     outcomes: dict[str, int]
     failures: int
-    examples: dict[str, str]  # of each failure's class: what the first said
+    examples: dict[str, str]  # first error message of each failure class
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int  # of all measured requests, to their ends
-    requests_per_second: float  # ended well within the window
+    requests_per_second: float  # successful ends within the window
     output_tokens_per_second: float
     prompt_tokens_per_second: float
     pieces: int
-    tokens_are_counted: bool  # by the server; otherwise each piece counts as a token
+    tokens_are_counted: bool  # by the server; else each piece counts as one token
     latencies: Latencies
     goodput: Goodput | None
     tenants: tuple[Group, ...]
@@ -135,7 +135,7 @@ def summarise(records: Sequence[Record], window: Window, slo: Slo) -> Summary:
 
 
 def judged(records: Iterable[Record]) -> list[Record]:
-    """The measured requests whose times and ends are the server's doing."""
+    """The measured requests whose times and ends depend on the server."""
     return [
         record
         for record in records
@@ -149,7 +149,7 @@ def latencies(measured: Iterable[Record]) -> Latencies:
 
 
 def metric_values(measured: Iterable[Record]) -> dict[str, MetricValues]:
-    """Every metric's values: time per token of whole answers, the others of those too that the client gave up."""
+    """Every metric's values. Time per token uses complete answers only; the others include given-up waits."""
     ordinary = judged(measured)
     whole = [record for record in ordinary if record.outcome == "ok"]
     left = [record for record in ordinary if given_up(record)]
@@ -208,7 +208,7 @@ def _goodput(measured: Sequence[Record], slo: Slo, seconds: float) -> Goodput | 
 
 
 def _groups(named: Iterable[tuple[str, Record]]) -> tuple[Group, ...]:
-    """Latencies of a group are of all its clients, slow ones too: the group says who they are."""
+    """Latencies of a group cover all its clients, slow ones too, because the group is labelled."""
     groups: dict[str, list[Record]] = {}
     for name, record in named:
         groups.setdefault(name, []).append(record)

@@ -1,4 +1,4 @@
-"""A result as text for a terminal, and the tables that the HTML report shows too: rows of words, made once."""
+"""A result as text for a terminal, and the tables that the HTML report also shows."""
 
 from rich.console import Console
 from rich.text import Text
@@ -18,7 +18,7 @@ METRICS = {
     "tpot": "time per output token",
     "e2e": "end to end",
 }
-WORTH_SAYING = 0.005  # seconds of a 99th percentile that were spent before requests started
+WORTH_SAYING = 0.005  # seconds of a 99th percentile spent before requests started
 SELF_INFLICTED = {
     "ttft_started": "time to first token, from the actual start",
     "e2e_started": "end to end, from the actual start",
@@ -33,7 +33,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def banner(result: Result) -> str:
-    """Why the figures are not the server's, or nothing."""
+    """Why the figures do not describe the server; empty if they do."""
     if not result.client.bottleneck:
         return ""
     return "The load client was itself the bottleneck: " + "; ".join(result.client.reasons) + "."
@@ -73,7 +73,7 @@ def headline_rows(result: Result) -> Rows:
 
 
 def latency_rows(result: Result) -> Rows:
-    """Milliseconds. The rows from the actual start come where requests waited in the client."""
+    """Milliseconds. Rows from the actual start are shown only if requests waited in the client."""
     found = result.summary.latencies
     rows = [["milliseconds", "mean", "p50", "p90", "p95", "p99", "p99.9", "max", "values"]]
     for name, title in METRICS.items():
@@ -101,7 +101,7 @@ def _quantile_cell(spread: Spread | None, value: float | None) -> str:
 
 
 def group_rows(result: Result) -> Rows:
-    """Tenants, priorities and behaviours, each where there is more than one."""
+    """Tenants, priorities and behaviours, each only if there is more than one."""
     summary = result.summary
     rows = [
         ["", "requests", "failed", "tokens out", "first token p50", "p99", "per token p50", "p99", "e2e p50", "p99"]

@@ -1,8 +1,8 @@
-"""Recorded traffic: when each request came, how long its prompt and its answer were. Two public formats.
+"""Recorded traffic in two public formats: when each request came, and the length of its prompt and answer.
 
 - Azure's LLM inference traces: `TIMESTAMP,ContextTokens,GeneratedTokens`, times as `2023-11-16 18:15:46.6805900`.
-- BurstGPT: `Timestamp,Model,Request tokens,Response tokens,…`, times in seconds. Requests that failed there have an
-  answer of 0 tokens; they are left out, and counted.
+- BurstGPT: `Timestamp,Model,Request tokens,Response tokens,…`, times in seconds. Failed requests have an
+  answer of 0 tokens; they are skipped and counted.
 """
 
 import csv
@@ -28,7 +28,7 @@ class Trace(Struct, frozen=True, kw_only=True):
 
 
 class BadTrace(ValueError):
-    """A file that is no trace; the message names file, line and remedy."""
+    """The file is not a trace; the message names file, line and remedy."""
 
 
 _LAYOUTS: Final = {
@@ -38,7 +38,7 @@ _LAYOUTS: Final = {
 
 
 def read_trace(path: Path, limit: int | None = None) -> Trace:
-    """The file's requests in the order of time, at most the first `limit` of them."""
+    """The file's requests in order of time, at most the first `limit`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return parse_trace(file, str(path), limit)

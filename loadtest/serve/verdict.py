@@ -1,4 +1,4 @@
-"""Two results of `triolet bench serve` on a terminal: their differences and how sure they are."""
+"""Shows two results of `triolet bench serve` on a terminal: their differences and how certain they are."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Triolet's WebSocket `/v1/stream` as a load's transport: many requests over each of a few sockets.
+"""A transport: Triolet's WebSocket `/v1/stream`, with many requests on each of a few sockets.
 
-A socket's reader handles every frame where it stands, so that a token costs no switch between tasks; the task of a
-request sleeps until its end. A client that cancels sends `cancel`, a slow reader grants `credit` token by token, both
-on a socket that others share.
+A socket's reader handles every frame itself, so that a token costs no task switch. A request's task sleeps until its
+end. A cancelling client sends `cancel`, and a slow reader grants `credit` token by token, both on a socket shared
+with others.
 """
 
 from itertools import count
@@ -60,7 +60,7 @@ class _Socket:
         self.ready = trio.Event()
         self.connection: WebSocketConnection | None = None
         self.fault: Fault | None = None
-        self.places = 0  # requests that have one
+        self.places = 0  # requests on this socket
         self.running: dict[str, _Running] = {}
 
     def close_with(self, fault: Fault) -> None:
@@ -77,7 +77,7 @@ class _Socket:
             raise Fault("reset", f"the socket was closed: {_closed(error)}") from error
 
     async def read(self) -> None:
-        """Every frame until the socket ends."""
+        """Handle every frame until the socket ends."""
         assert self.connection is not None
         try:
             while True:
@@ -96,7 +96,7 @@ class _Socket:
             return
         running = self.running.get(frame.id)
         if running is None:
-            return  # the end of a request that was given up
+            return  # the end of a given-up request
         exchange = running.exchange
         match frame:
             case TokenFrame():
@@ -119,13 +119,13 @@ class _Socket:
             case FailedFrame():
                 running.end(_fault_of(frame.error, before_text=not exchange.arrivals))
             case ExplanationFrame():
-                pass  # never asked for
+                pass  # never requested
             case _:
                 assert_never(frame)
 
 
 class WebSocketTransport:
-    """At most `streams_per_socket` requests on a socket; each tenant has its own. `nursery` holds the readers."""
+    """At most `streams_per_socket` requests per socket; each tenant has its own sockets. `nursery` runs the readers."""
 
     def __init__(self, address: Endpoint, nursery: trio.Nursery, streams_per_socket: int) -> None:
         self._url = f"{'wss' if address.secure else 'ws'}://{address.authority}{address.path}/stream"
@@ -176,7 +176,7 @@ class WebSocketTransport:
         complete = False
         try:
             if ask.pieces_per_second is not None:
-                # Ahead of `create` there is nothing to grant to; the first credit bounds all that comes after it.
+                # Before `create` there is nothing to grant credit to. The first credit limits everything after it.
                 await socket.send(Create(id=name, request=msgspec.Raw(ask.body)))
                 exchange.sent = trio.current_time()
                 await self._grant_slowly(socket, name, running, ask.pieces_per_second)

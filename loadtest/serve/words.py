@@ -1,8 +1,8 @@
-"""Prompts of about so many tokens for a server whose tokenizer is not known.
+"""Prompts of about a given number of tokens, for a server whose tokenizer is not known.
 
-Text is common English words. How many tokens a word is, and how many a template adds, is learned from two probes whose
-answers say `usage.prompt_tokens`; without those a word counts as 1.3 tokens. The record of each request keeps what the
-server said its prompt really had. Words are drawn by the request, so that no prefix cache helps unless it is asked to.
+Text is common English words. Two probes with `usage.prompt_tokens` show how many tokens a word takes and how many a
+template adds. Without usage, a word counts as 1.3 tokens. Each record keeps the prompt length that the server
+reported. Words are drawn per request, so that the prefix cache does not help unless the run asks for it.
 """
 
 from random import Random
@@ -31,7 +31,7 @@ class TokensPerWord(Struct, frozen=True):
 
 
 def from_probes(few: tuple[int, int | None], many: tuple[int, int | None]) -> TokensPerWord:
-    """Each probe is (words sent, prompt tokens the server counted). A server that does not count leaves the default."""
+    """Each probe is (words sent, prompt tokens the server counted). Without counts the default stays."""
     if few[1] is None or many[1] is None or many[0] == few[0]:
         return TokensPerWord()
     slope = (many[1] - few[1]) / (many[0] - few[0])

@@ -1,6 +1,6 @@
-"""What each conversation asks for. Pure: the seed and its number decide it, whatever happens to the others.
+"""What each conversation asks. Pure: only the seed and its number decide it, never the other conversations.
 
-So two runs with one seed ask the same of two servers, and their requests can be compared in pairs.
+So two runs with the same seed send the same requests, which can be compared in pairs.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from .words import TokensPerWord, text_of
 
 class PlannedTurn(Struct, frozen=True, kw_only=True):
     text: str
-    prompt_tokens: int  # asked for, of this turn's own text and, in the first turn, the shared prefix
+    prompt_tokens: int  # requested length of this turn's text, plus the shared prefix in the first turn
     output_tokens: int
-    think_seconds: float  # before it; 0 for the first
+    think_seconds: float  # before this turn; 0 for the first
 
 
 class ConversationPlan(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class ConversationPlan(Struct, frozen=True, kw_only=True):
 
 
 class Workload:
-    """Plans conversation after conversation; `trace` gives the lengths where the arrivals are a recorded trace."""
+    """Plans one conversation after another; `trace` gives the lengths if the arrivals are a recorded trace."""
 
     def __init__(
         self, settings: LoadSettings, words: TokensPerWord | None = None, trace: Sequence[TracedRequest] = ()
