@@ -1,4 +1,4 @@
-"""One server's turn: every part, the one that ends the server last."""
+"""Runs all parts against one server; the part that ends the server comes last."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -22,15 +22,15 @@ _PROBES: Final = 8
 
 
 class BehaviourPlan(Struct, frozen=True, kw_only=True):
-    """What is done to a server, and how long it is waited for."""
+    """What is done to a server, and how long to wait."""
 
     streams: int = 4
-    long_tokens: int = 1000  # of an answer that must not end before something has happened
-    drain_tokens: int = 100  # of one that a draining server should finish
+    long_tokens: int = 1000  # an answer that must still run when something is done to the server
+    drain_tokens: int = 100  # an answer that a draining server should finish
     readers: int = 32
     flood: int = 64
     flood_tokens: int = 64
-    hold_seconds: float = 8.0  # that slow readers hold their streams
+    hold_seconds: float = 8.0  # slow readers hold their streams this long
     patience: float = 30.0
 
 
@@ -47,7 +47,7 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 async def examine(subject: Subject, plan: BehaviourPlan, log: Path) -> BehaviourReport:
-    """Everything about one server."""
+    """All results of one server."""
     with ExitStack() as stack:
         process: ServerProcess | None = None
         url = subject.url
@@ -103,7 +103,7 @@ async def _parts(
 
 
 async def _as_many_as_run(part: Callable[..., Awaitable[Result]], streams: int) -> Result:
-    """Once more with one stream where the server runs fewer at once than wanted."""
+    """Repeat with one stream if the server runs fewer at once than requested."""
     result = await part(streams=streams)
     if isinstance(result, NotMeasurable) and result.ran_at_once is not None and streams > 1:
         return await part(streams=1)
@@ -111,6 +111,6 @@ async def _as_many_as_run(part: Callable[..., Awaitable[Result]], streams: int) 
 
 
 async def _with_ignored_end(target: Target) -> Target:
-    """Ask for answers of full length where the server knows how to (`ignore_eos`); others stop when they like."""
+    """Ask for full-length answers if the server supports `ignore_eos`; others may stop early."""
     longer = structs.replace(target, fields={"ignore_eos": True, **target.fields})
     return longer if (await probe(longer)).token_times else target

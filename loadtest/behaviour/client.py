@@ -1,7 +1,7 @@
-"""A chat completion as any client sends it, and how its stream ended: by the rules, with an error event, or just so.
+"""A chat completion as any client sends it, and how its stream ended: properly, with an error event, or neither.
 
-One connection for each request. What a stream's end was is decided by what came, never by how the connection was
-closed: a stream has a terminal event if it brought `[DONE]` or an `error`.
+One connection per request. How a stream ended depends only on the events received, never on how the connection was
+closed. It has a terminal event if it contained `[DONE]` or an `error`.
 """
 
 import json
@@ -24,7 +24,7 @@ CHAT: Final = f"/v1{PATHS['chat']}"
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """Where requests go, and what they say besides the prompt."""
+    """Where requests go, and their fields besides the prompt."""
 
     url: str  # of the server, without /v1
     model: str
@@ -40,7 +40,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class ChatStream:
-    """One streamed request, from its start to its end. Times are seconds of trio's clock."""
+    """One streamed request. Times are seconds of trio's clock."""
 
     def __init__(self) -> None:
         self.began = trio.current_time()
@@ -48,7 +48,7 @@ class ChatStream:
         self.token_times: list[float] = []
         self.text = ""
         self.end: End = "no terminal event"
-        self.over = False  # the request has ended, by whatever `end` says; until then `end` is what it would be now
+        self.over = False  # the request has ended as in `end`; until then `end` is what it would be now
         self.detail = ""
 
     @property

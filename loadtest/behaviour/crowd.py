@@ -1,4 +1,4 @@
-"""Several streams at once, held at the point where a part of the benchmark does something to their server."""
+"""Several streams at once, kept running while the benchmark does something to their server."""
 
 import statistics
 from collections.abc import AsyncGenerator, Sequence
@@ -9,7 +9,7 @@ import trio
 
 from .client import ChatStream, Target, stream_chat
 
-TOKENS_UNDER_WAY: Final = 3  # that every stream must have before anything is done
+TOKENS_UNDER_WAY: Final = 3  # tokens every stream must have before anything is done
 START_SECONDS: Final = 30.0
 _LONG: Final = "Write a very long story about a river, a bridge and the people who live there. Do not stop early."
 _SHORT: Final = "What is 12 + 30?"
@@ -17,7 +17,7 @@ PROBE_TOKENS: Final = 16
 
 
 class Crowd:
-    """ChatStreams that run. `begun`: those that had tokens in time."""
+    """Running ChatStreams. `begun`: those that had tokens in time."""
 
     def __init__(self, streams: list[ChatStream], leave: trio.CancelScope) -> None:
         self.streams = streams
@@ -28,13 +28,13 @@ class Crowd:
         return [stream for stream in self.streams if len(stream.token_times) >= TOKENS_UNDER_WAY]
 
     def leave(self) -> None:
-        """All clients close their sockets, those that still read."""
+        """All clients that still read close their sockets."""
         for stream in self.streams:
             _left(stream)
         self._scope.cancel()
 
     def ended_early(self) -> str | None:
-        """Why what is done to the server now would not happen to every stream; None while all of them run."""
+        """Why an action on the server would not affect every stream; None while all of them run."""
         ended = [stream for stream in self.streams if _over(stream)]
         if not ended:
             return None
@@ -46,7 +46,7 @@ class Crowd:
 
 @asynccontextmanager
 async def crowd(target: Target, count: int, max_tokens: int, patience: float) -> AsyncGenerator[Crowd]:
-    """So many streams, each with its first tokens; at the block's end they get `patience` to end by themselves."""
+    """`count` streams, each with its first tokens. At the block's end they get `patience` to finish."""
     streams = [ChatStream() for _ in range(count)]
     async with trio.open_nursery() as nursery:
         running = Crowd(streams, nursery.cancel_scope)
@@ -68,13 +68,13 @@ def _over(stream: ChatStream) -> bool:
 
 
 def _left(stream: ChatStream) -> None:
-    """The client closes its socket: what would have come is not the server's to answer for."""
+    """The client closes its socket; the server is not blamed for what is missing."""
     if not stream.over and stream.end == "no terminal event":
         stream.end = "left"
 
 
 async def probe(target: Target, patience: float = START_SECONDS) -> ChatStream:
-    """A short request, as an honest client sends it. One that is not over within `patience` is left."""
+    """A short request, as an honest client sends it. It is abandoned after `patience`."""
     stream = ChatStream()
     with trio.move_on_after(patience):
         await stream_chat(target, _SHORT, PROBE_TOKENS, stream=stream)
@@ -83,7 +83,7 @@ async def probe(target: Target, patience: float = START_SECONDS) -> ChatStream:
 
 
 async def probes(target: Target, count: int, patience: float) -> list[ChatStream]:
-    """One after the other, until one is not answered: those that follow it would not be either."""
+    """Send probes one after the other until one is not answered; later ones would fail too."""
     streams: list[ChatStream] = []
     while len(streams) < count:
         streams.append(await probe(target, patience))
@@ -98,5 +98,5 @@ def middle(values: Sequence[float | None]) -> float | None:
 
 
 def duration(stream: ChatStream) -> float | None:
-    """Until its last token; None without one, or where the client left before the last."""
+    """Time to its last token; None without one, or if the client left before it."""
     return stream.token_times[-1] - stream.began if stream.token_times and stream.end != "left" else None

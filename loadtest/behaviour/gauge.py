@@ -1,4 +1,4 @@
-"""How many requests the engine is working on, asked of the server itself where it can tell."""
+"""How many requests the engine is working on, according to the server itself, if it reports that."""
 
 import json
 import re
@@ -11,8 +11,8 @@ import trio
 from ..client.client import HttpClient
 from ..client.ending import Fault
 
-PAGE_SECONDS: Final = 10.0  # that a page may take
-# Each is the sum over all label sets of these names. `requests` of the ledger counts what has not ended.
+PAGE_SECONDS: Final = 10.0  # limit for fetching a page
+# Each is the sum over all label sets of these names. The ledger's `requests` counts unfinished ones.
 _METRICS: Final = (
     ("triolet_requests_running", "triolet_requests_parked"),
     ("vllm:num_requests_running", "vllm:num_requests_waiting"),
@@ -22,7 +22,7 @@ _METRICS: Final = (
 
 
 class Gauge:
-    """A number that the server shows, and where."""
+    """A number that the server reports, and where."""
 
     def __init__(self, where: str, read: Callable[[], Awaitable[float]]) -> None:
         self.where = where
@@ -43,7 +43,7 @@ async def find_gauge(client: HttpClient, key: str | None) -> Gauge | None:
 
 
 async def get_page(client: HttpClient, path: str, key: str | None) -> bytes:
-    """A page of the server. Raises Fault for any status but success, and where it takes too long."""
+    """A page of the server. Raises Fault if the status is not success, or it takes too long."""
     try:
         with trio.fail_after(PAGE_SECONDS):
             return await client.fetch("GET", path, key=key)
@@ -52,7 +52,7 @@ async def get_page(client: HttpClient, path: str, key: str | None) -> bytes:
 
 
 async def _ledger(client: HttpClient, key: str | None) -> float:
-    """Requests that have not ended; when there are none, whether KV blocks are still held for something computed."""
+    """Unfinished requests; if there are none, whether a computation still holds KV blocks."""
     ledger = json.loads(await get_page(client, "/internal/ledger", key))
     return float(ledger["requests"] or ledger["kv_blocks"]["owned"] > 0)
 

@@ -1,4 +1,4 @@
-"""The parts of the benchmark: each does to a server what clients and machines do, and looks at what follows."""
+"""The parts of the benchmark. Each does to a server what clients and machines do, and observes the effect."""
 
 import os
 import signal
@@ -16,21 +16,21 @@ from .crowd import Crowd, crowd, duration, middle, probe, probes
 from .gauge import Gauge
 from .results import Drained, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
 
-_SETTLE_SECONDS: Final = 15.0  # that a server may go on growing
-_STILL_BYTES: Final = 1 << 18  # of growth in half a second are none
-_SLOWED: Final = 1.3  # a probe must take so many times as long beside the streams, or it cannot tell that they are gone
+_SETTLE_SECONDS: Final = 15.0  # limit for a server's memory to stop growing
+_STILL_BYTES: Final = 1 << 18  # growth in half a second below this counts as none
+_SLOWED: Final = 1.3  # streams must slow a probe by this factor, or it cannot show that they are gone
 
 
 async def leaving(
     target: Target, gauge: Gauge | None, alone: float | None, *, streams: int, max_tokens: int, patience: float
 ) -> Leaving | NotMeasurable:
-    """All clients leave in the middle of their answers. `alone`: seconds of a probe when nothing else runs."""
+    """All clients leave in mid-answer. `alone`: seconds of a probe when nothing else runs."""
     async with crowd(target, streams, max_tokens, patience) as running:
         if len(running.begun) < streams:
             return _not_begun(running.streams)
         busy = None
         if gauge is None:
-            # The faster of two: another process's burst must not pass for what the streams cost.
+            # The faster of two, so that another process's burst does not count as the streams' cost.
             took = [duration(await probe(target, patience)) for _ in range(2)]
             busy = min((seconds for seconds in took if seconds is not None), default=None)
         elif await gauge.read() < streams:
@@ -102,7 +102,7 @@ async def slow_readers(
 
 
 async def _settled_bytes(process: ServerProcess) -> int:
-    """What it holds once it has stopped growing by itself: a worker may touch its KV cache's pages after its start."""
+    """Memory after it stops growing by itself; a worker may touch its KV cache's pages after its start."""
     before = process.resident_bytes()
     with trio.move_on_after(_SETTLE_SECONDS):
         while True:
@@ -124,7 +124,7 @@ async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> tri
 async def isolation(
     target: Target, alone: Sequence[ChatStream], tally: Tally, *, flood: int, max_tokens: int, patience: float
 ) -> Isolation:
-    """One tenant sends as much as it can; another asks now and then, as in `alone`."""
+    """One tenant floods the server; another asks now and then, as in `alone`."""
     flooding: list[ChatStream] = []
 
     async def keep_asking(number: int) -> None:
@@ -144,7 +144,7 @@ async def isolation(
             while not any(stream.token_times for stream in flooding):  # noqa: ASYNC110 - of many
                 await trio.sleep(0.01)
         beside = await probes(target, len(alone), patience)
-        # What is under way when the flood is stopped was left by its client; whatever else ended, the server ended.
+        # When the flood stops, its client leaves the running streams; the server ended all others.
         over = [stream for stream in flooding if stream.over or stream.end in ("done", "error event", "refused")]
         nursery.cancel_scope.cancel()
     tally.count(*over, *beside)
@@ -199,7 +199,7 @@ async def worker_death(
 async def drain(
     target: Target, process: ServerProcess | None, tally: Tally, *, streams: int, max_tokens: int, patience: float
 ) -> Drained | NotMeasurable:
-    """SIGTERM while streams run: the end of the server."""
+    """SIGTERM while streams run, which ends the server."""
     if process is None or process.process is None:
         return NotMeasurable(because="a server is only told to end that this benchmark started: give --command")
     exited: list[tuple[float, int | None]] = []
@@ -229,7 +229,7 @@ async def drain(
 
 
 def _left_alone(running: Crowd, tally: Tally, early: str) -> NotMeasurable:
-    """Nothing was done to the server; how its streams ended counts all the same."""
+    """Nothing was done to the server, but how its streams ended still counts."""
     running.leave()
     tally.count(*running.streams)
     return NotMeasurable(because=early)

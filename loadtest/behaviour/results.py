@@ -1,4 +1,4 @@
-"""What was found out about a server. A part that could not be measured says why; it never counts as good."""
+"""Results for a server. A part that could not be measured holds the reason and never counts as good."""
 
 from msgspec import Struct
 
@@ -7,11 +7,11 @@ from .client import ChatStream
 
 class NotMeasurable(Struct, frozen=True, kw_only=True, tag="not measurable"):
     because: str
-    ran_at_once: int | None = None  # streams, where the server did not run as many as were wanted
+    ran_at_once: int | None = None  # streams, if the server ran fewer than requested
 
 
 class Leaving(Struct, frozen=True, kw_only=True, tag="leaving"):
-    """From the moment the clients closed their sockets until the engine worked for them no more."""
+    """Time from the clients' closing of their sockets until the engine stopped working for them."""
 
     streams: int
     seconds: float | None  # None: not within the patience
@@ -20,8 +20,8 @@ class Leaving(Struct, frozen=True, kw_only=True, tag="leaving"):
 
 
 class SlowReaders(Struct, frozen=True, kw_only=True, tag="slow readers"):
-    """Clients that ask for long answers and do not read. `probe_seconds`: of an honest client beside them, where it
-    was answered; `probes_failed` of its `probes` were not, or not to their end.
+    """Clients that ask for long answers and do not read. `probe_seconds`: answer time of an honest client meanwhile, if
+    answered; `probes_failed` of its `probes` got no answer or an incomplete one.
     """
 
     readers: int
@@ -33,7 +33,7 @@ class SlowReaders(Struct, frozen=True, kw_only=True, tag="slow readers"):
 
 
 class Isolation(Struct, frozen=True, kw_only=True, tag="isolation"):
-    """An honest client alone, and beside one that floods. Medians; None: not one answer."""
+    """An honest client alone, and during a flood. Medians; None: no answer at all."""
 
     flood_streams: int
     separate_keys: bool
@@ -50,9 +50,9 @@ class WorkerDeath(Struct, frozen=True, kw_only=True, tag="worker death"):
     """After `kill -9` of the server's largest child."""
 
     streams: int
-    went_on: int  # to their ordinary end
-    told: int  # with an error event
-    cut: int  # without any terminal event
+    went_on: int  # finished normally
+    told: int  # ended with an error event
+    cut: int  # ended without a terminal event
     recovered_seconds: float | None  # until a new request was answered; None: not within the patience
     patience: float
 
@@ -73,11 +73,11 @@ Result = NotMeasurable | Leaving | SlowReaders | Isolation | WorkerDeath | Drain
 
 
 class Tally(Struct, kw_only=True):
-    """How the streams of all parts ended, those aside that the client itself left."""
+    """How the streams of all parts ended, except those that the client itself left."""
 
     done: int = 0
     error_events: int = 0
-    without: int = 0  # ended by nothing but the connection
+    without: int = 0  # ended only by the connection's close
 
     def count(self, *streams: ChatStream) -> None:
         for stream in streams:

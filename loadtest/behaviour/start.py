@@ -1,4 +1,4 @@
-"""Starts a server from a command line, and waits until one that is running is ready."""
+"""Starts a server from a command line, or waits until a running one is ready."""
 
 import shlex
 import socket
@@ -16,7 +16,7 @@ from ..client.ending import Fault
 from ..process import ServerProcess, launched
 from .gauge import get_page
 
-READY_SECONDS: Final = 180.0  # a large model loads, a compiler runs
+READY_SECONDS: Final = 180.0  # for loading a large model, or compiling
 
 
 def free_port() -> int:
@@ -28,14 +28,14 @@ def free_port() -> int:
 
 @contextmanager
 def started(command: str, port: int, log: Path) -> Generator[ServerProcess]:
-    """The command with `{port}` filled in; it and all its children are ended with the block."""
+    """Run the command with `{port}` filled in; it and all its children end with the block."""
     words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
     with log.open("ab") as output, launched(words, stdout=output, stderr=output) as process:
         yield ServerProcess(process.pid, process, port=port)
 
 
 async def until_ready(client: HttpClient, key: str | None, process: ServerProcess | None) -> str:
-    """Wait until the server lists its models; the first one's name."""
+    """Wait until the server lists its models; returns the first one's name."""
     why = ""
     with trio.move_on_after(READY_SECONDS):
         while True:

@@ -1,4 +1,4 @@
-"""BehaviourReports side by side: a row for each promise, a column for each server."""
+"""BehaviourReports side by side: one row per promise, one column per server."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -57,7 +57,7 @@ def _answers_beside(slow: SlowReaders) -> str:
 
 
 def rows(report: BehaviourReport) -> list[tuple[str, str]]:
-    """What the table says of one server."""
+    """One server's column."""
     tally = report.tally
     return [
         (

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, each with servers of its own, one after the other in one run."""
+"""The parts of the benchmark, run one after the other, each with its own servers."""
 
 import os
 import sys
@@ -18,13 +18,13 @@ from .rates import Rate, raw_rate, sse_rate, websocket_rate
 from .script import Script
 from .setup_cost import SetUp, request_set_up
 
-COALESCED: Final = 16  # tokens that a lagging stream gets at once
+COALESCED: Final = 16  # tokens per step for a lagging stream
 
 OPEN_STREAMS: Final = 3000
 
 
 class Cores(Struct, frozen=True, kw_only=True):
-    """Where the processes run; None: wherever the system likes, for want of a second core."""
+    """The processes' cores; None: left to the system, because there is no second core."""
 
     server: int | None
     client: int | None
@@ -93,7 +93,7 @@ class Bench(Struct, kw_only=True):
             return idle_cost(server, self.script, self.seconds + 2)
 
     def two_fronts(self) -> Rate:
-        """The same flood through two web processes: what an event costs the server then."""
+        """The same load through two web processes: the server's cost per event."""
         with self.server(pace="in-turn", more=("--web-processes", "2")) as server:
             return sse_rate(server, self.script, self.seconds)
 

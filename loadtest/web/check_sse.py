@@ -1,6 +1,6 @@
-"""Is a streamed answer what it must be? Every byte is looked at: head, chunks, events, ids, order, text, the one end.
+"""Checks every byte of a streamed answer: head, chunks, events, ids, order, text, and exactly one end.
 
-The result says after how many bytes of the connection each token was there; the caller knows when bytes came.
+The result holds the byte offset at which each token was complete; the caller knows when bytes arrived.
 """
 
 from bisect import bisect_right
@@ -17,24 +17,24 @@ DONE: Final = b"[DONE]"
 
 
 class StreamError(Exception):
-    """What is wrong with a stream."""
+    """A stream is wrong; the message names the fault."""
 
 
 class Arrivals(NamedTuple):
-    """`offsets[i]`: bytes after which write i was complete; `events[i]`, `tokens[i]`: how many were there by then."""
+    """`offsets[i]`: bytes after which write i was complete; `events[i]`, `tokens[i]`: their totals at that point."""
 
     offsets: list[int]
     events: list[int]
     tokens: list[int]
 
     def at(self, size: int) -> tuple[int, int]:
-        """Events and tokens that were complete after so many bytes."""
+        """Events and tokens complete after this many bytes."""
         place = bisect_right(self.offsets, size)
         return (self.events[place - 1], self.tokens[place - 1]) if place else (0, 0)
 
 
 def body_chunks(data: bytes) -> list[tuple[int, bytes]]:
-    """The body's chunks, each with the offset of its end; the last one, of no length, ends the answer."""
+    """The body's chunks, each with its end offset; an empty chunk ends the answer."""
     head, separator, _ = data.partition(b"\r\n\r\n")
     if not separator or not head.startswith(b"HTTP/1.1 200"):
         raise StreamError(f"the answer begins with {data[:200]!r}")
@@ -57,7 +57,7 @@ def body_chunks(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def check_raw(data: bytes, event: bytes, events: int) -> Arrivals:
-    """Of the bare server."""
+    """Check a stream of the bare server."""
     chunks = body_chunks(data)
     if [chunk for _, chunk in chunks] != [event] * events:
         raise StreamError("the bare server's events are not those it was asked for")
@@ -65,7 +65,7 @@ def check_raw(data: bytes, event: bytes, events: int) -> Arrivals:
 
 
 def check_stream(data: bytes, script: Script, key: int, tokens: int) -> Arrivals:
-    """Of a completion of `tokens` tokens."""
+    """Check a completion of `tokens` tokens."""
     lengths = script.text_lengths(key, tokens)
     arrivals = Arrivals([], [], [])
     text: list[str] = []

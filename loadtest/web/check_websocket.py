@@ -1,4 +1,4 @@
-"""The same for a WebSocket: handshake, frames, sequence numbers, text, the one end. Server frames carry no mask."""
+"""Checks every byte of a WebSocket: handshake, unmasked frames, sequence numbers, text, and exactly one end."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _TEXT, _CONTINUATION = 1, 0
 
 
 def server_frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(offset of its end, opcode, payload) of every whole frame after the handshake."""
+    """(end offset, opcode, payload) of every complete frame after the handshake."""
     head, separator, _ = data.partition(b"\r\n\r\n")
     if not separator or not head.startswith(b"HTTP/1.1 101"):
         raise StreamError(f"the handshake is answered with {data[:200]!r}")
@@ -34,7 +34,7 @@ def server_frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def check_socket(data: bytes, script: Script, key: int, tokens: int) -> Arrivals:
-    """Of a socket with one request, a completion of `tokens` tokens."""
+    """Check a socket with one request, a completion of `tokens` tokens."""
     lengths = script.text_lengths(key, tokens)
     arrivals = Arrivals([], [], [])
     text: list[str] = []

@@ -1,6 +1,6 @@
-"""Who worked how much while streams were read, and the stretch of time in which all of them ran.
+"""CPU use of each process while streams are read, and the period in which all of them run.
 
-The client's own CPU time is part of every result, and says so where it was the limit after all.
+The client's own CPU time is part of every result, which shows whether it was the limit.
 """
 
 import time
@@ -14,7 +14,7 @@ from ..process import CpuTime
 
 
 class Moment(NamedTuple):
-    """One look at the clocks and at how far each stream is."""
+    """One reading of the clocks and of each stream's progress."""
 
     time: float
     client_cpu: float
@@ -27,14 +27,14 @@ def moment(look: Callable[[], CpuTime], pipes: Sequence[Pipe]) -> Moment:
 
 
 class Effort(Struct, frozen=True, kw_only=True):
-    """Who worked how much of a stretch of time. Shares are of one core."""
+    """CPU use of each process over a period, as shares of one core."""
 
     seconds: float
     server_share: float
-    server_waited_share: float  # ready, but another process had its core: above a few per cent, not a quiet machine
+    server_waited_share: float  # ready, but another process had the core; above a few per cent: not a quiet machine
     client_share: float
     worker_share: float
-    limit: str  # "server", or who else was at the end of its core
+    limit: str  # "server", or the other process that used its whole core
 
 
 def effort_between(first: Moment, last: Moment) -> Effort:
@@ -54,7 +54,7 @@ def effort_between(first: Moment, last: Moment) -> Effort:
 
 
 def _limit(server: float, waited: float, client: float, worker: float) -> str:
-    """Who was at the end of its core. Client and worker share one."""
+    """The process that used its whole core. Client and worker share one core."""
     if server + waited > 0.9:
         return "server" if waited < 0.05 else "server, beside other processes on its core"
     if client + worker > 0.9:
@@ -63,7 +63,7 @@ def _limit(server: float, waited: float, client: float, worker: float) -> str:
 
 
 class SteadyPart:
-    """Looks twice at a reading: `settle_seconds` after the last stream has begun, and when the first one ends."""
+    """Takes two snapshots: `settle_seconds` after the last stream has begun, and when the first one ends."""
 
     def __init__(self, pipes: Sequence[Pipe], look: Callable[[], CpuTime], settle_seconds: float) -> None:
         self._pipes = pipes
@@ -85,7 +85,7 @@ class SteadyPart:
             self._last = moment(self._look, self._pipes)
 
     def ends(self) -> tuple[Moment, Moment]:
-        """Between them everything ran at its steady rate."""
+        """Both snapshots; between them everything ran at a steady rate."""
         if self._first is None or self._last is None:
             raise RuntimeError("the streams ended before all had begun: they were too short to measure")
         return self._first, self._last

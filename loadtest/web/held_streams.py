@@ -1,7 +1,7 @@
-"""Streams that are opened and then held: a client that keeps thousands of them and reads only what has come.
+"""A client that opens thousands of streams, holds them open, and reads only data that has arrived.
 
-`take` reads what is there and says whether every stream of the connection has had a token. HTTP/2 carries a hundred
-streams on each connection; the others one.
+`take` reads the available data and returns whether every stream of the connection has a token. HTTP/2 carries 100
+streams per connection, the others one.
 """
 
 import json
@@ -18,14 +18,14 @@ from .check_sse import StreamError
 from .requests import completion, completion_body, create_frame, handshake
 
 Wire = Literal["http1", "http2", "websocket"]
-HTTP2_STREAMS: Final = 100  # of one connection: what servers allow by default
-_TOKENS: Final = 10_000  # none of the streams ends by itself
+HTTP2_STREAMS: Final = 100  # per connection: the usual default of servers
+_TOKENS: Final = 10_000  # so many that no stream ends by itself
 _READ: Final = 1 << 16
-PATIENCE_SECONDS: Final = 60.0  # beyond which a server that says nothing has failed
+PATIENCE_SECONDS: Final = 60.0  # after this, a silent server has failed
 
 
 class HeldStream:
-    """A connection with one stream. `sign`: what the bytes of its first token contain, and those before do not."""
+    """A connection with one stream. `sign`: bytes found in its first token and not before."""
 
     streams = 1
 
@@ -33,7 +33,7 @@ class HeldStream:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
         self._sign = sign
         self._seen = b""
-        for request in requests[:-1]:  # a handshake, and its answer
+        for request in requests[:-1]:  # the handshake and its answer
             self.socket.sendall(request)
             self._seen += self.socket.recv(_READ)
         self.socket.sendall(requests[-1])
@@ -85,7 +85,7 @@ Held = HeldStream | HeldHTTP2
 
 
 def openers(wire: Wire, port: int, streams: int) -> list[Callable[[], Held]]:
-    """One call for each connection that so many streams need."""
+    """One function per connection needed for this many streams."""
     if wire == "http2":
         firsts = range(0, streams, HTTP2_STREAMS)
         return [partial(HeldHTTP2, port, first, min(HTTP2_STREAMS, streams - first)) for first in firsts]

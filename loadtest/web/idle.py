@@ -1,4 +1,4 @@
-"""What a server costs that has nothing to do: CPU time and wake-ups, after it has served and with nobody connected."""
+"""The cost of an idle server: CPU time and wake-ups after serving, with no client connected."""
 
 import time
 from typing import Final
@@ -9,11 +9,11 @@ from ..process import ServerProcess
 from .rates import sse_rate
 from .script import Script
 
-SETTLE_SECONDS: Final = 1.0  # threads of a pool end, connections are closed
+SETTLE_SECONDS: Final = 1.0  # for pool threads to end and connections to close
 
 
 class Idle(Struct, frozen=True, kw_only=True):
-    """Of the server's own processes, without the worker. `wakeups_s`: how often one of its threads was run."""
+    """The server's own processes, without the worker. `wakeups_s`: how often one of its threads ran."""
 
     cpu_percent: float
     wakeups_s: float

@@ -1,7 +1,7 @@
-"""What an open stream holds while it waits for its next token: resident memory of the server, over HTTP and WebSocket.
+"""Resident memory of the server per open stream that waits for its next token, over HTTP and WebSocket.
 
-The worker takes some seconds for a step, so between two steps thousands of streams are open and nothing moves. What the
-kernel holds for a socket is not in a process's resident memory and not counted.
+The worker takes seconds per step, so between steps thousands of streams are open and nothing moves. The kernel's
+socket buffers are not in a process's resident memory and are not counted.
 """
 
 import resource
@@ -18,7 +18,7 @@ from .check_sse import StreamError
 from .held_streams import PATIENCE_SECONDS, Held, Wire, openers
 
 STEP_SECONDS: Final = 3.0
-_WARM_UP: Final = 64  # streams; what is made once is made then
+_WARM_UP: Final = 64  # streams; allocates everything that is created only once
 _SPARE_DESCRIPTORS: Final = 200
 
 
@@ -27,11 +27,11 @@ class StreamMemory(Struct, frozen=True, kw_only=True):
     streams: int
     connections: int
     bytes_per_stream: float
-    open_seconds: float  # until the last stream had its first token
+    open_seconds: float  # time until the last stream had its first token
 
 
 def allow_descriptors(count: int) -> int:
-    """Raise this process's limit, which its children inherit; returns how many connections fit under it."""
+    """Raise this process's limit of open files, inherited by children; returns how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _SPARE_DESCRIPTORS
     if soft < wanted:
@@ -44,7 +44,7 @@ def stream_memory(server: ServerProcess, wire: Wire, streams: int) -> StreamMemo
     """The server's worker must take STEP_SECONDS."""
     with _opened(server.port, wire, _WARM_UP):
         pass
-    time.sleep(STEP_SECONDS + 1)  # the step in flight, and then the streams that were left, have ended
+    time.sleep(STEP_SECONDS + 1)  # until the step in flight and the abandoned streams have ended
     before, began = server.front_bytes(), time.perf_counter()
     with _opened(server.port, wire, streams) as connections:
         opened = time.perf_counter() - began
@@ -61,7 +61,7 @@ def stream_memory(server: ServerProcess, wire: Wire, streams: int) -> StreamMemo
 
 @contextmanager
 def _opened(port: int, wire: Wire, streams: int) -> Generator[int]:
-    """Open so many streams, wait until each has a token, close their connections."""
+    """Open the streams, wait until each has a token, close their connections."""
     with ExitStack() as stack:
         held: list[Held] = []
         for opener in openers(wire, port, streams):

@@ -1,4 +1,4 @@
-"""What a steady load costs, and how late its tokens are: streams of 30 tokens/s, as a model on a device gives them."""
+"""The cost of a steady load and the lateness of its tokens: streams of 30 tokens/s, as from a model on a GPU."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,15 +20,15 @@ _EVENT_BYTES: Final = 220
 
 
 class Paced(Struct, frozen=True, kw_only=True):
-    """So many streams at 30 tokens/s each. Gaps are between the tokens of one stream, as the client saw them."""
+    """Streams at 30 tokens/s each. Gaps are between tokens of one stream, as the client saw them."""
 
     streams: int
-    tokens_s: float  # of each stream
+    tokens_s: float  # per stream
     cpu_ms_per_1000_tokens: float
     gap_p50_intervals: float
     gap_p99_intervals: float
     gap_worst_intervals: float
-    late_share: float  # of the tokens: more than 1.5 intervals after the one before
+    late_share: float  # share of tokens over 1.5 intervals after the previous one
     effort: Effort
 
 
@@ -71,7 +71,7 @@ def paced(server: ServerProcess, script: Script, streams: int, seconds: float) -
 
 
 def gaps_of(reads: Sequence[tuple[float, int]], arrivals: Arrivals, since: float, until: float) -> list[float]:
-    """Seconds between neighbouring tokens of a stream, each dated by the read that completed it."""
+    """Seconds between neighbouring tokens of a stream, timed by the read that completed each."""
     times: list[float] = []
     known = 0
     for time, size in reads:

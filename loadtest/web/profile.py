@@ -1,8 +1,8 @@
-"""A sampling profiler for the server under test: where its CPU time goes, without slowing what it looks at.
+"""A sampling profiler for the server under test: shows where its CPU time goes without slowing it down.
 
-A timer interrupts it a thousand times a second, and the stack of the main thread is counted, unless it waits for
-something to do. Unlike a tracing profiler it adds nothing to a function call, so short functions are not made to look
-expensive. The timer is of real time: Linux counts a process's CPU time for timers in ticks of 4 or 10 ms.
+A timer interrupts it 1,000 times a second and counts the stack of the main thread, unless it is idle. Unlike a tracing
+profiler it adds nothing to function calls, so short functions do not look too expensive. The timer uses real time,
+because Linux updates CPU-time timers only in ticks of 4 or 10 ms.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""How much a server with one core can stream when nothing but itself limits it: 64 streams, as fast as they go."""
+"""The maximum streaming rate of a server with one core: 64 streams at full speed."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,8 +17,8 @@ from .script import Script
 
 STREAMS: Final = 64
 WEBSOCKET_END: Final = b'"type":"finished"'
-_EVENT_BYTES: Final = 220  # of a chunk with one event; a first guess that buffers grow from
-_PROBE: Final = 1000  # events of each stream in the run that finds the rate: all have begun before one ends
+_EVENT_BYTES: Final = 220  # per chunk with one event; the initial guess for buffer sizes
+_PROBE: Final = 1000  # events per stream in the run that finds the rate: enough that all begin before one ends
 
 
 class Rate(Struct, frozen=True, kw_only=True):
@@ -29,8 +29,8 @@ class Rate(Struct, frozen=True, kw_only=True):
     events: int
     server_us_per_event: float
     tokens_per_event: float
-    events_per_read: float  # of the client; above 1 it lagged, or several events came in one write
-    events_per_write: float  # chunks of the body, frames of a WebSocket
+    events_per_read: float  # above 1, the client lagged or several events came in one write
+    events_per_write: float  # per chunk of the body, or WebSocket frame
     effort: Effort
 
 
@@ -39,7 +39,7 @@ Open = Callable[[int, int, int], Pipe]  # stream, tokens, bytes expected
 
 
 def flood(server: ServerProcess, opening: Open, check: Check, *, seconds: float, tokens_per_event: int = 1) -> Rate:
-    """A short run to find the rate, then one of so many seconds. Every stream of both is checked."""
+    """A short run to find the rate, then one of the given seconds. Every stream of both is checked."""
     probe = _run(server, opening, check, _PROBE * tokens_per_event, settle=0.0)
     tokens = max(_PROBE * tokens_per_event, int(probe.tokens_s * seconds / STREAMS))
     return _run(server, opening, check, tokens, settle=min(0.3, seconds / 8))
@@ -57,7 +57,7 @@ def _run(server: ServerProcess, opening: Open, check: Check, tokens: int, settle
 
 
 def rate_of(steady: SteadyPart, reads: int, arrivals: Sequence[Arrivals]) -> Rate:
-    """Of the steady part."""
+    """The figures of the steady part."""
     first, last = steady.ends()
     effort = effort_between(first, last)
     before = [arrival.at(size) for arrival, size in zip(arrivals, first.sizes, strict=True)]
@@ -102,7 +102,7 @@ def websocket_rate(server: ServerProcess, script: Script, seconds: float) -> Rat
 
 
 def websocket_pipe(port: int, stream: int, tokens: int, size: int) -> Pipe:
-    """A socket whose handshake is done; its answer is kept with the rest of what comes."""
+    """A socket after its handshake; the handshake's answer is kept with the other received bytes."""
     pipe = Pipe(port, create_frame(stream, tokens), WEBSOCKET_END, size)
     pipe.socket.sendall(handshake())
     while b"\r\n\r\n" not in pipe.data[: pipe.size]:

@@ -1,7 +1,7 @@
-"""The yardstick: a bare trio server that streams hand-made SSE events, each in a `send_all` of its own.
+"""The yardstick: a bare trio server that streams ready-made SSE events, one `send_all` per event.
 
 `python -m triolet.loadtest.web.raw_server CPU`; prints its port. `GET /N` is answered with N events. No framework, no
-parsing, no JSON, no tokens, no scheduler: what a trio socket alone can do on this machine.
+parsing, no JSON, no tokens, no scheduler: only what a trio socket can do on this machine.
 """
 
 import os
@@ -13,7 +13,7 @@ import trio
 EVENT: Final = (
     b'data: {"id":"cmpl-30549be2d8f1-1","object":"text_completion","created":1795212697,"model":"triolet-demo",'
     b'"choices":[{"index":0,"text":" moved","logprobs":null,"finish_reason":null}]}\n\n'
-)  # as a Triolet of today sends them, 183 bytes
+)  # like Triolet's current events, 183 bytes
 CHUNK: Final = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -1,4 +1,4 @@
-"""The requests of the measurements, as bytes: completions of token ids, over HTTP and over a WebSocket."""
+"""The benchmark's requests as bytes: completions of token ids, over HTTP and over a WebSocket."""
 
 import base64
 import json
@@ -9,11 +9,11 @@ from ..client.request import post_json
 from .script import key_of
 
 PROMPT_TOKENS: Final = 8
-_FIRST_ID: Final = 400  # beyond the single bytes that a vocabulary begins with
+_FIRST_ID: Final = 400  # after the single bytes at the start of a vocabulary
 
 
 def prompt_of(stream: int) -> list[int]:
-    """A prompt of its own for each stream, and a key. Its last token is whole text: no character is left half."""
+    """A separate prompt and key for each stream. Its last token is complete text, with no half character."""
     high, low = divmod(stream, 1000)
     return [_FIRST_ID + low, _FIRST_ID + high * 1000 % 1009, *[_FIRST_ID] * (PROMPT_TOKENS - 2)]
 
@@ -39,7 +39,7 @@ def handshake() -> bytes:
 
 
 def text_frame(text: str) -> bytes:
-    """A client's frame, masked with zeros: the mask is required, what it is does not matter to a server."""
+    """A client's frame, masked with zeros: a mask is required, but any value will do."""
     payload = text.encode()
     length = len(payload)
     size = bytes([0x80 | length]) if length < 126 else b"\xfe" + length.to_bytes(2, "big")

@@ -1,8 +1,8 @@
-"""What the worker without a model says: token ids that vary, known beforehand to whoever reads the streams.
+"""The answers of the worker without a model: varying token ids that the reader of a stream can predict.
 
-Contract: the ids of a stream follow from its prompt's ids alone (`key_of`), so a client that knows the prompt knows
-every token and, by decoding all of them at once, the text. Only ids that are whole printable text of their own are
-used: each token then has an event of its own, and a lost, doubled or swapped one changes the text.
+Contract: a stream's ids follow from its prompt's ids alone (`key_of`). So a client that knows the prompt knows
+every token, and the text by decoding all at once. Only ids that are complete printable text by themselves are
+used. Each token then has its own event, and a lost, doubled or swapped token changes the text.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _SPREAD: Final = 104_729  # prime: streams with neighbouring keys are far apart
 
 
 def key_of(prompt: Sequence[int]) -> int:
-    """Which stream this is."""
+    """The key of the stream."""
     return sum(prompt)
 
 
@@ -46,9 +46,9 @@ class Script:
         return tuple([ids[(start + place * _STRIDE) % len(ids)] for place in range(first, first + count)])
 
     def text(self, key: int, count: int) -> str:
-        """What a client must have read after so many tokens: decoded at once, not piece by piece as a server does."""
+        """The text a client must have after this many tokens: decoded at once, not piece by piece as a server does."""
         return self._tokenizer.decode(self.tokens(key, 0, count), skip_special_tokens=False)
 
     def text_lengths(self, key: int, count: int) -> list[int]:
-        """How long the text is after each token: says which tokens a text of some length holds."""
+        """Length of the text after each token, to find which tokens a text of a given length contains."""
         return list(accumulate(self._lengths[id] for id in self.tokens(key, 0, count)))

@@ -1,11 +1,11 @@
-"""A worker process without a model, for measuring what is in front of it: it speaks the link and follows a script.
+"""A worker process without a model, for measuring the rest of the server: it uses the link and follows a script.
 
-`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, as `start_scripted_worker` starts it. PACE says
-when a step is answered: `at-once`; `in-turn`, when the next one has come (or the ping that follows the last one), so
-that the front finds each answer ready and never two; or at the next beat of a steady clock, of so many seconds. A row
-brings one token, or several, as speculation hands them over.
+`python -m triolet.loadtest.web.scripted_worker FD PACE TOKENS_PER_ROW`, as `start_scripted_worker` starts it. PACE is
+the time of an answer. `at-once`: immediately. `in-turn`: when the next step (or the ping after the last one) has
+arrived, so the front finds each answer ready and never two. A number: at the next beat of a clock of so many seconds.
+A row has one token, or several as with speculation.
 
-The front cannot tell it from the real one. It has one thread: it computes nothing, and would only wait for itself.
+The front cannot tell it from a real worker. It has one thread, because it computes nothing that a second could overlap.
 """
 
 import os
@@ -26,7 +26,7 @@ from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import LoadModel, MemoryPlan, Ping, Pong, Ready, Row, Step, StepDone, ToWorker
 from .script import Script, key_of
 
-BLOCKS: Final = 1 << 14  # of the KV cache that is not there: a million tokens
+BLOCKS: Final = 1 << 14  # in the imaginary KV cache: a million tokens
 CONTEXT: Final = 1 << 16
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 
@@ -34,7 +34,7 @@ _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 def start_scripted_worker(
     settings: EngineSettings, *, pace: str, tokens_per_row: int, cpu: int | None = None
 ) -> ChildProcess:
-    """The process, as the supervisor holds it. `cpu` is the core it may use; None leaves it where it starts."""
+    """The process, as the supervisor holds it. `cpu` is the core it may use; None does not pin it."""
     process = start_worker(settings, "triolet.loadtest.web.scripted_worker", (pace, str(tokens_per_row)))
     if cpu is not None:
         os.sched_setaffinity(process.pid, {cpu})
@@ -42,7 +42,7 @@ def start_scripted_worker(
 
 
 class _Stream:
-    """A sequence: which one of the script, and how far it is."""
+    """A sequence: its key in the script, and its position."""
 
     def __init__(self, key: int, said: int) -> None:
         self.key = key
@@ -50,7 +50,7 @@ class _Stream:
 
 
 class _Beat:
-    """When answers are due."""
+    """Decides when answers are due."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -59,13 +59,13 @@ class _Beat:
     def wait(self) -> None:
         now = time.monotonic()
         self._due += self._seconds
-        if self._due < now - self._seconds:  # there was nothing to do, or the front is too slow: no catching up
+        if self._due < now - self._seconds:  # idle, or the front is too slow: do not catch up
             self._due = now
         time.sleep(max(0.0, self._due - now))
 
 
 def ready(settings: EngineSettings, script: Script) -> Ready:
-    """As a real worker would report it; the limits are those asked for."""
+    """What a real worker would report, with the requested limits."""
     return Ready(
         model="scripted",
         architecture="none",
@@ -110,7 +110,7 @@ def run(step: Step, streams: dict[int, _Stream], script: Script, tokens_per_row:
 
 
 def pacing(pace: str, link: BlockingLink[ToWorker]) -> Callable[[], object]:
-    """What waits until an answer is due."""
+    """The answers that wait until they are due."""
     if pace == "at-once":
         return lambda: None
     if pace == "in-turn":
@@ -119,7 +119,7 @@ def pacing(pace: str, link: BlockingLink[ToWorker]) -> Callable[[], object]:
 
 
 def serve(link: BlockingLink[ToWorker], pace: str, tokens_per_row: int) -> None:
-    """Until the front is gone."""
+    """Run until the front is gone."""
     wait = pacing(pace, link)
     load = link.receive()
     assert isinstance(load, LoadModel), f"the first message is {type(load).__name__}, not LoadModel"
@@ -138,7 +138,7 @@ def serve(link: BlockingLink[ToWorker], pace: str, tokens_per_row: int) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the front drains first and then lets it go
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the front drains first, then ends the worker
     fd, pace, tokens_per_row = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     with suppress(EOFError, OSError):  # the front is gone
         serve(BlockingLink(socket.socket(fileno=fd), _DECODER), pace, tokens_per_row)

@@ -1,4 +1,4 @@
-"""What a request costs the server besides its tokens: many answers of one token, on connections that stay open."""
+"""The server's cost of a request besides its tokens: many one-token answers on keep-alive connections."""
 
 from typing import Final
 

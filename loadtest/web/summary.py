@@ -1,6 +1,6 @@
-"""The figures that are compared, by name, with what is asked of them: a floor and a target, against the same run.
+"""The figures by name, each with a floor and a target where there is one.
 
-Absolute rates belong to a machine; the ratios to the bare trio server of the same run belong to the software.
+Absolute rates depend on the machine. Ratios to the bare trio server of the same run describe the software.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from .rates import Rate
 from .setup_cost import SetUp
 
 KIB: Final = 1024
-Results = Mapping[str, Struct]  # of one round, by part
+Results = Mapping[str, Struct]  # one round, by part
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One measured number. `floor` and `target` are upper bounds where smaller is better; None: nothing is asked."""
+    """One measured number. `floor` and `target` are upper bounds if smaller is better; None: no requirement."""
 
     key: str
     label: str
@@ -48,7 +48,7 @@ def _rate(key: str, label: str, value: float, unit: str) -> Figure:
 
 
 def figures(rounds: Sequence[Results]) -> list[Figure]:
-    """Of the parts that were run: medians over the rounds. A ratio compares what one round measured side by side."""
+    """Medians over the rounds of the parts that ran. A ratio compares two values of the same round."""
     found: dict[str, list[Figure]] = {}
     for results in rounds:
         for figure in _of_a_round(results):
@@ -131,7 +131,7 @@ def _rate_of(results: Results, part: str) -> Rate | None:
 
 
 def warnings(rounds: Sequence[Results]) -> list[str]:
-    """What makes a figure less than it says: another process on the server's core, or a client at its end."""
+    """Reasons to distrust a figure: another process on the server's core, or a client at its limit."""
     said: list[str] = []
     for number, results in enumerate(rounds, 1):
         for part, result in results.items():
