@@ -1,6 +1,6 @@
-"""One allocation cut into named, aligned tensors: what a step touches has an address for life.
+"""One allocation divided into named, aligned tensors, so that everything a step touches has a fixed address.
 
-A `Layout` is pure arithmetic, so the memory plan asks it for sizes before a device is touched.
+A `Layout` is pure arithmetic, so the memory plan gets sizes from it before it touches a device.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from .device import Device
 
-ALIGNMENT = 256  # bytes: what cudaMalloc gives, and more than any vector load or tensor descriptor asks for
+ALIGNMENT = 256  # bytes: as cudaMalloc, and more than any vector load or tensor descriptor needs
 
 
 @dataclass(slots=True)
 class Layout:
-    """Names, shapes and types, in the order in which they lie in memory."""
+    """Names, shapes and types, in memory order."""
 
     entries: dict[str, tuple[tuple[int, ...], torch.dtype]] = field(default_factory=dict)
 
@@ -34,12 +34,12 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole."""
+        """Total bytes."""
         return sum(_padded(math.prod(shape) * dtype.itemsize) for shape, dtype in self.entries.values())
 
 
 class Arena:
-    """The tensors of a layout, on a device or, with `pinned`, in host memory that it copies from."""
+    """The tensors of a layout on a device or, with `pinned`, in host memory that the device copies from."""
 
     def __init__(self, device: Device, layout: Layout, *, pinned: bool = False) -> None:
         self.memory = (device.pinned if pinned else device.allocate)(max(1, layout.size))
@@ -54,7 +54,7 @@ class Arena:
         return self._tensors[name]
 
     def get(self, name: str) -> torch.Tensor | None:
-        """None where the layout has no such tensor."""
+        """The tensor; None if the layout has none of this name."""
         return self._tensors.get(name)
 
 

@@ -1,8 +1,8 @@
-"""The shapes that a step may have on a GPU: each is compiled, and captured, before the worker is ready.
+"""The shapes of a step on a GPU: all are compiled and captured before the worker is ready.
 
-A step is padded to the next larger shape. Decode-only steps (one token of every chunk) have a shape of their own for
-every few rows and are one graph. The others pad their tokens, by a quarter at most from 64 tokens on, and are two
-graphs: layers do not depend on the rows of logits, nor the head on the tokens, so sizes add up and do not multiply.
+A step is padded to the next larger shape. Decode-only steps (one token per chunk) have their own shape for
+every few rows and use one graph. Others pad their tokens, by at most a quarter from 64 tokens on, and use two graphs.
+Layers do not depend on logit rows, nor the head on tokens, so the number of graphs is a sum and not a product.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class PassShape(NamedTuple):
 
     tokens: int
     chunks: int
-    rows: int  # of logits
+    rows: int  # rows of logits
     decode: bool  # one token per chunk
-    strict: bool = False  # every launch batch-invariant: some row is under strict determinism
+    strict: bool = False  # every launch is batch-invariant, because some row is under strict determinism
 
 
 class Buckets:
-    """All shapes of a worker, from its largest step."""
+    """All shapes of a worker, derived from its largest step."""
 
     def __init__(self, *, max_tokens: int, max_chunks: int, max_rows: int) -> None:
         self.chunks = min(max_chunks, max_tokens)
@@ -36,7 +36,7 @@ class Buckets:
         self.rows = row_sizes(max_rows)
 
     def shape(self, lengths: list[int], rows: int, *, strict: bool = False) -> PassShape:
-        """The least shape for chunks of these lengths."""
+        """The smallest shape for chunks of these lengths."""
         if max(lengths) == 1 and rows <= len(lengths) <= self.decode[-1]:
             size = _least(self.decode, len(lengths))
             return PassShape(size, size, size, True, strict)
@@ -44,11 +44,11 @@ class Buckets:
 
     @property
     def graph_count(self) -> int:
-        """Graphs that are captured: one for each decode shape, one for each size of the two halves of mixed ones."""
+        """Number of captured graphs: one per decode shape, and one per size of each half of mixed shapes."""
         return 2 * (len(self.decode) + len(self.tokens) + len(self.rows))
 
     def every(self) -> list[PassShape]:
-        """Shapes that between them have every size: what must have run before nothing is compiled any more."""
+        """Shapes that together cover every size; after they have run, nothing more is compiled."""
         return [shape for strict in (False, True) for shape in self.mixed(strict) + self.decoding(strict)]
 
     def mixed(self, strict: bool) -> list[PassShape]:
@@ -64,13 +64,13 @@ class Buckets:
 
 
 class GpuSizes(Struct, frozen=True, kw_only=True):
-    """What a model on a GPU is made for: its number formats and the shapes of its steps."""
+    """A GPU model's parameters: its number formats and the shapes of its steps."""
 
     quantize: str = "none"
     kv_cache_dtype: str = "bfloat16"
     max_model_len: int
     buckets: Buckets
-    num_blocks: int = 0  # of the KV cache; the memory plan says how many
+    num_blocks: int = 0  # of the KV cache; set by the memory plan
 
     @property
     def table_width(self) -> int:
@@ -79,7 +79,7 @@ class GpuSizes(Struct, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """Those of three steps, two of them in flight, of which the first third have counts of seen tokens."""
+        """Slots for three steps, two of them in flight. The first third have counts of seen tokens."""
         return 3 * self.buckets.chunks
 
 

@@ -1,7 +1,7 @@
-"""The KV cache of a GPU: in bfloat16, or in 8 bits with a scale for every token and head, which halves it.
+"""The KV cache of a GPU: in bfloat16, or in 8 bits with a scale per token and head, which halves it.
 
-e4m3 keeps the relative error of small values, int8 the absolute one of large; both scale a head's vector by its largest
-magnitude, so an outlier costs its own token alone.
+e4m3 has a small relative error for small values, int8 a small absolute error for large ones. Both scale a head's vector
+by its largest magnitude, so an outlier affects only its own token.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cache_layout(spec: ModelSpec, num_blocks: int, kv_cache_dtype: str) -> Layou
 
 
 def cache_parts(cache: Arena) -> list[torch.Tensor]:
-    """[layers, 2, blocks, …] each: what a copied block consists of."""
+    """[layers, 2, blocks, …] each: all parts of a copied block."""
     scales = cache.get("scales")
     return [cache["cache"]] if scales is None else [cache["cache"], scales]
 

@@ -1,7 +1,7 @@
-"""The real device: an NVIDIA GPU through torch. Nothing here has an equal in `rehearsal.py` that behaves otherwise.
+"""The real device: an NVIDIA GPU through torch. Everything here behaves like its counterpart in `rehearsal.py`.
 
 Events block (`torch.cuda.Event(blocking=True)`; plain `torch.Event` ignores the flag and spins). The current stream and
-inference mode belong to a thread, so both are set at every entry.
+inference mode are per thread, so both are set at every entry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CudaDevice:
         self._pool: Any = torch.cuda.graph_pool_handle()  # Any: an opaque handle, shared by all graphs
         self._allocations = self._compilations = 0
         knobs.runtime.jit_post_compile_hook = _count_compilation
-        # cuBLAS may otherwise add up a split sum in bfloat16.
+        # Otherwise cuBLAS may add split sums in bfloat16.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
     def free_memory(self) -> tuple[int, int]:
@@ -68,10 +68,10 @@ class CudaDevice:
             work()
 
     def capture(self, work: Work) -> Graph:
-        # Not by `torch.cuda.graph`, which collects garbage and empties the allocator's stock for every graph.
+        # Not with `torch.cuda.graph`, which collects garbage and empties the allocator's cache for every graph.
         graph = torch.cuda.CUDAGraph()
         collecting = gc.isenabled()
-        gc.disable()  # a kernel module that is unloaded in mid-capture invalidates the capture
+        gc.disable()  # unloading a kernel module during a capture invalidates it
         try:
             with torch.inference_mode(), torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool)
@@ -83,7 +83,7 @@ class CudaDevice:
             if collecting:
                 gc.enable()
         captured = _CudaGraph(graph, self._stream, work)
-        captured.replay()  # the first replay uploads the graph to the device: time and memory that no step shall take
+        captured.replay()  # the first replay uploads the graph, which takes time and memory: not during a step
         self._stream.synchronize()
         return captured
 
@@ -102,8 +102,8 @@ class CudaDevice:
         return Growth(self._allocated() - self._allocations, _compilations - self._compilations)
 
     def _allocated(self) -> int:
-        """Allocations so far, those that the caching allocator served from its own stock included."""
-        # Asked after every step: the flat form of these statistics sorts hundreds of keys first.
+        """Allocations so far, including those served from the caching allocator's cache."""
+        # Called after every step; the flat form of these statistics would first sort hundreds of keys.
         counters = torch.cuda.memory_stats_as_nested_dict(self.place)
         return int(counters["allocation"]["all"]["allocated"]) if counters else 0
 

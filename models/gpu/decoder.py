@@ -1,8 +1,8 @@
 """The generic decoder on a GPU: a list of launches on buffers that never move, for a padded shape.
 
-The residual stream has a buffer of its own and every norm adds into it, so a layer is ten launches (a few more where
-quantised weights split a sum). Padding tokens are computed like others, write nothing to the cache and are never
-looked at. A pass has two halves, the layers and the head, which meet in the residual stream alone.
+The residual stream has its own buffer and every norm adds into it. So a layer is ten launches (a few more if
+quantised weights split a sum). Padding tokens are computed like others, but write nothing to the cache, and their
+results are ignored. A pass has two halves, the layers and the head, connected only by the residual stream.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
 
 
 class Decoder:
-    """Enqueues forward passes. `starts` and `row_tokens` are the step's own, on the device."""
+    """Enqueues forward passes. `starts` and `row_tokens` belong to the step and are on the device."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Decoder:
             window=spec.sliding_window or 0,
         )
         gather_rows(buffers["ids"][:tokens], weights.embedding, residual, capability=capability)
-        added: torch.Tensor | None = None  # what the last block gives to the residual stream
+        added: torch.Tensor | None = None  # what the last block adds to the residual stream
         for layer, cache in zip(weights.layers, self._caches, strict=True):
             self._norm(added, layer.input_norm, residual)
             self._attention(layer, cache, shape, starts, launch)

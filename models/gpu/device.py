@@ -1,9 +1,9 @@
-"""What a GPU is to everything above it: memory, one stream of work in order, events, graphs. Two devices implement it.
+"""The interface of a GPU: memory, one ordered stream of work, events, graphs. Two devices implement it.
 
-`cuda.py` is the real one. `rehearsal.py` runs the same launches in the interpreter and holds its user to the
-rules that a GPU would punish in silence. Both count what is allocated and compiled after `seal()`.
+`cuda.py` is the real one. `rehearsal.py` runs the same launches in the interpreter and raises for
+mistakes that a GPU would not report. Both count allocations and compilations after `seal()`.
 
-One stream: a step's upload, kernels and download follow each other, and steps follow each other, so no event is ever
+One stream: a step's upload, kernels and download run in order, and so do steps. So no event is
 needed between two pieces of device work. One thread enqueues; any thread may wait for an event.
 """
 
@@ -19,14 +19,14 @@ Work = Callable[[], object]
 
 
 class DeviceFault(RuntimeError):
-    """A rule of the device was broken: by us, so the step fails and with it the worker."""
+    """We broke a rule of the device: the step fails, and with it the worker."""
 
 
 class Growth(NamedTuple):
-    """What happened since `seal()`; both stay zero while serving."""
+    """Counts since `seal()`; both stay zero while serving."""
 
     allocations: int  # of device memory
-    compilations: int  # of kernels, one for each new specialisation
+    compilations: int  # of kernels, one per new specialisation
 
 
 class DeviceEvent(Protocol):
@@ -48,14 +48,14 @@ class Device(Protocol):
     def place(self) -> torch.device: ...
     @property
     def capability(self) -> int:
-        """90 for sm_90: what launch tables are chosen by."""
+        """90 for sm_90; selects launch tables."""
         ...
 
     @property
     def multiprocessors(self) -> int: ...
 
     def free_memory(self) -> tuple[int, int]:
-        """Bytes of device memory that may still be taken, and bytes in all."""
+        """Bytes of free device memory, and bytes in total."""
         ...
 
     def allocate(self, size: int) -> torch.Tensor:
@@ -67,15 +67,15 @@ class Device(Protocol):
         ...
 
     def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy any host tensor to the device, waiting for it: for loading, never for a step."""
+        """Copy any host tensor to the device and wait. For loading, never for a step."""
         ...
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue a copy from pinned memory, which must not change until an event after it was waited for."""
+        """Enqueue a copy from pinned memory. It must not change until a later event was waited for."""
         ...
 
     def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue a copy to pinned memory, which holds nothing until an event after it was waited for."""
+        """Enqueue a copy to pinned memory. It is not valid until a later event was waited for."""
         ...
 
     def run(self, work: Work) -> None:
@@ -83,8 +83,8 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Work) -> Graph:
-        """Record the launches of `work`; it must have run before, so that all is compiled. A device may replay the
-        graph once to make it ready: what it reads must be valid.
+        """Record the launches of `work`. It must have run before, so that all is compiled. A device may replay the
+        graph once to prepare it, so its inputs must be valid.
         """
         ...
 
@@ -95,14 +95,14 @@ class Device(Protocol):
         ...
 
     def seal(self) -> None:
-        """All is allocated and compiled: count from here."""
+        """Everything is allocated and compiled; count from here."""
         ...
 
     def growth(self) -> Growth: ...
 
 
 def gpu_problem() -> str:
-    """Why there is no GPU to use here; empty where there is one. Imports torch."""
+    """Why no GPU can be used here; empty if one can. Imports torch."""
     try:
         import torch
         import triton

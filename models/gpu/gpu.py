@@ -1,7 +1,7 @@
 """A model on a device, ready to be stepped: weights, cache, buffers, and graphs for every shape.
 
-Everything is allocated and compiled here. A pass is: the packet up, one graph (for a mixed step two, the layers' and
-the head's), the drawn tokens down.
+Everything is allocated and compiled here. A pass uploads the packet, runs one graph (two for a mixed step: layers and
+head), and downloads the drawn tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .weights import fill_weights, place_weights
 
 
 class GpuModel:
-    """One thread uses it."""
+    """Used by one thread."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class GpuModel:
         self.packet.write(host, seen, state.slot * vocab + tokens, counts)
 
     def decode_graph(self, size: int, *, strict: bool = False) -> Graph:
-        """That of the decode shape with so many rows, as a benchmark replays it."""
+        """The graph of the decode shape with this many rows, for benchmarks."""
         return self._passes[size, strict]
 
     def launch(self, host: HostBuffers, shape: PassShape, pieces: Pieces) -> DeviceEvent:
-        """One pass over these pieces; behind the event the host buffers hold its answer."""
+        """One pass over these pieces; after the event, the host buffers hold its results."""
         edits, asked = host.fill(shape, pieces)
         self.packet.send(host, shape, edits)
         if shape.decode:
@@ -105,17 +105,17 @@ class GpuModel:
         packet.keep_drawn(shape)
 
     def _download(self, host: HostBuffers, last: str) -> None:
-        """The results up to the field `last`, which lie together."""
+        """The results up to the field `last`, which are contiguous."""
         start, field = self._buffers["drawn"], self._buffers[last]
         size = field.data_ptr() + field.nbytes - start.data_ptr()
         first = start.data_ptr() - self._buffers.memory.data_ptr()
         self.device.download(host.result.memory[:size], self._buffers.memory[first : first + size])
 
     def _prepare_graphs(self, report: ReportProgress) -> None:
-        """Run every shape once on padding alone, which compiles its kernels; then capture them."""
+        """Run every shape once with only padding, which compiles its kernels, then capture them."""
         host, shapes, device = self.make_host_buffers(), self.buckets.every(), self.device
         zero = np.zeros(1, np.int32)
-        # Slot 0 has no owner yet, nor has block 0.
+        # Slot 0 and block 0 have no owner yet.
         self.packet.write(host, self.packet.slot_rows, zero, zero)
         self.packet.copy_blocks(host, zero, zero)
         device.run(self._buffers["seen"][0].zero_)

@@ -32,14 +32,14 @@ TENSORS = ("weight", "scales", "offsets")
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What a linear layer reads: bfloat16, or e4m3 with a float32 scale per token."""
+    """Input of a linear layer: bfloat16, or e4m3 with a float32 scale per token."""
 
     values: torch.Tensor  # [T, in]
     scales: torch.Tensor | None = None  # [T]
 
     @classmethod
     def add(cls, layout: Layout, name: str, tokens: int, columns: int, quantize: str) -> None:
-        """Places for the activations that a model with these weights has."""
+        """Reserve room for the activations of a model with these weights."""
         layout.add(name, torch.float8_e4m3fn if quantize == "fp8" else torch.bfloat16, tokens, columns)
         if quantize == "fp8":
             layout.add(f"{name}.scales", torch.float32, tokens)
@@ -65,7 +65,7 @@ class Linear:
 
 
 def fill_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> None:
-    """Quantise and pack on the host, then fill the places that `add_linear` made."""
+    """Quantise and pack on the host, then fill the room that `add_linear` reserved."""
     packed = pack(weight, quantize)
     for field in TENSORS:
         tensor: torch.Tensor | None = getattr(packed, field)
@@ -74,7 +74,7 @@ def fill_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, q
 
 
 def add_linear(layout: Layout, name: str, rows: int, columns: int, quantize: str) -> None:
-    """Places for a matrix [rows, columns]."""
+    """Reserve room for a matrix [rows, columns]."""
     packed = pack_shape(rows, columns, quantize)
     for field in TENSORS:
         tensor: torch.Tensor | None = getattr(packed, field)
@@ -83,13 +83,13 @@ def add_linear(layout: Layout, name: str, rows: int, columns: int, quantize: str
 
 
 def linear_workspace(rows: int, columns: int, quantize: str, tokens: int, capability: int) -> int:
-    """Bytes that a GEMM with this matrix needs beside its result, for any number of tokens up to `tokens`."""
+    """Working bytes of a GEMM with this matrix, for any number of tokens up to `tokens`."""
     packed = pack_shape(rows, columns, quantize)
     return max(workspace_bytes(packed, tokens, capability, strict) for strict in (False, True))
 
 
 def linear_launches(rows: int, columns: int, quantize: str, tokens: int, capability: int, *, strict: bool) -> int:
-    """Kernels that a GEMM with this matrix and so many tokens launches."""
+    """Number of kernels that a GEMM with this matrix and this many tokens launches."""
     return launches_of(pack_shape(rows, columns, quantize), tokens, capability, strict)
 
 
@@ -106,7 +106,7 @@ def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
 
 @functools.cache
 def pack_shape(rows: int, columns: int, quantize: str) -> PackedLinear:
-    """What `pack` would give, without values or memory."""
+    """The result of `pack` without values or memory."""
     return pack(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"), quantize)
 
 

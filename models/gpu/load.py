@@ -1,7 +1,7 @@
-"""From a checkpoint to a stepper on a GPU, or on the rehearsal device: the refusals, the memory plan, the model.
+"""Makes a stepper on a GPU or the rehearsal device from a checkpoint: refusals, the memory plan, the model.
 
-The plan's sizes come from the layouts that are allocated later, so they are exact; only what the driver takes for
-graphs, by their launches, and for cuBLAS is an estimate.
+The plan's sizes come from the layouts that are allocated later, so they are exact. Only the driver's memory for
+graphs (by number of launches) and for cuBLAS is estimated.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .packet import packet_layout
 from .stepper import GpuStepper
 from .weights import matrices, weights_layout
 
-MAX_LOGIT_ROWS = 256  # of one pass; prompt log probabilities that want more run in parts
+MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
 SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
-LAUNCH_BYTES = 24 << 10  # of a launch in a captured graph, generously; not measured yet
-# In a pass, beside the products: of a layer, and of everything around the layers.
+LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, not measured yet
+# Launches in a pass besides the products: per layer, and outside the layers.
 LAYER_LAUNCHES, OTHER_LAUNCHES = 8, 16
-LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB a stream, and its handle takes as much
+LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB per stream, and its handle takes the same
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * BLOCK_SIZE], in int32
 
 
 def open_device(kernels: str) -> Device:
-    """The GPU; with `interpret` the rehearsal device, which needs none."""
+    """The GPU; with `interpret`, the rehearsal device, which needs no GPU."""
     if kernels == "interpret":
         from .rehearsal import RehearsalDevice
 
@@ -51,7 +51,7 @@ def open_device(kernels: str) -> Device:
 def load_on_gpu(
     checkpoint: Checkpoint, settings: EngineSettings, device: Device, report: ReportProgress
 ) -> LoadedModel:
-    """Every refusal comes before weights are read, except for memory that another process took meanwhile."""
+    """Refuses before reading weights, except if another process takes the memory meanwhile."""
     spec = checkpoint.spec
     sizes = gpu_sizes(spec, settings, device)
     plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory)
@@ -74,7 +74,7 @@ def load_on_gpu(
 
 
 def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
-    """What the settings ask for, checked against what the device and its kernels can do."""
+    """The settings, checked against what the device and its kernels support."""
     quantize, kv_cache_dtype = settings.quantize, settings.kv_cache_dtype
     if settings.dtype not in ("auto", "bfloat16"):
         raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
@@ -116,8 +116,8 @@ def plan_on_gpu(
     gpu_memory: float | None = None,
     kv_cache_memory: int | None = None,
 ) -> MemoryPlan:
-    """Weights, working buffers, graphs, and all the rest for KV. `gpu_memory`: a share of the device's up to 1, or
-    bytes; all that this worker may take.
+    """Weights, working buffers, graphs, and the rest for KV. `gpu_memory` limits this worker: a share of the device up
+    to 1, or bytes.
     """
     budget = _budget(*device.free_memory(), gpu_memory)
     weights = weights_layout(spec, sizes.quantize).size

@@ -1,7 +1,7 @@
-"""What the host sends for a step, and what comes back: a packet in pinned memory, and its twin on the device.
+"""A step's input from the host and its results: a packet in pinned memory, and its copy on the device.
 
-Everything a step needs is at a fixed place, so graphs read it; only what a step uses is copied. The front of a packet
-goes with every step. Behind it lie lists that few steps have: entries of block tables, blocks to copy, logit biases.
+Everything a step needs is at a fixed address, so graphs can read it; only the used parts are copied. A packet's front
+is sent with every step. After it come lists that few steps have: entries of block tables, blocks to copy, logit biases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def packet_layout(sizes: GpuSizes, vocab_size: int) -> Layout:
 
 
 def result_layout(rows: int) -> Layout:
-    """Ids and status of every row come back with every step, the rest when a row asked for it."""
+    """Ids and status of every row are returned with every step, the rest only if a row asked for it."""
     layout = Layout()
     layout.add("drawn", torch.int32, rows)
     layout.add("status", torch.uint8, rows)
@@ -53,14 +53,14 @@ def result_layout(rows: int) -> Layout:
 
 
 class HostBuffers:
-    """One pinned packet and one pinned result: a step that is under way owns it until its answer was read."""
+    """One pinned packet and one pinned result. A step owns both until its answer is read."""
 
     def __init__(self, device: Device, sizes: GpuSizes, vocab_size: int) -> None:
         self.packet = Arena(device, packet_layout(sizes, vocab_size), pinned=True)
         self.result = Arena(device, result_layout(sizes.buckets.rows[-1]), pinned=True)
         self.lists_sent = 0  # entries of `places` and `values` in this step: the device may not have read them yet
         self._sampling = SamplingPart(self.packet)
-        # Making an array of a tensor takes as long as filling one of 256 entries: all are made once.
+        # Making an array from a tensor takes as long as filling 256 entries, so all are made once.
         self._chunk_slots, self._first_positions, self._starts, self._row_tokens, self._row_slots, self._given = map(
             self.ints, ("chunk_slots", "first_positions", "starts", "row_tokens", "row_slots", "given_ids")
         )
@@ -136,7 +136,7 @@ class Packet:
         count, room = len(places), len(self.arena["places"])
         if count > room:
             raise ValueError(f"{count} entries to write at once, there is room for {room}")
-        if host.lists_sent + count > room:  # very many sequences with penalties come in
+        if host.lists_sent + count > room:  # very many sequences with penalties join at once
             self._device.record().wait()
             host.lists_sent = 0
         # Appended on the host, where the device may still be reading, and always at the front on the device.
@@ -165,7 +165,7 @@ class Packet:
         )  # fmt: skip
 
     def keep_drawn(self, shape: PassShape) -> None:
-        """The last launch of a pass: what was drawn is what the next step reads."""
+        """The last launch of a pass: stores the drawn tokens for the next step."""
         keep_drawn(self._buffers["drawn"][: shape.rows], self.arena["row_slots"][: shape.rows], self.slot_rows)
 
     def _send_list(self, host: HostBuffers, name: str, array: Int32Array, first: int) -> torch.Tensor:

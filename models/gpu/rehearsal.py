@@ -1,11 +1,11 @@
-"""A GPU without a GPU: the launches of the real one, run by Triton's interpreter on CPU tensors, with its rules held.
+"""A device without a GPU: Triton's interpreter runs the real launches on CPU tensors and checks a GPU's rules.
 
-What a launch does happens later: work lies in the stream until an event behind it is waited for. So a result that is
-read too early holds poison, and a pinned buffer that is overwritten too early is found out. Every rule that a real
-device leaves to our care raises here:
+Launches run late: work stays in the stream until a later event is waited for. So a result read too early
+holds poison, and a pinned buffer overwritten too early is detected. Breaking a rule that a real
+device does not check raises here:
 
-- a launch takes device memory only: a host tensor would be read when nobody expects it,
-- nothing inside `run` or `capture` reads a value of the device back,
+- a launch takes only device memory: a host tensor would be read at an unexpected time,
+- nothing inside `run` or `capture` reads a device value back,
 - a capture allocates nothing; a replay finds all memory where it was,
 - copies to and from the host use pinned memory.
 
@@ -31,7 +31,7 @@ POISON = 0xA5  # fills a download's target until the copy has run: NaN-like as a
 
 
 class RehearsalDevice:
-    """Memory is what the process gives; `memory` only says how much of it the plan may count on."""
+    """Uses the process's memory; `memory` is only the size that the plan may assume."""
 
     def __init__(self, memory: int = 1 << 30, capability: int = 90) -> None:
         self.place: Final = torch.device("cpu")
@@ -116,7 +116,7 @@ class RehearsalDevice:
         )
 
     def _drain(self, recording: Recording) -> None:
-        """Run what was recorded so far: an operation that makes a new tensor needs its inputs now."""
+        """Run everything recorded so far, because an operation that makes a new tensor needs its inputs now."""
         self._take(recording)
         self.synchronize()
 
@@ -136,7 +136,7 @@ class RehearsalDevice:
             self._enqueued += 1
 
     def _run_until(self, position: int) -> None:
-        """Run the stream up to a position. The first fault is every later one, as on a GPU."""
+        """Run the stream up to a position. After a fault, every later call raises it again, as on a GPU."""
         with self._running:
             while self._done < position and self._fault is None:
                 launch = self._stream.popleft()
@@ -175,5 +175,5 @@ def _register(table: dict[int, StorageWeakRef], memory: torch.Tensor) -> None:
 
 
 def _registered(table: dict[int, StorageWeakRef], memory: torch.Tensor) -> bool:
-    # The weak reference keeps the address of the storage's header from being used again, so an address is an identity.
+    # The weak reference keeps the storage header's address from being reused, so the address is an identity.
     return memory.untyped_storage()._cdata in table  # pyright: ignore[reportPrivateUsage]  # torch has no public way

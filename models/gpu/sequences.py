@@ -1,7 +1,7 @@
 """The sequences of a GPU worker: their token ids as far as the host has them, their blocks, their slots.
 
-A sequence that runs has a slot on the device: its block table and the token drawn last. Slots are few; a sequence that
-has not run for long gives its slot away and gets another, with its whole table, when it runs again. A drawn token is
+A running sequence has a slot on the device: its block table and the token drawn last. Slots are few. A sequence
+idle for long loses its slot, and gets another, with its whole table, when it runs again. A drawn token is
 UNREAD until its step is finished, in another thread: a list item is assigned there, nothing else is shared.
 """
 
@@ -42,7 +42,7 @@ class DeviceSequence(SequenceState):
         self.drawn: list[int] = []
         self.installed = 0  # blocks that the device has in its slot
         self.counted = 0  # of drawn: in the host's counts of seen tokens
-        self.fresh = True  # in its slot: the device has no counts of it yet
+        self.fresh = True  # in its slot: the device has no counts for it yet
 
     @property
     def total(self) -> int:
@@ -57,7 +57,7 @@ class DeviceSequence(SequenceState):
         return int(self.strict and 0 < start < self.prompt_tokens)
 
     def id_at(self, place: int) -> int:
-        """Its token at a place, UNREAD where only the device has it."""
+        """Its token at a position, UNREAD if only the device has it."""
         return self.drawn[place - self.known] if place >= self.known else int(self.tokens.array[place])
 
     def ids(self, start: int, length: int) -> Int32Array | list[int]:
@@ -91,7 +91,7 @@ class SlotPool:
         del self._holders[sequence]
 
     def take_slot(self) -> int:
-        """A free slot, or that of the sequence that has not run for longest."""
+        """A free slot, or that of the sequence idle for longest."""
         if self._free:
             return self._free.pop()
         sequence, state = next(iter(self._holders.items()))
@@ -101,7 +101,7 @@ class SlotPool:
 
 
 class DeviceSequences(SequenceTable[DeviceSequence]):
-    """Sequences by id, and their slots. One thread calls it."""
+    """Sequences by id, and their slots. Used by one thread."""
 
     def __init__(self, *, vocab_size: int, max_model_len: int, slots: int) -> None:
         super().__init__(DeviceSequence, vocab_size=vocab_size, max_model_len=max_model_len)

@@ -1,8 +1,8 @@
-"""Steps on a GPU: a step is launched, its answer is waited for elsewhere, so the next is launched meanwhile.
+"""Steps on a GPU: another thread waits for a step's answer, so the next step is launched meanwhile.
 
-Nothing of a step waits for the one before: drawn tokens stay on the device and are read there. At most `STEPS_AHEAD`
-answers are outstanding; `begin_step` then waits for one. A step that wants more rows of logits than there is room for
-runs in several passes, each waited for but the last.
+No step waits for the previous one, because drawn tokens stay on the device and are read there. With `STEPS_AHEAD`
+answers outstanding, `begin_step` waits for one. A step with more rows of logits than fit runs in several
+passes, and waits for all but the last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GpuStepper:
         model.device.seal()
 
     def close(self) -> None:
-        """Wait until the device is done with our memory. A failure of it was reported by a step."""
+        """Wait until the device has finished with our memory. A step has already reported any failure."""
         with suppress(Exception):
             self._model.device.synchronize()
 

@@ -1,7 +1,7 @@
 """The weights of a decoder on a device: one arena, filled from the checkpoint tensor by tensor.
 
-q, k and v are one matrix, gate and up are one. What is read by id (the embedding) stays in the activations' type; every
-other matrix is a `Linear`, which knows how it is stored.
+q, k and v are one matrix; gate and up are one. The embedding, read by id, keeps the activations' type. Every other
+matrix is a `Linear`, which knows its format.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def matrices(spec: ModelSpec) -> Matrices:
 
 
 def weights_layout(spec: ModelSpec, quantize: str) -> Layout:
-    """The head is never quantised: its error goes straight into the draw, and with a tied embedding it is shared."""
+    """The head is never quantised: its error would directly affect the draw, and a tied embedding shares it."""
     layout, dtype = Layout(), torch.bfloat16
     layout.add("embedding", dtype, spec.vocab_size, spec.hidden_size)
     layout.add("final_norm", dtype, spec.hidden_size)
@@ -75,7 +75,7 @@ def weights_layout(spec: ModelSpec, quantize: str) -> Layout:
 
 
 def place_weights(device: Device, spec: ModelSpec, quantize: str) -> tuple[Arena, DeviceWeights]:
-    """Room for the weights, not yet filled: the arena, and its tensors as the decoder reads them."""
+    """Room for the weights, not yet filled: the arena, and its tensors in the decoder's form."""
     arena = Arena(device, weights_layout(spec, quantize))
 
     def linear(prefix: str, name: str) -> Linear:
@@ -112,7 +112,7 @@ def fill_weights(device: Device, arena: Arena, weights: DecoderWeights, quantize
     """Write a checkpoint's weights into their room, matrix by matrix."""
 
     def put(name: str, *parts: WeightArray | None) -> None:
-        """The parts one below the other; nothing where the model has no such weight."""
+        """The parts stacked by rows; nothing if the model has no such weight."""
         row = 0
         for part in parts:
             if part is not None:
