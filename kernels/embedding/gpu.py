@@ -1,6 +1,6 @@
-"""Gather rows of a matrix by ids that are on the device: the embedding of tokens, and the hidden rows for the LM head.
+"""Gather rows of a matrix by ids on the device: token embeddings, and hidden rows for the LM head.
 
-An id outside the matrix (padding: -1) gives a row of zeros, and reads nothing. The launcher checks, picks the launch
+An id outside the matrix (padding: -1) gives a row of zeros and reads nothing. The launcher checks, picks the launch
 and launches; it allocates nothing.
 """
 
@@ -36,7 +36,7 @@ TABLE: Table[GatherLaunch] = {
 
 
 def gather_rows(ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor, *, capability: int) -> None:
-    """out[i] = table[ids[i]], zeros where the id is outside the table. ids int32 [rows], table [count, size]."""
+    """out[i] = table[ids[i]], zeros if the id is outside the table. ids int32 [rows], table [count, size]."""
     (rows,), (count, size) = ids.shape, table.shape
     if ids.dtype != torch.int32 or out.shape != (rows, size) or out.dtype != table.dtype:
         raise ValueError(

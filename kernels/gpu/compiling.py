@@ -1,4 +1,4 @@
-"""Compile a Triton kernel ahead of time, for a GPU that need not be there, and read what the machine code uses.
+"""Compile a Triton kernel ahead of time, without the target GPU, and read the resources of its machine code.
 
 Works with no driver: Triton's wheel carries ptxas and cuobjdump. Registers and spills are not in the compiler's
 metadata (they are filled in by loading on a device), so they are read from the cubin.
@@ -24,18 +24,18 @@ WATCHED = re.compile(r"\b(HGMMA|QGMMA|QMMA|IGMMA|HMMA|IMMA|UTMALDG|LDGSTS|USETMA
 
 @dataclass(frozen=True, slots=True)
 class Specialisation:
-    """A form on a device, and what a check holds its machine code to."""
+    """A form on a device, and the requirements that a check applies to its machine code."""
 
     form: KernelForm
-    capability: int  # it is compiled for; the oldest of those that it serves
+    capability: int  # the target; the oldest of those it serves
     serves: tuple[int, ...]  # GPUs of that major version that launch this form
-    uses: tuple[str, ...] = ()  # instructions that must be there
+    uses: tuple[str, ...] = ()  # instructions that must be present
     max_spills: int = 0  # more only with the evidence, beside the row, that it still wins
 
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """What one specialisation became on one target."""
+    """The result of one specialisation on one target."""
 
     registers: int
     spills: int  # instructions that move a register to local memory or back (local arrays count too)
@@ -45,7 +45,7 @@ class MachineCode:
 
 
 def faults(specialisation: Specialisation, code: MachineCode) -> list[str]:
-    """Where the machine code falls short of what the specialisation promises."""
+    """The requirements of the specialisation that the machine code does not meet."""
     found: list[str] = []
     if code.spills > specialisation.max_spills:
         found.append(f"{code.spills} spill instructions, at most {specialisation.max_spills} are allowed")
@@ -58,7 +58,7 @@ def faults(specialisation: Specialisation, code: MachineCode) -> list[str]:
 
 
 def compiled_kernel(form: KernelForm, capability: int) -> Any:  # Any: Triton's own object
-    """What Triton makes of it for a capability such as 80: every stage is in `asm`. Raises what Triton raises."""
+    """Triton's result for a capability such as 80, with every stage in `asm`. Raises Triton's errors."""
     from triton import compiler
     from triton.backends.compiler import GPUTarget
 
@@ -71,7 +71,7 @@ def compiled_kernel(form: KernelForm, capability: int) -> Any:  # Any: Triton's 
 
 
 def compile_for(form: KernelForm, capability: int) -> MachineCode:
-    """Compile for a capability and read the machine code. Raises what Triton raises where it does not compile."""
+    """Compile for a capability and read the machine code. Raises Triton's errors if it does not compile."""
     compiled = compiled_kernel(form, capability)
     usage, assembly = _disassembled(compiled.asm["cubin"])
     watched = Counter(WATCHED.findall(assembly))

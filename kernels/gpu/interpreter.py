@@ -2,8 +2,8 @@
 
 The interpreter keeps such values as bit patterns in uint16 and uint8 arrays and hands the patterns to numpy: sums,
 maxima, products and comparisons of bfloat16 are silently wrong, and casts truncate. Upstream does not support bfloat16
-there (triton-lang/triton #11584). Here every operation on such values goes through float32: the operands are widened,
-which is exact, and the result is rounded to nearest even, for e4m3 and e5m2 with saturation (as cvt.rn.satfinite does).
+there (triton-lang/triton #11584). Here every operation on such values uses float32. The operands are widened,
+which is exact. The result is rounded to nearest even, for e4m3 and e5m2 with saturation (as cvt.rn.satfinite does).
 
 Inline assembly is emulated by numpy functions that a kernel's file registers beside the assembly (`emulates`).
 """
@@ -41,7 +41,7 @@ def emulates(assembly: str) -> Callable[[Emulation], Emulation]:
 
 
 def widened(handle: Any) -> Any:
-    """The values of a handle, as float32 where they are bit patterns: a numpy array."""
+    """The values of a handle as a numpy array; bit patterns become float32."""
     if not _is_pattern(handle):
         return handle.data
     array = np.ascontiguousarray(handle.data)
@@ -122,14 +122,14 @@ def correct_low_precision() -> None:
 
 
 class _Results(list[Any]):
-    """What the builder expects of inline assembly with several outputs."""
+    """The form in which the builder expects inline assembly with several outputs."""
 
     def get_result(self, index: int) -> Any:
         return self[index]
 
 
 def _widen_inputs(operations: Any) -> None:
-    """Reductions and scans look at raw arrays: give them float32, and round what they return."""
+    """Reductions and scans read raw arrays: give them float32, and round their results."""
     apply = operations.apply_impl
 
     def apply_impl(self: Any, inputs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Triton as every kernel of ours sees it: `jit` and `tl`, on both versions that are supported (3.6 and 3.9).
+"""Triton for all our kernels: `jit` and `tl`, on both supported versions (3.6 and 3.9).
 
-Import these names from here and nowhere else, so that what must be set before Triton's first import is set. A process
+Import these names only from here, so that everything needed before Triton's first import is set. A process
 either compiles for a GPU or interprets on the CPU; which one is decided once, before that import (`interpret_kernels`).
 """
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, overload
 
-# Multiply-add fusion is wanted. Triton 3.9 warns where nobody says so, because 3.10 changes the default.
+# We want multiply-add fusion. Triton 3.9 warns unless it is set, because 3.10 changes the default.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 import triton

@@ -1,7 +1,7 @@
-"""What a launch would be compiled to: the one rule by which launches are told apart, recorded and compiled.
+"""The compiled form of a launch: one rule by which launches are distinguished, recorded and compiled.
 
 Triton compiles a kernel anew for every combination of argument types, constants, alignments and launch options that
-it is launched with. `form_of` names that combination; `recording` collects those of launches without making them.
+it is launched with. `form_of` names that combination; `recording` collects the forms of launches without running them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPES = {
     torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5", torch.uint8: "u8", torch.int8: "i8",
     torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.bool: "i1",
 }  # fmt: skip
-OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}  # Triton's own where a launch says nothing
+OPTIONS = {"num_warps": 4, "num_stages": 3, "enable_fp_fusion": True}  # Triton's defaults, if a launch sets none
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class KernelForm:
     """One compiled form of a kernel. Equal forms are compiled once."""
 
     kernel: Any = field(compare=False)  # Any: what triton.jit returns
-    name: str  # of the kernel, its module included
+    name: str  # of the kernel, including its module
     signature: tuple[tuple[str, str], ...]  # arguments and Triton types: "*bf16", "i32", "tensordesc<bf16[128, 64]>", …
     constants: tuple[tuple[str, Any], ...]  # arguments of type "constexpr"; Any: whatever one may be
-    aligned: frozenset[str]  # addresses and integers that are whole 16s
+    aligned: frozenset[str]  # addresses and integers divisible by 16
     num_warps: int
     num_stages: int
-    fuses: bool  # may a product and a sum become one rounding
+    fuses: bool  # whether a product and a sum may be rounded once
 
     @property
     def operation(self) -> str:
@@ -52,7 +52,7 @@ class KernelForm:
 
 
 def form_of(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelForm:  # Any: Triton's own
-    """The form that a launch with these arguments takes: Triton's rules, for a compiled or an interpreted kernel."""
+    """The form of a launch with these arguments, by Triton's rules, for a compiled or interpreted kernel."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | dict(kwargs)
     untouched = _not_specialised(kernel)
     declared = {name for name, kind in kernel.fn.__annotations__.items() if "constexpr" in str(kind)}
@@ -76,7 +76,7 @@ def form_of(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ke
 
 @contextmanager
 def recording(record: Callable[[KernelForm], None]) -> Generator[None]:
-    """Within it no kernel is launched: `record` gets the form of each. For one thread of a process."""
+    """Inside, no kernel is launched: `record` gets each form instead. For one thread of a process."""
     launcher: Any = type(_any_kernel)  # Any: Triton's own class, one of whose methods is replaced
     run = launcher.run
 

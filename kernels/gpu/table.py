@@ -1,14 +1,14 @@
 """Launch tables: which tile sizes, warps and stages an operation runs with, by device and shape.
 
-Nothing is tuned while serving. A table is Python, checked in, written by hand or by the tuning script, and the evidence
-stands beside each row. A device that nobody measured takes the rows of the nearest older one.
+Nothing is tuned while serving. A table is checked-in Python, written by hand or by the tuning script, with the evidence
+beside each row. An unmeasured device uses the rows of the nearest older one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-PAGE_TOKENS = 64  # of a page of the KV cache, which is a tile of attention: the block of the scheduler
+PAGE_TOKENS = 64  # per page of the KV cache: a tile of attention, and the scheduler's block
 E4M3_CAPABILITY = 89  # the first with e4m3: below it Triton refuses the type, and kernels handle its bits
 
 Launch = TypeVar("Launch")
@@ -28,7 +28,7 @@ Table = Mapping[int, tuple[LaunchRow[Launch], ...]]
 
 
 def choose(table: Table[Launch], capability: int, size: int) -> Launch:
-    """The launch for a size on a device; an unknown device takes the newest rows that are not newer than it."""
+    """The launch for a size on a device. An unknown device uses the newest rows not newer than itself."""
     known = [measured for measured in table if measured <= capability]
     rows = table[max(known) if known else min(table)]
     for row in rows:

@@ -1,11 +1,11 @@
-"""Symmetric quantisation as the last act of a row kernel: one scale per group of values, value = stored * scale.
+"""Symmetric quantisation as the last step of a row kernel: one scale per group of values, value = stored * scale.
 
 int8: scale = max |x| / 127, ties to even (reference.py, without the CPU's correction). e4m3: scale = max |x| / 448. A
-group of zeros gets a tiny scale and stays zeros. What is stored is decided by the type of the output; uint8 means the
-bits of e4m3, for GPUs that have no such type.
+group of zeros gets a tiny scale and stays zeros. The output's type decides the stored type. uint8 means the
+bits of e4m3, for GPUs without that type.
 
-Other kernels call `group_scale`, `stored` and `write_groups`. `quantise_rows` is for rows that no kernel before the
-GEMM can quantise: a row of attention's output has many writers.
+Other kernels call `group_scale`, `stored` and `write_groups`. `quantise_rows` is for attention's output, which no
+kernel before the GEMM can quantise, because a row has many writers.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..gpu.language import jit, next_power_of_2, tl
 from ..gpu.table import E4M3_CAPABILITY, LaunchRow, Table, choose
 from .reference import SMALLEST_MAXIMUM
 
-GROUP = 128  # values per scale where a row has several: the block of FP8 GEMMs
+GROUP = 128  # values per scale if a row has several: the block of FP8 GEMMs
 INT8_LIMIT, E4M3_LIMIT = tl.constexpr(127.0), tl.constexpr(448.0)
 _SMALLEST = tl.constexpr(SMALLEST_MAXIMUM)
 _REBIAS = tl.constexpr(2.0**-120)
@@ -115,7 +115,7 @@ def quantise_rows(x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor, *, c
 def scale_groups(out: torch.Tensor, scales: torch.Tensor | None, capability: int) -> int:
     """How many scales a row of `out` [rows, size] has: 1, or one per GROUP values, by the shape of `scales`.
 
-    Raises ValueError where the tensors contradict each other.
+    Raises ValueError if the tensors contradict each other.
     """
     quantised = out.dtype in (torch.int8, torch.float8_e4m3fn)
     if quantised != (scales is not None):

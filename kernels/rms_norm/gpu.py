@@ -1,7 +1,7 @@
-"""RMS norm on the GPU, with what stands before and after it fused in: y = rms_norm(x + residual), maybe quantised.
+"""RMS norm on the GPU, fused with the residual sum and optional quantisation: y = rms_norm(x + residual).
 
 One program per row. The sum is rounded to the residual's type before it is normalised, as if it had been stored and
-read again, so both kernels, and a model that does it in two steps, see the same numbers. All arithmetic is float32.
+read again. So both kernels, and a model that uses two steps, see the same numbers. All arithmetic is float32.
 A tile is [groups, values of a group]: one group of the whole row, or groups of 128 with a scale each.
 
 The launcher checks, picks the launch and launches; it allocates nothing.
@@ -87,7 +87,7 @@ class RmsNormLaunch:
     num_warps: int
 
 
-# By the size of a row and not by their number: no row's bits depend on a batch.
+# Chosen by row size, not by the number of rows, so no row's bits depend on the batch.
 # 16 values per thread are two 16-byte loads of bf16 in flight; longer rows get 32 before they get more warps.
 TABLE: Table[RmsNormLaunch] = {
     80: (

@@ -1,9 +1,9 @@
-"""What happens to the fused projection before attention, in one pass: bias, q and k norm, rotation, KV-cache write.
+"""One pass over the fused projection before attention: bias, q and k norm, rotation, KV-cache write.
 
 A program is one token and KV_TILE of its key-value heads with their queries. Queries are rotated in place in qkv; keys
 and values go to the slot of the token in the cache [pages, kv_heads, 64, head_dim], quantised with one scale per
-token and head where the cache is int8 or e4m3 (uint8: its bits). A token whose slot is negative is padding: nothing of
-it is cached. Heads of any even size: a half is padded to HALF, a power of two, with lanes that load and store nothing.
+token and head where the cache is int8 or e4m3 (uint8: its bits). A token with a negative slot is padding and is
+not cached. Heads of any even size: a half is padded to HALF, a power of two, with lanes that load and store nothing.
 
 The launcher checks, picks the launch and launches; it allocates nothing.
 """

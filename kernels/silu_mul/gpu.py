@@ -1,4 +1,4 @@
-"""silu(gate) * up on the GPU, maybe quantised. A row of x is the gates, then the ups. All arithmetic is float32.
+"""silu(gate) * up on the GPU, optionally quantised. A row of x is all gates, then all ups. All arithmetic is float32.
 
 Elementwise, so a row is cut into tiles; only a scale over the whole row needs a program that sees the whole row. The
 launcher checks, picks the launch and launches; it allocates nothing.
@@ -57,7 +57,7 @@ class SiluMulLaunch:
     num_warps: int
 
 
-# By the size of a row: its bits never depend on the batch it is in.
+# Chosen by row size, so a row's bits never depend on its batch.
 TILES: Table[SiluMulLaunch] = {
     80: (LaunchRow(None, SiluMulLaunch(1024, 4), "compiled: 30 registers, no spills; not measured"),)
 }

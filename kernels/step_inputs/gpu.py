@@ -1,9 +1,9 @@
-"""What a step reads, made on the device from what the host knows: few numbers, and no token that was just drawn.
+"""Makes a step's inputs on the device from a few numbers of the host, which does not know the tokens just drawn.
 
-A running sequence has a slot: one row of `slot_rows` [slots, 1 + W], int32. Word 0 is the token that was drawn last,
-the other W are its block table. A given id of -1 means that token: the host has not read it yet.
+A running sequence has a slot: one row of `slot_rows` [slots, 1 + W], int32. Word 0 is the token drawn last,
+the other W are its block table. A given id of -1 means that token, which the host has not read yet.
 
-The launchers check and launch; they allocate nothing. Sizes are the caller's buffers': a bucket with its padding, so
+The launchers check and launch; they allocate nothing. Sizes are those of the caller's buffers, padded to a bucket, so
 that a graph can hold the launch.
 """
 
@@ -15,8 +15,8 @@ from ..gpu.table import PAGE_TOKENS
 PAGE = tl.constexpr(PAGE_TOKENS)
 # Launch sizes. The kernels move a few kilobytes: one size for every device. Compiled for sm_80 and sm_90 with Triton
 # 3.6 and 3.9: 18 to 32 registers, no spills. Not measured yet.
-SCATTER_BLOCK = 256  # entries of a program
-COPY_BLOCK = 4096  # words of a program: 16 KiB
+SCATTER_BLOCK = 256  # entries per program
+COPY_BLOCK = 4096  # words per program: 16 KiB
 PREPARE_TILE = 512  # block-table entries, and tokens, of a program at a time: the table of a 32k context
 PREPARE_WARPS = 4
 PREPARE_PROGRAMS = 8  # of a chunk, at most: most have nothing to do and return after four words
