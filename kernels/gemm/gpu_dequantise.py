@@ -1,4 +1,4 @@
-"""Packed 4-bit or 8-bit weights back to rows of bfloat16, for the vendor's GEMM when x has many rows.
+"""Unpacks 4-bit or 8-bit weights to rows of bfloat16, for the vendor's GEMM when x has many rows.
 
 A program writes 64 rows x 128 (4 bits) or 64 (8 bits) columns. The product of integer and scale is formed in float32
 and rounded once.

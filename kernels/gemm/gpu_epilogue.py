@@ -1,8 +1,8 @@
-"""What every GEMM does with its sums: scale, add bias and residual, round, store; and the second stage of split-K.
+"""The common end of every GEMM: scale the sums, add bias and residual, round, store; and the second stage of split-K.
 
 Split-K writes the sums of its parts to [split, M, N] and a second kernel adds them up in ascending order, so a result
-does not depend on which program finished first. Float parts are scaled before they are written; int32 parts are
-written as they are and scaled after the last addition, so int8 results are the same bits whatever the split.
+does not depend on which program finished first. Float parts are scaled before they are written. int32 parts are
+scaled after the last addition, so int8 results have the same bits for any split.
 """
 
 from __future__ import annotations

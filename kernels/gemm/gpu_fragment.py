@@ -1,8 +1,8 @@
-"""Weights in the order in which a tensor core's registers want them, and their way from bytes to bfloat16.
+"""Weights in the register order of a tensor core, and their conversion from bytes to bfloat16.
 
 A weight matrix is cut into blocks of 64 rows (out channels) and 4096 bytes. In a block, thread t of the 128 that share
 the product holds bytes [step][t][0..15] of two steps: one 128-bit load each, contiguous over the warp, and after
-unpacking every value is already where the left operand of mma and wgmma has to be: the device shuffles nothing.
+unpacking every value is already where the left operand of mma and wgmma must be, so nothing is shuffled.
 
 For thread t = 32 w + 4 g + c and byte 8 b + 4 a + 2 r + p of step s (b, a, r, p are bits):
 

@@ -1,4 +1,4 @@
-"""Groups of 4-bit weights that share a scale and a zero point: where those lie, and how they reach the weights.
+"""Groups of 4-bit weights that share a scale and a zero point: their layout, and how they are applied.
 
 scales     [K / 128, N / 64, 32, G, 2], of the G = 128 / group groups in 128 columns and of rows g and g + 8 of warp w
            (gpu_fragment.py) at 8 w + g

@@ -7,7 +7,7 @@
     workspace  one-dimensional uint8 of at least `workspace_bytes`; layers of one stream may share it
     strict     the bits of a row's results do not depend on the other rows
 
-Where out or workspace is not given it is allocated. The capability (80, 90) chooses the launch and is never queried.
+If out or workspace is not given, it is allocated. The capability (80, 90) chooses the launch and is never queried.
 """
 
 from __future__ import annotations

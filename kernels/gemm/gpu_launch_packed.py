@@ -1,4 +1,4 @@
-"""Launches for weights that are unpacked to bfloat16: by the product itself, or for many rows before the vendor's."""
+"""Launches for weights unpacked to bfloat16: inside our product, or for many rows before the vendor's product."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .gpu_operands import Operands, bytes_of, slab_rows
 from .gpu_packed import w4_gemm_kernel, w8_gemm_kernel
 from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, split_of
 
-PADDING = 128  # packed weights have a multiple of so many channels
+PADDING = 128  # packed weights have a multiple of this many channels
 
 
 def launch_packed(operands: Operands, launch: Launch) -> None:
@@ -52,7 +52,7 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
 
 
 def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tensor) -> None:
-    """Slab by slab of channels: the unpacked weights need little room and are read while they are still in L2."""
+    """One slab of channels at a time: unpacked weights need little room and are read while still in L2."""
     weight, bias, residual = operands.weight, operands.bias, operands.residual
     n, k = weight.n, weight.k
     slab = slab_rows(weight, launch)

@@ -1,4 +1,4 @@
-"""Launches for operands that the tensor core takes as they are (int8, e4m3, bfloat16), and the reduction of split-K."""
+"""Launches for operands the tensor core reads directly (int8, e4m3, bfloat16), and the reduction of split-K."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def launch_plain(operands: Operands, launch: Launch) -> None:
         case Many():
             _launch_many(operands, launch)
         case Library() if operands.out.dtype == torch.float32 and operands.out.is_cpu:
-            # torch has this product on CUDA alone. Interpreted it is ours, which allocates nothing either.
+            # torch has this product only on CUDA. When interpreted, ours is used, which also allocates nothing.
             launch_plain(operands, launch_for("bf16", INTERPRETED_AS, len(operands.x), strict=True))
         case Library():
             library_gemm(operands.x, operands.weight.weight, operands.out, operands.bias, operands.residual)
@@ -99,7 +99,7 @@ def _launch_many(operands: Operands, launch: Many) -> None:
     x, weight = operands.x, operands.weight
     m, n, k = len(x), weight.n, weight.k
     grid = (min(launch.programs, cdiv(m, launch.block_m) * cdiv(n, launch.block_n)),)
-    # The copy engine wants rows 16 bytes apart or a multiple of it.
+    # The copy engine needs rows a multiple of 16 bytes apart.
     by_copy = launch.descriptors and not any(step * x.element_size() % 16 for step in (x.stride(0), k))
     left: Any = x  # Any: or a tensor descriptor
     right: Any = weight.weight

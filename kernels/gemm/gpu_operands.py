@@ -29,7 +29,7 @@ class Operands:
     residual: Tensor | None
 
     def space(self, size: int) -> Tensor:
-        """`size` bytes of workspace; allocated here only where the caller gave none."""
+        """`size` bytes of workspace, allocated only if the caller gave none."""
         if self.workspace is None:
             return torch.empty(size, dtype=torch.uint8, device=self.x.device)
         if self.workspace.dtype != torch.uint8 or self.workspace.numel() < size:
@@ -56,7 +56,7 @@ def checked(
     x: Tensor, x_scales: Tensor | None, weight: PackedLinear, out: Tensor | None, workspace: Tensor | None,
     bias: Tensor | None, residual: Tensor | None,
 ) -> Operands:  # fmt: skip
-    """The operands, `out` allocated where it is missing. Raises ValueError naming what does not fit."""
+    """The operands, with `out` allocated if missing. Raises ValueError naming what does not fit."""
     kind = weight.format
     if x.ndim != 2 or x.shape[1] != weight.k or x.stride(1) != 1:
         raise ValueError(f"x is {list(x.shape)}; it must be [rows, {weight.k}] with contiguous rows")
@@ -111,7 +111,7 @@ def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
 
 
 def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) -> int:
-    """Kernels that one product with so many rows launches."""
+    """Number of kernels launched by one product with this many rows."""
     launch = launch_for(weight.format, capability, rows, strict)
     match launch:
         case Few():
@@ -124,5 +124,5 @@ def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) 
 
 
 def slab_rows(weight: PackedLinear, launch: Library) -> int:
-    """Rows of weights that are unpacked at a time: a multiple of 128, or all."""
+    """Rows of weights unpacked at a time: a multiple of 128, or all."""
     return min(max(launch.slab_bytes // (256 * weight.k), 1) * 128, weight.n)
