@@ -33,7 +33,7 @@ check: .venv/.test
 
 bench: .venv/.serve
 	@peers=$$($(if $(REF),$(BIN)/python loadtest/peers/setup.py $(REF) --only-print,:) | tr '\n' ' '); \
-	eval "exec $(BIN)/triolet bench compare $(if $(REF),$(REF)/hf) $$peers" '$(ARGS)'
+	eval "exec $(BIN)/triolet bench peers $(if $(REF),$(REF)/hf) $$peers" '$(ARGS)'
 
 kernels: .venv/.test
 	$(BIN)/python -m triolet.loadtest.device.compile_kernels --processes 2 $(ARGS)

@@ -107,6 +107,7 @@ class Sink(Protocol):
     def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
         """Events, then the text of `tokens` tokens of one choice behind them; with 0 tokens there is none.
 
-        Nearly always there is only the text. False: the reader must wake up and handle the rest.
+        Nearly always there is only the text. `events` is the outbox's own list: copy what you keep. False: the reader
+        must wake up and handle the rest.
         """
         ...

@@ -106,10 +106,14 @@ class Detokenizer:
             state.echo_due.add(index)
         elif request.echo:
             self._deliver(id, index, choice.echo())
-        self._ids = None
+        self._look_up_again()
+
+    def _look_up_again(self) -> None:
+        """Some request began, ended or changed. The last step's decoders hold requests with their prompts: they go."""
+        self._ids, self._plain = None, []
 
     def _forget(self, id: str) -> _OpenRequest | None:
-        self._ids = None
+        self._look_up_again()
         return self._requests.pop(id, None)
 
     def _add(self, tokens: ChoiceTokens) -> None:
@@ -168,7 +172,7 @@ class Detokenizer:
 
     def _close(self, state: _OpenRequest, finished: ChoiceFinished) -> None:
         del state.open[finished.index]
-        self._ids = None
+        self._look_up_again()
         state.unfinished -= 1
         self._gateway.deliver(finished)
         if not state.unfinished:

@@ -23,12 +23,13 @@ def divide(texts: Iterable[ToDetokenizer]) -> dict[str, list[ForFront]]:
     shares: dict[str, list[ForFront]] = {}
     for text in texts:
         if isinstance(text, StepTokens):  # nearly every token comes this way
-            for name, (ids, places) in _owners(text.ids).items():
-                rows = text.rows if len(ids) == len(text.ids) else tuple([text.rows[place] for place in places])
-                shares.setdefault(name, []).append(StepTokens(ids=ids, rows=rows))
             others: dict[str, list[ChoiceTokens]] = {}
             for choice in text.others:
                 others.setdefault(owner(choice.id), []).append(choice)
+            for name, (ids, places) in _owners(text.ids).items():
+                rows = text.rows if len(ids) == len(text.ids) else tuple([text.rows[place] for place in places])
+                own = tuple(others.pop(name, ()))
+                shares.setdefault(name, []).append(StepTokens(ids=ids, rows=rows, others=own))
             for name, choices in others.items():
                 shares.setdefault(name, []).append(StepTokens(others=tuple(choices)))
         elif isinstance(text, DropRequest):

@@ -49,7 +49,12 @@ class Link(Generic[Received]):
         self._wake = trio.Event()  # of `keep_sending`
 
     async def send(self, message: Message) -> None:
-        """Send one message and wait until the socket has taken it; no checkpoint if it takes it at once."""
+        """Send one message and wait until the socket has taken it; no checkpoint if it takes it at once.
+
+        Raises `trio.BrokenResourceError` if the peer has ended, or if a message was dropped before.
+        """
+        if self._lost:
+            raise trio.BrokenResourceError("a message to this peer was dropped")
         if not self._write(self._outgoing.write(message)):
             await self._send_backlog()
 

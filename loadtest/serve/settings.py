@@ -46,7 +46,3 @@ def without_keys(settings: LoadSettings) -> LoadSettings:
     """The settings without keys, for a file that may be shared."""
     tenants = tuple(replace(each, key=each.key and HIDDEN_KEY) for each in settings.mix.tenants)
     return replace(settings, mix=replace(settings.mix, tenants=tenants))
-
-
-def loop_of(settings: LoadSettings) -> str:
-    return "closed" if settings.arrivals is None else f"open, {settings.arrivals.__struct_config__.tag}"

@@ -8,7 +8,7 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
   hypercorn sends after every response. Between requests a connection has its keep-alive timeout
   (timers.py).
 - TLS (tls.py) transforms bytes between socket and protocol, from the first byte on.
-- Only plain requests on HTTP/1.1 bypass the protocol classes (plain_http1.py).
+- Only plain requests on HTTP/1.1 (plain_http1.py) and open WebSockets (websocket.py) bypass the protocol classes.
 - A client that closes its side, even half, is gone: its handlers are cancelled. While the reader is blocked,
   timers.py detects the hang-up.
 """

@@ -158,6 +158,8 @@ class GuardedHTTP1(H11Protocol):
         opener = self.openers.get(unquote(path))
         if opener is None:
             return False
+        if any(name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in fields):
+            await self._refuse("A WebSocket handshake has no body.")  # it would be read as frames
         values = {name.decode("ascii"): value.decode("latin1") for name, value in reversed(fields)}  # the first counts
         names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
         try:

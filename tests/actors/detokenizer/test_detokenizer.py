@@ -1,5 +1,6 @@
 """The detokenizer's transitions: starts, text, every kind of end, and what comes too late."""
 
+import gc
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import trio
 import trio.testing
 
 from triolet.actors.detokenizer.detokenizer import Detokenizer, run_detokenizer
+from triolet.actors.gateway.history import StreamRecord
 from triolet.actors.gateway.outbox import Outbox
 from triolet.actors.tokenizer.text_tokenizer import TextTokenizer
 from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, StreamEvent, Token, TokenLogprob
@@ -67,6 +69,25 @@ def end_of(events: tuple[StreamEvent, ...]) -> Finished:
 
 def text_of(events: tuple[StreamEvent, ...], index: int = 0) -> str:
     return "".join(event.text for event in events if isinstance(event, Token) and event.index == index)
+
+
+@pytest.mark.parametrize("ends", ["by a stop token", "by its client"])
+async def test_an_ended_request_is_not_kept(house: House, generate: Make, ends: str) -> None:
+    """Its record holds the prompt, perhaps megabytes; no further step may ever come."""
+    house.gateway.submit(generate())
+    house.open(generate())
+    house.text(" jumps")
+    stream = house.gateway.stream("r1")
+    assert stream is not None
+    address = id(stream)
+    del stream
+    if ends == "by a stop token":
+        house.text(" over", reason="stop")
+    else:
+        house.gateway.cancel("r1")
+        house.detokenizer.handle([DropRequest(id="r1", reason="cancelled")])
+    gc.collect()
+    assert not [record for record in gc.get_objects() if id(record) == address and isinstance(record, StreamRecord)]
 
 
 async def test_a_stream_from_start_to_stop_token(house: House, generate: Make) -> None:

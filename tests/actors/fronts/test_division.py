@@ -64,6 +64,13 @@ def test_a_step_of_one_front_is_passed_on_as_it_is() -> None:
     assert divide([text]) == {"aw1": [text]}
 
 
+def test_a_front_hears_of_a_step_once() -> None:
+    """Rows and others in two messages would make its detokenizer look up every row again at every step."""
+    shares = divide([step(["aw1-1", "aw2-1"], [choice("aw1-2", 5), choice("aw3-1", 6)])])
+    assert shares["aw1"] == [StepTokens(ids=("aw1-1",), rows=((0,),), others=(choice("aw1-2", 5),))]
+    assert shares["aw3"] == [StepTokens(others=(choice("aw3-1", 6),))]
+
+
 def test_the_ids_of_a_front_are_one_object_while_the_same_requests_go_on() -> None:
     shares = [divide([step(["aw1-1", "aw2-1", "aw1-2"], [])])["aw1"][0] for _ in range(2)]
     first, second = cast("list[StepTokens]", shares)

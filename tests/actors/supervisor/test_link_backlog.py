@@ -71,6 +71,8 @@ async def test_nothing_follows_a_message_that_was_not_kept(pair: Pair) -> None:
             nursery.cancel_scope.cancel()
     assert [cast("InquiryAnswer", message).number for message in received] == list(range(number))
     assert sender.overdue
+    with pytest.raises(trio.BrokenResourceError):
+        await sender.send(Pong())
     assert not link._incoming
     with pytest.raises(BlockingIOError):
         cast("Any", theirs.socket)._sock.recv(1)

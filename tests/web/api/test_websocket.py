@@ -276,6 +276,13 @@ class TestWithKeys:
             await client.hear_all("a")
         assert web.engine.requests[0].tenant != ""
 
+    @pytest.mark.parametrize("path", ["/v1/stream", "/v1/dashboard"])
+    async def test_pages_of_other_origins_hear_that_and_not_of_a_key(self, web: Web, path: str) -> None:
+        """Browsers cannot send the key with a handshake: it comes in the first frame."""
+        assert await refused(web, path, {"Origin": "https://elsewhere.example"}) == (403, "origin_forbidden")
+        wrong = {"Authorization": "Bearer wrong"}
+        assert await refused(web, path, wrong) == (401, "invalid_api_key")
+
     async def test_the_key_in_the_first_frame(self, web: Web) -> None:
         async with connect(web) as client:
             await client.say(type="auth", api_key="secönd")

@@ -106,10 +106,13 @@ def opened_sockets(monkeypatch: pytest.MonkeyPatch) -> list[OpenSocket]:
         (UPGRADE + "Sec-WebSocket-Protocol: ch\xe4t\r\n", b"", 400),
         (UPGRADE.replace("Upgrade", "Upgrade, \xff", 1), b"", 400),
         (UPGRADE, client_bytes(create("early")), 400),
+        (UPGRADE + "Content-Length: 5\r\n", b"", 400),
+        (UPGRADE + "Transfer-Encoding: chunked\r\n", b"", 400),
+        (UPGRADE + "Content-Length: 0\r\n", b"", 101),
         ("", b"", 426),
     ],
     ids=["plain", "extensions", "foreign", "rebound", "version", "no key", "not ascii", "token not ascii", "too early",
-         "no upgrade"],
+         "a body", "a chunked body", "an empty body", "no upgrade"],
 )  # fmt: skip
 async def test_handshakes_and_their_answers(web: Web, path: str, headers: str, more: bytes, status: int) -> None:
     with trio.fail_after(SOON):
