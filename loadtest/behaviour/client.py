@@ -6,21 +6,41 @@ closed. It has a terminal event if it contained `[DONE]` or an `error`.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final, Literal
 
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ..client.body import BadBody, EventStream
-from ..client.chunk import PATHS, decode_chunk
+from ..client.chunk import PATHS, text_of_error
 from ..client.client import HttpClient, Response
-from ..client.dial import Endpoint, read_url
+from ..client.dial import Dialer, Endpoint, read_url
 from ..client.ending import Fault
 
 End = Literal["done", "error event", "no terminal event", "left", "refused", "no connection"]
 CHAT: Final = f"/v1{PATHS['chat']}"
+CONNECT_SECONDS: Final = 10.0
+
+
+class _Delta(Struct):
+    content: str | None = None
+
+
+class _Choice(Struct):
+    delta: _Delta | None = None
+
+
+class _Chunk(Struct):
+    """Only what is read here: a server whose other fields have odd shapes still streams an answer."""
+
+    choices: list[_Choice] | None = None
+    error: msgspec.Raw | UnsetType = UNSET
+
+
+_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -47,7 +67,7 @@ class ChatStream:
         self.status = 0
         self.token_times: list[float] = []
         self.text = ""
-        self.end: End = "no terminal event"
+        self.end: End = "no connection"
         self.over = False  # the request has ended as in `end`; until then `end` is what it would be now
         self.detail = ""
 
@@ -72,13 +92,28 @@ def body_of(target: Target, prompt: str, max_tokens: int) -> bytes:
     return json.dumps(fields).encode()
 
 
+async def dial(endpoint: Endpoint, slow: bool) -> trio.abc.Stream:
+    """A new connection. Raises Fault."""
+    try:
+        with trio.fail_after(CONNECT_SECONDS):
+            return await Dialer(endpoint).connect(slow)
+    except trio.TooSlowError as error:
+        raise Fault("connect", f"{endpoint.authority}: no connection within {CONNECT_SECONDS:g} s") from error
+
+
 async def stream_chat(
     target: Target, prompt: str, max_tokens: int, *, flood: bool = False, stream: ChatStream | None = None
 ) -> ChatStream:
     """Send a request and read its answer to the end."""
     stream = stream or ChatStream()
-    client = HttpClient(target.endpoint, most_idle=0)
     body, key = body_of(target, prompt, max_tokens), target.key(flood=flood)
+
+    async def connect(slow: bool) -> trio.abc.Stream:
+        connection = await dial(target.endpoint, slow)
+        stream.end = "no terminal event"  # from here on it is the server that owes one
+        return connection
+
+    client = HttpClient(target.endpoint, connect, most_idle=0)
     try:
         async with client.request("POST", CHAT, body, key=key) as (response, _sent, _reused):
             stream.status = response.head.status
@@ -89,31 +124,38 @@ async def stream_chat(
                 stream.detail = (await response.read_all()).decode(errors="replace")[:300]
     except Fault as fault:
         stream.detail = stream.detail or f"{fault.outcome}: {fault.detail}"
-        if fault.outcome == "connect":
-            stream.end = "no connection"
     stream.over = True
     return stream
 
 
 async def _follow(response: Response, stream: ChatStream) -> None:
     events = EventStream()
-    while data := await response.read():
-        try:
-            for event in events.feed(data):
-                _note(event, stream)
-        except (BadBody, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Fault("malformed", f"an event: {error}") from error
-        if events.failed:
+    try:
+        while data := await response.read():
+            _note_all(data, events, stream)
+    finally:
+        with suppress(Fault):  # the last event may lack its empty line, or be cut
+            _note_all(b"\n\n", events, stream)
+
+
+def _note_all(data: bytes, events: EventStream, stream: ChatStream) -> None:
+    try:
+        for event in events.feed(data):
+            _note(event, stream)
+    except (BadBody, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Fault("malformed", f"an event: {error}") from error
+    finally:
+        if events.failed:  # by its name, whatever its data are
             stream.end = "error event"
 
 
 def _note(event: bytes, stream: ChatStream) -> None:
-    if event == b"[DONE]":
+    if event.rstrip() == b"[DONE]":
         stream.end = "done"
         return
-    chunk = decode_chunk(event)
-    if (refusal := chunk.refusal()) is not None:
+    chunk = _decode_chunk(event)
+    if (refusal := text_of_error(chunk.error)) is not None:
         stream.end, stream.detail = "error event", refusal[:300]
-    elif text := chunk.text():
+    elif text := "".join(choice.delta.content or "" for choice in chunk.choices or () if choice.delta):
         stream.text += text
         stream.token_times.append(trio.current_time())

@@ -8,10 +8,9 @@ from typing import Final
 
 import trio
 
-from ..client.dial import Dialer
 from ..client.request import request_bytes
 from ..process import ServerProcess
-from .client import CHAT, ChatStream, Target, body_of, stream_chat
+from .client import CHAT, ChatStream, Target, body_of, dial, stream_chat
 from .crowd import Crowd, crowd, duration, middle, probe, probes
 from .gauge import Gauge
 from .results import Drained, Isolation, Leaving, NotMeasurable, SlowReaders, Tally, WorkerDeath
@@ -115,7 +114,7 @@ async def _settled_bytes(process: ServerProcess) -> int:
 
 
 async def _ask_and_not_read(target: Target, prompt: str, max_tokens: int) -> trio.abc.Stream:
-    stream = await Dialer(target.endpoint).connect(slow=True)
+    stream = await dial(target.endpoint, slow=True)
     body, host = body_of(target, prompt, max_tokens), target.endpoint.authority
     await stream.send_all(request_bytes("POST", CHAT, body, host=host, key=target.key(flood=True)))
     return stream

@@ -38,9 +38,7 @@ class AnyChunk(Struct):
 
     def refusal(self) -> str | None:
         """The message of an error event; None for a chunk of an answer."""
-        if self.error is UNSET or bytes(self.error) == b"null":
-            return None
-        return refusal_text(b'{"error":' + bytes(self.error) + b"}")
+        return text_of_error(self.error)
 
     def text(self) -> str:
         """The text of all its choices."""
@@ -68,6 +66,13 @@ class _ListedModels(Struct):
 
 decode_chunk: Final = msgspec.json.Decoder(AnyChunk).decode
 _decode_error: Final = msgspec.json.Decoder(_ErrorBody).decode
+
+
+def text_of_error(error: msgspec.Raw | UnsetType) -> str | None:
+    """The message of a chunk's `error`; None where there is none."""
+    if error is UNSET or bytes(error) == b"null":
+        return None
+    return refusal_text(b'{"error":' + bytes(error) + b"}")
 
 
 def refusal_text(body: bytes) -> str:

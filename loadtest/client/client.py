@@ -112,13 +112,16 @@ class HttpClient:
         await trio.aclose_forcefully(stream)
 
     async def fetch(self, method: str, path: str, body: bytes = b"", *, key: str | None = None) -> bytes:
-        """The whole body of an answer. Raises Fault for any status but 200."""
+        """The whole body of an answer. Raises Fault for any status but 200, and for a body beyond MOST_PAGE."""
         async with self.request(method, path, body, key=key) as (response, _sent, _reused):
             status = response.head.status
             if status != 200:
                 detail = refusal_text(await response.read_all())
                 raise Fault(outcome_of_status(status), f"{status} {detail}", status)
-            return await response.read_all(MOST_PAGE)
+            page = await response.read_all(MOST_PAGE)
+            if len(page) >= MOST_PAGE and await response.read():
+                raise Fault("malformed", f"{path}: a page of more than {MOST_PAGE >> 20} MiB", status)
+            return page
 
     async def _open(self, slow: bool) -> tuple[trio.abc.Stream, bool]:
         while self._idle and not slow:

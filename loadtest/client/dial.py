@@ -37,44 +37,64 @@ def read_url(url: str, path: str = "/v1") -> Endpoint:
     return Endpoint(host=parts.hostname, port=port, secure=secure, path=parts.path.rstrip("/") or path)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     family: socket.AddressFamily
     address: tuple[Any, ...]  # Any: from getaddrinfo, its shape depends on the family
 
 
 class Dialer:
-    """Opens connections to one address; its name is resolved once."""
+    """Opens connections to one address. Its name is resolved once; the first of its addresses that answers is kept."""
 
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
         self._context = (context or ssl.create_default_context()) if endpoint.secure else None
-        self._found: _Found | None = None
+        self._found: list[Found] = []
 
     async def connect(self, slow: bool) -> trio.abc.Stream:
         """`slow`: keep the kernel from reading ahead for a slow reader. Raises Fault."""
         try:
-            family, address = self._found or await self._resolve()
-            connection = trio.socket.socket(family)
+            stream = await self._reach(slow)
+            if self._context is None:
+                return stream
             try:
-                if slow:
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_RECEIVE_BUFFER)
-                await connection.connect(address)
-                stream = trio.SocketStream(connection)
-                if self._context is None:
-                    return stream
                 secure = trio.SSLStream(
                     stream, self._context, server_hostname=self._endpoint.host, https_compatible=True
                 )
                 await secure.do_handshake()
                 return secure
             except BaseException:
-                connection.close()
+                stream.socket.close()
                 raise
         except (OSError, trio.BrokenResourceError) as error:
             reason = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
             raise Fault("connect", f"{self._endpoint.authority}: {reason}") from error
 
-    async def _resolve(self) -> _Found:
+    async def _reach(self, slow: bool) -> trio.SocketStream:
+        """Try each address in turn: `localhost` may be ::1 first, with a server on 127.0.0.1 alone."""
+        failure: OSError | None = None
+        for found in self._found or await self._resolve():
+            try:
+                stream = await reach_one(found, slow)
+            except OSError as error:
+                failure = error
+            else:
+                self._found = [found]
+                return stream
+        raise failure or OSError("the name has no address")
+
+    async def _resolve(self) -> list[Found]:
         found = await trio.socket.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
-        self._found = _Found(found[0][0], found[0][4])
+        self._found = [Found(each[0], each[4]) for each in found]
         return self._found
+
+
+async def reach_one(found: Found, slow: bool) -> trio.SocketStream:
+    connection = trio.socket.socket(found.family)
+    try:
+        if slow:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_RECEIVE_BUFFER)
+        await connection.connect(found.address)
+        return trio.SocketStream(connection)
+    except BaseException:
+        connection.close()
+        raise

@@ -8,8 +8,9 @@ from itertools import count
 
 import pytest
 import trio
+from trio.testing import MockClock
 
-from triolet.loadtest.behaviour.client import Target
+from triolet.loadtest.behaviour.client import CONNECT_SECONDS, Target, stream_chat
 from triolet.loadtest.behaviour.crowd import probes
 from triolet.loadtest.behaviour.parts import drain, isolation, slow_readers, worker_death
 from triolet.loadtest.behaviour.results import (
@@ -22,6 +23,7 @@ from triolet.loadtest.behaviour.results import (
     WorkerDeath,
 )
 from triolet.loadtest.behaviour.table import rows
+from triolet.loadtest.client.dial import Dialer
 from triolet.loadtest.process import ServerProcess
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -36,7 +38,7 @@ async def _serve(nursery: trio.Nursery, answer: Answer) -> Target:
     async def handle(stream: trio.SocketStream) -> None:
         async with stream:
             asked = b""
-            while b"\r\n\r\n" not in asked:
+            while not asked.endswith(b"}"):  # the body too: closing on unread bytes would reset the connection
                 asked += await stream.receive_some()
             try:
                 await stream.send_all(HEAD)
@@ -148,4 +150,56 @@ async def test_nothing_is_killed_when_the_answers_have_ended(
     assert (tally.done, tally.without) == ((1, 0) if terminal else (0, 1))
     assert process.process is not None
     assert process.process.poll() is None
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("events", "end", "text"),
+    [
+        (DONE, "done", ""),
+        (b"data: [DONE] \n\n", "done", ""),
+        (TOKEN + b"data: [DONE]\n", "done", "x"),
+        (TOKEN + b"data: [DO", "no terminal event", "x"),
+        (TOKEN + b"event: error\ndata: {no JSON\n\n", "error event", "x"),
+        (TOKEN + b"event: error\ndata: {no JSON\n\n" + DONE, "error event", "x"),
+        (TOKEN + b'data: {"error":{"message":"full"}}\n', "error event", "x"),
+        (TOKEN + b"data: {no JSON\n\n" + DONE, "no terminal event", "x"),
+        (b'data: {"choices":[{"text":7,"delta":{"content":"x"}}],"usage":[1]}\n\n' + DONE, "done", "x"),
+        (b'data: {"choices":null,"usage":{"prompt_tokens":"3"}}\n\n' + TOKEN + DONE, "done", "x"),
+    ],
+)
+async def test_an_end_is_what_the_server_sent(nursery: trio.Nursery, events: bytes, end: str, text: str) -> None:
+    async def send(stream: trio.SocketStream, _flood: bool) -> None:
+        await stream.send_all(events)
+
+    stream = await stream_chat(await _serve(nursery, send), "q", 3)
+    assert (stream.end, stream.text, stream.over) == (end, text, True)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_takes_no_connection_is_not_waited_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_dialer: Dialer, _slow: bool) -> trio.abc.Stream:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Dialer, "connect", never)
+    target = Target(url="http://127.0.0.1:1", model="m")
+    stream = await stream_chat(target, "q", 3)
+    assert stream.end == "no connection"
+    assert trio.current_time() - stream.began == pytest.approx(CONNECT_SECONDS)
+    assert "within 10 s" in stream.detail
+    (left,) = await probes(target, 2, 1.0)  # cancelled while it connects
+    assert (left.end, left.over) == ("no connection", False)
+
+
+async def test_a_connection_that_is_cut_before_an_answer_has_no_terminal_event(nursery: trio.Nursery) -> None:
+    async def cut(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.aclose()
+
+    (listener,) = await nursery.start(partial(trio.serve_tcp, cut, 0, host="127.0.0.1"))
+    port = listener.socket.getsockname()[1]
+    stream = await stream_chat(Target(url=f"http://127.0.0.1:{port}", model="m"), "q", 3)
+    assert stream.end == "no terminal event"
     nursery.cancel_scope.cancel()

@@ -1,10 +1,16 @@
 """The client against servers in memory, which say exactly the bytes that a test wants."""
 
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
 import pytest
 import trio
 
-from triolet.loadtest.client.client import HttpClient
-from triolet.loadtest.client.dial import Endpoint, read_url
+from triolet.loadtest.client import dial
+from triolet.loadtest.client.client import MOST_PAGE, HttpClient
+from triolet.loadtest.client.dial import Dialer, Endpoint, read_url
 from triolet.loadtest.client.ending import Fault
 
 from .made import Servers, read_head
@@ -141,3 +147,76 @@ def test_addresses_are_read(url: str, authority: str, path: str) -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
         read_url(url)
+
+
+class _TwoAddresses(trio.abc.HostnameResolver):
+    """A name with ::1 first, where nothing listens."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def getaddrinfo(
+        self,
+        host: bytes | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:  # Any: a list whose tuples depend on the family
+        assert isinstance(port, int)
+        self.asked += 1
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+
+    async def getnameinfo(self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int) -> tuple[str, str]:
+        raise NotImplementedError
+
+
+async def test_each_address_of_a_name_is_tried(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    (listener,) = await nursery.start(partial(trio.serve_tcp, partial(_answers, 0), 0, host="127.0.0.1"))
+    resolver = _TwoAddresses()
+    trio.socket.set_custom_hostname_resolver(resolver)
+    dialer = Dialer(read_url(f"http://two.test:{listener.socket.getsockname()[1]}"))
+    tried: list[object] = []
+    reach = dial.reach_one
+
+    async def note(found: dial.Found, slow: bool) -> trio.SocketStream:
+        tried.append(found.family)
+        return await reach(found, slow)
+
+    monkeypatch.setattr(dial, "reach_one", note)
+    for slow in (False, True):
+        async with await dialer.connect(slow) as stream:
+            await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+    assert (resolver.asked, tried) == (1, [socket.AF_INET6, socket.AF_INET, socket.AF_INET])
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_name_of_which_no_address_answers_is_a_fault() -> None:
+    trio.socket.set_custom_hostname_resolver(_TwoAddresses())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # not listening
+        with pytest.raises(Fault, match=r"two\.test") as raised:
+            await Dialer(read_url(f"http://two.test:{taken.getsockname()[1]}")).connect(False)
+    assert raised.value.outcome == "connect"
+
+
+@pytest.mark.parametrize("extra", [0, 1 << 17])
+async def test_a_page_that_is_too_long_is_not_cut_silently(nursery: trio.Nursery, extra: int) -> None:
+    page = b"x" * (MOST_PAGE + extra)
+
+    async def serve(_number: int, stream: trio.abc.Stream) -> None:
+        await read_head(stream)
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(page) + page)
+
+    client = HttpClient(ADDRESS, Servers(nursery, serve).connect)
+    if extra:
+        with pytest.raises(Fault, match="more than 4 MiB"):
+            await client.fetch("GET", "/metrics")
+    else:
+        assert await client.fetch("GET", "/metrics") == page
