@@ -35,6 +35,8 @@ from .refusals import Refusal, refuse_missing_model
 
 PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
 
+REMEDY: Final = "MODEL is a folder; `triolet bench compare A.json B.json` compares results"
+
 HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how they compare.
 
     Each turn runs every variant of ours and every peer, each in a process of its own and never two at once. Ratios are
@@ -61,7 +63,20 @@ def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[st
         raise click.BadParameter(str(error)) from error
 
 
-@click.command(help=HELP)
+class _OneModel(click.Command):
+    """Names the other command where this one is called as that one is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        results = [word for word in args if word.endswith(".json")]
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if not results:
+                raise
+            raise click.UsageError(f"{error.format_message()} ({REMEDY})", ctx) from error
+
+
+@click.command(cls=_OneModel, help=HELP)
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option("--peer", "others", multiple=True, callback=_parsed_peers, help="NAME=COMMAND. May be repeated.")
 @click.option("--variant", "variants", multiple=True, default=DEFAULTS, show_default=True,
@@ -100,7 +115,7 @@ def peers(
     as_json: bool,
 ) -> None:
     if model is not None and model.is_file():
-        raise Refusal(f"{model} is a file: MODEL is a folder; `triolet bench compare A.json B.json` compares results")
+        raise Refusal(f"{model} is a file: {REMEDY}")
     cases = [case for case in CASES.values() if case.name in chosen]
     threads = threads or usable_cores()
     ours = _variants(variants, others, model, threads, cases)

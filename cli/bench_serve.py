@@ -56,12 +56,18 @@ HELP: Final = """Load the server at --url and report what its clients saw.
     """
 
 
+def _refuse_picture(_ctx: click.Context, _option: click.Parameter, given: bool | None) -> None:
+    if given is not None:
+        raise click.UsageError("--png and --no-png are gone: the charts are in the report, NAME.html")
+
+
 @click.command("serve", help=HELP)
 @load_options
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("bench-results"),
               show_default=True, help="Folder of what is written.")  # fmt: skip
 @click.option("--name", default="serve", show_default=True, help="Of the files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead of tables.")
+@click.option("--png/--no-png", default=None, hidden=True, expose_value=False, callback=_refuse_picture)
 def serve(out: Path, name: str, as_json: bool, **values: Any) -> None:  # Any: checked by their options
     settings = build_load_settings(**values)
     if isinstance(settings.arrivals, Recorded):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import trio
+from msgspec import structs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -21,7 +22,7 @@ from rich.table import Table
 from ..protocol.requests import ChatMessage
 from .client.chunk import PATHS, listed_models
 from .client.client import HttpClient
-from .client.dial import read_url
+from .client.dial import Endpoint, read_url
 from .client.ending import Fault
 from .heldout import CALL, CALL_END, HELD_OUT, LONGEST_ANSWER, Instance, read_instances
 from .table import terminal_table
@@ -128,10 +129,16 @@ async def ask_all(
     return [outcomes[index] for index in range(len(instances))]
 
 
+def server_at(url: str) -> Endpoint:
+    """The server's root, which may have a path before /v1. Raises ValueError."""
+    root = read_url(url, path="")
+    return structs.replace(root, path=f"{root.path.removesuffix('/v1')}/v1")
+
+
 async def run(options: argparse.Namespace, console: Console) -> AccuracyRun:
     instances = read_instances(options.data, options.limit)
     columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    client, key = HttpClient(read_url(options.url)), options.api_key
+    client, key = HttpClient(server_at(options.url)), options.api_key
     model = options.model or listed_models(await client.fetch("GET", "/models", key=key))[0]
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("asking", total=len(instances))
@@ -170,9 +177,17 @@ def table(measured: AccuracyRun, earlier: AccuracyRun | None) -> Table:
     return terminal_table(rows, title=f"{measured.model}: exact match on held-out instances", styles=styles)
 
 
+def _url(text: str) -> str:
+    try:
+        server_at(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m triolet.loadtest.accuracy", description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
+    parser.add_argument("--url", type=_url, default="http://127.0.0.1:8000", help="the server (http://127.0.0.1:8000)")
     parser.add_argument("--api-key", help="sent as a bearer token")
     parser.add_argument("--model", help="model name (the first that the server lists)")
     parser.add_argument("--data", type=Path, default=HELD_OUT, help="held-out instances, one JSON object per line")

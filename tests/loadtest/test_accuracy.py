@@ -14,6 +14,7 @@ from triolet.loadtest.accuracy import (
     arguments,
     ask_all,
     by_family,
+    server_at,
     share,
     table,
     wire_messages,
@@ -155,3 +156,15 @@ def test_the_options_have_the_defaults_that_the_help_names() -> None:
         0.8,
         HELD_OUT,
     )
+
+
+@pytest.mark.parametrize("root", ["http://h:8000", "http://h/prefix", "http://h/prefix/", "http://h/prefix/v1"])
+def test_the_url_is_that_of_the_server_below_which_v1_is(root: str) -> None:
+    assert server_at(root).path == ("/v1" if root.endswith("8000") else "/prefix/v1")
+
+
+def test_what_is_no_url_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        arguments().parse_args(["--url", "127.0.0.1:8000"])
+    assert ended.value.code == 2
+    assert "'127.0.0.1:8000' is not an address like http://127.0.0.1:8000" in capsys.readouterr().err

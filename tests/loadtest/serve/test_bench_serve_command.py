@@ -161,6 +161,14 @@ def test_comparing_one_file_is_refused(tmp_path: Path) -> None:
     for old in ([str(path)], [str(tmp_path), "--peer", "a=b"], [str(tmp_path), str(tmp_path)], []):
         done = CliRunner().invoke(bench, ["compare", *old])
         assert (done.exit_code, "`triolet bench peers MODEL`" in " ".join(done.stderr.split())) == (2, True)
-    assert "`triolet bench compare A.json B.json`" in CliRunner().invoke(bench, ["peers", str(path)]).stderr
+    for files in ([str(path)], [str(path), str(path)]):
+        done = CliRunner().invoke(bench, ["peers", *files])
+        assert (done.exit_code, "`triolet bench compare A.json B.json`" in " ".join(done.stderr.split())) == (2, True)
     done = CliRunner().invoke(bench, ["compare", str(path), str(path)])
     assert (done.exit_code, "is no result" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--png", "--no-png"])
+def test_the_option_of_a_picture_says_where_the_charts_are(option: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(bench, ["serve", option, "--out", str(tmp_path)])
+    assert (done.exit_code, "the charts are in the report, NAME.html" in " ".join(done.stderr.split())) == (2, True)
