@@ -21,9 +21,8 @@ def test_only_compiled_files_escape_the_type_checker() -> None:
 
 def unexplained(text: str) -> list[str]:
     """Lines on which a type checker is told to look away, without a reason behind it."""
-    return [
-        line for line in text.splitlines() if re.search(r"# (type|pyright): ignore(\[[\w, -]*\])?\s*($|#\s*$)", line)
-    ]
+    bare = re.compile(r"# (type|pyright): ignore(\[[\w, -]*\])?\s*(#\s*noqa(:[\w, ]*)?\s*)?($|#\s*$)")
+    return [line for line in text.splitlines() if bare.search(line)]
 
 
 def test_an_ignored_line_says_why() -> None:
@@ -35,4 +34,7 @@ def test_an_ignored_line_says_why() -> None:
 def test_an_unexplained_line_is_found() -> None:
     assert unexplained("x = y()  # type: " + "ignore[misc]")
     assert unexplained("x = y()  # pyright: " + "ignore")
+    assert unexplained("x = y()  # type: " + "ignore[misc]  # noqa")
+    assert unexplained("x = y()  # type: " + "ignore[misc]  # noqa: E501")
     assert not unexplained("x = y()  # type: " + "ignore[misc]  # untyped in theirs")
+    assert not unexplained("x = y()  # type: " + "ignore[misc]  # noqa: E501 - untyped in theirs")

@@ -53,16 +53,19 @@ def request_of(load: StreamedLoad, number: int) -> bytes:
     return post_json("/v1/completions", fields).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
 
 
-def streamed(data: bytes, reads: Sequence[tuple[float, int]]) -> Streamed:
-    """`reads`: when, and how many bytes had come by then. A word that two reads cut counts in the second."""
+def streamed(data: bytes, reads: Sequence[tuple[float, int]], cut: str = "") -> Streamed:
+    """`reads`: when, and how many bytes had come by then. A word that two reads cut counts in the second.
+
+    `cut`: why reading stopped before every stream had ended.
+    """
     if not data.startswith(b"HTTP/1.1 200"):
-        return Streamed([], 0, data.decode(errors="replace")[:300] or "the connection ended without an answer")
+        return Streamed([], 0, data.decode(errors="replace")[:300] or cut or "the connection ended without an answer")
     word, arrivals, before = WORD.encode(), list[tuple[float, int]](), 0
     for when, size in reads:
         if tokens := data.count(word, max(0, before - len(word) + 1), size):
             arrivals.append((when, tokens))
         before = size
-    return Streamed(arrivals, data.count(b"data: "), "" if END in data else "the stream ended before [DONE]")
+    return Streamed(arrivals, data.count(b"data: "), "" if END in data else cut or "the stream ended before [DONE]")
 
 
 def main() -> None:
@@ -70,8 +73,12 @@ def main() -> None:
     pipes = [Pipe(load.port, request_of(load, load.first + index), END) for index in range(load.streams)]
     print("ready", flush=True)
     if sys.stdin.readline():
-        read_streams(pipes, keep_times=True, deadline_seconds=DEADLINE_SECONDS)
-        print(json.dumps([asdict(streamed(pipe.received(), pipe.reads)) for pipe in pipes]), flush=True)
+        cut = ""
+        try:
+            read_streams(pipes, keep_times=True, deadline_seconds=DEADLINE_SECONDS)
+        except (OSError, RuntimeError) as error:  # one reset connection, or the deadline: what came is still told
+            cut = f"reading stopped: {error}"
+        print(json.dumps([asdict(streamed(pipe.received(), pipe.reads, cut)) for pipe in pipes]), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ needed.
 Cases run in processes of their own. One that hangs or crashes is a line in the table, and the next goes on in a new
 process.
 
-DIR gets cases.jsonl (a line for every case), results.json, table.txt, log.txt and, where matplotlib is installed,
-plots. Exits with 1 where a kernel is wrong, a case failed, or a planted wrong kernel was not noticed.
+DIR gets cases.jsonl (a line for every case), results.json, table.txt, log.txt and goals.svg. Exits with 1 where a
+kernel is wrong, a case failed, or a planted wrong kernel was not noticed.
 """
 
 from __future__ import annotations

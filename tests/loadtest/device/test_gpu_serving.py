@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from triolet.loadtest.client.reader import Pipe
+from triolet.loadtest.device import gpu_streams
 from triolet.loadtest.device.gpu_case import Wrong
 from triolet.loadtest.device.gpu_serving import figures_of
 from triolet.loadtest.device.gpu_streams import streamed
@@ -88,3 +94,24 @@ def test_a_tied_model_has_no_head_of_its_own() -> None:
     tiny = structs.replace(TINY, tied_embeddings=True)
     assert "lm_head.weight" not in named_tensors(tiny)
     assert "lm_head.weight" in named_tensors(TINY)
+
+
+def test_a_reset_connection_does_not_lose_the_other_streams(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(pipes: Sequence[Pipe], **_: object) -> int:
+        for pipe, data in zip(pipes, (STREAM, STREAM[:-20], b""), strict=True):
+            pipe.data[: len(data)] = data
+            pipe.size = len(data)
+            pipe.reads.append((1.0, pipe.size))
+            pipe.close()
+        raise ConnectionResetError(104, "reset by peer")
+
+    monkeypatch.setattr(gpu_streams, "read_streams", read)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        load = gpu_streams.StreamedLoad(listener.getsockname()[1], 0, 3, 1, 1, 10)
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{json.dumps(asdict(load))}\ngo\n"))
+        gpu_streams.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert [sum(tokens for _, tokens in one["arrivals"]) for one in found] == [5, 3, 0]
+    assert [one["fault"] for one in found] == ["", *["reading stopped: [Errno 104] reset by peer"] * 2]

@@ -181,6 +181,9 @@ def test_the_report_has_a_table_numbers_and_lines_to_paste(tmp_path: Path) -> No
     assert paste in text
     assert paste not in plain_table([row_of(finding) for finding in findings])
     assert len(long_lines(findings)) == 1
+    picture = (tmp_path / "goals.svg").read_text()
+    assert picture.count("<text") == 2  # the one case with a goal, and its share
+    assert ">55%</text>" in picture
 
 
 def test_fractions_take_their_limits_along() -> None:
