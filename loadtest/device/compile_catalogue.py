@@ -2,8 +2,8 @@
 its own does before it is ready, with nothing behind the tensors and nothing run.
 
 A worker runs every shape of its steps once before it serves (`GpuModel`), so what is recorded here is what is launched
-there. Of the sizes of decode steps the smallest stands for all: only the plan of attention has forms by them, of 16, 32
-… sequences. Kernels and variants that no setting reaches yet are in `compile_unreached.py`.
+there. Steps of up to 256 sequences are recorded: the plan of attention has a form for 16, 32, … of them. Kernels and
+variants that no setting reaches yet are in `compile_unreached.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LaunchedModel:
     kv_cache_dtype: str = "bfloat16"
     max_running: int = 256
     max_tokens: int = 8192
-    max_rows: int = 1  # of logits, and so of a decode step
+    max_rows: int = 256  # of logits, and so of a decode step
 
 
 def _spec(

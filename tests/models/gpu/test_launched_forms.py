@@ -4,6 +4,7 @@ on, and names a form as Triton does.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,9 +15,11 @@ from triolet.kernels.gpu.language import jit, tl
 from triolet.kernels.gpu.launches import KernelForm, form_of
 from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.silu_mul import gpu as silu_mul
-from triolet.loadtest.device.compile_catalogue import LaunchedModel, forms_of
+from triolet.loadtest.device.compile_catalogue import LLAMA_8B, LaunchedModel, forms_of
+from triolet.models.gpu.load import MAX_LOGIT_ROWS
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
+from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk
 
 from .gpu_house import MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
@@ -46,6 +49,13 @@ def recorded(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
     return forms_of(served, RehearsalDevice().capability, "cpu")
 
 
+def test_the_catalogue_has_the_forms_of_a_worker_with_the_default_settings() -> None:
+    settings, served = EngineSettings(model=""), LaunchedModel(LLAMA_8B)
+    rows = max(settings.max_running, MAX_LOGIT_ROWS)
+    default = replace(served, max_running=settings.max_running, max_tokens=settings.max_step_tokens, max_rows=rows)
+    assert forms_of(default, 80) <= forms_of(served, 80)
+
+
 @pytest.mark.parametrize(("quantize", "kv_cache_dtype"), FORMATS)
 def test_every_launched_form_is_recorded_for_compiling(quantize: str, kv_cache_dtype: str) -> None:
     assert named(rehearsed(quantize, kv_cache_dtype)) == named(recorded(quantize, kv_cache_dtype))
@@ -61,7 +71,15 @@ def test_a_form_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) 
 def named(forms: set[KernelForm]) -> set[tuple[object, ...]]:
     """Without the number of programs, by which devices differ."""
     return {
-        (form.name, form.signature, tuple(pair for pair in form.constants if pair[0] != "PROGRAMS"), form.aligned)
+        (
+            form.name,
+            form.signature,
+            tuple(pair for pair in form.constants if pair[0] != "PROGRAMS"),
+            form.aligned,
+            form.num_warps,
+            form.num_stages,
+            form.fuses,
+        )
         for form in forms
     }
 
