@@ -66,7 +66,7 @@ def _of_a_round(results: Results) -> list[Figure]:
     if sse is not None:
         found.append(_rate("sse_events_s", "SSE, 64 streams, each event its own write", sse.events_s, "events/s"))
         if raw is not None:
-            found.append(_ratio("sse_over_raw", "… against the bare stream", sse.events_s / raw.events_s, 1.0, 2.0))
+            found.append(_ratio("sse_over_raw", "… against the bare stream", sse.events_s / raw.events_s, 1.1, 2.0))
             found.append(
                 _ratio(
                     "sse_over_raw_by_cpu",
@@ -80,11 +80,11 @@ def _of_a_round(results: Results) -> list[Figure]:
         found.append(_rate("sse_tokens_s_coalesced", "SSE, 16 tokens at once", coalesced.tokens_s, "tokens/s"))
         if raw is not None:
             ratio = coalesced.tokens_s / raw.events_s
-            found.append(_ratio("coalesced_over_raw", "… against bare events", ratio, 8.0, 16.0))
+            found.append(_ratio("coalesced_over_raw", "… against bare events", ratio, 10.0, 16.0))
     if socket is not None:
         found.append(_rate("ws_messages_s", "WebSocket, 64 sockets", socket.events_s, "messages/s"))
         if raw is not None:
-            found.append(_ratio("ws_over_raw", "… against bare events", socket.events_s / raw.events_s, 1.0, 2.0))
+            found.append(_ratio("ws_over_raw", "… against bare events", socket.events_s / raw.events_s, 1.05, 2.0))
     if fronts is not None and sse is not None:
         ratio = fronts.server_us_per_event / sse.server_us_per_event
         found.append(_cost("two_fronts_over_one", "CPU per event, two web processes to one", ratio, "×", 1.2, 1.05))
@@ -110,7 +110,7 @@ def _costs(results: Results) -> list[Figure]:
                 label = f"server CPU, {streams} × 30 tok/s"
                 found.append(_cost("cpu_ms_per_1000_tokens", label, cpu, "ms/1,000 tokens", 25, 10))
             case SetUp(request_ms=cost):
-                found.append(_cost("request_setup_ms", "server CPU per request", cost, "ms", 0.5, 0.25))
+                found.append(_cost("request_setup_ms", "server CPU per request", cost, "ms", 0.3, 0.25))
             case Idle(cpu_percent=cpu, wakeups_s=wakeups):
                 found.append(_cost("idle_cpu_percent", "idle server", cpu, "% of a core", 0.5, 0.5))
                 found.append(_cost("idle_wakeups_s", "idle server", wakeups, "wake-ups/s", 20, 20))
