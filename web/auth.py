@@ -96,7 +96,8 @@ def register(app: Application, keys: Keys) -> None:
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
             refuse_foreign_origin(exchange, own_names_only=not keys)
         # The opener of a WebSocket checks its handshake whole: a browser sends the key in its first frame.
-        if exchange.endpoint not in OPEN and exchange.endpoint not in app.sockets:
+        handshake = exchange.endpoint in app.sockets and exchange.headers.get("Upgrade") is not None
+        if exchange.endpoint not in OPEN and not handshake:
             if keys:
                 refuse_key_in_query(exchange)
             exchange.tenant = keys.tenant_of(exchange.headers)
