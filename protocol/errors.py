@@ -4,18 +4,22 @@ The body has OpenAI's form `{"error": {"message", "type", "param", "code"}}` on 
 official clients raise the matching exception class. A new code needs a row in `REGISTRY` and nothing else.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+
+from .reports import Loading
 
 ErrorCode = Literal[
     "bad_request", "invalid_json", "invalid_type", "invalid_value", "integer_out_of_range", "unknown_parameter",
-    "unsupported_parameter", "invalid_messages", "invalid_stop", "invalid_token_id", "invalid_cache_salt",
-    "context_length_exceeded", "invalid_api_key", "origin_forbidden", "not_found", "model_not_found",
-    "method_not_allowed", "request_timeout", "content_too_large", "unsupported_media_type", "unsupported_encoding",
-    "expectation_failed", "upgrade_required", "headers_too_large", "invalid_event", "rate_limit_exceeded",
-    "server_overloaded", "deadline_exceeded", "engine_error", "nonfinite_logits", "engine_unavailable",
-    "shutting_down", "internal_error",
+    "unsupported_parameter", "invalid_messages", "invalid_grammar", "invalid_stop", "invalid_token_id",
+    "invalid_cache_salt", "context_length_exceeded", "invalid_api_key", "origin_forbidden", "not_found",
+    "model_not_found",
+    "method_not_allowed", "request_timeout", "resumed_elsewhere", "content_too_large", "unsupported_media_type",
+    "unsupported_encoding", "expectation_failed", "misdirected", "upgrade_required", "headers_too_large",
+    "invalid_event", "rate_limit_exceeded", "server_overloaded", "deadline_exceeded", "engine_error",
+    "nonfinite_logits", "engine_unavailable", "model_loading", "shutting_down", "internal_error",
+    "unsupported_endpoint", "host_forbidden", "conflict", "storage_full", "grammar_failed",
 ]  # fmt: skip
 
 
@@ -38,41 +42,54 @@ REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
     "unknown_parameter": ErrorKind(400, _INVALID),
     "unsupported_parameter": ErrorKind(400, _INVALID),
     "invalid_messages": ErrorKind(400, _INVALID),
+    "invalid_grammar": ErrorKind(400, _INVALID),
     "invalid_stop": ErrorKind(400, _INVALID),
     "invalid_token_id": ErrorKind(400, _INVALID),
     "invalid_cache_salt": ErrorKind(400, _INVALID),
     "context_length_exceeded": ErrorKind(400, _INVALID),
     "invalid_api_key": ErrorKind(401, "authentication_error"),
     "origin_forbidden": ErrorKind(403, "permission_error"),
+    "host_forbidden": ErrorKind(403, "permission_error"),
     "not_found": ErrorKind(404, _INVALID),
+    "unsupported_endpoint": ErrorKind(404, _INVALID),
     "model_not_found": ErrorKind(404, _INVALID),
     "method_not_allowed": ErrorKind(405, _INVALID),
     "request_timeout": ErrorKind(408, _INVALID),
+    "resumed_elsewhere": ErrorKind(409, _INVALID),
+    "conflict": ErrorKind(409, _INVALID),
+    "storage_full": ErrorKind(413, _INVALID),
     "content_too_large": ErrorKind(413, _INVALID),
     "unsupported_media_type": ErrorKind(415, _INVALID),
     "unsupported_encoding": ErrorKind(415, _INVALID),
     "expectation_failed": ErrorKind(417, _INVALID),
+    "misdirected": ErrorKind(421, _INVALID),
     "upgrade_required": ErrorKind(426, _INVALID),
     "headers_too_large": ErrorKind(431, _INVALID),
     "invalid_event": ErrorKind(400, _INVALID),
     "rate_limit_exceeded": ErrorKind(429, "rate_limit_error"),
     "server_overloaded": ErrorKind(429, "rate_limit_error"),
     "deadline_exceeded": ErrorKind(504, _SERVER),
+    "grammar_failed": ErrorKind(400, _INVALID),
     "engine_error": ErrorKind(500, _SERVER),
     "nonfinite_logits": ErrorKind(500, _SERVER),
     "engine_unavailable": ErrorKind(503, _SERVER),
+    "model_loading": ErrorKind(503, _SERVER),
     "shutting_down": ErrorKind(503, _SERVER),
     "internal_error": ErrorKind(500, _SERVER),
 }
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True):
-    """The inside of an error body. `param` names the offending field, dotted and indexed (`messages[0].role`)."""
+    """The inside of an error body. `param` names the offending field, dotted and indexed (`messages[0].role`).
+
+    `loading` says how far the model is loaded, where that is the reason.
+    """
 
     message: str
     type: str
     param: str | None = None
     code: str
+    loading: Loading | UnsetType = UNSET
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True):
@@ -88,20 +105,55 @@ class ApiError(Exception):
     """
 
     def __init__(
-        self, code: ErrorCode, message: str, *, param: str | None = None, retry_after: int | None = None
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+        loading: Loading | None = None,
     ) -> None:
         super().__init__(message)
         self.code: ErrorCode = code
         self.message = message
         self.param = param
         self.retry_after = retry_after
+        self.loading = loading
 
     @property
     def status(self) -> int:
         return REGISTRY[self.code].status
 
     def detail(self) -> ErrorDetail:
-        return ErrorDetail(message=self.message, type=REGISTRY[self.code].type, param=self.param, code=self.code)
+        return ErrorDetail(
+            message=self.message,
+            type=REGISTRY[self.code].type,
+            param=self.param,
+            code=self.code,
+            loading=self.loading or UNSET,
+        )
 
     def body(self) -> ErrorBody:
         return ErrorBody(error=self.detail())
+
+
+def context_exceeded(context_length: int, problem: str, *, param: str) -> ApiError:
+    """The error of a request that does not fit. To fall back or to trim, clients look for OpenAI's first sentence.
+
+    LangChain looks for the code in the words of the exception, where OpenAI's library no longer writes it.
+    """
+    message = f"This model's maximum context length is {context_length} tokens. {problem} (context_length_exceeded)"
+    return ApiError("context_length_exceeded", message, param=param)
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def without_frames(error: _Error) -> _Error:
+    """The same error without its traceback: for those that answer an error instead of raising it on.
+
+    The frames of a traceback hold the request's text, megabytes perhaps. Some of them also hold the error, so that only
+    a garbage collection would free the text. The error that this one replaced may hold it too, as UnicodeError does.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)

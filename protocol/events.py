@@ -1,6 +1,7 @@
 """The events of a stream: the detokenizer writes them, the outbox holds them, SSE and WebSocket send them.
 
-Order of one stream: Started · Token* (choices interleaved) · ChoiceFinished per choice · one Finished or Failed.
+Order of one stream: Started · PromptTokens? · Token* (choices interleaved) · ChoiceFinished per choice ·
+one Finished or Failed.
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,10 @@ class TokenLogprob(Struct, frozen=True, kw_only=True):
     token_id: int
     logprob: float | None  # None for the first token of an echoed prompt: nothing precedes it
     top: tuple[TopLogprob, ...] = ()
+    rank: int = 0  # of a prompt's token: 1 is the most probable one; 0 is not known
     text: bytes = b""
     text_offset: int = 0  # characters before this token in the choice's text (completions dialect)
+    stops: bool = False  # a stop token: generated, but not part of the answer's text
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -61,14 +64,37 @@ class Started(Event, frozen=True, kw_only=True):
     prompt_tokens: int  # of all prompts
 
 
+class PromptTokens(Event, frozen=True, kw_only=True):
+    """The prompt of one choice as the model reads it; sent only if asked for, before the choice's tokens."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if they are asked for
+
+
+class CallStart(Struct, frozen=True, kw_only=True, array_like=True):
+    """A tool call begins: calls of one choice are numbered from 0. Its arguments follow, in pieces of JSON text."""
+
+    call: int
+    id: str
+    name: str
+
+
 class Token(Event, frozen=True, kw_only=True):
-    """Text of one or more tokens of one choice. `tokens` counts the ids covered (flow control counts these)."""
+    """Text of one or more tokens of one choice. `tokens` counts the ids covered (flow control counts these).
+
+    With the kind `tool`, `text` is a piece of the arguments of call number `call`. The first piece of a call may be
+    empty and has `starts`. All pieces of a call that ended are together one JSON object.
+    """
 
     index: int
     text: str
     tokens: int
     kind: Literal["text", "reasoning", "tool"] = "text"
     logprobs: tuple[TokenLogprob, ...] = ()
+    token_ids: tuple[int, ...] = ()  # only if asked for; with the stop token, which has no text
+    call: int = 0
+    starts: CallStart | None = None
 
 
 class ChoiceFinished(Event, frozen=True, kw_only=True):
@@ -97,7 +123,7 @@ class Failed(Event, frozen=True, kw_only=True):
     retry_after: int | None = None
 
 
-StreamEvent = Started | Token | ChoiceFinished | Finished | Failed
+StreamEvent = Started | PromptTokens | Token | ChoiceFinished | Finished | Failed
 TerminalEvent = Finished | Failed
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from .events import FinishReason, Usage
 
-State = Literal["tokenizing", "waiting", "prefill", "decode", "parked", "finished"]
+State = Literal["tokenizing", "compiling", "waiting", "prefill", "decode", "parked", "finished"]
 Obstacle = Literal[
     "order",  # a request before it does not fit: `first` says why, and the numbers are that request's
     "step",  # the next step: it came after the last one was planned
@@ -18,6 +18,7 @@ Obstacle = Literal[
     "blocks",  # not enough KV blocks (--kv-cache-memory)
     "budget",  # the step's tokens are spent (--max-step-tokens)
     "credit",  # its reader is behind
+    "grammar",  # the worker is building the grammar that its answer must match
     "prefix",  # another request is computing a prefix that it will share
     "unread",  # its last token is still on its way from the worker
     "worker",  # no worker is ready
@@ -45,6 +46,7 @@ class BlockedOn(Struct, frozen=True, kw_only=True):
 
     kind: Obstacle
     first: Obstacle | None = None
+    reason: str | None = None  # of "worker": what happened to it, and how far the next one is
     unit: Literal["rows", "blocks", "tokens"] | None = None
     need: int | None = None
     free: int | None = None

@@ -10,7 +10,7 @@ from typing import Literal
 
 from .message import Message
 from .messages import Admit, Cancel, Credit, DropRequest, StepTokens, Stop
-from .reports import WorkerState
+from .reports import Loading, WorkerState
 from .settings import ServeSettings
 from .steps import Ping, Pong, Ready
 
@@ -44,6 +44,7 @@ class WorkerNews(Message, frozen=True, kw_only=True):
     state: WorkerState
     reason: str
     ready: Ready | None
+    loading: Loading | None = None
 
 
 class ChoiceOpened(Message, frozen=True, kw_only=True):
@@ -70,9 +71,7 @@ class Mail(Message, frozen=True, kw_only=True):
 
 
 class FrontReady(Message, frozen=True, kw_only=True):
-    """front -> scheduler: it serves requests at these URLs."""
-
-    urls: tuple[str, ...]
+    """front -> scheduler: it serves requests. Before, it answers that the model is being loaded."""
 
 
 class Inquiry(Message, frozen=True, kw_only=True):
@@ -95,7 +94,12 @@ class InquiryAnswer(Message, frozen=True, kw_only=True):
 
 
 class Drain(Message, frozen=True, kw_only=True):
-    """scheduler -> front: accept nothing new, let running answers finish within the drain timeout, then exit."""
+    """scheduler -> front: accept nothing new, let running answers finish within the drain timeout, then exit.
+
+    `at_once`, sent after the first: end the running answers now.
+    """
+
+    at_once: bool = False
 
 
 class ReloadCertificate(Message, frozen=True, kw_only=True):

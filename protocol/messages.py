@@ -1,6 +1,6 @@
 """The messages between actors: who sends what to whom. To learn the architecture, read this file.
 
-web -> gateway -> tokenizer -> admission -> scheduler -> supervisor <=> (link) executor
+web -> gateway -> tokenizer (-> grammar) -> admission -> scheduler -> supervisor <=> (link) executor
                                             scheduler -> detokenizer -> gateway (outbox) -> web
 """
 
@@ -11,11 +11,15 @@ from msgspec import Struct
 from .events import FinishReason, TokenLogprob
 from .message import Message
 from .requests import Generate
-from .steps import Ready, StepDone, StepFailed
+from .steps import GrammarFailed, GrammarReady, Ready, StepDone, StepFailed
 
 
 class Tokenized(Message, frozen=True, kw_only=True):
-    """tokenizer -> admission: the request with its prompts as token ids, one tuple per prompt."""
+    """tokenizer (-> grammar) -> admission: the request with its prompts as token ids, one tuple per prompt.
+
+    The request may have more fields set than when it came: `thinking`. With a `grammar_source`, it goes first to the
+    grammar actor, which compiles that.
+    """
 
     request: Generate
     prompts: tuple[tuple[int, ...], ...]
@@ -72,8 +76,21 @@ class EngineFailed(Message, frozen=True, kw_only=True):
 
 
 ToTokenizer = Generate
+ToGrammar = Tokenized
 ToAdmission = Tokenized
-ToScheduler = Admit | Cancel | Credit | Stop | StepDone | StepFailed | WorkerLost | WorkerReady | EngineFailed
+ToScheduler = (
+    Admit
+    | Cancel
+    | Credit
+    | Stop
+    | StepDone
+    | StepFailed
+    | GrammarReady
+    | GrammarFailed
+    | WorkerLost
+    | WorkerReady
+    | EngineFailed
+)
 
 
 class OpenChoice(Message, frozen=True, kw_only=True):
@@ -99,6 +116,7 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False)
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     reason: FinishReason | None = None
     stop_reason: int | None = None
+    stop_token: int | None = None  # which ended it: generated, but without text
     error: str = ""  # a code of protocol.errors, with reason == "error"
     message: str = ""
 

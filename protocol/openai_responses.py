@@ -53,7 +53,7 @@ def usage_body(usage: Usage) -> UsageBody:
 class TopLogprobBody(Struct, frozen=True, kw_only=True):
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: list[int] | None  # null: a stop token, which is not part of the text
 
 
 class TokenLogprobBody(TopLogprobBody, frozen=True, kw_only=True):
@@ -73,14 +73,60 @@ class CompletionLogprobs(Struct, frozen=True, kw_only=True):
     text_offset: list[int]
 
 
+class CalledFunction(Struct, frozen=True, kw_only=True):
+    """A call's function. `arguments` is JSON text: an object, if the answer was not cut inside it."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class PromptLogprob(Struct, frozen=True, kw_only=True):
+    """One token at a place of the prompt; rank 1 is the most probable there."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, PromptLogprob] | None]  # one entry per token of the prompt, by token id
+
+
 class AnswerMessage(Struct, frozen=True, kw_only=True):
+    """`content` is null beside calls without text. The thoughts have two names, since clients read one or the other."""
+
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[MessageToolCall] | UnsetType = UNSET
+
+
+class FunctionDelta(Struct, frozen=True, kw_only=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(Struct, frozen=True, kw_only=True):
+    """A piece of a call. The first has `id`, `type` and the name; the `arguments` of all pieces are one JSON text."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
 
 
 class Delta(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class AnswerChoice(Struct, frozen=True, kw_only=True):
@@ -92,6 +138,7 @@ class AnswerChoice(Struct, frozen=True, kw_only=True):
     finish_reason: OpenAIFinishReason
     stop_reason: str | int | None
     triolet_finish_reason: FinishReason
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatChoice(AnswerChoice, frozen=True, kw_only=True, rename={"text": "message"}):
@@ -102,6 +149,8 @@ class ChatChoice(AnswerChoice, frozen=True, kw_only=True, rename={"text": "messa
 class CompletionChoice(AnswerChoice, frozen=True, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class ChunkChoice(Struct, frozen=True, kw_only=True):
@@ -113,6 +162,7 @@ class ChunkChoice(Struct, frozen=True, kw_only=True):
     finish_reason: OpenAIFinishReason | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     triolet_finish_reason: FinishReason | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class ChatChunkChoice(ChunkChoice, frozen=True, kw_only=True, rename={"text": "delta"}):
@@ -123,6 +173,7 @@ class ChatChunkChoice(ChunkChoice, frozen=True, kw_only=True, rename={"text": "d
 class CompletionChunkChoice(ChunkChoice, frozen=True, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class AnswerBody(Struct, frozen=True, kw_only=True):
@@ -140,6 +191,8 @@ class ChatCompletion(AnswerBody, frozen=True, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     choices: tuple[ChatChoice, ...]
     usage: UsageBody
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Completion(AnswerBody, frozen=True, kw_only=True):
@@ -154,6 +207,7 @@ class ChatChunk(AnswerBody, frozen=True, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: tuple[ChatChunkChoice, ...]
     usage: UsageBody | UnsetType | None = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class CompletionChunk(AnswerBody, frozen=True, kw_only=True):
@@ -179,6 +233,19 @@ class Tokenization(Struct, frozen=True, kw_only=True):
     count: int
     max_model_len: int
     tokens: list[int]
+
+
+class TokenizerInfo(Struct, frozen=True, kw_only=True):
+    """What a client needs to prepare prompts as the server would: lm-eval's remote tokenizer reads it."""
+
+    tokenizer_class: Literal["PreTrainedTokenizerFast"] = "PreTrainedTokenizerFast"  # reads every tokenizer.json
+    vocab_size: int
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
 
 
 class Detokenization(Struct, frozen=True, kw_only=True):

@@ -6,17 +6,31 @@ one process. /metrics and the ledger are rendered from a `ServerReport`.
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 WorkerState = Literal["loading", "ready", "restarting", "failed"]
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class Loading(Struct, frozen=True, kw_only=True):
+    """How far a worker has loaded the model: `done` of `total` units of what it does now; `share` is their quotient.
+
+    Loading has several stages of unknown length, so there is no share of the whole.
+    """
+
+    stage: str
+    done: int
+    total: int
+    share: float
+    seconds_left: float | None = None  # as long as the last load took, else at this stage's pace; None: unknown
+
+
+class Health(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to a health probe: `status` in a word, `reason` in a sentence."""
 
     ready: bool
     status: str
     reason: str
+    loading: Loading | None = None  # while a worker loads the model, also again after the last one was lost
 
 
 class HistogramFigures(Struct, frozen=True, array_like=True):
@@ -67,6 +81,8 @@ class SchedulerStatistics(Struct, frozen=True, kw_only=True):
     parked: int
     waiting: int
     waiting_by_reason: dict[str, int]
+    background_running: int = 0  # choices of batches' lines that hold KV blocks; not in the counts above
+    background_waiting: int = 0
     steps_in_flight: int
     blocks: BlockCounts
     totals: SchedulerTotals
@@ -89,12 +105,29 @@ class ProcessFigures(Struct, frozen=True, kw_only=True):
     cpu_seconds: float
 
 
+class KeptFigures(Struct, kw_only=True):
+    """The answers kept for clients that lost their WebSocket, now."""
+
+    answers: int = 0
+    bytes: int = 0
+
+
+class BatchFigures(Struct, kw_only=True):
+    """The batches of a server: those that have not ended, and lines since the start."""
+
+    open: int = 0
+    lines_waiting: int = 0  # of the batches that run, with those that run now
+    lines_completed: int = 0
+    lines_failed: int = 0
+
+
 class FrontReport(Struct, frozen=True, kw_only=True):
     """One web process: its unfinished requests, everything it has counted, and itself."""
 
     live: int
     accounts: Figures
     process: ProcessFigures
+    kept: KeptFigures = field(default_factory=KeptFigures)
 
 
 class FrontsReport(Struct, frozen=True, kw_only=True):
@@ -102,6 +135,7 @@ class FrontsReport(Struct, frozen=True, kw_only=True):
 
     live: int
     accounts: Figures
+    kept: KeptFigures = field(default_factory=KeptFigures)
     processes: dict[str, ProcessFigures] | None = None  # of the web; None where it is in the scheduler's process
     silent: int = 0  # did not answer in time: their last figures are counted
     restarts: int = 0
@@ -115,6 +149,7 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     worker: WorkerFigures
     process: ProcessFigures
     web: FrontsReport
+    batches: BatchFigures = field(default_factory=BatchFigures)
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
@@ -125,6 +160,7 @@ class Ledger(Struct, frozen=True, kw_only=True):
 
     kv_blocks: BlockCounts
     requests: int
+    kept_answers: int  # until their time is over
     tasks: int
     fds: int
     children: int

@@ -23,6 +23,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0  # subtracted once from every token in the output
     frequency_penalty: float = 0.0  # subtracted per occurrence in the output
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias added to its logit)
+    allowed_tokens: bytes = b""  # a bit per token id, lowest first: other tokens are masked; empty = all are allowed
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences: each one's last token is masked behind the others
     min_tokens: int = 0  # stop tokens are masked until this many tokens are generated
     temperature: float = 1.0  # 0 = greedy: the first of the largest logits
     top_k: int = 0  # 0 = all
@@ -30,4 +32,6 @@ class Sampling(Struct, frozen=True, kw_only=True):
     min_p: float = 0.0  # relative to the most probable token
     seed: int = 0  # 0 … 2**64 - 1
     logprobs: int | None = None  # None = off; n = of the chosen token and the top n
-    prompt_logprobs: int | None = None  # the same for the prompt's tokens (completions with echo and logprobs)
+    prompt_logprobs: int | None = (
+        None  # the same for the prompt's tokens: for an echo with logprobs, or beside the answer
+    )

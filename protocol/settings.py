@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the worker needs to load a model and run it."""
+    """What the worker needs to load a model, run it, and log about it."""
 
     model: str  # a checkpoint folder
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -28,6 +28,9 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kv_cache_memory: int | None = None  # bytes; None: a share of the free memory
     gpu_memory: float | None = None  # up to 1: a share of the GPU's memory, else bytes; None: most of what is free
     threads: int | None = None  # None: the physical cores this process may use
+    no_jump_ahead: bool = False  # compute every token of an answer with a grammar, also those that it forces
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes
+    log_format: Literal["text", "json"] = "text"
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +43,10 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_stop_length: int = 256  # characters of one stop string
     outbox_tokens: int = 256  # default credit: tokens a stream may be ahead of its reader
     max_socket_requests: int = 256  # concurrent requests on one WebSocket
+    max_resume_seconds: float = 300.0  # longest wait of a WebSocket's answer for its client to come back; 0: none waits
+    resume_memory: int = 64 * MIB  # bytes of all answers that are kept for this
+    batch_storage: int = 1024 * MIB  # bytes of all files and results of batches, on disk
+    response_storage: int = 256 * MIB  # bytes of all stored responses, on disk; 0: none is stored
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,17 +56,23 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     limits: LimitSettings = LimitSettings()
     host: str = "127.0.0.1"
     port: int = 8000
+    root_path: str = ""  # of a proxy, under which clients find the server, as /llm
     uds: str | None = None  # a Unix socket's path, instead of host and port
     ssl_certfile: str | None = None  # PEM, with the chain; turns TLS on
     ssl_keyfile: str | None = None  # None: the key is in ssl_certfile
     served_model_name: str | None = None  # None: the checkpoint folder's name
     api_keys: tuple[str, ...] = ()
+    operator_keys: tuple[str, ...] = ()  # for metrics, ledger and dashboard; none: an API key opens these too
+    allow_origins: tuple[str, ...] = ()  # of pages whose scripts may use the server; "*": all
     drain_timeout: float = 30.0  # streams in flight at shutdown get this long
     stall_timeout: float = 60.0  # a stream ends when its reader takes nothing for this long
     send_timeout: float = 30.0  # longest wait of one socket send
+    keep_alive_timeout: float = 75.0  # a connection between requests; load balancers keep theirs for 60
     keep_alive_interval: float = 15.0  # a silent SSE stream gets a comment this often
     web_processes: int = 1  # above 1: this many, and one more for the scheduler
+    access_log: bool = False  # a line for each HTTP exchange
     otlp_endpoint: str | None = None  # trace collector (OTLP/HTTP); None: from the OTEL_* variables, or no traces
+    data: str | None = None  # folder of files, batches and responses; None: the user's state folder
     metric_aliases: Literal["none", "vllm"] = "none"  # /metrics under these names too
     inline: bool = False  # executor in the front process, for debugging
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from .events import TokenLogprob
 from .message import Message
+from .requests import Thinking
 from .sampling import Sampling
 from .settings import EngineSettings
 
@@ -25,12 +26,17 @@ class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
     stop_token_ids: tuple[int, ...]  # masked until sampling.min_tokens tokens are generated
     adapter: str = ""
     strict: bool = False  # batch-invariant launches for every step that holds it
+    grammar: int = 0  # what the answer must match: the number of a grammar that the worker has built; 0: none
+    thinking: Thinking | None = None  # how its thoughts are marked: they come before what the grammar describes
+    reasoning_budget: int | None = None  # tokens that it may think
 
 
 class Chunk(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """Run tokens [start, start + count) of a sequence; `sample` if the last of them is the sequence's last token.
 
-    With steps in flight, the front may not have read the token at `start` yet; the worker knows it.
+    With steps in flight, the front may not have read the token at `start` yet; the worker knows it. If that step gave
+    several tokens, the worker computes those too, from where it is, as far as blocks and the step's tokens reach; it
+    samples only behind the last one.
     """
 
     sequence: int
@@ -58,14 +64,18 @@ class Step(Message, frozen=True, kw_only=True):
     dropped: tuple[int, ...] = ()
 
 
+MAX_FORCED = 32  # tokens of a row behind the sampled one: they cost the reader's credit only afterwards
+
+
 class Row(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """The result of one chunk: no token while the prompt is unfinished, one if sampled, several with speculation."""
+    """The result of one chunk: no token while the prompt is unfinished, one if sampled, then those it forces."""
 
     sequence: int
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str = ""  # a code of protocol.errors (`nonfinite_logits`): this sequence alone fails
+    computed: int | None = None  # tokens that were computed, where it was not the chunk's count or nothing was sampled
 
 
 class StepDone(Message, frozen=True, kw_only=True):
@@ -122,6 +132,7 @@ class Ready(Message, frozen=True, kw_only=True):
     quantize: str
     kv_cache_dtype: str = "bfloat16"
     context_length: int
+    model_context_length: int = 0  # the checkpoint's own, which may be longer
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     max_step_tokens: int
@@ -155,5 +166,27 @@ class StepFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-ToWorker = LoadModel | Step | Ping
-FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed | Pong
+class PrepareGrammar(Message, frozen=True, kw_only=True):
+    """Build this grammar, beside the steps; answered with GrammarReady or GrammarFailed. Forget those of `forget`."""
+
+    grammar: int  # its number, never used for another text
+    text: str
+    forget: tuple[int, ...] = ()  # no sequence of a later step names them
+
+
+class GrammarReady(Message, frozen=True, kw_only=True):
+    """Sequences with this grammar may come."""
+
+    grammar: int
+
+
+class GrammarFailed(Message, frozen=True, kw_only=True):
+    """The worker cannot build or follow this grammar; `message` is a plain sentence."""
+
+    grammar: int
+    message: str
+
+
+WorkerOrder = Step | PrepareGrammar  # what the scheduler says to the worker
+ToWorker = LoadModel | WorkerOrder | Ping
+FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed | GrammarReady | GrammarFailed | Pong

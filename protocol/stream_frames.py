@@ -3,6 +3,9 @@
 `id` is the client's name for a request, unique among its running ones. `seq` counts the server's frames of one request
 from 0. Every `create` is answered by exactly one `finished` or `failed`. If its `id` is taken by a running request, it
 gets an `error` and the running request continues. Frames that belong to no request get an `error` too.
+
+A request made with `resume_seconds` survives its socket. Its first frame is `accepted`, with a token. `resume` with
+this token continues the answer on another socket, from the frame with the number `after`; the numbers go on.
 """
 
 from typing import Annotated, Literal
@@ -10,9 +13,10 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from .errors import ErrorDetail
-from .events import FinishReason, Timing
+from .events import CallStart, FinishReason, Timing
 from .explanation import Explanation
 from .openai_responses import ChatLogprobs, UsageBody
+from .reports import Loading, WorkerState
 
 RequestName = Annotated[str, Meta(min_length=1, max_length=128)]
 
@@ -32,6 +36,18 @@ class Create(ClientFrame, frozen=True, kw_only=True, tag="create"):
 
     id: RequestName
     request: Raw
+    resume_seconds: Annotated[float, Meta(gt=0)] | None = None  # it waits so long for the client to come back
+
+
+class ResumeFrame(ClientFrame, frozen=True, kw_only=True, tag="resume"):
+    """Continue the answer with the token `resume`, of which the client has `after` frames, under the name `id`.
+
+    The answer goes on here alone: on the socket that had it, it ends as `failed` with `resumed_elsewhere`.
+    """
+
+    id: RequestName
+    resume: Annotated[str, Meta(max_length=256)]
+    after: Annotated[int, Meta(ge=0)] = 0
 
 
 class CancelFrame(ClientFrame, frozen=True, kw_only=True, tag="cancel"):
@@ -53,11 +69,21 @@ class ExplainFrame(ClientFrame, frozen=True, kw_only=True, tag="explain"):
     id: RequestName
 
 
-FromClient = Auth | Create | CancelFrame | CreditFrame | ExplainFrame
+FromClient = Auth | Create | ResumeFrame | CancelFrame | CreditFrame | ExplainFrame
 
 
 class ServerFrame(Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of the frames that the server sends."""
+
+
+class AcceptedFrame(ServerFrame, frozen=True, kw_only=True, tag="accepted"):
+    """The first frame of a request with `resume_seconds`. `resume` is the token that continues it on another socket."""
+
+    id: str
+    seq: int
+    request_id: str
+    resume: str
+    resume_seconds: float
 
 
 class StartedFrame(ServerFrame, frozen=True, kw_only=True, tag="started"):
@@ -69,8 +95,31 @@ class StartedFrame(ServerFrame, frozen=True, kw_only=True, tag="started"):
     request_id: str
 
 
+class CallBegins(Struct, frozen=True, kw_only=True):
+    """A tool call's id and function, in the first frame of the call."""
+
+    id: str
+    name: str
+
+
+def call_begins(start: CallStart | None) -> CallBegins | UnsetType:
+    return UNSET if start is None else CallBegins(id=start.id, name=start.name)
+
+
+class PromptFrame(ServerFrame, frozen=True, kw_only=True, tag="prompt"):
+    """The prompt of one choice as token ids, with `return_token_ids`."""
+
+    id: str
+    seq: int
+    index: int
+    token_ids: tuple[int, ...]
+
+
 class TokenFrame(ServerFrame, frozen=True, kw_only=True, tag="token"):
-    """Text of one choice. `tokens` is how many token ids it covers, and what flow control counts."""
+    """Text of one choice. `tokens` is how many token ids it covers, and what flow control counts.
+
+    With the kind `tool`, `text` is a piece of the arguments of call number `call`; the call's first frame has `begins`.
+    """
 
     id: str
     seq: int
@@ -78,7 +127,10 @@ class TokenFrame(ServerFrame, frozen=True, kw_only=True, tag="token"):
     kind: Literal["text", "reasoning", "tool"]
     text: str
     tokens: int
+    call: int | UnsetType = UNSET
+    begins: CallBegins | UnsetType = UNSET
     logprobs: ChatLogprobs | UnsetType = UNSET
+    token_ids: tuple[int, ...] | UnsetType = UNSET  # with `return_token_ids`; a stop token is among them
 
 
 class FinishedChoice(Struct, frozen=True, kw_only=True):
@@ -114,4 +166,26 @@ class ExplanationFrame(ServerFrame, frozen=True, kw_only=True, tag="explanation"
     explanation: Explanation
 
 
-ToClient = StartedFrame | TokenFrame | FinishedFrame | FailedFrame | ErrorFrame | ExplanationFrame
+class StatusFrame(ServerFrame, frozen=True, kw_only=True, tag="status"):
+    """The engine is not ready, why and how far it is; or it is ready again. A socket is told of changes only.
+
+    Until the model is loaded for the first time, a `create` fails with `model_loading`. After that requests wait.
+    """
+
+    ready: bool
+    status: WorkerState
+    reason: str
+    loading: Loading | UnsetType = UNSET
+
+
+ToClient = (
+    AcceptedFrame
+    | StartedFrame
+    | PromptFrame
+    | TokenFrame
+    | FinishedFrame
+    | FailedFrame
+    | ErrorFrame
+    | ExplanationFrame
+    | StatusFrame
+)
