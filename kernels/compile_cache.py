@@ -2,9 +2,10 @@
 
 numba's disk cache checks only the file of the cached function. Code that an intrinsic emits, or that is in another
 file, may change without invalidating it; the old machine code would then run silently. So the folder's name contains a
-hash of every kernel source and of the compiler's version. numba itself adds the CPU's name and features to the keys
-inside. Triton's files (`gpu*.py` and the folder `gpu`) are not part of it. Every module with compiled functions calls
-prepare_compile_cache() before it decorates one (`compiled` does so).
+hash of every kernel source and of the compiler's version. All installations of the same sources share it
+(cache_locator.py). numba itself adds the CPU's name and features to the keys inside. Triton's files (`gpu*.py` and the
+folder `gpu`) are not part of it. Every module with compiled functions calls prepare_compile_cache() before it decorates
+one (`compiled` does so).
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
-import os
-import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+from .cache_folder import open_cache_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,20 +40,9 @@ def _source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def _writable_folder(name: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "triolet" / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:  # read-only home: still compile once per process, into a temporary folder
-        return Path(tempfile.mkdtemp(prefix="triolet-kernels-"))
-
-
 def prepare_compile_cache() -> Path:
     """Point numba at this version's cache folder and start counting compilations. Idempotent."""
-    return _folder or use_cache_folder(_writable_folder(f"kernels-{_source_hash()}"))
+    return _folder or use_cache_folder(open_cache_folder(f"kernels-{_source_hash()}"))
 
 
 def use_cache_folder(folder: Path) -> Path:
@@ -61,7 +51,12 @@ def use_cache_folder(folder: Path) -> Path:
     from numba.core import config, event
 
     # numba reads the setting when it decorates a function, so this also works if numba was imported earlier.
-    setattr(config, "CACHE_DIR", str(folder))  # noqa: B010  # numba declares its settings at run time only
+    settings = {
+        "CACHE_DIR": str(folder),
+        "CACHE_LOCATOR_CLASSES": "triolet.kernels.cache_locator.KernelLocator,UserProvidedCacheLocator",
+    }
+    for name, value in settings.items():  # numba declares its settings at run time only
+        setattr(config, name, value)
     event.register("numba:compile", _recorder())
     _folder = folder
     return folder

@@ -23,13 +23,15 @@ class CheckpointError(LoadError):
     code: ClassVar[LoadErrorCode] = "invalid_checkpoint"
 
     def __init__(self, key: str, value: object, remedy: str) -> None:
-        shown = repr(value)
-        if len(shown) > 200:  # a hostile checkpoint must not flood the log
-            shown = shown[:200] + "…"
-        super().__init__(f"{key} = {shown}: {remedy}")
+        # A hostile checkpoint must not flood the log.
+        super().__init__(f"{_cut(key)} = {_cut(repr(value))}: {_cut(remedy, 1000)}")
         self.key = key
         self.value = value
         self.remedy = remedy
+
+
+def _cut(text: str, most: int = 200) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 class UnsupportedModel(CheckpointError):

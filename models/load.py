@@ -10,7 +10,7 @@ from ..protocol.settings import EngineSettings
 from ..protocol.steps import Ready, ReportProgress, ignore_progress
 from .checkpoint.checkpoint import Checkpoint
 from .errors import UnsupportedDevice
-from .gpu.device import gpu_problem
+from .gpu.device import gpu_problem, missing_package
 from .host import has_nvidia_driver
 from .stepper import LoadedModel, Stepper
 
@@ -36,6 +36,7 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
         quantize=settings.quantize,
         kv_cache_dtype=loaded.kv_cache_dtype,
         context_length=loaded.context_length,
+        model_context_length=checkpoint.spec.max_position,
         vocab_size=checkpoint.spec.vocab_size,
         eos_token_ids=checkpoint.generation.eos_token_ids,
         max_step_tokens=settings.max_step_tokens,
@@ -55,6 +56,8 @@ def _load_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, report: Repor
             raise UnsupportedDevice("--kernels interpret: these are the GPU's kernels; pass --device cuda with it")
         return None
     if interpreted:
+        if missing := missing_package():
+            raise UnsupportedDevice(f"--kernels interpret: {missing}")
         interpret_kernels()  # before Triton is imported, which the next import does
     elif settings.device == "auto" and not has_nvidia_driver():
         return None

@@ -10,6 +10,7 @@ from .errors import DoesNotFit, UnsupportedDevice
 GIB = 1 << 30
 SHARE = 0.5  # of the memory left by weights and working arrays: the machine needs the rest
 MOST = 0.9  # of it, if one sequence of full length needs more than SHARE
+SHORTEST = 1024  # tokens: a context that is chosen instead of the model's is never shorter
 
 
 def context_length(settings: EngineSettings, max_position: int) -> int:
@@ -24,18 +25,26 @@ def context_length(settings: EngineSettings, max_position: int) -> int:
     return length
 
 
+def shortest_length(settings: EngineSettings, length: int) -> int:
+    """What `length` may shrink to if less memory is there: not at all if --max-model-len was given."""
+    return length if settings.max_model_len is not None else min(length, SHORTEST)
+
+
 def choose_num_blocks(
     *,
     available: int,
     fixed_bytes: int,
     block_bytes: int,
     max_model_len: int,
+    shortest: int,
     max_running: int,
     kv_cache_memory: int | None,
 ) -> int:
     """KV blocks: the requested number, or a share of what weights and working arrays (`fixed_bytes`) leave free.
 
-    The default is at most what `max_running` sequences of full length need, doubled for cached prefixes.
+    The default is at most what `max_running` sequences of full length need: few are that long, so the rest keeps
+    prefixes. The blocks hold a sequence of `max_model_len` tokens, or at least one of `shortest` tokens: then the
+    caller lowers the length.
     """
     one_sequence = -(-max_model_len // BLOCK_SIZE)
     free = available - fixed_bytes
@@ -46,15 +55,15 @@ def choose_num_blocks(
         )
     left = f"left of {size(available)} after {size(fixed_bytes)} for weights and working memory"
     if kv_cache_memory is not None:
-        return blocks_in(kv_cache_memory, free, left, block_bytes, max_model_len)
+        return blocks_in(kv_cache_memory, free, left, block_bytes, shortest)
     most = int(free * MOST) // block_bytes
-    if one_sequence > most:
+    if (least := -(-shortest // BLOCK_SIZE)) > most:
         raise DoesNotFit(
-            f"one sequence of {max_model_len} tokens needs {size(one_sequence * block_bytes)} of KV cache, but "
+            f"one sequence of {shortest} tokens needs {size(least * block_bytes)} of KV cache, but "
             f"{size(most * block_bytes)} are {left}: pass --max-model-len {max(1, most * BLOCK_SIZE)} or less"
         )
-    useful = 2 * max_running * one_sequence
-    return max(one_sequence, min(useful, int(free * SHARE) // block_bytes))
+    useful = max_running * one_sequence
+    return max(min(one_sequence, most), min(useful, int(free * SHARE) // block_bytes))
 
 
 def blocks_in(kv_cache_memory: int, free: int, left: str, block_bytes: int, max_model_len: int) -> int:

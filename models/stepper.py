@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..protocol.steps import MemoryPlan, Step, StepDone
+from ..protocol.steps import GrammarFailed, GrammarReady, MemoryPlan, PrepareGrammar, Step, StepDone
 
 
 class PendingStep(Struct, frozen=True):
@@ -23,6 +23,10 @@ class Stepper(Protocol):
 
     def begin_step(self, step: Step) -> PendingStep:
         """Compute or launch a step. If launched, the next one may begin before this one is waited for."""
+        ...
+
+    def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
+        """Have a grammar built in another thread, which calls `answer`; sequences of later steps may name it."""
         ...
 
     def close(self) -> None:

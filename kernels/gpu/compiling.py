@@ -6,7 +6,8 @@ metadata (they are filled in by loading on a device), so they are read from the 
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
 import re
 import subprocess
 import tempfile
@@ -70,13 +71,19 @@ def compiled_kernel(form: KernelForm, capability: int) -> Any:  # Any: Triton's 
     return cast("Any", compiler.compile(source, target=GPUTarget("cuda", capability, 32), options=options))
 
 
-def compile_for(form: KernelForm, capability: int) -> MachineCode:
-    """Compile for a capability and read the machine code. Raises Triton's errors if it does not compile."""
+def compile_for(form: KernelForm, capability: int, *, count_always: bool = True) -> MachineCode:
+    """Compile for a capability and read the machine code. Raises Triton's errors if it does not compile.
+
+    Without `count_always`, a kernel that has no local memory, so none to spill to, is not disassembled, and its
+    `instructions` are empty.
+    """
     compiled = compiled_kernel(form, capability)
-    usage, assembly = _disassembled(compiled.asm["cubin"])
-    watched = Counter(WATCHED.findall(assembly))
-    found = re.search(r"REG:(\d+)", usage)
-    assert found is not None
+    cubin: bytes = compiled.asm["cubin"]
+    usage = _cuobjdump("--dump-resource-usage", cubin)
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
+    assert found is not None, usage
+    counted = count_always or found[2] != "0" or found[3] != "0"
+    watched = watched_instructions(cubin) if counted else Counter[str]()
     return MachineCode(
         registers=int(found[1]),
         spills=watched["STL"] + watched["LDL"],
@@ -86,19 +93,28 @@ def compile_for(form: KernelForm, capability: int) -> MachineCode:
     )
 
 
-def _disassembled(cubin: bytes) -> tuple[str, str]:
-    """Resource usage and assembly, as cuobjdump prints them."""
+def watched_instructions(cubin: bytes) -> Counter[str]:
+    """How often each of WATCHED is in machine code.
+
+    Kept in Triton's cache: disassembling takes ten times as long as all else does for a kernel that is there already.
+    """
+    import triton
+    from triton.runtime import cache
+
+    key = hashlib.sha256(f"{triton.__version__} {WATCHED.pattern} ".encode() + cubin).hexdigest()
+    place, name = cache.get_cache_manager(key), "watched_instructions.json"
+    if (known := place.get_file(name)) is not None:
+        return Counter(json.loads(Path(known).read_bytes()))
+    found = Counter(WATCHED.findall(_cuobjdump("--dump-sass", cubin)))
+    place.put(json.dumps(found), name)
+    return found
+
+
+def _cuobjdump(option: str, cubin: bytes) -> str:
     import triton
 
     program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    handle, name = tempfile.mkstemp(suffix=".cubin")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(cubin)
-        return _output(program, "--dump-resource-usage", name), _output(program, "--dump-sass", name)
-    finally:
-        os.unlink(name)
-
-
-def _output(program: Path, *arguments: str) -> str:
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([program, option, file.name], capture_output=True, text=True, check=True).stdout

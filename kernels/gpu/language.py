@@ -17,8 +17,9 @@ from triton import knobs
 
 INTERPRETED = bool(knobs.runtime.interpret)
 if INTERPRETED:
-    from .interpreter import correct_low_precision
+    from .interpreter import correct_low_precision, prepare_once
 
+    prepare_once()
     correct_low_precision()
 
 

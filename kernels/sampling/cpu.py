@@ -5,7 +5,7 @@ Passes over a row of V logits (times at V = 32,000 on one Zen 5 core):
     unfiltered draw   random words and Gumbel numbers per token, blocks that cannot win are skipped (at most 80 us)
     filtered draw     integer weights per token, then a threshold by bisection over the likely candidates only: no sort
     log probabilities one pass of weights, and a pass for the top n that skips blocks below the n-th
-A row with penalties, bias or bans is first copied; the caller's logits are never written.
+A row with penalties, bias, bans or a mask is first copied; the caller's logits are never written.
 """
 
 import numpy as np
@@ -13,14 +13,17 @@ import numpy as np
 from ..compile_cache import compiled
 from .draws import draw_filtered, draw_unfiltered
 from .filters import weigh
-from .keys import report_top, scan
+from .keys import rank_of, report_top, scan
 from .numbers import GREEDY_BELOW, ONE
 from .rows import NOT_FINITE, OK
+
+ALL_ALLOWED = np.uint32(0xFFFFFFFF)
+NEGATIVE_INFINITY = np.float32(-np.inf)
 
 
 @compiled
 def adjust(logits, row, index, seen_starts, seen_tokens, seen_counts, bias_starts, bias_tokens, bias_values,
-           banned_starts, banned_tokens):  # fmt: skip
+           banned_starts, banned_tokens, mask_lines, masks):  # fmt: skip
     """Steps 1 to 4 of the definition, in place."""
     if seen_starts.size > 0:
         for entry in range(seen_starts[index], seen_starts[index + 1]):
@@ -36,13 +39,27 @@ def adjust(logits, row, index, seen_starts, seen_tokens, seen_counts, bias_start
     if banned_starts.size > 0:
         for entry in range(banned_starts[index], banned_starts[index + 1]):
             logits[banned_tokens[entry]] = -np.inf
+    if mask_lines.size > 0 and mask_lines[index] >= 0:
+        apply_mask(logits, masks[mask_lines[index]])
+
+
+@compiled
+def apply_mask(logits, mask):
+    """Logits of tokens that the mask does not allow become -inf. Most words allow all their tokens, or none."""
+    for word in range(mask.size):
+        bits = mask[word]
+        if bits == ALL_ALLOWED:
+            continue
+        block = logits[word * 32 : word * 32 + 32]
+        for index in range(block.size):
+            block[index] = block[index] if (bits >> np.uint32(index)) & np.uint32(1) else NEGATIVE_INFINITY
 
 
 @compiled
 def sample_rows(
     logits, bits, stride, width, rows, seen_starts, seen_tokens, seen_counts, bias_starts, bias_tokens, bias_values,
-    banned_starts, banned_tokens, scratch, scratch_bits, weights, candidates, held, words, state, tokens, status,
-    logprobs, top_tokens, top_logprobs,
+    banned_starts, banned_tokens, mask_lines, masks, scratch, scratch_bits, weights, candidates, held, words, state,
+    tokens, status, logprobs, ranks, top_tokens, top_logprobs,
 ):  # fmt: skip
     """All rows of a step: row i is logits[i * stride :][:width]; `bits` is the same memory as int32.
 
@@ -60,11 +77,12 @@ def sample_rows(
             (seen_starts.size > 0 and seen_starts[index + 1] > seen_starts[index])
             or (bias_starts.size > 0 and bias_starts[index + 1] > bias_starts[index])
             or (banned_starts.size > 0 and banned_starts[index + 1] > banned_starts[index])
+            or (mask_lines.size > 0 and mask_lines[index] >= 0)
         ):  # fmt: skip
             scratch[:] = source
             source, source_bits = scratch, scratch_bits
             adjust(scratch, row, index, seen_starts, seen_tokens, seen_counts, bias_starts, bias_tokens, bias_values,
-                   banned_starts, banned_tokens)  # fmt: skip
+                   banned_starts, banned_tokens, mask_lines, masks)  # fmt: skip
             best, usable = scan(source_bits)
         if not usable:
             status[index] = NOT_FINITE
@@ -85,6 +103,7 @@ def sample_rows(
         if row.top >= 0:
             total = weigh(raw, raw[raw_best], np.float32(1), weights)
             normaliser = np.log(np.float64(total) / np.float64(ONE))
+            ranks[index] = rank_of(tokens[index], raw)
             logprobs[index] = np.float64(np.float32(raw[tokens[index]] - raw[raw_best])) - normaliser
             if row.top > 0:
                 report_top(
@@ -97,9 +116,9 @@ def sample_rows(
 def greedy_rows(bits, stride, width, tokens, status):
     """One token for every entry of `tokens`; row i is bits[i * stride :][:width], the logits as int32.
 
-    The same as `sample_rows` for rows without penalties, bias, bans or scores, but with fewer arguments. numba unpacks
-    every argument of a call, from memory that a step has evicted from the caches. For one row, the twenty arguments of
-    `sample_rows` cost as much as finding the largest logit.
+    The same as `sample_rows` for rows without penalties, bias, bans, masks or scores, but with fewer arguments. numba
+    unpacks every argument of a call, from memory that a step has evicted from the caches. For one row, the twenty
+    arguments of `sample_rows` cost as much as finding the largest logit.
     """
     for index in range(tokens.size):
         tokens[index], usable = scan(bits[index * stride :][:width])

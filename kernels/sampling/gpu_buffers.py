@@ -39,7 +39,7 @@ class DeviceRows:
 
     words: torch.Tensor  # int32 [S, ROW_WORDS]: the records of rows.ROW as they are
     seen_slots: torch.Tensor  # int32 [S]: the row's line in `seen`; -1: it has no penalties
-    mask_slots: torch.Tensor  # int32 [S]: its line in `masks`; -1: no grammar
+    mask_slots: torch.Tensor  # int32 [S]: its line in `masks`; -1: all are allowed
     edit_starts: torch.Tensor  # int32 [S + 1]
     edit_tokens: torch.Tensor  # int32, distinct in a row
     edit_values: torch.Tensor  # float32: the bias; -inf bans
@@ -54,6 +54,7 @@ class DeviceSampled:
     ids: torch.Tensor  # int32 [S]
     status: torch.Tensor  # uint8 [S]
     logprobs: torch.Tensor  # float32 [S]
+    ranks: torch.Tensor  # int32 [S]
     top_ids: torch.Tensor  # int32 [S, MAX_TOP]
     top_logprobs: torch.Tensor  # float32 [S, MAX_TOP]
 
@@ -73,6 +74,7 @@ class Workspace:
     amounts: torch.Tensor  # int64 [R, STATISTICS, blocks]
     kept: torch.Tensor  # int32 [R, 2]
     leaders: torch.Tensor  # int64 [R, blocks, MAX_TOP]
+    ahead: torch.Tensor  # int32 [R, blocks]: tokens that come before the drawn one
 
     @property
     def size(self) -> int:
@@ -105,11 +107,12 @@ def make_workspace(rows: int, vocab: int, capability: int, device: torch.device 
         amounts=empty(torch.int64, STATISTICS, blocks),
         kept=empty(torch.int32, 2),
         leaders=empty(torch.int64, blocks, MAX_TOP),
+        ahead=empty(torch.int32, blocks),
     )
 
 
 def make_rows(rows: int, vocab: int, *, edits: int, slots: int, masks: int, device: torch.device | str) -> DeviceRows:
-    """Room for `rows` rows, `edits` biases and bans in all, `slots` rows with penalties and `masks` with grammars."""
+    """Room for `rows` rows, `edits` biases and bans in all, `slots` rows with penalties and `masks` masks."""
 
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(*shape, dtype=torch.int32, device=device)
@@ -134,6 +137,7 @@ def make_sampled(rows: int, device: torch.device | str) -> DeviceSampled:
         ids=zeros(torch.int32),
         status=zeros(torch.uint8),
         logprobs=zeros(torch.float32),
+        ranks=zeros(torch.int32),
         top_ids=zeros(torch.int32, MAX_TOP),
         top_logprobs=zeros(torch.float32, MAX_TOP),
     )

@@ -86,9 +86,11 @@ def _sample_some(
         words, work.best, work.faults, work.scores, rows.seen, seen_slots, ids, out.status[part], **whole
     )
     if reports:
-        survey_kernel[tiles](logits, words, work.raw_best, work.totals, work.leaders, stride, **tiled, **grouped)
+        survey_kernel[tiles](
+            logits, words, work.raw_best, ids, work.totals, work.leaders, work.ahead, stride, **tiled, **grouped
+        )
         report_kernel[(count,)](
             logits, words, work.best, work.raw_best, work.faults, ids, work.totals, work.leaders,
-            out.logprobs[part], out.top_ids[part], out.top_logprobs[part], stride,
+            work.ahead, out.logprobs[part], out.ranks[part], out.top_ids[part], out.top_logprobs[part], stride,
             **whole, PADDED_LEADERS=next_power_of_2(blocks * MAX_TOP),
         )  # fmt: skip

@@ -24,10 +24,12 @@ _MAX_TOP = tl.constexpr(MAX_TOP)
 
 @jit
 def survey_kernel(
-    logits, rows, raw_best, totals, leaders, logits_stride,
+    logits, rows, raw_best, ids, totals, leaders, ahead, logits_stride,
     VOCAB: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """A program per row and block: the sum of its weights, and its best tokens [S, BLOCKS, MAX_TOP]."""
+    """A program per row and block: the sum of its weights, its best tokens [S, BLOCKS, MAX_TOP], and how many of its
+    tokens come before the row's own.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     wanted = integer(rows, row, TOP)
     if wanted >= 0:
@@ -38,6 +40,9 @@ def survey_kernel(
             place = row * BLOCKS + block
             tl.store(totals + place, tl.sum(weight(raw - largest).to(tl.int64), 0))
             ranks = tl.where(token < VOCAB, ranked(raw, token), LOWEST_RANK)
+            drawn = tl.load(ids + row)
+            own = ranked(tl.load(logits + row * logits_stride + drawn).to(tl.float32), drawn)
+            tl.store(ahead + place, tl.sum((ranks > own).to(tl.int32), 0))
             for index in range(wanted):
                 leader = tl.max(ranks, 0)
                 tl.store(leaders + place * _MAX_TOP + index, leader)
@@ -46,10 +51,13 @@ def survey_kernel(
 
 @jit
 def report_kernel(
-    logits, rows, best, raw_best, faults, ids, totals, leaders, logprobs, top_ids, top_logprobs, logits_stride,
+    logits, rows, best, raw_best, faults, ids, totals, leaders, ahead,
+    logprobs, ranks_of_drawn, top_ids, top_logprobs, logits_stride,
     VOCAB: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr, PADDED_LEADERS: tl.constexpr,
 ):  # fmt: skip
-    """A program per row: the log probability of its token, and of its best tokens [S, MAX_TOP], most probable first."""
+    """A program per row: the log probability of its token and its rank, and its best tokens [S, MAX_TOP] with theirs,
+    most probable first.
+    """
     row = tl.program_id(0).to(tl.int64)
     wanted = integer(rows, row, TOP)
     sound = usable(best_of(best, row, BLOCKS, PADDED_BLOCKS), faults, row, BLOCKS, PADDED_BLOCKS)
@@ -60,6 +68,8 @@ def report_kernel(
         normaliser = logarithm(total.to(tl.float32) * (1.0 / ONE))
         chosen = tl.load(logits + row * logits_stride + tl.load(ids + row)).to(tl.float32)
         tl.store(logprobs + row, (chosen - largest) - normaliser)
+        before = tl.load(ahead + row * BLOCKS + block, mask=block < BLOCKS, other=0)
+        tl.store(ranks_of_drawn + row, 1 + tl.sum(before, 0))
         entry = tl.arange(0, PADDED_LEADERS)
         asked = (entry < BLOCKS * _MAX_TOP) & (entry % _MAX_TOP < wanted)
         ranks = tl.load(leaders + row * (BLOCKS * _MAX_TOP) + entry, mask=asked, other=LOWEST_RANK)

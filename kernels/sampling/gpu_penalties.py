@@ -1,4 +1,4 @@
-"""Steps 1 to 4 of reference.py and the grammar's mask: raw logits to adjusted ones, and the best of every block.
+"""Steps 1 to 4 of reference.py and the mask: raw logits to adjusted ones, and the best of every block.
 
 Seen tokens are a dense table [slots, vocab] of int32 on the device: bit 0 says that the token was seen, the rest how
 often it was drawn. Dense, because the token drawn in one step must count in the next before the host has seen it, and a
@@ -26,7 +26,7 @@ def penalised(value, counts, repetition, frequency, presence):
 
 @jit
 def allowed(mask, token, inside):
-    """The grammar's bits: bit t % 32 of word t // 32 allows token t."""
+    """The mask's bits: bit t % 32 of word t // 32 allows token t."""
     words = tl.load(mask + token // 32, mask=inside, other=0)
     return ((words >> (token % 32)) & 1) != 0
 

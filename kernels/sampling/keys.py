@@ -49,6 +49,17 @@ def scan(bits):
 
 
 @compiled
+def rank_of(token, logits):
+    """How many tokens come before this one, by larger logit and then by smaller id, and one."""
+    value, before = logits[token], np.int32(0)
+    for index in range(token):
+        before += np.int32(1) if logits[index] >= value else np.int32(0)
+    for index in range(token + 1, logits.size):
+        before += np.int32(1) if logits[index] > value else np.int32(0)
+    return np.int32(before + 1)
+
+
+@compiled
 def report_top(logits, bits, largest, normaliser, wanted, top_tokens, top_logprobs):
     """The `wanted` largest logits, equal ones by id: an insertion list that skips blocks below its last entry."""
     found = 0

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ..threads.cores import own_cores
 from .numbers import GREEDY_BELOW
-from .rows import MAX_TOP, ROW, Float32Array, Sampled, SamplingRows
+from .rows import MAX_TOP, ROW, Float32Array, Sampled, SamplingRows, mask_words
 
 ROWS_WORTH_A_THREAD = 2  # drawn rows, 160 us: several times the cost of waking a thread and waiting for it
 
@@ -83,6 +83,7 @@ def _room_for(count: int) -> Sampled:
         tokens=np.zeros(count, np.int32),
         status=np.zeros(count, np.uint8),
         logprobs=np.zeros(count, np.float32),
+        ranks=np.zeros(count, np.int32),
         top_tokens=np.zeros((count, MAX_TOP), np.int32),
         top_logprobs=np.zeros((count, MAX_TOP), np.float32),
     )
@@ -108,6 +109,8 @@ class CpuSampler:
         Rows may be further apart than `vocab` (a runner pads them), but each must be contiguous.
         """
         self._check(logits, count := len(batch.rows))
+        if batch.mask_lines.size and batch.masks.shape[1] != mask_words(self.vocab_size):
+            raise ValueError(f"expected masks of {mask_words(self.vocab_size)} words, got {batch.masks.shape}")
         result = _room_for(count)
         if count == 0:
             return result
@@ -127,7 +130,7 @@ class CpuSampler:
         return result
 
     def greedy(self, logits: Float32Array) -> Sampled:
-        """`sample` for rows that are all greedy, without penalties, bias, bans or scores.
+        """`sample` for rows that are all greedy, without penalties, bias, bans, masks or scores.
 
         If called with the same array again, it skips its checks and overwrites its last answer.
         """
@@ -174,9 +177,10 @@ class CpuSampler:
             flat.values[start:], flat.bits[start:], flat.stride, self.vocab_size, batch.rows[rows],
             batch.seen_starts[first:], batch.seen_tokens, batch.seen_counts,
             batch.bias_starts[first:], batch.bias_tokens, batch.bias_values,
-            batch.banned_starts[first:], batch.banned_tokens, *self._scratch[part].arrays,
-            result.tokens[rows], result.status[rows], result.logprobs[rows], result.top_tokens[rows],
-            result.top_logprobs[rows],
+            batch.banned_starts[first:], batch.banned_tokens, batch.mask_lines[first:], batch.masks,
+            *self._scratch[part].arrays,
+            result.tokens[rows], result.status[rows], result.logprobs[rows], result.ranks[rows],
+            result.top_tokens[rows], result.top_logprobs[rows],
         )  # fmt: skip
 
     def warm_up(self) -> None:

@@ -3,7 +3,8 @@
 In this order, on float32 logits:
  1. repetition penalty r, on every token seen in prompt or output: l / r if l > 0, else l * r
  2. frequency and presence penalty, on every token seen in the output: l - frequency * count - presence
- 3. logit_bias is added; 4. banned tokens (stop tokens while under min_tokens) become -inf
+ 3. logit_bias is added; 4. banned tokens (stop tokens while under min_tokens) become -inf, and so do those that the
+    row's mask does not allow
  5. temperature: d = (l - max l) * (1 / temperature); at 0, or with top_k = 1, the first of the largest logits is taken
  6. top_k, then top_p of what is left, then min_p (relative to the largest probability). All three keep a head of the
     same order: larger weight first, then smaller id. top_p keeps the shortest head holding at least that share.
@@ -11,8 +12,8 @@ In this order, on float32 logits:
     Adding Gumbel noise and taking the maximum draws from softmax(d). Noise of a token depends on nothing else: neither
     on the batch, nor on the filters, nor on how often a sequence was computed again.
 
-Log probabilities are of the raw logits, before step 1, and independent of the temperature.
-A row with NaN or +inf, or with nothing but -inf, is reported as NOT_FINITE and draws nothing.
+Log probabilities and ranks are of the raw logits, before step 1, and independent of the temperature.
+A row with NaN or +inf, or with nothing but -inf left, is reported as NOT_FINITE and draws nothing.
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ def sample(logits: Float32Array, batch: SamplingRows) -> Sampled:
         np.zeros(count, np.int32),
         np.zeros(count, np.uint8),
         np.zeros(count, np.float32),
+        np.zeros(count, np.int32),
         np.zeros((count, MAX_TOP), np.int32),
         np.zeros((count, MAX_TOP), np.float32),
     )
@@ -44,7 +46,9 @@ def sample(logits: Float32Array, batch: SamplingRows) -> Sampled:
             distance = raw - raw.max()
             normaliser = np.log(weight(np.maximum(distance, LOWEST)).sum(dtype=np.int64) / ONE)
             result.logprobs[index] = distance[token] - normaliser
-            order = np.lexsort((np.arange(len(raw)), -raw))[: row["top"]]
+            order = np.lexsort((np.arange(len(raw)), -raw))
+            result.ranks[index] = 1 + np.flatnonzero(order == token)[0]
+            order = order[: row["top"]]
             result.top_tokens[index, : len(order)] = order
             result.top_logprobs[index, : len(order)] = distance[order] - normaliser
     return result
@@ -63,6 +67,9 @@ def _adjust(raw: Float32Array, batch: SamplingRows, index: int) -> Float32Array:
         logits[batch.bias_tokens[entry]] += batch.bias_values[entry]
     for entry in _entries(batch.banned_starts, index):
         logits[batch.banned_tokens[entry]] = -np.inf
+    if len(batch.mask_lines) and (line := batch.mask_lines[index]) >= 0:
+        allowed = np.unpackbits(batch.masks[line].view(np.uint8), bitorder="little")[: len(logits)]
+        logits[allowed == 0] = -np.inf
     return logits
 
 

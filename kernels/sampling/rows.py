@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+Uint32Array = npt.NDArray[np.uint32]
 Float32Array = npt.NDArray[np.float32]
 
 MAX_TOP = 20  # alternatives reported per token
@@ -38,6 +39,7 @@ ROW = np.dtype(
 _NO_STARTS = np.zeros(0, dtype=np.int64)
 _NO_IDS = np.zeros(0, dtype=np.int32)
 _NO_VALUES = np.zeros(0, dtype=np.float32)
+_NO_MASKS = np.zeros((0, 0), dtype=np.uint32)
 
 
 def _no_starts() -> Int64Array:
@@ -52,9 +54,18 @@ def _no_values() -> Float32Array:
     return _NO_VALUES
 
 
+def _no_masks() -> Uint32Array:
+    return _NO_MASKS
+
+
+def mask_words(vocab_size: int) -> int:
+    """The words of a mask: one bit for every token, which is set if the token is allowed."""
+    return -(-vocab_size // 32)
+
+
 @dataclass(slots=True)
 class SamplingRows:
-    """The rows of one step. An empty `starts` means that no row has entries of that kind."""
+    """The rows of one step. An empty `starts` or `mask_lines` means that no row has entries of that kind."""
 
     rows: npt.NDArray[np.void]  # [S] of ROW
     seen_starts: Int64Array = field(default_factory=_no_starts)  # distinct tokens of prompt and output
@@ -65,6 +76,8 @@ class SamplingRows:
     bias_values: Float32Array = field(default_factory=_no_values)
     banned_starts: Int64Array = field(default_factory=_no_starts)  # stop tokens while under min_tokens
     banned_tokens: Int32Array = field(default_factory=_no_ids)
+    mask_lines: Int32Array = field(default_factory=_no_ids)  # [S]: the row's line of `masks`; -1: all are allowed
+    masks: Uint32Array = field(default_factory=_no_masks)  # [lines, mask_words(vocab)]: bit t % 32 of word t // 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +87,6 @@ class Sampled:
     tokens: Int32Array
     status: npt.NDArray[np.uint8]
     logprobs: Float32Array  # of `tokens`; only for rows that asked
+    ranks: Int32Array  # likewise: 1 for the largest logit; of equal ones, the smaller id comes first
     top_tokens: Int32Array  # [S, MAX_TOP], most probable first, equal ones by id; only the first `top` are valid
     top_logprobs: Float32Array

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-
 from llvmlite import ir
 
 from ..simd.functions import inline
 from ..simd.lanes import declare, i32, i64, int64, void
 
-FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+FUTEX_NUMBER = 202  # of the system call, on x86-64
 FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
 
 
@@ -34,8 +32,7 @@ def _poke(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
 
 
 def _pause(b: ir.IRBuilder) -> None:
-    if platform.machine() == "x86_64":
-        b.call(declare(b.module, "llvm.x86.sse2.pause", void, []), [])
+    b.call(declare(b.module, "llvm.x86.sse2.pause", void, []), [])
 
 
 def _sched_yield(b: ir.IRBuilder) -> None:

@@ -65,13 +65,18 @@ def open_file(folder: Path, name: str) -> BinaryIO:
     return file
 
 
-def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
-    """The JSON object in `name`."""
+def read_bytes(folder: Path, name: str, max_bytes: int) -> bytes:
+    """The content of `name`."""
     with open_file(folder, name) as file:
         text = file.read(max_bytes + 1)
     if len(text) > max_bytes:
         raise CheckpointError("file", name, f"is larger than {max_bytes} bytes")
-    return parse_object(text, name)
+    return text
+
+
+def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
+    """The JSON object in `name`."""
+    return parse_object(read_bytes(folder, name, max_bytes), name)
 
 
 def parse_object(text: bytes, name: str) -> dict[str, object]:

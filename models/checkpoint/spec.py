@@ -106,7 +106,10 @@ def spec_from_config(values: Mapping[str, object]) -> ModelSpec:
     config = Config(values)
     supported = ", ".join(FAMILIES)
     config.must_be("auto_map", {}, remedy="this model needs code from its folder, which Triolet never runs")
-    config.must_be("quantization_config", remedy="quantised checkpoints are not supported; use the original weights")
+    config.must_be(
+        "quantization_config",
+        remedy="quantised checkpoints are not read; use the original and --quantize",
+    )
     architectures = config.texts("architectures")
     model_type = config.text("model_type", "")
     if architectures is None:

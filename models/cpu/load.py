@@ -4,13 +4,14 @@ from msgspec.structs import replace
 
 from ...kernels.sampling.compile_apart import sampler_compiled_apart
 from ...kernels.simd.formats import CacheFormat, WeightFormat
-from ...protocol.settings import EngineSettings
+from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import LoadProgress, MemoryPlan, ReportProgress, ignore_progress
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.weights import load_weights
 from ..errors import UnsupportedDevice
+from ..guides.grammars import load_grammars
 from ..host import available_memory, usable_cores
-from ..memory_plan import choose_num_blocks, context_length, plan_of
+from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length
 from ..stepper import LoadedModel
 from .cpu import CpuRunner
 from .memory import CpuSizes, memory_needs
@@ -25,7 +26,7 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
     with sampler_compiled_apart():
         runner = load_runner(checkpoint, sizes, report)
         report(LoadProgress(stage="loading sampler", done=0, total=1))
-    stepper = CpuStepper(runner)
+    stepper = CpuStepper(runner, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead))
     report(LoadProgress(stage="loading sampler", done=1, total=1))
     return LoadedModel(
         stepper=stepper,
@@ -57,9 +58,13 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
         fixed_bytes=needs.weights_bytes + needs.workspace_bytes + checkpoint.widened_bytes,
         block_bytes=needs.kv_block_bytes,
         max_model_len=sizes.max_model_len,
+        shortest=shortest_length(settings, sizes.max_model_len),
         max_running=settings.max_running,
         kv_cache_memory=settings.kv_cache_memory,
     )
+    if blocks * BLOCK_SIZE < sizes.max_model_len:
+        sizes = replace(sizes, max_model_len=blocks * BLOCK_SIZE)
+        needs = memory_needs(spec, sizes)  # no more than before
     memory = plan_of(
         blocks,
         needs.kv_block_bytes,

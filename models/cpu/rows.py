@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from ...kernels.sampling.numbers import GREEDY_BELOW
-from ...kernels.sampling.rows import ROW, Int32Array, Int64Array, Sampled, SamplingRows
+from ...kernels.sampling.rows import ROW, Int32Array, Int64Array, Sampled, SamplingRows, Uint32Array
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, Row
 from ..steps.sequences import Piece, SequenceState
@@ -94,10 +94,7 @@ def _add_lists(rows: SamplingRows, pieces: Pieces) -> None:
     states = [None if piece is None else piece.state for piece in drawing]
     seen = [None if state is None else state.seen for state in states]
     bias = [state if state is not None and state.bias_tokens.size else None for state in states]
-    bans = [
-        piece.state if piece is not None and piece.state.bans_at(piece.start + piece.length) else None
-        for piece in drawing
-    ]
+    bans = [None if piece is None else piece.state.banned_at(piece.start + piece.length) for piece in drawing]
     if any(seen):
         rows.seen_starts = _starts([0 if item is None else item.tokens.size for item in seen])
         rows.seen_tokens = np.concatenate([item.tokens.view() for item in seen if item is not None])
@@ -106,9 +103,24 @@ def _add_lists(rows: SamplingRows, pieces: Pieces) -> None:
         rows.bias_starts = _starts([0 if item is None else item.bias_tokens.size for item in bias])
         rows.bias_tokens = np.concatenate([item.bias_tokens for item in bias if item is not None])
         rows.bias_values = np.concatenate([item.bias_values for item in bias if item is not None])
-    if any(bans):
-        rows.banned_starts = _starts([0 if item is None else item.banned.size for item in bans])
-        rows.banned_tokens = np.concatenate([item.banned for item in bans if item is not None])
+    if any(ids is not None and ids.size for ids in bans):
+        rows.banned_starts = _starts([0 if ids is None else ids.size for ids in bans])
+        rows.banned_tokens = np.concatenate([ids for ids in bans if ids is not None])
+    # A guided piece that draws: its mask is being filled, and all masks are added afterwards.
+    if all(piece.state.guide is None or not piece.sample for piece in pieces):
+        add_masks(rows, pieces)
+
+
+def add_masks(rows: SamplingRows, pieces: Pieces) -> None:
+    """Add the masks of rows that have any, after those of guided sequences were filled. Scored rows have none."""
+    masks: list[Uint32Array | None] = []
+    for piece in pieces:
+        masks += [None] * piece.scored + [piece.state.mask] * piece.sample
+    used = [mask for mask in masks if mask is not None]
+    if used:
+        lines = np.cumsum([mask is not None for mask in masks], dtype=np.int32) - 1
+        rows.mask_lines = np.where([mask is not None for mask in masks], lines, np.int32(-1))
+        rows.masks = np.stack(used)
 
 
 def _starts(sizes: list[int]) -> Int64Array:

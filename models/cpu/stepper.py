@@ -1,24 +1,35 @@
 """Runs steps on the CPU, each to its end: sequences in and out, block copies, forward pass, sampling."""
 
+from collections.abc import Callable
 from time import perf_counter
 
 from ...kernels.sampling.launch import CpuSampler
-from ...protocol.steps import Row, Step, StepDone
+from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
+from ..guides.grammars import GrammarStore
+from ..guides.masks import MaskThread
 from ..stepper import PendingStep
 from ..steps.sequences import SequenceState, SequenceTable
-from ..steps.steps import block_copies, collect, join, split
+from ..steps.steps import block_copies, collect, join, split, with_computed
 from .cpu import CpuRunner
-from .rows import SteadyRows, make_rows
+from .rows import SteadyRows, add_masks, make_rows
 
 
 class CpuStepper:
     """Owns the worker's sequences; the runner owns their keys and values. Compiles the sampler when it is made."""
 
-    def __init__(self, runner: CpuRunner) -> None:
+    def __init__(self, runner: CpuRunner, grammars: GrammarStore | None = None) -> None:
         vocab_size, sizes = runner.spec.vocab_size, runner.sizes
         self._runner, self._sizes, self._table_width = runner, sizes, sizes.table_width
-        self._sequences = SequenceTable(SequenceState, vocab_size=vocab_size, max_model_len=sizes.max_model_len)
+        self._grammars = grammars or GrammarStore(None, (), vocab_size)
+        self._sequences = SequenceTable(
+            SequenceState,
+            vocab_size=vocab_size,
+            max_model_len=sizes.max_model_len,
+            max_step_tokens=sizes.max_step_tokens,
+            grammars=self._grammars,
+        )
         self._steady: SteadyRows | None = None  # of the last step, if the next one may reuse its rows
+        self._masks = MaskThread()
         self._sampler = CpuSampler(vocab_size, sizes.threads)
         self._sampler.warm_up()
 
@@ -27,6 +38,9 @@ class CpuStepper:
         rows, seconds = self._compute(step)
         done = StepDone(step=step.step, rows=tuple(rows), duration=perf_counter() - began, model_duration=seconds)
         return PendingStep(lambda: done, computed=True)
+
+    def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
+        self._grammars.prepare(order, answer)
 
     def close(self) -> None:
         self._runner.close()
@@ -41,17 +55,22 @@ class CpuStepper:
         pieces = self._sequences.apply(step)
         if step.copies:
             self._runner.copy_blocks(*block_copies(step))
+        guides = [piece.state.guide for piece in pieces if piece.state.guide is not None and piece.sample]
         seconds, results = 0.0, list[Row]()
         for group in split(pieces, self._sizes.max_step_tokens, self._sizes.max_logit_rows):
             batch, rows = make_rows(group, self._table_width)
+            self._masks.begin(guides)  # not earlier: Python code here would wait for that thread, and it for this one
             began = perf_counter()
             logits = self._runner.forward(batch)
             seconds += perf_counter() - began
+            if guides:
+                self._masks.wait()
+                add_masks(rows, group)
             sampled = self._sampler.sample(logits, rows)
             results += collect(group, sampled)
             if len(group) == len(step.chunks):
                 self._steady = SteadyRows.after(group, batch, rows, sampled)
-        return list(join(results)), seconds
+        return list(with_computed(join(results), pieces, step.chunks)), seconds
 
     def _go_on(self, steady: SteadyRows) -> tuple[list[Row], float]:
         """Run a step of the last step's sequences, each with the token just drawn."""

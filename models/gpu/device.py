@@ -10,6 +10,7 @@ needed between two pieces of device work. One thread enqueues; any thread may wa
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -101,13 +102,23 @@ class Device(Protocol):
     def growth(self) -> Growth: ...
 
 
+def missing_package() -> str:
+    """Which of the packages that the GPU's kernels need is missing, with the remedy; empty if none is."""
+    for name in ("torch", "triton"):
+        if find_spec(name) is None:
+            return f"{name} is not installed: run pip install '.[cuda]' in a checkout of Triolet"
+    return ""
+
+
 def gpu_problem() -> str:
     """Why no GPU can be used here; empty if one can. Imports torch."""
+    if missing := missing_package():
+        return missing
     try:
         import torch
         import triton
-    except ImportError as error:
-        return f"{error.name} is not installed: pip install 'triolet[cuda]'"
+    except (ImportError, OSError) as error:  # one of their libraries is missing, or does not fit
+        return f"torch or triton is installed but cannot be imported ({error}): install both again"
     del triton
     if not torch.cuda.is_available():
         return "torch sees no GPU: check `nvidia-smi` and that torch was built for CUDA"

@@ -81,14 +81,14 @@ class GpuModel:
 
     def launch(self, host: HostBuffers, shape: PassShape, pieces: Pieces) -> DeviceEvent:
         """One pass over these pieces; after the event, the host buffers hold its results."""
-        edits, asked = host.fill(shape, pieces)
-        self.packet.send(host, shape, edits)
+        filled = host.fill(shape, pieces)
+        self.packet.send(host, shape, filled)
         if shape.decode:
             self._passes[shape.tokens, shape.strict].replay()
         else:
             self._layers[shape.tokens, shape.strict].replay()
             self._heads[shape.rows, shape.strict].replay()
-        self._download(host, "top_logprobs" if asked else "status")
+        self._download(host, "top_logprobs" if filled.asks else "status")
         return self.device.record()
 
     def _run_pass(self, shape: PassShape) -> None:
@@ -122,8 +122,7 @@ class GpuModel:
         self.packet.write(host, self._buffers["seen"], zero, zero)
         for done, shape in enumerate(shapes):
             report(LoadProgress(stage="compiling kernels", done=done, total=len(shapes)))
-            edits, _ = host.fill(shape, [])
-            self.packet.send(host, shape, edits)
+            self.packet.send(host, shape, host.fill(shape, []))
             device.run(partial(self._run_pass, shape))
             device.record().wait()
         for done, shape in enumerate(shapes):

@@ -17,7 +17,8 @@ from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import load_weights
 from ..errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
-from ..memory_plan import blocks_in, context_length, plan_of, size
+from ..guides.grammars import load_grammars
+from ..memory_plan import blocks_in, context_length, plan_of, shortest_length, size
 from ..stepper import LoadedModel
 from .buckets import Buckets, GpuSizes
 from .cache import DTYPES, cache_layout
@@ -54,7 +55,9 @@ def load_on_gpu(
     """Refuses before reading weights, except if another process takes the memory meanwhile."""
     spec = checkpoint.spec
     sizes = gpu_sizes(spec, settings, device)
-    plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory)
+    shortest = shortest_length(settings, sizes.max_model_len)
+    plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory, shortest)
+    sizes = replace(sizes, max_model_len=min(sizes.max_model_len, plan.num_blocks * BLOCK_SIZE))
     weights = load_weights(checkpoint, report)
     try:
         model = GpuModel(device, spec, weights, replace(sizes, num_blocks=plan.num_blocks), report)
@@ -63,7 +66,7 @@ def load_on_gpu(
             raise
         raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
     return LoadedModel(
-        stepper=GpuStepper(model),
+        stepper=GpuStepper(model, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)),
         device=device.name,
         dtype="bfloat16",
         kv_cache_dtype=sizes.kv_cache_dtype,
@@ -115,10 +118,12 @@ def plan_on_gpu(
     sizes: GpuSizes,
     gpu_memory: float | None = None,
     kv_cache_memory: int | None = None,
+    shortest: int | None = None,
 ) -> MemoryPlan:
     """Weights, working buffers, graphs, and the rest for KV. `gpu_memory` limits this worker: a share of the device up
-    to 1, or bytes.
+    to 1, or bytes. The blocks hold one sequence of full length, or at least one of `shortest` tokens if that is given.
     """
+    shortest = shortest or sizes.max_model_len
     budget = _budget(*device.free_memory(), gpu_memory)
     weights = weights_layout(spec, sizes.quantize).size
     graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
@@ -128,15 +133,16 @@ def plan_on_gpu(
     left = f"left of {size(budget)} after {size(weights)} for weights and {size(workspace)} for buffers and graphs"
     if kv_cache_memory is None:
         blocks = min(max(0, rest) // block_bytes, most)
-        if blocks < sizes.table_width:
+        if blocks < (least := -(-shortest // BLOCK_SIZE)):
             raise DoesNotFit(
-                f"one sequence of {sizes.max_model_len} tokens needs {size(sizes.table_width * block_bytes)} of KV "
+                f"one sequence of {shortest} tokens needs {size(least * block_bytes)} of KV "
                 f"cache, but {size(rest)} are {left}: raise --gpu-memory, or lower --max-model-len, --max-running or "
                 "--max-step-tokens"
             )
     else:
-        blocks = min(blocks_in(kv_cache_memory, rest, left, block_bytes, sizes.max_model_len), most)
-    return plan_of(blocks, block_bytes, sizes.max_model_len, weights=weights, workspace=workspace)
+        blocks = min(blocks_in(kv_cache_memory, rest, left, block_bytes, shortest), most)
+    length = min(sizes.max_model_len, blocks * BLOCK_SIZE)
+    return plan_of(blocks, block_bytes, length, weights=weights, workspace=workspace)
 
 
 def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:

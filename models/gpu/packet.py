@@ -17,7 +17,7 @@ from ...kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .device import Device
-from .sampler import LogitRows, SamplingPart, add_edits, add_sampling_rows
+from .sampler import Filled, LogitRows, SamplingPart, add_edits, add_sampling_rows
 from .sequences import NO_SLOT, Pieces
 
 
@@ -37,7 +37,7 @@ def packet_layout(sizes: GpuSizes, vocab_size: int) -> Layout:
         layout.add(name, torch.int32, chunks * width + vocab_size)
     for name in ("sources", "targets"):
         layout.add(name, torch.int32, chunks * width)
-    add_edits(layout, chunks)
+    add_edits(layout, chunks, vocab_size)
     return layout
 
 
@@ -47,6 +47,7 @@ def result_layout(rows: int) -> Layout:
     layout.add("drawn", torch.int32, rows)
     layout.add("status", torch.uint8, rows)
     layout.add("logprobs", torch.float32, rows)
+    layout.add("ranks", torch.int32, rows)
     layout.add("top_tokens", torch.int32, rows, MAX_TOP)
     layout.add("top_logprobs", torch.float32, rows, MAX_TOP)
     return layout
@@ -68,6 +69,7 @@ class HostBuffers:
             tokens=self.result["drawn"].numpy(),
             status=self.result["status"].numpy(),
             logprobs=self.result["logprobs"].numpy(),
+            ranks=self.result["ranks"].numpy(),
             top_tokens=self.result["top_tokens"].numpy(),
             top_logprobs=self.result["top_logprobs"].numpy(),
         )
@@ -76,8 +78,8 @@ class HostBuffers:
         array: Int32Array = self.packet[name].numpy()
         return array
 
-    def fill(self, shape: PassShape, pieces: Pieces) -> tuple[int, bool]:
-        """Everything of a pass, padded to its shape; (entries in the edit lists, whether log probabilities are asked).
+    def fill(self, shape: PassShape, pieces: Pieces) -> Filled:
+        """Everything of a pass, padded to its shape.
 
         Padding chunks are empty, padding rows have no slot. Several pieces may be of one sequence: they share its slot.
         """
@@ -123,13 +125,14 @@ class Packet:
         self.slot_rows = buffers["slot_rows"]
         self._cache_words = [part.flatten(0, 1).flatten(2).view(torch.int32) for part in cache]
 
-    def send(self, host: HostBuffers, shape: PassShape, edits: int) -> None:
-        """The front, up to the last id of the shape, and the list of edits."""
+    def send(self, host: HostBuffers, shape: PassShape, filled: Filled) -> None:
+        """The front, up to the last id of the shape, the list of edits, and masks."""
         given = self.arena["given_ids"]
         size = given.data_ptr() - self.arena.memory.data_ptr() + 4 * shape.tokens
         self._device.upload(self.arena.memory[:size], host.packet.memory[:size])
-        for name in ("edit_tokens", "edit_values") if edits else ():
-            self._device.upload(self.arena[name][:edits], host.packet[name][:edits])
+        for name, used in (("edit_tokens", filled.edits), ("edit_values", filled.edits), ("masks", filled.masks)):
+            if used:
+                self._device.upload(self.arena[name][:used], host.packet[name][:used])
 
     def write(self, host: HostBuffers, target: torch.Tensor, places: Int32Array, values: Int32Array) -> None:
         """target.flatten()[places] = values, before the pass."""

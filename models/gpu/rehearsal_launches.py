@@ -64,6 +64,11 @@ class Recording(dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  #
         self.forms: set[KernelForm] = set()
         self._capturing, self._owns, self._own, self._drain = capturing, owns, own, drain
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while this mode is entered; saying so would import torch's compiler, in two seconds."""
+        return False
+
     def __enter__(self) -> Self:
         _current.recording = self
         super().__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -16,7 +16,7 @@ import torch
 from ...kernels.sampling.gpu_buffers import DeviceRows, DeviceSampled, Workspace, make_workspace
 from ...kernels.sampling.gpu_launch import sample
 from ...kernels.sampling.gpu_rows import ROW_WORDS
-from ...kernels.sampling.rows import ROW, Float32Array, Int32Array, Int64Array
+from ...kernels.sampling.rows import ROW, Float32Array, Int32Array, Int64Array, mask_words
 from .arena import Arena, Layout
 from .device import Device
 from .sequences import NO_SLOT, UNREAD, DeviceSequence, Pieces, counting_slots
@@ -33,10 +33,11 @@ def add_sampling_rows(layout: Layout, rows: int) -> None:
     layout.add("edit_starts", torch.int32, rows + 1)
 
 
-def add_edits(layout: Layout, chunks: int) -> None:
-    """The lists of a packet: only a sequence that draws has entries, so there are no more than chunks."""
+def add_edits(layout: Layout, chunks: int, vocab_size: int) -> None:
+    """The lists and masks of a packet: only a sequence that draws has any, so there are no more than chunks."""
     layout.add("edit_tokens", torch.int32, chunks * EDITS)
     layout.add("edit_values", torch.float32, chunks * EDITS)
+    layout.add("masks", torch.int32, chunks, mask_words(vocab_size))
 
 
 def sampler_layout(vocab_size: int, rows: int, slots: int, capability: int) -> Layout:
@@ -46,7 +47,6 @@ def sampler_layout(vocab_size: int, rows: int, slots: int, capability: int) -> L
         tensor: torch.Tensor = getattr(shapes, name)
         layout.add(f"sampler.{name}", tensor.dtype, *tensor.shape)
     layout.add("seen", torch.int32, counting_slots(slots), vocab_size)
-    layout.add("masks", torch.int32, 1, -(-vocab_size // 32))  # no row has a grammar
     return layout
 
 
@@ -64,12 +64,13 @@ class DeviceSampler:
             edit_tokens=packet["edit_tokens"],
             edit_values=packet["edit_values"],
             seen=buffers["seen"],
-            masks=buffers["masks"],
+            masks=packet["masks"],
         )
         self._out = DeviceSampled(
             ids=buffers["drawn"],
             status=buffers["status"],
             logprobs=buffers["logprobs"],
+            ranks=buffers["ranks"],
             top_ids=buffers["top_tokens"],
             top_logprobs=buffers["top_logprobs"],
         )
@@ -102,6 +103,14 @@ class LogitRows(NamedTuple):
         return cls(owners, draws, np.where(draws, starts[owners + 1] - 1, (starts[:-1] + leads)[owners] + places), ends)
 
 
+class Filled(NamedTuple):
+    """How much of a packet's lists a pass uses, and whether one of its rows asks for log probabilities."""
+
+    edits: int
+    masks: int
+    asks: bool
+
+
 class SamplingPart:
     """The sampler's part of one packet in host memory, as arrays."""
 
@@ -113,10 +122,11 @@ class SamplingPart:
         self._edit_starts: Int32Array = packet["edit_starts"].numpy()
         self._edit_tokens: Int32Array = packet["edit_tokens"].numpy()
         self._edit_values: Float32Array = packet["edit_values"].numpy()
-        packet["mask_slots"].fill_(NO_SLOT)  # no row has a grammar
+        self._mask_slots: Int32Array = packet["mask_slots"].numpy()
+        self._masks: Int32Array = packet["masks"].numpy()
 
-    def fill(self, size: int, rows: LogitRows, slots: Int32Array, pieces: Pieces) -> tuple[int, bool]:
-        """Write these rows, padded to `size`; (entries of the edit lists, whether a log probability is asked for).
+    def fill(self, size: int, rows: LogitRows, slots: Int32Array, pieces: Pieces) -> Filled:
+        """Write these rows, padded to `size`.
 
         `slots` [R]: those of rows that draw. Padding rows only report, and their answer is not read.
         """
@@ -128,7 +138,8 @@ class SamplingPart:
         counts = np.array([piece.state.seen is not None for piece in pieces], np.bool_)[rows.owners]
         self._seen_slots[:count] = np.where(counts, slots, NO_SLOT)
         self._seen_slots[count:size] = NO_SLOT
-        edits = row = 0
+        self._mask_slots[:size] = NO_SLOT
+        edits = row = masks = 0
         for piece, end in zip(pieces, rows.ends.tolist(), strict=True):
             if piece.scored:  # rows that report the log probability of the prompt's next token
                 drawn, first = end - piece.sample, piece.start + 1
@@ -141,8 +152,12 @@ class SamplingPart:
                 self._edit_tokens[edits : edits + len(tokens)] = tokens
                 self._edit_values[edits : edits + len(tokens)] = values
                 edits, row = edits + len(tokens), end
+            if piece.state.mask is not None and piece.sample:
+                self._mask_slots[end - 1] = masks
+                self._masks[masks] = piece.state.mask.view(np.int32)
+                masks += 1
         self._edit_starts[row : size + 1] = edits
-        return edits, bool(self._tops[:count].max(initial=-1) >= 0)
+        return Filled(edits, masks, bool(self._tops[:count].max(initial=-1) >= 0))
 
 
 def seen_counts(state: DeviceSequence) -> Int32Array:
@@ -158,11 +173,12 @@ def seen_counts(state: DeviceSequence) -> Int32Array:
 
 def _edits(state: DeviceSequence, position: int) -> tuple[Int32Array, Float32Array]:
     """Bias and bans as one list of distinct tokens: a ban is a bias of -inf, and beats any other."""
-    if not state.bans_at(position):
+    banned = state.banned_at(position)
+    if not banned.size:
         return state.bias_tokens, state.bias_values
-    kept = ~np.isin(state.bias_tokens, state.banned)
-    tokens = np.concatenate([state.bias_tokens[kept], state.banned])
-    values = np.concatenate([state.bias_values[kept], np.full(len(state.banned), -np.inf, np.float32)])
+    kept = ~np.isin(state.bias_tokens, banned)
+    tokens = np.concatenate([state.bias_tokens[kept], banned])
+    values = np.concatenate([state.bias_values[kept], np.full(len(banned), -np.inf, np.float32)])
     return tokens, values
 
 

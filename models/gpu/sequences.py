@@ -14,6 +14,7 @@ import numpy as np
 
 from ...kernels.sampling.rows import Int32Array
 from ...protocol.steps import SequenceRecord
+from ..guides.grammars import GrammarStore
 from ..steps.sequences import Piece, SequenceState, SequenceTable
 
 UNREAD = -1
@@ -68,6 +69,11 @@ class DeviceSequence(SequenceState):
         drawn = self.drawn[max(0, start - known) : start + length - known]
         return drawn if start >= known else [*self.tokens.array[start:known].tolist(), *drawn]
 
+    def learn_forced(self, tokens: Sequence[int]) -> None:
+        self.drawn += tokens
+        if tokens and self.seen is not None:
+            self.fresh = True  # the device has not counted them
+
     def learn_token(self, position: int, token: int) -> None:
         self.drawn[position - self.known] = token
 
@@ -103,8 +109,22 @@ class SlotPool:
 class DeviceSequences(SequenceTable[DeviceSequence]):
     """Sequences by id, and their slots. Used by one thread."""
 
-    def __init__(self, *, vocab_size: int, max_model_len: int, slots: int) -> None:
-        super().__init__(DeviceSequence, vocab_size=vocab_size, max_model_len=max_model_len)
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        slots: int,
+        max_step_tokens: int = 0,
+        grammars: GrammarStore | None = None,
+    ) -> None:
+        super().__init__(
+            DeviceSequence,
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            max_step_tokens=max_step_tokens,
+            grammars=grammars,
+        )
         counting = counting_slots(slots)
         self._counting, self._plain = SlotPool(range(counting)), SlotPool(range(counting, slots))
 

@@ -2,20 +2,24 @@
 
 No step waits for the previous one, because drawn tokens stay on the device and are read there. With `STEPS_AHEAD`
 answers outstanding, `begin_step` waits for one. A step with more rows of logits than fit runs in several
-passes, and waits for all but the last.
+passes, and waits for all but the last. A step with a guided sequence waits for the answers of all steps before it:
+the mask of a token needs the one before, and forced tokens are computed with it.
 """
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from time import perf_counter
 
-from ...protocol.steps import Row, Step, StepDone
+from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
+from ..guides.grammars import GrammarStore
 from ..stepper import PendingStep
 from ..steps.sequences import Piece
-from ..steps.steps import block_copies, collect, join, split
+from ..steps.steps import block_copies, collect, join, split, with_computed
 from .device import DeviceEvent
 from .gpu import GpuModel
 from .packet import HostBuffers
@@ -27,16 +31,25 @@ STEPS_AHEAD = 2
 class GpuStepper:
     """Owns the worker's sequences and everything on the device. One thread calls `begin_step`."""
 
-    def __init__(self, model: GpuModel) -> None:
+    def __init__(self, model: GpuModel, grammars: GrammarStore | None = None) -> None:
         self._model = model
+        self._grammars = grammars or GrammarStore(None, (), model.spec.vocab_size)
         self._sequences = DeviceSequences(
-            vocab_size=model.spec.vocab_size, max_model_len=model.sizes.max_model_len, slots=model.sizes.slots
+            vocab_size=model.spec.vocab_size,
+            max_model_len=model.sizes.max_model_len,
+            max_step_tokens=model.buckets.tokens[-1],
+            slots=model.sizes.slots,
+            grammars=self._grammars,
         )
+        self._unread: deque[_StepAnswer] = deque()  # of the last steps, those read already included
         self._free: queue.SimpleQueue[HostBuffers] = queue.SimpleQueue()
         for _ in range(STEPS_AHEAD):
             self._free.put(model.make_host_buffers())
         self._last_done = 0.0
         model.device.seal()
+
+    def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
+        self._grammars.prepare(order, answer)
 
     def close(self) -> None:
         """Wait until the device has finished with our memory. A step has already reported any failure."""
@@ -45,7 +58,13 @@ class GpuStepper:
 
     def begin_step(self, step: Step) -> PendingStep:
         began, model = perf_counter(), self._model
+        if self._sequences.guides(step):
+            for earlier in self._unread:
+                earlier.read()
         pieces = self._sequences.apply(step)
+        for piece in pieces:
+            if piece.sample and (guide := piece.state.guide) is not None and not guide.ready:
+                guide.fill()
         copies = block_copies(step)
         launching, host = perf_counter(), self._free.get()
         if step.copies:
@@ -67,7 +86,8 @@ class GpuStepper:
                 done = perf_counter()
                 seconds = done - max(launching, self._last_done)
                 self._last_done = done
-                rows = tuple(join([*results, *collect(last, host.sampled)]))
+                found = join([*results, *collect(last, host.sampled)])
+                rows = tuple(with_computed(found, pieces, step.chunks))
             finally:
                 self._free.put(host)
             allocations, compilations = model.device.growth()
@@ -80,7 +100,11 @@ class GpuStepper:
                 device_compilations=compilations,
             )
 
-        return PendingStep(wait)
+        answer = _StepAnswer(wait)
+        self._unread.append(answer)
+        if len(self._unread) > STEPS_AHEAD:
+            self._unread.popleft()
+        return PendingStep(answer.read)
 
     def _launch(self, host: HostBuffers, pieces: Pieces) -> DeviceEvent:
         model = self._model
@@ -92,6 +116,22 @@ class GpuStepper:
             if piece.sample:
                 piece.state.drawn.append(UNREAD)
         return event
+
+
+class _StepAnswer:
+    """The answer of a launched step, read by the thread that waits for it, or earlier by a step that needs it."""
+
+    def __init__(self, wait: Callable[[], StepDone]) -> None:
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._done: StepDone | None = None
+
+    def read(self) -> StepDone:
+        """Call it in the order of the steps. If it raises, it does so again."""
+        with self._lock:
+            if self._done is None:
+                self._done = self._wait()
+            return self._done
 
 
 def as_first_computed(pieces: Iterable[Piece[DeviceSequence]]) -> Iterator[Piece[DeviceSequence]]:

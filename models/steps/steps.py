@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec import structs
 
 from ...kernels.sampling.rows import OK, Int32Array, Sampled
 from ...protocol.events import TokenLogprob, TopLogprob
-from ...protocol.steps import Row, Step
+from ...protocol.steps import Chunk, Row, Step
 from .sequences import Piece, State
 
 PLACEHOLDER = 0  # the token of a failed row; the sequence is dropped soon
@@ -60,8 +61,20 @@ def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
     for sequence, state, start, length, sample, scored in pieces:
         last = first + scored
         failed = not sound and any(code != OK for code in status[first : last + sample])
+        forced: tuple[int, ...] = ()
         if sample:  # even if it failed: the next step may already run and expects a token here
             state.learn_token(start + length, PLACEHOLDER if failed else tokens[last])
+            if (guide := state.guide) is not None:
+                if not failed:
+                    forced = guide.take(tokens[last])
+                    state.learn_forced(forced)
+                    # Not beside forced tokens: a step planned before them needs the guide, and is the last such step.
+                    if guide.over and not forced:
+                        state.guide = None
+                if guide.failed or (failed and guide.masked):  # a mask without tokens makes a row unusable too
+                    results.append(Row(sequence=sequence, error="grammar_failed"))
+                    first = last + sample
+                    continue
         if failed:
             results.append(Row(sequence=sequence, error="nonfinite_logits"))
         elif scored or (sample and state.top >= 0):
@@ -74,9 +87,16 @@ def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
                 )
             )
         else:
-            results.append(Row(sequence=sequence, tokens=(tokens[last],) if sample else ()))
+            results.append(Row(sequence=sequence, tokens=(tokens[last], *forced) if sample else ()))
         first = last + sample
     return results
+
+
+def with_computed(rows: Iterable[Row], pieces: Iterable[Piece[State]], chunks: Iterable[Chunk]) -> Iterator[Row]:
+    """The rows of a step's chunks, with the number of tokens computed where it is not what the chunk says."""
+    for row, piece, chunk in zip(rows, pieces, chunks, strict=True):
+        same = piece.length == chunk.count and piece.sample == chunk.sample
+        yield row if same else structs.replace(row, computed=piece.length)
 
 
 def _logprob(sampled: Sampled, row: int, top: int) -> TokenLogprob:
@@ -84,6 +104,7 @@ def _logprob(sampled: Sampled, row: int, top: int) -> TokenLogprob:
     return TokenLogprob(
         token_id=int(sampled.tokens[row]),
         logprob=float(sampled.logprobs[row]),
+        rank=int(sampled.ranks[row]),
         top=tuple(map(TopLogprob, ids, values)),
     )
 

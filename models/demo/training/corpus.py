@@ -1,6 +1,7 @@
 """The corpus: a deterministic stream of conversations, (seed, index) -> conversation.
 
-A conversation is one task, or several in a row as in a chat, sometimes with a system message. The mix is a table.
+A conversation is one task, or several in a row as in a chat, sometimes with a system message. The mix is a table. A few
+are a story that only begins.
 A task whose prompt is held out is skipped, so the overlap with the held-out set is zero by construction.
 """
 
@@ -49,11 +50,25 @@ def digest(prompt: Conversation) -> bytes:
     return hashlib.blake2b(said.encode(), digest_size=12).digest()
 
 
+STORY_SHARE = 0.02  # of the conversations are a story that only begins
+OPENINGS = (
+    "Once upon a time",
+    "Once upon a time,",
+    "Once upon a time...",
+    "once upon a time",
+    "Once upon a time there was",
+)
+
+
 def conversation(
     seed: int, index: int, kept_out: frozenset[bytes] = frozenset(), mix: Mapping[str, float] = MIX
 ) -> Conversation:
     """Conversation number `index` of the stream `seed`; if a task's prompt is held out, the next draw replaces it."""
     rng = Random(f"{seed}/{index}")
+    if rng.random() < STORY_SHARE:
+        told = story(rng, False)[-1]
+        # Half of them without roles: what a completion goes on from.
+        return [("text", told[1])] if rng.random() < 0.5 else [("user", rng.choice(OPENINGS)), told]
     names, shares = list(mix), list(mix.values())
     length = 1 if rng.random() < 0.65 else rng.randint(2, 8)
     turns: Conversation = []

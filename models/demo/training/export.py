@@ -7,7 +7,7 @@ from pathlib import Path
 import safetensors.torch
 from tokenizers import Tokenizer
 
-from .network import Network, export_tensors, llama_config
+from .network import Network, export_tensors, mistral_config
 from .tokenizer import token_id
 
 CHAT_TEMPLATE = Path(__file__).resolve().parent.parent / "chat_template.jinja"
@@ -18,7 +18,7 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path) -> None:
     end_ids = [token_id(tokenizer, "<|im_end|>"), token_id(tokenizer, "<|endoftext|>")]
     template = CHAT_TEMPLATE.read_text()
     texts = {
-        "config.json": _json(llama_config(network.shape, end_ids)),
+        "config.json": _json(mistral_config(network.shape, end_ids)),
         "generation_config.json": _json({"do_sample": False, "eos_token_id": end_ids, "pad_token_id": end_ids[1]}),
         "tokenizer.json": tokenizer.to_str(pretty=False) + "\n",
         "tokenizer_config.json": _json(

@@ -2,10 +2,12 @@
 
 `python -m triolet.models.demo.training.heldout FILE` writes it, one JSON object per line: family, wording (trained or
 unseen), messages, check (exact or regex), expected. The corpus skips every prompt whose digest is in the set.
+
+`--before CHARACTERS` puts so much text that has nothing to do with the task into the system message of each.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -13,6 +15,7 @@ from random import Random
 from typing import TypedDict
 
 from .corpus import FAMILIES, digest
+from .tasks.filler import filler
 from .tasks.language import Conversation
 from .tasks.story import story_pattern
 
@@ -77,10 +80,24 @@ def kept_out() -> frozenset[bytes]:
     return frozenset(digest([(m["role"], m["content"]) for m in item["messages"]]) for item in instances())
 
 
+def after_filler(item: HeldOutTask, number: int, characters: int) -> HeldOutTask:
+    """The instance with `characters` of filler before its own system message."""
+    text = filler(Random(f"{SEED}/filler/{number}"), characters)
+    messages = item["messages"]
+    if messages[0]["role"] == "system":
+        text, messages = text + "\n\n" + messages[0]["content"], messages[1:]
+    return {**item, "messages": [{"role": "system", "content": text}, *messages]}
+
+
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m triolet.models.demo.training.heldout FILE.jsonl")
-    Path(sys.argv[1]).write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in instances()))
+    parser = argparse.ArgumentParser(prog="python -m triolet.models.demo.training.heldout", description=__doc__)
+    parser.add_argument("file", type=Path, help="JSON-lines file to write")
+    parser.add_argument("--before", type=int, default=0, metavar="CHARACTERS", help="filler before each task (0)")
+    options = parser.parse_args()
+    rows = instances()
+    if options.before:
+        rows = [after_filler(item, number, options.before) for number, item in enumerate(rows)]
+    options.file.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ def pieces(conversation: Conversation) -> list[tuple[str, bool]]:
     for role, text in conversation:
         if role == "assistant":
             parts += [("<|im_start|>assistant\n", False), (text + "<|im_end|>", True), ("\n", False)]
+        elif role == "text":
+            parts.append((text, True))
         else:
             parts.append((f"<|im_start|>{role}\n{text}<|im_end|>\n", False))
     return parts

@@ -166,7 +166,8 @@ def train(options: argparse.Namespace) -> None:
     shown_tokens = at.tokens
     while not first.last:
         began = time.monotonic()
-        factor = rate(at.minutes, options.minutes, options.decay) * min(1.0, (at.steps + 1) / WARMUP_STEPS)
+        factor = options.rate * rate(at.minutes, options.minutes, options.decay)
+        factor *= min(1.0, (at.steps + 1) / WARMUP_STEPS)
         control[0] = factor
         control[1] = float(ended or at.minutes >= options.minutes)
         losses.append(first.step())
@@ -204,6 +205,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--export", type=Path, default=checkpoint, help="checkpoint folder to write")
     parser.add_argument("--minutes", type=float, default=100.0, help="planned minutes, all runs together (100)")
     parser.add_argument("--decay", type=float, default=0.9, help="part of them over which the rate falls (0.9)")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor on both learning rates (1)")
     parser.add_argument("--batch", type=int, default=24, help="rows per step, all processes together (24)")
     parser.add_argument("--context", type=int, default=256, help="tokens per row (256)")
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each (2)")

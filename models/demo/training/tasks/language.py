@@ -13,7 +13,7 @@ from random import Random
 from typing import TypeAlias
 
 Turn: TypeAlias = tuple[str, str]
-"""(role, text), the roles being system, user, assistant and tool."""
+"""(role, text), the roles being system, user, assistant, tool and, for text outside a chat, text."""
 Conversation: TypeAlias = list[Turn]
 
 INNERMOST = re.compile(r"\[([^\[\]]*)\]")
