@@ -1,7 +1,7 @@
 """The engine's inner half: the scheduler and its worker, wired. Requests come in and texts go out as messages.
 
     to_scheduler -> scheduler <=> supervisor == worker
-                    scheduler -> texts
+                    scheduler -> texts, and those of batches' lines -> batch_texts
 
 Every channel's bound is stated where it is made. The cycle of scheduler and worker cannot deadlock: the scheduler's
 inbox never makes a sender wait, and live requests bound its size.
@@ -14,8 +14,9 @@ from typing import Final
 import trio
 
 from ..protocol.messages import ToDetokenizer, ToScheduler
+from ..protocol.reports import BatchFigures
 from ..protocol.settings import ServeSettings
-from ..protocol.steps import Ready, ReportProgress, Step
+from ..protocol.steps import Ready, ReportProgress, WorkerOrder
 from .executor.inline import run_inline
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
@@ -33,6 +34,7 @@ class Core:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.status = WorkerStatus()
+        self.batches = BatchFigures()
         self.state = SchedulerState(
             secret=token_bytes(32),
             max_losses=RESTARTS,  # the next loss would end the engine
@@ -41,11 +43,12 @@ class Core:
         )
         # No fixed bound, but limited in use: a few messages per live request, one answer per step in flight.
         self.to_scheduler, self._inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-        self._to_executor, self._steps = trio.open_memory_channel[Step](_STEPS)
+        self._to_executor, self._steps = trio.open_memory_channel[WorkerOrder](_STEPS)
         self._to_texts, self.texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
+        self._to_batches, self.batch_texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
         # During cancellation an actor may still `send_nowait` to one that has already ended. This clone keeps the
         # channel open for such messages, so the error that ended the engine is the only one raised.
-        self._held_open = (self._inbox.clone(), self._steps.clone(), self.texts.clone())
+        self._held_open = (self._inbox.clone(), self._steps.clone(), self.texts.clone(), self.batch_texts.clone())
         self._settings = settings
 
     async def start(self, nursery: trio.Nursery, on_progress: ReportProgress, worker: ChildProcess | None) -> Ready:
@@ -53,7 +56,8 @@ class Core:
 
         `worker` was started early with the same settings; without it the supervisor starts one.
         """
-        nursery.start_soon(partial(run_scheduler, self._inbox, self._to_executor, self._to_texts, state=self.state))
+        channels = self._inbox, self._to_executor, self._to_texts
+        nursery.start_soon(partial(run_scheduler, *channels, batch_texts=self._to_batches, state=self.state))
         run_worker = run_inline if self._settings.inline else partial(run_supervisor, first=worker)
         ready: Ready = await nursery.start(
             partial(

@@ -33,6 +33,8 @@ from .tokenizer.tokenizer import read_text_tokenizer
 
 __all__ = ["Engine", "EngineLoadError", "open_engine", "run_engine"]
 
+RunBeside = Callable[[Core, Ready], Awaitable[None]]
+
 
 class Engine(FrontActors):
     """A running engine: the `Server` whose scheduler is in this process."""
@@ -46,6 +48,7 @@ class Engine(FrontActors):
             status=core.status,
             draining=lambda: self.draining,
             collect_web=self._collect_web,
+            batches=core.batches,
         )
 
     async def stream(self, request: Generate) -> AsyncGenerator[StreamEvent]:
@@ -80,7 +83,7 @@ class Engine(FrontActors):
         return self.observer.standing(id)
 
     async def _collect_web(self) -> FrontsReport:
-        return FrontsReport(live=self.gateway.live_requests, accounts=self.accounts.figures())
+        return FrontsReport(live=self.gateway.live_requests, accounts=self.accounts.figures(), kept=self.gateway.kept)
 
 
 @asynccontextmanager
@@ -97,16 +100,20 @@ async def run_engine(
     *,
     worker: ChildProcess | None = None,
     on_progress: ReportProgress | None = None,
+    on_open: Callable[[Engine], None] = lambda engine: None,
+    beside: RunBeside | None = None,
     task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load the model and run until cancelled; started with the Engine. Raises `EngineLoadError` if loading fails.
 
-    `worker` was started early with `settings.engine`; without it the engine starts one.
+    `worker` was started early with `settings.engine`; without it the engine starts one. `on_open` gets the Engine
+    before the model is loaded: it then answers questions, and `ready` is None. `beside` runs as long as the engine,
+    from when it is ready.
     """
     if not await trio.Path(settings.engine.model).is_dir():
         raise EngineLoadError("invalid_checkpoint", f"there is no checkpoint folder {settings.engine.model}")
     try:
-        await _run(settings, worker, on_progress or (lambda progress: None), task_status)
+        await _run(settings, worker, on_progress or (lambda progress: None), on_open, beside, task_status)
     except BaseExceptionGroup as group:
         # The nurseries wrap it in groups, but the caller gets one plain error.
         refused, rest = group.split(EngineLoadError)
@@ -122,6 +129,8 @@ async def _run(
     settings: ServeSettings,
     worker: ChildProcess | None,
     on_progress: ReportProgress,
+    on_open: Callable[[Engine], None],
+    beside: RunBeside | None,
     task_status: trio.TaskStatus[Engine],
 ) -> None:
     traces = await trio.to_thread.run_sync(open_traces, settings.otlp_endpoint)  # it may import a lot
@@ -130,8 +139,11 @@ async def _run(
     last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
+            on_open(engine)
             text, ready = await _load(settings, partial(core.start, nursery, on_progress, worker))
             engine.start(nursery, text, ready, core.texts)
+            if beside is not None:
+                nursery.start_soon(beside, core, ready)
             task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")

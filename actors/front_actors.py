@@ -1,6 +1,6 @@
 """The engine's outer half, wired: everything between the web and a scheduler, which may be in another process.
 
-gateway -> tokenizer -> admission -> to_scheduler
+gateway -> tokenizer (-> grammar) -> admission -> to_scheduler
            texts -> detokenizer -> gateway (outboxes)
 """
 
@@ -13,7 +13,9 @@ import trio
 
 from ..protocol.errors import ApiError
 from ..protocol.explanation import Explanation, Standing
-from ..protocol.messages import ToAdmission, ToDetokenizer, ToScheduler, ToTokenizer
+from ..protocol.grammars import OpenCompiler
+from ..protocol.messages import ToAdmission, ToDetokenizer, ToGrammar, ToScheduler, ToTokenizer
+from ..protocol.openai_responses import TokenizerInfo
 from ..protocol.requests import Prompt
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready
@@ -21,6 +23,7 @@ from .admission.admission import run_admission
 from .detokenizer.detokenizer import Detokenizer, run_detokenizer
 from .gateway.accounts import Accounts
 from .gateway.gateway import Gateway
+from .grammar.grammar import run_grammar
 from .observe.explain import explain
 from .observe.traces import Traces
 from .supervisor.worker_status import WorkerStatus
@@ -51,7 +54,8 @@ class FrontActors(ABC):
         self._status = status
         self._traces = traces
         self._scheduler = scheduler
-        self._lane: TokenizerLane | None = None
+        self.loaded = trio.Event()  # the model, and the tokenizer
+        self._lane: TokenizerLane  # set by then
         # As many as there are places for requests: `submit` never finds it full.
         to_tokenizer, self._requests = trio.open_memory_channel[ToTokenizer](settings.limits.max_requests)
         self._to_admission, self._tokenized = trio.open_memory_channel[ToAdmission](_TOKENIZED)
@@ -76,8 +80,16 @@ class FrontActors(ABC):
     ) -> None:
         """Run them in `nursery`. Without `texts`, the caller must run the detokenizer."""
         gateway, lane = self.gateway, TokenizerLane(text, ready)
+        to_grammar, grammars = trio.open_memory_channel[ToGrammar](_TOKENIZED)
+        opening = OpenCompiler(
+            model=self.settings.engine.model, vocab_size=ready.vocab_size, eos_token_ids=ready.eos_token_ids
+        )
         self._lane = lane
-        nursery.start_soon(partial(run_tokenizer, self._requests, self._to_admission, lane=lane, gateway=gateway))
+        self.loaded.set()
+        nursery.start_soon(
+            partial(run_tokenizer, self._requests, self._to_admission, to_grammar, lane=lane, gateway=gateway)
+        )
+        nursery.start_soon(partial(run_grammar, grammars, self._to_admission.clone(), opening=opening, gateway=gateway))
         nursery.start_soon(
             partial(run_admission, self._tokenized, ready=ready, gateway=gateway, scheduler=self._scheduler.clone())
         )
@@ -113,12 +125,16 @@ class FrontActors(ABC):
         self.gateway.refuse_new("shutting_down", "the server is shutting down")
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
-        assert self._lane is not None, "asked before the start"
+        await self.loaded.wait()
         return await self._lane.tokenize(prompt)
 
     async def detokenize(self, ids: tuple[int, ...]) -> str:
-        assert self._lane is not None, "asked before the start"
+        await self.loaded.wait()
         return await self._lane.detokenize(ids)
+
+    async def tokenizer_info(self) -> TokenizerInfo:
+        await self.loaded.wait()
+        return self._lane.info()
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         """Explain a request that this process accepted."""
@@ -126,7 +142,7 @@ class FrontActors(ABC):
         if history is None:
             return None
         standing = await self.standing(history.id) if history.finished is None else None
-        return explain(history, standing, self.gateway.places.share(tenant))
+        return explain(history, standing, self.gateway.places.share(tenant), self._status.trouble)
 
     @abstractmethod
     async def standing(self, id: str) -> Standing | None:

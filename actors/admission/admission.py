@@ -8,15 +8,15 @@ from typing import Final
 
 import trio
 
-from ...protocol.errors import ApiError
+from ...protocol.errors import ApiError, context_exceeded
 from ...protocol.messages import Admit, ToAdmission, Tokenized, ToScheduler
 from ...protocol.requests import ChatPrompt, Generate
 from ...protocol.steps import Ready
 from ..gateway.gateway import Gateway
 from ..turns import waiting
 
-# In an echo, including alternatives. Each takes 2 µs of the front's loop to spell, and some 120 bytes until it is sent:
-# 0.3 s and 16 MB for a request of a few kilobytes.
+# Of the prompt, in an echo or beside the answer, including alternatives. Each takes 2 µs of the front's loop to spell,
+# and some 120 bytes until it is sent: 0.3 s and 16 MB for a request of a few kilobytes.
 MAX_PROMPT_LOGPROBS: Final = 2**17
 # In an answer, over all choices, including alternatives: one choice with 20 of them over a context of 32,768. Without
 # streaming the whole answer is held in memory: 80 MB, encoded at once.
@@ -29,6 +29,8 @@ def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
     try:
         _check_deadline(request, now)
         _check_ids(request, ready)
+        _check_grammar(request, ready)
+        _check_some_token_is_left(request, ready)
         _check_prompt_logprobs(request, sum(map(len, tokenized.prompts)))
         max_tokens = tuple(
             _resolve_max_tokens(request, len(prompt), ready, _param(request, place))
@@ -67,17 +69,49 @@ def _check_ids(request: Generate, ready: Ready) -> None:
                 raise ApiError("invalid_token_id", message, param=param)
 
 
+def _check_some_token_is_left(request: Generate, ready: Ready) -> None:
+    """Of the allowed tokens one must be neither banned alone nor, under min_tokens, a stop token."""
+    sampling = request.sampling
+    if not sampling.allowed_tokens:
+        return
+    left = int.from_bytes(sampling.allowed_tokens, "little")
+    banned = {word[0] for word in sampling.bad_words if len(word) == 1}
+    if sampling.min_tokens:
+        banned.update(request.stop_token_ids, () if request.ignore_eos else ready.eos_token_ids)
+    for id in banned:
+        left &= ~(1 << id)
+    if not left:
+        message = "allowed_token_ids: bad_words and min_tokens leave none of these tokens"
+        raise ApiError("invalid_value", message, param="allowed_token_ids")
+
+
+def _check_grammar(request: Generate, ready: Ready) -> None:
+    """An answer with a grammar ends where the grammar ends: nothing may keep it going."""
+    if not request.grammar:
+        return
+    if request.sampling.min_tokens:
+        message = "an answer with a schema or another grammar ends where that ends: leave out min_tokens"
+        raise ApiError("invalid_value", message, param="min_tokens")
+    if request.ignore_eos:
+        message = "an answer with a schema or another grammar ends where that ends: leave out ignore_eos"
+        raise ApiError("invalid_value", message, param="ignore_eos")
+    if not ready.eos_token_ids:
+        message = "this model names no end-of-sequence token, so no answer could end where its schema or grammar does"
+        raise ApiError("unsupported_parameter", message)
+
+
 def _check_prompt_logprobs(request: Generate, prompt_tokens: int) -> None:
     alternatives = request.sampling.prompt_logprobs
     if alternatives is None:
         return
     wanted = request.n * prompt_tokens * (1 + alternatives)
     if wanted > MAX_PROMPT_LOGPROBS:
+        param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
         message = (
-            f"echo with logprobs {alternatives} asks for {wanted} log probabilities of the prompt in all choices; "
-            f"at most {MAX_PROMPT_LOGPROBS} are given: lower logprobs or n, or shorten the prompt"
+            f"{param} {alternatives} asks for {wanted} log probabilities of the prompt in all choices; "
+            f"at most {MAX_PROMPT_LOGPROBS} are given: lower {param} or n, or shorten the prompt"
         )
-        raise ApiError("invalid_value", message, param="logprobs")
+        raise ApiError("invalid_value", message, param=param)
 
 
 def _check_logprobs(request: Generate, max_tokens: int) -> None:
@@ -103,20 +137,25 @@ def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str
         raise ApiError("invalid_value", "the prompt is empty: it has no token to continue from", param=param)
     context = ready.context_length
     if length + 1 > context:
-        message = f"the prompt has {length} tokens; with one for the answer, this model's context holds {context}"
-        raise ApiError("context_length_exceeded", message, param=param)
+        problem = f"The prompt has {length} tokens, and the answer needs at least one: shorten the prompt."
+        raise context_exceeded(context, problem, param=param)
     # The KV cache holds at least one full-length sequence, or the model is not loaded; so this rarely applies.
     capacity = min(context, ready.memory.num_blocks * ready.memory.block_size)
     if length + 1 > capacity:
-        message = f"the prompt has {length} tokens; the KV cache holds {capacity} (--kv-cache-memory)"
-        raise ApiError("context_length_exceeded", message, param=param)
-    wanted = capacity - length if request.max_tokens is None else request.max_tokens
+        problem = f"The prompt has {length} tokens, but the server's KV cache holds {capacity} (--kv-cache-memory)."
+        raise context_exceeded(context, problem, param=param)
+    # max_tokens 0 echoes the prompt. One token is computed all the same, and the detokenizer drops it.
+    wanted = capacity - length if request.max_tokens is None else request.max_tokens or 1
+    if request.ends_at_context:
+        wanted = min(wanted, capacity - length)
     if length + wanted > capacity:
-        message = (
-            f"the prompt's {length} tokens and max_tokens {wanted} are {length + wanted} together; "
-            f"this model's context length is {capacity}"
+        problem = (
+            f"The prompt has {length} tokens and max_tokens is {wanted}: together {length + wanted}. "
+            f"Set max_tokens to {capacity - length} or less, or leave it out"
         )
-        raise ApiError("context_length_exceeded", message, param="max_tokens")
+        if capacity < context:
+            problem += f" (the KV cache holds {capacity} tokens, --kv-cache-memory)"
+        raise context_exceeded(context, f"{problem}.", param="max_tokens")
     if request.sampling.min_tokens > wanted:
         message = f"min_tokens {request.sampling.min_tokens} is more than the {wanted} tokens the answer may have"
         raise ApiError("invalid_value", message, param="min_tokens")

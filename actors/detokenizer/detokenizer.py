@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import assert_never
 
+import msgspec
 import trio
 
 from ...protocol.errors import REGISTRY, ApiError, ErrorCode
-from ...protocol.events import ChoiceFinished, FinishReason, Token
+from ...protocol.events import ChoiceFinished, FinishReason, PromptTokens, Token
 from ...protocol.messages import (
     ChoiceTokens,
     DropRequest,
@@ -31,6 +32,7 @@ from ..tokenizer.text_tokenizer import TextTokenizer
 from ..turns import waiting
 from .choice_text import ChoiceText, TextDelta
 from .incremental_text import IncrementalText
+from .read_choice import choice_of
 
 
 class _OpenRequest:
@@ -39,7 +41,7 @@ class _OpenRequest:
     def __init__(self, choices: int) -> None:
         self.unfinished = choices
         self.open: dict[int, ChoiceText] = {}
-        self.echo_due: set[int] = set()  # choices whose prompt text waits for its log probabilities
+        self.prompt_due: set[int] = set()  # choices whose prompt waits for its log probabilities
 
 
 class Detokenizer:
@@ -99,14 +101,23 @@ class Detokenizer:
         state = self._requests.get(id)
         if state is None:
             state = self._requests[id] = _OpenRequest(len(request.prompts) * request.n)
-        choice = state.open[index] = ChoiceText(request, message.prompt, index // request.n, self._tokenizer)
+        choice = state.open[index] = choice_of(request, message.prompt, index, self._tokenizer)
         # The choices of one prompt share it: usage counts it once, and its cached part as the first choice found it.
         self._gateway.started(id, 0 if index % request.n else message.cached_tokens)
         if choice.wants_prompt_logprobs:
-            state.echo_due.add(index)
-        elif request.echo:
-            self._deliver(id, index, choice.echo())
+            state.prompt_due.add(index)
+        else:
+            self._tell_prompt(id, index, choice)
         self._look_up_again()
+
+    def _tell_prompt(self, id: str, index: int, choice: ChoiceText) -> None:
+        """What the answer says of the prompt: its ids and log probabilities, and its text."""
+        request = choice.request
+        if request.returns_token_ids or request.prompt_logprobs is not None:
+            scores = choice.prompt_logprobs()
+            self._gateway.deliver(PromptTokens(id=id, index=index, token_ids=choice.prompt, logprobs=scores))
+        if request.echo:
+            self._deliver(id, index, choice.echo())
 
     def _look_up_again(self) -> None:
         """Some request began, ended or changed. The last step's decoders hold requests with their prompts: they go."""
@@ -130,21 +141,32 @@ class Detokenizer:
         if choice is None:
             return
         choice.add_prompt_logprobs(tokens.prompt_logprobs)
-        if index in state.echo_due and (tokens.tokens or tokens.reason):
-            state.echo_due.discard(index)
-            self._deliver(id, index, choice.echo())
+        if index in state.prompt_due and (tokens.tokens or tokens.reason):
+            state.prompt_due.discard(index)
+            self._tell_prompt(id, index, choice)
+        if choice.echoes_only:  # the one token that was computed is not asked for
+            if tokens.reason is not None:
+                reason = "length" if tokens.reason == "stop" else tokens.reason
+                self._close(state, ChoiceFinished(id=id, index=index, reason=reason))
+            return
         delta = choice.add_tokens(tokens.tokens, tokens.logprobs, last=tokens.reason is not None)
-        self._deliver(id, index, delta)
-        if delta.stop is not None:
+        token_ids = tokens.tokens[: delta.kept] if choice.request.returns_token_ids else ()
+        if choice.request.returns_token_ids and tokens.stop_token is not None and delta.stop is None:
+            token_ids += (tokens.stop_token,)
+        self._deliver(id, index, delta, token_ids)
+        if delta.plain:
+            self._look_up_again()
+        if delta.stop is not None or delta.enough:
             if tokens.reason is None:
                 self._scheduler.send_nowait(Stop(id=id, index=index, tokens_kept=choice.tokens))
-            self._close(state, ChoiceFinished(id=id, index=index, reason="stop", stop_reason=delta.stop))
+            ending: FinishReason = "tool_calls" if delta.enough else "stop"
+            self._close(state, ChoiceFinished(id=id, index=index, reason=ending, stop_reason=delta.stop))
         elif tokens.reason is not None:
             # The scheduler ends a choice with `stop` only for a stop token; this was generated and counts.
             finished = ChoiceFinished(
                 id=id,
                 index=index,
-                reason=tokens.reason,
+                reason="tool_calls" if tokens.reason == "stop" and choice.calls else tokens.reason,
                 stop_reason=tokens.stop_reason,
                 stop_tokens=1 if tokens.reason == "stop" else 0,
             )
@@ -165,9 +187,15 @@ class Detokenizer:
                 self._gateway.deliver(ChoiceFinished(id=id, index=index, reason=reason))
         self._gateway.complete(id, reason)
 
-    def _deliver(self, id: str, index: int, delta: TextDelta) -> None:
-        if delta.text or delta.kept:
-            token = Token(id=id, index=index, text=delta.text, tokens=delta.kept, logprobs=delta.logprobs)
+    def _deliver(self, id: str, index: int, delta: TextDelta, token_ids: tuple[int, ...] = ()) -> None:
+        for part in delta.parts[:-1]:
+            self._gateway.deliver(part)
+        if delta.parts:
+            self._gateway.deliver(msgspec.structs.replace(delta.parts[-1], token_ids=token_ids))
+        elif delta.text or delta.kept or delta.logprobs or token_ids:
+            token = Token(
+                id=id, index=index, text=delta.text, tokens=delta.kept, logprobs=delta.logprobs, token_ids=token_ids
+            )
             self._gateway.deliver(token)
 
     def _close(self, state: _OpenRequest, finished: ChoiceFinished) -> None:

@@ -16,6 +16,10 @@ class Match(NamedTuple):
     stop: str
     end: int
 
+    @property
+    def length(self) -> int:
+        return len(self.stop)
+
 
 class StopAutomaton:
     """The automaton of one set of stop strings; immutable after construction, so choices share it."""

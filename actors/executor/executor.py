@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ...models.errors import LoadError
 from ...models.stepper import PendingStep, Stepper
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import FromWorker, LoadFailed, Ready, ReportProgress, Step, StepFailed
+from ...protocol.steps import FromWorker, LoadFailed, PrepareGrammar, Ready, ReportProgress, Step, StepFailed
 from ..supervisor.process_facts import peak_resident_bytes
 
 _LOG: Final = logging.getLogger("triolet.executor")
@@ -84,6 +84,10 @@ class StepThreads:
         """Run a step after those before it."""
         self._steps.submit(partial(self._begin, step))
 
+    def prepare(self, order: PrepareGrammar) -> None:
+        """Have a grammar built beside the steps. In their order: those before may need what it forgets."""
+        self._steps.submit(partial(self._prepare, order))
+
     def forget_waiting(self) -> None:
         """Drop the steps that have not started."""
         self._steps.forget_waiting()
@@ -109,13 +113,19 @@ class StepThreads:
         except LoadError as error:
             answer = LoadFailed(code=error.code, message=str(error))
         except MemoryError:
-            message = "memory ran out while loading; lower --max-model-len, --max-running or --kv-cache-memory"
+            message = "memory ran out while loading the weights or making room for the KV cache: pass --quantize int8 "
+            message += "or int4, take a smaller model, or lower --kv-cache-memory, --max-model-len or --max-running"
             answer = LoadFailed(code="out_of_memory", message=message)
         except Exception as error:  # anything a checkpoint or a compiler can raise
             _LOG.exception("loading failed")
             message = f"{type(error).__name__} while loading the model: {error}"
             answer = LoadFailed(code="internal_error", message=message)
         self._deliver(answer)
+
+    def _prepare(self, order: PrepareGrammar) -> None:
+        if not self._broken:
+            assert self._stepper is not None, "a grammar before the model is loaded"
+            self._stepper.prepare_grammar(order, self._deliver)
 
     def _begin(self, step: Step) -> None:
         if self._broken:

@@ -13,14 +13,17 @@ from ...protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
     FromWorker,
+    GrammarFailed,
+    GrammarReady,
     LoadFailed,
     LoadProgress,
     Pong,
+    PrepareGrammar,
     Ready,
     ReportProgress,
-    Step,
     StepDone,
     StepFailed,
+    WorkerOrder,
 )
 from ..errors import EngineLoadError
 from ..supervisor.worker_status import PING_INTERVAL, WorkerStatus
@@ -30,7 +33,7 @@ from .executor import Load, StepThreads, load_from
 async def run_inline(
     settings: EngineSettings,
     *,
-    steps: trio.MemoryReceiveChannel[Step],
+    steps: trio.MemoryReceiveChannel[WorkerOrder],
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: ReportProgress,
@@ -55,9 +58,12 @@ async def run_inline(
             token.run_sync_soon(deliver, message)
 
     async def submit_steps(threads: StepThreads) -> None:
-        async for step in steps:
-            status.step_sent(step.step, trio.current_time())
-            threads.submit(step)
+        async for order in steps:
+            if isinstance(order, PrepareGrammar):
+                threads.prepare(order)
+                continue
+            status.step_sent(order.step, trio.current_time())
+            threads.submit(order)
 
     async def hear() -> None:
         """No process could be silent: the event loop that checks also runs this."""
@@ -95,7 +101,10 @@ def _pass_on(
             status.lose("failed", reason)
             scheduler.send_nowait(message)
             scheduler.send_nowait(EngineFailed(reason=reason))
+        case GrammarReady() | GrammarFailed():
+            scheduler.send_nowait(message)
         case LoadProgress():
+            status.progress(message, trio.current_time())
             on_progress(message)
         case Ready():
             status.set_ready(message, trio.current_time())

@@ -4,15 +4,12 @@
 
 When the front closes the socket or dies, the worker exits at once, even in the middle of a step: it has nothing to
 save. Its main thread only reads, so it answers pings while the step thread computes; the thread that has a step's
-answer writes it. It ignores SIGINT and SIGTERM, which terminals and service managers send to the whole group: the front
-drains first and then closes the socket.
+answer writes it.
 """
 
-import ctypes
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 from functools import partial
@@ -20,18 +17,14 @@ from typing import Final, NoReturn, assert_never
 
 import msgspec
 
-from ...protocol.steps import FromWorker, LoadFailed, LoadModel, Ping, Pong, Step, StepFailed, ToWorker
+from ...protocol.settings import EngineSettings
+from ...protocol.steps import FromWorker, LoadFailed, LoadModel, Ping, Pong, PrepareGrammar, Step, StepFailed, ToWorker
+from ..logs import log_to_stderr
+from ..supervisor.child_process import die_with_parent
 from .blocking_link import BlockingLink
 from .executor import StepThreads, load_from
 
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends for any reason, even if this one is stopped."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def serve(link: BlockingLink[ToWorker]) -> NoReturn:
@@ -48,12 +41,15 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
 
     first = link.receive()
     assert isinstance(first, LoadModel), f"the first message is {type(first).__name__}, not LoadModel"
+    log_to_stderr(first.settings)
     threads = StepThreads(partial(load_from, first.settings), answer)
     while True:
         message = link.receive()
         match message:
             case Step():
                 threads.submit(message)
+            case PrepareGrammar():
+                threads.prepare(message)
             case Ping():
                 link.send(Pong())
             case LoadModel():
@@ -71,12 +67,10 @@ def _exit(status: int) -> NoReturn:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _die_with_parent()
+    die_with_parent()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads that nothing here uses
     gc.set_threshold(50_000)  # imports make little garbage, and collecting it takes a tenth of a start
-    logging.basicConfig(level=logging.INFO, format="worker: %(message)s", stream=sys.stderr)
+    log_to_stderr(EngineSettings(model=""))  # until its settings come
     try:
         serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))
     except (EOFError, OSError):

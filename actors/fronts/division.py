@@ -55,6 +55,10 @@ def _opened(choice: OpenChoice) -> ChoiceOpened:
 
 
 def part_of(limits: LimitSettings, number: int, fronts: int) -> LimitSettings:
-    """The limits of front `number` of `fronts`: its part of the places for requests. The parts add up to the whole."""
+    """The limits of front `number` of `fronts`: its part of the places and of the memory for kept answers.
+
+    The parts of the places add up to the whole.
+    """
     places, rest = divmod(limits.max_requests, fronts)
-    return structs.replace(limits, max_requests=places + (number < rest))
+    memory = limits.resume_memory // fronts
+    return structs.replace(limits, max_requests=places + (number < rest), resume_memory=memory)

@@ -4,6 +4,7 @@ The actors hold ordinary channel ends and see no difference. When the link ends,
 an error, and the process exits.
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -60,7 +61,12 @@ class FrontEngine(FrontActors):
         return await self._ask("standing", Standing, id)
 
     def own_report(self) -> FrontReport:
-        return FrontReport(live=self.gateway.live_requests, accounts=self.accounts.figures(), process=own_figures())
+        return FrontReport(
+            live=self.gateway.live_requests,
+            accounts=self.accounts.figures(),
+            process=own_figures(),
+            kept=self.gateway.kept,
+        )
 
     async def _ask(self, question: Question, kind: type[_Answered], id: str = "", tenant: str = "") -> _Answered | None:
         """Raises ApiError (503) if no answer comes in time."""
@@ -77,20 +83,21 @@ class FrontEngine(FrontActors):
         return answer
 
 
-async def run_front(
-    link: FrontLink, opening: OpenFront, *, task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Run this process's half of the engine until cancelled; started with it. Raises SchedulerLost."""
+async def run_front(link: FrontLink, opening: OpenFront, *, on_open: Callable[[Server], None]) -> None:
+    """Run this process's half of the engine until cancelled. Raises SchedulerLost.
+
+    `on_open` gets it before the model is loaded.
+    """
     traces = await trio.to_thread.run_sync(open_traces, opening.settings.otlp_endpoint)
     engine = FrontEngine(opening, link, traces)
     last_word = ApiError("shutting_down", "the server was stopped before this request ended")
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
+            on_open(engine)
             text = await read_text_tokenizer(opening.settings.engine.model)
             engine.start(nursery, text, await link.wait_ready(), None)
             link.serve(engine.detokenizer(text).handle, engine.own_report, engine.own_explanation)
-            task_status.started(engine)
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise

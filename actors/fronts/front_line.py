@@ -57,7 +57,7 @@ class FrontLine:
     ) -> None:
         self.name = name  # the prefix of its request ids; never reused
         self.label = label  # of its place among the fronts
-        self.urls: tuple[str, ...] = ()
+        self.ready = False
         self.last: FrontReport | None = None
         self._process = process
         self._max_requests = max_requests
@@ -123,7 +123,7 @@ class FrontLine:
             silence = trio.current_time() - self._heard
             if self._link.overdue:
                 self._given_up = "it does not read what it is sent"
-            elif silence > (SILENCE_SECONDS if self.urls else START_SECONDS):
+            elif silence > (SILENCE_SECONDS if self.ready else START_SECONDS):
                 self._given_up = f"it has said nothing for {silence:.0f} s"
         scope.cancel()
 
@@ -140,8 +140,8 @@ class FrontLine:
                         self._keep_report(message.body)  # before the tasks that wait for it run
                 case Inquiry():
                     nursery.start_soon(self._reply, message)
-                case FrontReady(urls=urls):
-                    self.urls = urls
+                case FrontReady():
+                    self.ready = True
                     on_ready()
                 case Pong():
                     pass

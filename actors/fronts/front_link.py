@@ -56,7 +56,7 @@ class FrontLink:
         link: Link[ToFront],
         opening: OpenFront,
         *,
-        on_drain: Callable[[], None],
+        on_drain: Callable[[bool], None],
         on_reload: Callable[[], None],
     ) -> None:
         self.status = WorkerStatus()
@@ -95,8 +95,8 @@ class FrontLink:
         assert self.status.ready is not None
         return self.status.ready
 
-    def say_ready(self, urls: tuple[str, ...]) -> None:
-        self._link.send_nowait(FrontReady(urls=urls))
+    def say_ready(self) -> None:
+        self._link.send_nowait(FrontReady())
 
     async def _bundle(self) -> None:
         """Send all waiting messages in one frame, up to a request: its prompts may be megabytes."""
@@ -140,8 +140,8 @@ class FrontLink:
                         )
                 case InquiryAnswer():
                     self.questions.take_answer(message)
-                case Drain():
-                    self._on_drain()
+                case Drain(at_once=at_once):
+                    self._on_drain(at_once)
                 case ReloadCertificate():
                     self._on_reload()
                 case Ping():
@@ -169,9 +169,6 @@ class FrontLink:
         return OpenChoice(request=admit.request, index=text.index, prompt=prompt, cached_tokens=text.cached_tokens)
 
     def _take_news(self, news: WorkerNews) -> None:
-        self.status.ready = news.ready
-        if news.state != "ready":
-            self.status.lose(news.state, news.reason)
-        elif news.ready is not None:
-            self.status.set_ready(news.ready, trio.current_time())
+        self.status.copy(news.state, news.reason, news.ready, news.loading, trio.current_time())
+        if news.ready is not None:
             self._ready.set()

@@ -16,7 +16,7 @@ import trio
 from msgspec import structs
 
 from ...protocol.fronts import Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
-from ...protocol.reports import Figures, FrontsReport
+from ...protocol.reports import Figures, FrontsReport, KeptFigures
 from ...protocol.settings import ServeSettings
 from ..core import Core
 from ..errors import EngineLoadError, FrontsLost
@@ -46,7 +46,6 @@ class Fronts:
         listen: Callable[[], Sequence[socket.socket]],
     ) -> None:
         """`module` is what a front runs; `listen` makes the sockets of one more front. `name` begins front names."""
-        self.urls: tuple[str, ...] = ()
         self.restarts = 0
         self._settings = settings
         self._count = settings.web_processes
@@ -65,10 +64,11 @@ class Fronts:
             status=core.status,
             draining=lambda: self._draining,
             collect_web=self._collect_web,
+            batches=core.batches,
             process_of=self._label,
         )
         self._answers = Answers(self.observer, self._lines)
-        core.status.on_change = lambda: self._broadcast(self._news())
+        core.status.on_change.add(lambda: self._broadcast(self._news()))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until every front has drained; started when all serve. Raises FrontsLost when none is left."""
@@ -91,6 +91,10 @@ class Fronts:
         self._draining = True
         self._broadcast(Drain())
 
+    def end_answers(self) -> None:
+        """Draining takes too long: every front ends its running answers."""
+        self._broadcast(Drain(at_once=True))
+
     def reload_certificate(self) -> None:
         self._broadcast(ReloadCertificate())
 
@@ -111,6 +115,10 @@ class Fronts:
         return FrontsReport(
             live=sum(report.live for report in reports.values()),
             accounts=add_up([self._gone, *(report.accounts for report in reports.values())]).figures(),
+            kept=KeptFigures(
+                answers=sum(report.kept.answers for report in reports.values()),
+                bytes=sum(report.kept.bytes for report in reports.values()),
+            ),
             processes={name: report.process for name, report in reports.items()},
             silent=sum(line.name not in answered for line in lines),
             restarts=self.restarts,
@@ -180,13 +188,9 @@ class Fronts:
         if self._draining:
             line.send(Drain())
 
-        def is_ready() -> None:
-            self.urls = self.urls or line.urls
-            on_ready()
-
         why = ""
         try:
-            why = await line.converse(is_ready)
+            why = await line.converse(on_ready)
         finally:
             del self._lines[name]
             line.end_requests()
@@ -207,7 +211,7 @@ class Fronts:
 
     def _news(self) -> WorkerNews:
         status = self._core.status
-        return WorkerNews(state=status.state, reason=status.reason, ready=status.ready)
+        return WorkerNews(state=status.state, reason=status.reason, ready=status.ready, loading=status.loading)
 
     def _broadcast(self, message: ToFront) -> None:
         for line in self._lines.values():

@@ -4,6 +4,7 @@ It is not an actor: it has no task and no inbox. Web and actors call it directly
 
     web          `submit`, which passes the request on to the tokenizer; `grant`, `cancel`
     tokenizer    `is_live`, `fail`
+    grammar      `is_live`, `fail`, `compiling`
     admission    `is_live`, `fail`, `admitted`
     detokenizer  `started`, `deliver` or `deliver_text`, and `flush` at the end of a step; `complete`, `fail`
 
@@ -31,12 +32,14 @@ from ...protocol.events import (
     Failed,
     Finished,
     FinishReason,
+    PromptTokens,
     Started,
     StreamEvent,
     TerminalEvent,
     Token,
 )
 from ...protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
+from ...protocol.reports import KeptFigures
 from ...protocol.requests import Generate
 from ...protocol.settings import LimitSettings
 from ..supervisor.worker_status import WorkerStatus
@@ -70,15 +73,17 @@ class Gateway:
         on_end: Callable[[History], None] | None = None,
     ) -> None:
         """`process` is the prefix of every id; the default is unique to this process and this start."""
-        self._worker = worker
+        self.worker = worker or WorkerStatus()
         self.accounts = accounts or Accounts()
         self._outbox_tokens = limits.outbox_tokens
+        self.kept = KeptFigures()  # the web keeps them
         self.places = Places(limits.max_requests, several_tenants=several_tenants)
         self._tokenizer = tokenizer
         self._scheduler = scheduler
         self._live: dict[str, StreamRecord] = {}
         self._refusal: tuple[ErrorCode, str] | None = None
-        self.on_refusal: set[Callable[[], None]] = set()  # called when new requests are no longer accepted
+        self.on_news: set[Callable[[], None]] = set()  # called when requests are refused from now on, and of the worker
+        self.worker.on_change.add(self._tell_news)
         self._process = process or process_name()
         self._numbers = count(1)
         self._idle = trio.lowlevel.ParkingLot()
@@ -90,6 +95,10 @@ class Gateway:
     def new_id(self) -> str:
         """An id for the next request, unique across restarts and processes."""
         return f"{self._process}-{next(self._numbers):x}"
+
+    def is_own(self, request_id: str) -> bool:
+        """Whether this process made the id."""
+        return request_id.startswith(f"{self._process}-")
 
     def submit(self, request: Generate) -> Outbox:
         """Accept a request; its events come from the outbox. Raises `ApiError` if there is no place."""
@@ -128,7 +137,10 @@ class Gateway:
     def refuse_new(self, code: ErrorCode, message: str) -> None:
         """From now on refuse new requests with this error; accepted ones continue."""
         self._refusal = (code, message)
-        for tell in tuple(self.on_refusal):
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        for tell in tuple(self.on_news):
             tell()
 
     @property
@@ -137,8 +149,8 @@ class Gateway:
         return self._refusal is not None
 
     def _refusal_of_all(self) -> tuple[ErrorCode, str] | None:
-        if self._refusal is None and self._worker is not None and self._worker.state == "failed":
-            return "engine_unavailable", f"the engine is not available: {self._worker.reason}"
+        if self._refusal is None and self.worker.state == "failed":
+            return "engine_unavailable", f"the engine is not available: {self.worker.reason}"
         return self._refusal
 
     def is_live(self, request_id: str) -> bool:
@@ -163,6 +175,11 @@ class Gateway:
 
     # Called by the actors, in the order of a request's life.
 
+    def compiling(self, request_id: str) -> None:
+        """Its prompts are tokenised; its grammar waits to be compiled, or is being compiled."""
+        if live := self._live.get(request_id):
+            live.compiling = True
+
     def admitted(self, request_id: str, prompt_tokens: int) -> None:
         """Its prompts are tokenised, and it has been passed on to the scheduler."""
         if live := self._live.get(request_id):
@@ -184,8 +201,8 @@ class Gateway:
         """A live request, for `deliver_text`."""
         return self._live.get(request_id)
 
-    def deliver(self, event: Token | ChoiceFinished) -> None:
-        """Text for the stream, or the end of a choice."""
+    def deliver(self, event: PromptTokens | Token | ChoiceFinished) -> None:
+        """Text for the stream, the ids of a choice's prompt, or the end of a choice."""
         live = self._live.get(event.id)
         if live is None:
             return
@@ -193,8 +210,10 @@ class Gateway:
             live.completion_tokens += event.stop_tokens
             live.last_token_at[event.index] = 0.0
             live.reasons.append(event.reason)
-        elif event.tokens:
+        elif isinstance(event, Token) and event.tokens:
             self._times.note(live, event.index, event.tokens, trio.current_time())
+            if event.kind == "reasoning":
+                live.reasoning_tokens += event.tokens
         self._put(live, event)
 
     def deliver_text(self, live: StreamRecord, index: int, text: str, tokens: int, now: float) -> None:
@@ -267,7 +286,8 @@ class Gateway:
         self._recent.end(history)
         if self._on_end is not None:
             self._on_end(history)
-        _LOG.info("%s", live.terminal_record(event, now))
+        line, facts = live.terminal_record(event, now)
+        _LOG.info("%s", line, extra={"fields": facts})
 
     def _pass_on(self, request_id: str, credit: int) -> None:
         if request_id in self._live:

@@ -36,6 +36,7 @@ class History(Struct, frozen=True, kw_only=True):
     tokenized: float | None
     started: float | None
     first_token: float | None
+    compiling: bool = False  # its grammar, or waiting for that
     finished: float | None = None
     reason: FinishReason | None = None
     reasons: tuple[FinishReason, ...] = ()  # of its choices, in the order in which they ended
@@ -46,8 +47,8 @@ class StreamRecord:
     """One accepted, unfinished request: its outbox, credit, counts and times. Only the gateway and TokenTimes write."""
 
     __slots__ = (
-        "cached_tokens", "completion_tokens", "credit", "first_token_at", "last_token_at", "outbox", "prompt_tokens",
-        "reasons", "request", "started_at", "tokenized_at", "wall_clock",
+        "cached_tokens", "compiling", "completion_tokens", "credit", "first_token_at", "last_token_at", "outbox",
+        "prompt_tokens", "reasoning_tokens", "reasons", "request", "started_at", "tokenized_at", "wall_clock",
     )  # fmt: skip
 
     def __init__(self, request: Generate, outbox: Outbox, credit: CreditLine, wall_clock: float) -> None:
@@ -57,7 +58,9 @@ class StreamRecord:
         self.credit = credit
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.reasoning_tokens = 0
         self.cached_tokens = 0
+        self.compiling = False
         self.tokenized_at: float | None = None
         self.started_at: float | None = None
         self.first_token_at: float | None = None
@@ -69,6 +72,7 @@ class StreamRecord:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             cached_tokens=self.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens,
         )
 
     def timing(self, now: float) -> Timing:
@@ -102,25 +106,31 @@ class StreamRecord:
             tokenized=self.tokenized_at,
             started=self.started_at,
             first_token=self.first_token_at,
+            compiling=self.compiling,
             finished=now,
             reason=reason,
             reasons=tuple(self.reasons),
             error=event.code if isinstance(event, Failed) else None,
         )
 
-    def terminal_record(self, event: TerminalEvent, now: float) -> str:
-        """The one log line of a request. It has none of the request's content."""
+    def terminal_record(self, event: TerminalEvent, now: float) -> tuple[str, dict[str, object]]:
+        """The one log line of a request, and its facts by name. It has none of the request's content."""
         timing = self.timing(now)
+        counts = {"prompt": self.prompt_tokens, "completion": self.completion_tokens, "cached": self.cached_tokens}
         times = {"queued": timing.queued, "ttft": timing.ttft, "total": timing.total}
+        times = {name: round(seconds, 4) for name, seconds in times.items() if seconds is not None}
+        reason = event.reason if isinstance(event, Finished) else "error"
         words = [
             self.request.id,
-            event.reason if isinstance(event, Finished) else "error",
-            f"prompt={self.prompt_tokens} completion={self.completion_tokens} cached={self.cached_tokens}",
-            *(f"{name}={seconds:.4f}" for name, seconds in times.items() if seconds is not None),
+            reason,
+            *(f"{name}={count}" for name, count in counts.items()),
+            *(f"{name}={seconds:.4f}" for name, seconds in times.items()),
         ]
+        facts: dict[str, object] = {"request": self.request.id, "request_id": self.request.name, "reason": reason}
         if isinstance(event, Failed):
             words.append(event.code)
-        return " ".join(words)
+            facts["error"] = event.code
+        return " ".join(words), {**facts, **counts, **times}
 
 
 class RecentRequests:

@@ -8,8 +8,9 @@ event always wakes the reader; after it was drained, `drain` raises `trio.EndOfC
 Waiting text is joined with later text of the same choice: a slow reader gets larger pieces, not more of them.
 
 Bound: text is generated only on credit, and the gateway grants at most the outbox's size. So at most that many tokens,
-and a fixed number of other events per choice, wait here. The outbox does no accounting: it reports how many tokens were
-taken, and `credit.py` turns this into credit.
+those that a grammar forces behind the last of them (`MAX_FORCED` in protocol/steps.py), and a fixed number of other
+events per choice, wait here. The outbox does no accounting: it reports how many tokens were taken, and `credit.py`
+turns this into credit.
 """
 
 from collections.abc import Callable

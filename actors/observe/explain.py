@@ -1,11 +1,16 @@
 """Explains a request from the scheduler's report about it and the gateway's history. Pure."""
 
+from msgspec import structs
+
 from ...protocol.explanation import Explanation, Standing, State, TenantShare, Timeline
 from ..gateway.history import History
 
 
-def explain(history: History, standing: Standing | None, share: TenantShare) -> Explanation:
-    """`standing` is None if the scheduler does not hold the request."""
+def explain(history: History, standing: Standing | None, share: TenantShare, worker: str = "") -> Explanation:
+    """`standing` is None if the scheduler does not hold the request; `worker` says why no worker is ready."""
+    blocked_on = standing.blocked_on if standing else None
+    if blocked_on is not None and blocked_on.kind == "worker":
+        blocked_on = structs.replace(blocked_on, reason=worker or None)
     state = standing.state if standing else _state_outside(history)
     return Explanation(
         id=history.id,
@@ -13,7 +18,7 @@ def explain(history: History, standing: Standing | None, share: TenantShare) -> 
         state=state,
         choices=standing.choices if standing else {},
         position=standing.position if standing else None,
-        blocked_on=standing.blocked_on if standing else None,
+        blocked_on=blocked_on,
         prefill=standing.prefill if standing else None,
         eta_ms=standing.eta_ms if standing else None,
         tenant=share,
@@ -38,7 +43,9 @@ def _state_outside(history: History) -> State:
         return "decode"
     if history.started is not None:
         return "prefill"
-    return "tokenizing" if history.tokenized is None else "waiting"
+    if history.tokenized is not None:
+        return "waiting"
+    return "compiling" if history.compiling else "tokenizing"
 
 
 def _after(moment: float | None, history: History) -> float | None:

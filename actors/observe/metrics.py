@@ -35,6 +35,7 @@ def ledger_of(report: ServerReport) -> Ledger:
     return Ledger(
         kv_blocks=report.scheduler.blocks,
         requests=report.web.live,
+        kept_answers=report.web.kept.answers,
         tasks=sum(process.tasks for process in processes),
         fds=sum(process.fds for process in processes),
         children=len(web) + (report.worker.pid is not None),
@@ -59,6 +60,7 @@ class _Walk(Collector):
         yield from self._worker()
         yield from self._latencies()
         yield from self._processes()
+        yield from self._batches()
         if traces := self._accounts.traces:
             yield counter("traces_exported", "Requests whose spans the collector took", traces["exported"])
             lost = {reason: traces[reason] for reason in ("queue_full", "export_failed")}
@@ -68,7 +70,10 @@ class _Walk(Collector):
 
     def _requests(self) -> Iterator[Metric]:
         accounts, scheduler = self._accounts, self._scheduler
-        yield gauge("ready", "1 when the engine is healthy", float(self._report.health.ready))
+        health = self._report.health
+        yield gauge("ready", "1 when the engine is healthy", float(health.ready))
+        stages = {health.loading.stage: health.loading.share} if health.loading else {}
+        yield gauges("loading_ratio", "How much of this stage of loading the model is done", "stage", stages)
         yield gauge("requests_live", "Requests accepted and unfinished", self._report.web.live)
         yield gauge("requests_running", "Choices in the batch", scheduler.running)
         yield gauge("requests_parked", "Choices whose reader is behind", scheduler.parked)
@@ -79,6 +84,10 @@ class _Walk(Collector):
         yield counters("requests_refused", "Requests answered with an error", "code", accounts.refused)
         text = "Requests answered with an error before a stream began"
         yield counters("http_errors", text, "code", accounts.http_errors)
+        yield gauge("answers_kept", "Answers that a client may resume", self._report.web.kept.answers)
+        yield gauge("answers_kept_bytes", "Memory that they hold", self._report.web.kept.bytes)
+        text = "Resumed, refused to be, or given up for lack of room"
+        yield counters("answers_kept_events", text, "event", accounts.kept_answers)
         yield counter("prompt_tokens", "Prompt tokens of ended requests", accounts.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
         yield counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", accounts.cached_tokens)
@@ -119,6 +128,14 @@ class _Walk(Collector):
         yield histogram("request_prompt_tokens", "Prompt tokens of a request", accounts.prompt_length)
         yield histogram("request_generation_tokens", "Tokens of its answer", accounts.answer_length)
         yield histogram("step_duration_seconds", "One step in the worker", step_time)
+
+    def _batches(self) -> Iterator[Metric]:
+        batches, scheduler = self._report.batches, self._scheduler
+        yield gauge("batches_open", "Batches that have not ended", batches.open)
+        yield gauge("batch_lines_waiting", "Lines without a result, of the batches that run", batches.lines_waiting)
+        yield gauge("batch_lines_running", "Choices of lines that hold KV blocks", scheduler.background_running)
+        lines = {"completed": batches.lines_completed, "failed": batches.lines_failed}
+        yield counters("batch_lines", "Lines that got a result", "result", lines)
 
     def _processes(self) -> Iterator[Metric]:
         """The processes of a server with several; a single process is described by `process_…`."""

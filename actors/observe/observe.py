@@ -16,7 +16,8 @@ import trio
 
 from ...protocol.engine_view import AboutEngine, Limits, RateSample, View, WebProcesses, WorkerView
 from ...protocol.explanation import Explanation, Standing
-from ...protocol.reports import FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
+from ...protocol.openai_responses import TokenizerInfo
+from ...protocol.reports import BatchFigures, FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
 from ...protocol.requests import Prompt
 from ...protocol.settings import ServeSettings, model_name
 from ...protocol.steps import Ready
@@ -61,7 +62,12 @@ class Server(Protocol):
 
     @property
     def ready(self) -> Ready | None:
-        """The worker's last Ready message."""
+        """The worker's last Ready message; None until the model is loaded for the first time."""
+        ...
+
+    @property
+    def loaded(self) -> trio.Event:
+        """Set when model and tokenizer are loaded for the first time."""
         ...
 
     @property
@@ -74,6 +80,8 @@ class Server(Protocol):
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]: ...
 
     async def detokenize(self, ids: tuple[int, ...]) -> str: ...
+
+    async def tokenizer_info(self) -> TokenizerInfo: ...
 
     async def health(self) -> Health:
         """Whether a request sent now would be computed, judged by progress."""
@@ -107,6 +115,7 @@ class Observer:
         status: WorkerStatus,
         draining: Callable[[], bool],
         collect_web: Callable[[], Awaitable[FrontsReport]],
+        batches: BatchFigures | None = None,
         process_of: ProcessOf = only_process,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
@@ -115,6 +124,7 @@ class Observer:
         self._status = status
         self._draining = draining
         self._collect_web = collect_web
+        self._batches = batches or BatchFigures()
         self._process_of = process_of
         self._clock = clock
         self._started = clock()
@@ -138,6 +148,7 @@ class Observer:
             worker=WorkerFigures(pid=status.pid, restarts=status.restarts, step_time=status.step_time.figures()),
             process=own_figures(),
             web=web,
+            batches=self._batches,
         )
 
     def about(self) -> AboutEngine | None:

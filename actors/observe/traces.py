@@ -16,7 +16,7 @@ from typing import Final
 
 from ..gateway.history import History
 
-INSTALL: Final = "pip install 'triolet[otel]'"
+INSTALL: Final = "run pip install '.[otel]' in a checkout of Triolet"
 MAX_WAITING: Final = 2048  # requests, of some 600 bytes each; covers several seconds at a few hundred a second
 _BATCH: Final = 256  # requests: some 1,300 spans, 400 KB on the wire
 _BATCH_SECONDS: Final = 1.0  # from the first request of a batch

@@ -1,8 +1,11 @@
 """Whose turn it is between tenants: the least served goes first, and no flood keeps a newcomer from a row.
 
-A sequence's rank is its priority, then how much its tenant was served (`queues.py`), then its arrival. Waiting
-sequences join by rank; running ones are served by rank if a step is short of tokens or blocks. Nothing is reserved:
-unused shares are free for all. With one tenant, rank is the order of arrival.
+A sequence's rank is how much its tenant was served (`queues.py`), then its order: its priority, then its arrival.
+Waiting sequences join by rank; running ones are served by rank if a step is short of tokens or blocks. Nothing is
+reserved: unused shares are free for all. With one tenant, rank is the order.
+
+A priority orders the requests of one tenant; between tenants it only breaks ties, since every client may send any
+number. In its tenant's turn, a more urgent sequence takes the row of the tenant's last one, if that is less urgent.
 
 With ranks alone, a newcomer might wait until an answer ends. So a sequence that has not started, or that was preempted
 and is its tenant's only one, takes what it lacks from the tenant that holds most of it. The rules are:
@@ -20,23 +23,22 @@ of the sequences they have begun. With R rows and a cost of at most C each, that
 others.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Set
-from itertools import groupby
 from operator import attrgetter
 
 from .blocks import blocks_for
 from .queues import Queues, TenantQueue
 from .sequence import OrderKey, Place, Sequence
 
-Rank = tuple[float, int, int, OrderKey]
+Rank = tuple[int, int, OrderKey]
 
 
 def _rank(queues: Queues, sequence: Sequence) -> Rank:
-    """Priority, then whose tenant was served least, then whose has fewer seats, then its own order."""
+    """Whose tenant was served least, then whose has fewer seats, then its own order."""
     tenant = queues.tenant_of(sequence)
-    return (sequence.live.generate.priority, tenant.served, tenant.seats, sequence.order)
+    return (tenant.served, tenant.seats, sequence.order)
 
 
 def by_rank(queues: Queues, sequences: list[Sequence]) -> list[Sequence]:
@@ -77,7 +79,7 @@ def turns(queues: Queues) -> Iterator[Sequence]:
 
 def goes_first(queues: Queues, waiting: Sequence) -> bool:
     """Whether a waiting sequence joins before the running ones are served, and may replace some of them."""
-    if _more_urgent(queues, waiting):
+    if _less_urgent(queues, waiting):
         return True
     mine = queues.tenant_of(waiting)
     if (waiting.started and mine.seats) or not any(_owes(other, mine) for other in queues.tenants.values()):
@@ -92,17 +94,19 @@ def makes_room(queues: Queues, waiting: Sequence, missing_blocks: int) -> tuple[
     `missing_blocks` is what it lacks beyond free and parked blocks; if that is 0 or less, it lacks a row. An empty list
     means that no sequence gives way.
     """
-    if _more_urgent(queues, waiting):
-        return "waiting", [queues.running[-1]]
+    if less_urgent := _less_urgent(queues, waiting):
+        return "waiting", [less_urgent]
     if missing_blocks > 0:
         sizes = {sequence: len(sequence.blocks) for sequence in queues.running}
         return "waiting", _given(queues, waiting, sizes, need=blocks_for(waiting.read), missing=missing_blocks)
     return "parked", _given(queues, waiting, dict.fromkeys(queues.running, 1), need=1, missing=1)
 
 
-def _more_urgent(queues: Queues, waiting: Sequence) -> bool:
-    """Whether the last running one has a lower priority. An earlier arrival alone never takes a row."""
-    return queues.running[-1].live.generate.priority > waiting.live.generate.priority
+def _less_urgent(queues: Queues, waiting: Sequence) -> Sequence | None:
+    """Its tenant's last running sequence, if that has a lower priority. An earlier arrival alone never takes a row."""
+    mine = queues.tenant_of(waiting)
+    last = next((one for one in reversed(queues.running) if queues.tenant_of(one) is mine), None)
+    return last if last and last.live.generate.priority > waiting.live.generate.priority else None
 
 
 def _owes(other: TenantQueue, mine: TenantQueue) -> bool:
@@ -129,7 +133,7 @@ def _given(queues: Queues, waiting: Sequence, sizes: dict[Sequence, int], *, nee
             return given
         if queues.tenant_of(sequence) is other:
             spare -= sizes[sequence]
-            if spare < 0 or sequence.live.generate.priority < waiting.live.generate.priority:
+            if spare < 0:
                 return []
             missing -= sizes[sequence]
             given.append(sequence)
@@ -138,32 +142,22 @@ def _given(queues: Queues, waiting: Sequence, sizes: dict[Sequence, int], *, nee
 
 def position_of(queues: Queues, waiting: Sequence) -> int:
     """The position in `lined_up`; 1 is next. Many ask for it: with 1,000 waiting it takes 0.03 ms, `lined_up` 1 ms."""
-    mine, priority = queues.tenant_of(waiting), waiting.live.generate.priority
-    first = _up_to(priority - 1, mine.waiting)
+    mine = queues.tenant_of(waiting)
     before = bisect_left(mine.waiting, waiting.order, key=attrgetter("order"))
-    total = before
+    first, total = _rank(queues, mine.waiting[0]), before
     for other in queues.tenants.values():
-        if other is mine or not other.waiting:
-            continue
-        urgent = _up_to(priority - 1, other.waiting)
-        equal = _up_to(priority, other.waiting) - urgent
-        leads = equal > 0 and _rank(queues, other.waiting[urgent]) < _rank(queues, mine.waiting[first])
-        total += urgent + min(equal, before - first + leads)
+        if other is not mine and other.waiting:
+            leads = _rank(queues, other.waiting[0]) < first
+            total += min(len(other.waiting), before + leads)
     return total + 1
-
-
-def _up_to(priority: int, line: list[Sequence]) -> int:
-    """How many sequences of an ordered line have at most this priority number."""
-    return bisect_right(line, priority, key=lambda sequence: sequence.live.generate.priority)
 
 
 def lined_up(queues: Queues) -> list[Sequence]:
     """All waiting sequences in turn, assuming that every turn costs the same: tenants alternate, least served first."""
-    places: list[tuple[int, int, Rank, Sequence]] = []
+    places: list[tuple[int, Rank, Sequence]] = []
     for tenant in queues.tenants.values():
-        for priority, line in groupby(tenant.waiting, key=lambda sequence: sequence.live.generate.priority):
-            members = list(line)
-            first = _rank(queues, members[0])
-            places += [(priority, number, first, sequence) for number, sequence in enumerate(members)]
-    places.sort(key=lambda place: place[:3])
+        if tenant.waiting:
+            first = _rank(queues, tenant.waiting[0])
+            places += [(number, first, sequence) for number, sequence in enumerate(tenant.waiting)]
+    places.sort(key=lambda place: place[:2])
     return [sequence for *_, sequence in places]

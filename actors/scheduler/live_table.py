@@ -13,6 +13,7 @@ from ...protocol.events import FinishReason
 from ...protocol.messages import Admit, ChoiceTokens
 from ...protocol.steps import Step
 from .blocks import BlockPool
+from .grammars import Grammars
 from .prefix_keys import PrefixKeys, SharedPrompt
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
@@ -25,8 +26,10 @@ class LiveTable:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
+        self.background = Queues()  # the lines of batches
         self.pool = BlockPool(0)  # has the worker's size once one is ready
         self.timers = Timers(stall_timeout)
+        self.grammars = Grammars()
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
         self._keys = PrefixKeys(secret)
@@ -35,7 +38,7 @@ class LiveTable:
         """Add a request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
         generate = admit.request
         assert generate.id not in self.requests, f"request id {generate.id} twice"
-        live = self.requests[generate.id] = LiveRequest(admit, credit)
+        live = self.requests[generate.id] = LiveRequest(admit, credit, self.grammars.use(generate.grammar))
         if generate.deadline is not None:
             self.timers.set_deadline(live.id, generate.deadline)
         root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt, generate.determinism)
@@ -45,8 +48,11 @@ class LiveTable:
                 self.newest += 1
                 sequence = Sequence(self.newest, live, index, prompt, len(tokens) + max_tokens)
                 live.choices[index] = self.sequences[sequence.id] = sequence
-                self.queues.add(sequence)
+                self.queues_of(live).add(sequence)
         return live
+
+    def queues_of(self, live: LiveRequest) -> Queues:
+        return self.background if live.generate.background else self.queues
 
     def grant(self, id: str, tokens: int) -> None:
         """A request's reader accepts `tokens` more tokens."""
@@ -58,7 +64,7 @@ class LiveTable:
         """End a sequence. Of its generated tokens `kept` (None: all) count against its reader's credit."""
         live = sequence.live
         sequence.publish_blocks(self.pool)  # a conversation's next turn begins with this text
-        self.queues.remove(sequence)
+        self.queues_of(live).remove(sequence)
         if sequence.known:
             self.dropped.append(sequence.id)
         sequence.forget_kv(self.pool)
@@ -70,6 +76,7 @@ class LiveTable:
         self._note_credit(live)
         if not live.choices:
             del self.requests[live.id]
+            self.grammars.release(live.grammar)
             self.timers.forget(live.id)
         if not self.requests:
             self.pool.audit_changes(())  # no sequence is left, so no block may be owned
@@ -89,13 +96,19 @@ class LiveTable:
         ids = {chunk.sequence for step in steps for chunk in step.chunks}
         return [self.sequences[id] for id in sorted(ids & self.sequences.keys())]
 
+    def with_grammar(self, number: int) -> list[LiveRequest]:
+        """The requests whose answers must match this grammar."""
+        return [live for live in self.requests.values() if live.grammar and live.grammar.number == number]
+
     def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
         """Requests that may be killing workers: computed in each of the last lost workers, without a token since.
 
+        So are those whose grammar the worker was building.
         Neighbours of the culprit that got no token either are suspects too. That is better than losing the engine.
         """
         found: dict[str, LiveRequest] = {}
-        for sequence in self.computed_in(steps):
+        building = [one for one in self.sequences.values() if one.live.grammar and one.live.grammar.building]
+        for sequence in (*self.computed_in(steps), *building):
             sequence.losses += 1
             if sequence.losses >= max_losses:
                 found[sequence.live.id] = sequence.live
@@ -108,10 +121,11 @@ class LiveTable:
         """
         ran = 0
         self.dropped.clear()
+        self.grammars.forget_worker()
         for sequence in self.sequences.values():
             if sequence.place != "waiting":
                 ran += 1
-                self.queues.move(sequence, "waiting")
+                self.queues_of(sequence.live).move(sequence, "waiting")
             sequence.forget_kv(self.pool)
             sequence.forget_unread()
             self._note_credit(sequence.live)
@@ -121,7 +135,11 @@ class LiveTable:
 
     def tables(self) -> Iterator[list[int]]:
         """The block tables of all sequences that may have one. A waiting one with blocks would fail the check."""
-        return (sequence.blocks for sequence in chain(self.queues.running, self.queues.parked))
+        return (
+            sequence.blocks
+            for queues in (self.queues, self.background)
+            for sequence in chain(queues.running, queues.parked)
+        )
 
     def _note_credit(self, live: LiveRequest) -> None:
         if live.credit > 0:

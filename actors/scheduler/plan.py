@@ -44,7 +44,7 @@ def park(plan: StepPlan) -> None:
 
 def resume_parked(plan: StepPlan) -> None:
     """Parked sequences whose reader caught up get a row again. They hold blocks, so they go before waiting ones."""
-    for sequence in tuple(plan.queues.parked):
+    for sequence in tuple(fair_share.by_rank(plan.queues, plan.queues.parked)):
         if sequence.live.credit > 0 and len(plan.queues.running) < plan.limits.rows:
             plan.queues.move(sequence, "running")
 
@@ -133,6 +133,8 @@ class Joining:
             return "credit"
         if sequence.unread:
             return "unread"
+        if (grammar := sequence.live.grammar) and not grammar.ready:
+            return "grammar"
         if self._computing and (shareable := sequence.shareable_blocks):
             if self._comes_earlier(sequence.key(shareable - 1), sequence):
                 return "prefix"

@@ -10,24 +10,26 @@ from math import inf
 import trio
 
 from ...protocol.messages import ToDetokenizer, ToScheduler
-from ...protocol.steps import Step
+from ...protocol.steps import WorkerOrder
 from ..turns import pass_on, waiting
 from .state import SchedulerState
 
 
 async def run_scheduler(
     inbox: trio.MemoryReceiveChannel[ToScheduler],
-    steps: trio.MemorySendChannel[Step],
+    steps: trio.MemorySendChannel[WorkerOrder],
     texts: trio.MemorySendChannel[ToDetokenizer],
     *,
+    batch_texts: trio.MemorySendChannel[ToDetokenizer] | None = None,
     state: SchedulerState,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run until the inbox is closed.
 
     The inbox may be unbounded: a live request sends few messages, credit is granted in batches, and there is one
-    StepDone per step in flight. `steps` should hold as many as may be in flight. Steps that a lost worker left in it
-    must be discarded before the next worker is announced.
+    StepDone per step in flight and one answer per grammar. `steps` should hold as many steps as may be in flight. What
+    a lost worker left in it must be discarded before the next worker is announced. `batch_texts` is needed where
+    background requests come.
     """
     with inbox, steps, texts:
         task_status.started()
@@ -48,8 +50,13 @@ async def run_scheduler(
             for message in waiting(inbox):  # messages that arrived meanwhile count for the next plan
                 state.handle(message, now)
             state.expire(now)
+            for grammar in state.take_grammars():
+                await pass_on(steps, grammar)
             while step := state.plan():
                 await pass_on(steps, step)
             state.totals.plan_seconds += trio.current_time() - now
             for text in state.take_texts():
                 await pass_on(texts, text)
+            if batch_texts is not None:
+                for text in state.take_batch_texts():
+                    await pass_on(batch_texts, text)

@@ -12,8 +12,9 @@ from msgspec import structs
 from ...protocol.events import TokenLogprob
 from ...protocol.messages import Admit, OpenChoice
 from ...protocol.settings import BLOCK_SIZE
-from ...protocol.steps import SequenceRecord
+from ...protocol.steps import Chunk, Row, SequenceRecord
 from .blocks import BlockPool
+from .grammars import Grammar
 from .prefix_keys import Key, SharedPrompt
 
 # With fewer tokens in the last KV block, computing them again is faster than copying: a copy waits for a step. Time to
@@ -27,11 +28,12 @@ class LiveRequest:
     """An accepted request: its choices share one credit, one deadline and one end."""
 
     __slots__ = (
-        "choices", "eos_token_ids", "generate", "granted", "id", "spent", "stop_set", "stop_token_ids",
+        "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "spent", "stop_set", "stop_token_ids",
     )  # fmt: skip
 
-    def __init__(self, admit: Admit, credit: int) -> None:
+    def __init__(self, admit: Admit, credit: int, grammar: Grammar | None = None) -> None:
         self.generate = admit.request
+        self.grammar = grammar  # what its answers must match
         self.id = admit.request.id
         self.stop_token_ids = admit.stop_token_ids
         self.stop_set = frozenset(admit.stop_token_ids)
@@ -57,7 +59,7 @@ class Sequence:
     __slots__ = (
         "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
         "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
-        "reads_prefix_cache", "scored", "started", "total",
+        "reads_prefix_cache", "scored", "started", "total", "waits_for_its_tokens",
     )  # fmt: skip
 
     def __init__(self, id: int, live: LiveRequest, index: int, prompt: SharedPrompt, max_total: int) -> None:
@@ -68,6 +70,8 @@ class Sequence:
         self.prompt_tokens = len(prompt.tokens)
         # Log probabilities of the prompt need all its rows, so nothing may be skipped.
         self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
+        # The worker must have read a token before it samples the next one: words of several tokens are banned.
+        self.waits_for_its_tokens = any(len(word) > 1 for word in live.generate.sampling.bad_words)
         self.max_total = max_total  # prompt and generated tokens at which it ends
         # Lower priority numbers first, then by arrival; a preempted sequence keeps its place.
         self.order: OrderKey = (live.generate.priority, live.generate.arrival_time, id)
@@ -104,7 +108,14 @@ class Sequence:
 
         The last token of a finished sequence is never computed: nothing follows it.
         """
+        if self.ahead_of_plan or (self.waits_for_its_tokens and self.unread):
+            return 0
         return min(self.total, self.max_total - 1) - self.computed
+
+    @property
+    def ahead_of_plan(self) -> bool:
+        """Whether a row brought several tokens while a step is in flight, which may compute them: it is read first."""
+        return self.total - self.computed > 1 and self.unread > 0
 
     @property
     def strict(self) -> bool:
@@ -171,7 +182,24 @@ class Sequence:
             stop_token_ids=self.live.stop_token_ids,
             adapter=self.live.generate.adapter,
             strict=self.strict,
+            grammar=self.live.grammar.number if self.live.grammar else 0,
+            thinking=self.live.generate.thinking,
+            reasoning_budget=self.live.generate.reasoning_budget,
         )
+
+    def follow(self, chunk: Chunk, row: Row) -> None:
+        """Account for a row that computed more tokens than its chunk said, or sampled nothing.
+
+        A sequence that was sent back to waiting meanwhile has no KV left, so only its token is given up.
+        """
+        assert row.computed is not None, row
+        assert chunk.sample, chunk
+        assert row.computed >= chunk.count, (chunk, row)
+        if self.known:
+            self.computed += row.computed - chunk.count
+        if not row.tokens:
+            self.total -= 1
+            self.live.spent -= 1
 
     def opening(self) -> OpenChoice:
         """The detokenizer's first message about it."""

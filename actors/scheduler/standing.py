@@ -52,7 +52,8 @@ class StartRate:
 def state_of(sequence: Sequence) -> State:
     """The state of a choice. One that is computed again after a preemption is in prefill again."""
     if sequence.place == "running":
-        decoding = sequence.remaining <= 1 and (sequence.generated or sequence.unread)
+        known = sequence.remaining <= 1 or sequence.computed >= sequence.prompt_tokens
+        decoding = known and (sequence.generated or sequence.unread)
         return "decode" if decoding else "prefill"
     return "parked" if sequence.place == "parked" else "waiting"
 
@@ -103,7 +104,8 @@ class WaitReasons(NamedTuple):
             return "step"
         queues = self.queues
         another = queues.several_tenants and queues.tenant_of(first) is not queues.tenant_of(sequence)
-        return "share" if another and sequence.order < first.order else "order"
+        earlier = sequence.order[1:] < first.order[1:]  # without the priorities, which count within a tenant only
+        return "share" if another and earlier else "order"
 
     def _blocked_on(self, sequence: Sequence, state: State) -> BlockedOn | None:
         if self.limits is None:

@@ -6,7 +6,7 @@ message about it. `now` is always seconds of the front's clock.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec import structs
 
@@ -28,15 +28,30 @@ from ...protocol.messages import (
 )
 from ...protocol.reports import SchedulerStatistics, SchedulerTotals
 from ...protocol.settings import BLOCK_SIZE
-from ...protocol.steps import BlockCopy, Ready, Step, StepDone, StepFailed
+from ...protocol.steps import (
+    BlockCopy,
+    GrammarFailed,
+    GrammarReady,
+    PrepareGrammar,
+    Ready,
+    Step,
+    StepDone,
+    StepFailed,
+)
+from .background import Pace, give_way, wants_step
 from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
+from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
 from .step_plan import StepLimits
 from .step_results import LENGTH, apply_step, choice_tokens
+
+# On a CPU no step is planned behind one that takes so long: a newcomer would wait for both. Without it the worker idles
+# between two steps, for about 0.2 ms. A GPU needs the next step early, to launch it while the last one runs.
+LONG_STEP: Final = 0.02  # seconds
 
 
 class SchedulerState:
@@ -51,7 +66,11 @@ class SchedulerState:
         stall_timeout: float = 60.0,
         max_steps_in_flight: int = 2,  # the worker starts the next step while the last one's answer travels
     ) -> None:
-        """`secret` keys the names of KV blocks. A request fails when `max_losses` workers in a row die computing it."""
+        """`secret` keys the names of KV blocks. A request fails when `max_losses` workers in a row die computing it.
+
+        Of a sequence whose rows may bring several tokens, at most two steps may be in flight: the third would begin
+        behind tokens that the second may not have reached.
+        """
         self.table = LiveTable(secret, stall_timeout)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
@@ -59,11 +78,16 @@ class SchedulerState:
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
+        self._last_duration = 0.0  # of a step
+        self._on_cpu = False
         self._failure = ""  # why no worker will start again
         self._next_step = 1
         self._start_rate = StartRate()
         self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
+        self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
+        self._background_steps: set[int] = set()  # of those in flight
+        self._pace = Pace()
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
@@ -82,6 +106,11 @@ class SchedulerState:
             case Cancel(id=id, reason=reason):
                 if live := table.requests.get(id):
                     self._drop(live, reason)
+            case GrammarReady(grammar=number):
+                table.grammars.built(number)
+            case GrammarFailed(grammar=number, message=text):
+                self._fail(table.with_grammar(number), "grammar_failed", text)
+                table.grammars.failed(number)
             case StepFailed(step=step, message=text):
                 # All its sequences fail, even those that could continue: one of them may have broken the worker.
                 flying = [self.in_flight[step]] if step in self.in_flight else []
@@ -111,19 +140,39 @@ class SchedulerState:
     def plan(self) -> Step | None:
         """The next step, or None if there is nothing to compute or enough in flight."""
         table, limits = self.table, self.waits.limits
-        if limits is None or len(self.in_flight) >= self._max_steps_in_flight or not table.queues:
+        most = 1 if self._on_cpu and self._last_duration > LONG_STEP else self._max_steps_in_flight
+        if limits is None or len(self.in_flight) >= most:
             return None
-        arguments = table.queues, table.pool, limits
-        plan = plan_steady(*arguments) or plan_step(*arguments)
-        self.waits = WaitReasons(*arguments, plan.blocked, plan.shortage, table.newest)
+        background = table.background
+        if table.queues and (not background or wants_step(table.queues)):
+            if background and (left := give_way(table.queues, background, table.pool, limits)):
+                self.totals.preemptions += left.preempted
+                table.dropped.extend(left.dropped)
+            step = self._plan_for(table.queues, limits)
+            if step is not None or self.in_flight or not background:
+                return step
+        # An interactive request waits for the background steps in flight: on a CPU for one at most.
+        if not background or (self._on_cpu and self.in_flight):
+            return None
+        step = self._plan_for(background, self._pace.limits(limits))
+        if step is not None:
+            self._background_steps.add(step.step)
+        return step
+
+    def _plan_for(self, queues: Queues, limits: StepLimits) -> Step | None:
+        """A step for the sequences of these queues, which is then in flight."""
+        table = self.table
+        plan = plan_steady(queues, table.pool, limits) or plan_step(queues, table.pool, limits)
+        if queues is table.queues:
+            self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
+            if plan.started:
+                self._start_rate.note(len(plan.started), len(queues.waiting), self._now)
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
         table.dropped.extend(plan.dropped)
         for sequence in plan.started:
             self._start(sequence)
-        if plan.started:
-            self._start_rate.note(len(plan.started), len(table.queues.waiting), self._now)
         table.pool.check_step(table.tables())  # raises LedgerError, which stops the engine
         if not plan.chunks:
             return None
@@ -139,18 +188,29 @@ class SchedulerState:
         self.in_flight[step.step] = step
         return step
 
+    def take_grammars(self) -> list[PrepareGrammar]:
+        """Grammars that the worker must build before it gets another step."""
+        return self.table.grammars.orders() if self.waits.limits is not None else []
+
     def take_texts(self) -> list[ToDetokenizer]:
         """Messages for the detokenizer, in order."""
         texts, self._texts = self._texts, []
         return texts
 
+    def take_batch_texts(self) -> list[ToDetokenizer]:
+        """The same for the batches' own detokenizer."""
+        texts, self._batch_texts = self._batch_texts, []
+        return texts
+
     def standing(self, id: str, now: float) -> Standing | None:
         """Where a request is and what it waits for; None if the scheduler does not hold it."""
         live = self.table.requests.get(id)
-        return self.waits.standing(live, self._start_rate, now) if live else None
+        if live is None or live.generate.background:
+            return None
+        return self.waits.standing(live, self._start_rate, now)
 
     def statistics(self) -> SchedulerStatistics:
-        queues, pool = self.table.queues, self.table.pool
+        queues, background, pool = self.table.queues, self.table.background, self.table.pool
         return SchedulerStatistics(
             worker_ready=self.waits.limits is not None,
             requests=len(self.table.requests),
@@ -158,6 +218,8 @@ class SchedulerState:
             parked=len(queues.parked),
             waiting=len(queues.waiting),
             waiting_by_reason=dict(Counter(map(self.waits.obstacle, queues.waiting))),
+            background_running=len(background.running) + len(background.parked),
+            background_waiting=len(background.waiting),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=pool.evictions),
@@ -186,8 +248,8 @@ class SchedulerState:
                 return
             if sequence.max_total <= sequence.read and (sequence.reads_prefix_cache or sequence.remaining <= 0):
                 if not sequence.started:
-                    self._texts.append(sequence.opening())
-                self._say([choice_tokens(sequence, ending=LENGTH)])
+                    self._texts_of(live).append(sequence.opening())
+                self._say(live, [choice_tokens(sequence, ending=LENGTH)])
                 self.table.finish(sequence)
 
     def _start(self, sequence: Sequence) -> None:
@@ -195,7 +257,10 @@ class SchedulerState:
         if sequence.reads_prefix_cache:
             self.totals.prefix_query_tokens += sequence.prompt_tokens
             self.totals.prefix_hit_tokens += sequence.cached_tokens
-        self._texts.append(sequence.opening())
+        self._texts_of(sequence.live).append(sequence.opening())
+
+    def _texts_of(self, live: LiveRequest) -> list[ToDetokenizer]:
+        return self._batch_texts if live.generate.background else self._texts
 
     # Steps come back.
 
@@ -205,25 +270,31 @@ class SchedulerState:
             return  # from a lost worker: its sequences are computed again
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
+        self._last_duration = done.duration
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         ids, rows, others = apply_step(step, done, self.table, self.totals, now)
+        texts = self._texts
+        if done.step in self._background_steps:
+            self._background_steps.discard(done.step)
+            self._pace.note(done.duration)
+            texts = self._batch_texts
         if ids or others:
-            self._texts.append(StepTokens(ids=tuple(ids), rows=tuple(rows), others=tuple(others)))
+            texts.append(StepTokens(ids=tuple(ids), rows=tuple(rows), others=tuple(others)))
 
     # Requests end.
 
     def _drop(self, live: LiveRequest, reason: FinishReason) -> None:
         """End a request from outside. What it has generated stays valid."""
         self.table.finish_all(live)
-        self._texts.append(DropRequest(id=live.id, reason=reason))
+        self._texts_of(live).append(DropRequest(id=live.id, reason=reason))
 
     def _fail(self, lives: Iterable[LiveRequest], code: str, message: str) -> None:
-        self._say([self.table.fail(live, code, message) for live in lives])
+        for live in lives:
+            self._say(live, [self.table.fail(live, code, message)])
 
-    def _say(self, choices: list[ChoiceTokens]) -> None:
-        if choices:
-            self._texts.append(StepTokens(others=tuple(choices)))
+    def _say(self, live: LiveRequest, choices: list[ChoiceTokens]) -> None:
+        self._texts_of(live).append(StepTokens(others=tuple(choices)))
 
     # Workers come and go.
 
@@ -232,6 +303,7 @@ class SchedulerState:
         limits = StepLimits(
             max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
         )
+        self._on_cpu = ready.device == "cpu"
         self._change_worker(limits, ready.memory.num_blocks)
         for live in tuple(self.table.requests.values()):
             self._settle(live)
@@ -239,5 +311,6 @@ class SchedulerState:
     def _change_worker(self, limits: StepLimits | None, num_blocks: int | None = None) -> None:
         """Forget the last worker's KV cache and steps in flight. `limits` None: there is no worker now."""
         self.in_flight.clear()
+        self._background_steps.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

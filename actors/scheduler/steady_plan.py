@@ -26,7 +26,7 @@ def plan_steady(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan
     for sequence in queues.running:
         total, start = sequence.total, sequence.computed
         end = total if total < sequence.max_total else sequence.max_total - 1
-        if start >= end:
+        if start >= end or (sequence.unread and (total - start > 1 or sequence.waits_for_its_tokens)):
             continue  # its last token is not read yet
         live, count, sample = sequence.live, end - start, end == total
         if not sequence.known or live.granted <= live.spent:

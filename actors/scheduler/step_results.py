@@ -28,6 +28,13 @@ class Ending(NamedTuple):
 
 
 LENGTH: Final = Ending("length")
+ERRORS: Final = {
+    "nonfinite_logits": "No token can follow: the model gave no usable numbers, or allowed_token_ids, bad_words and "
+    "logit_bias together forbid every token.",
+    "grammar_failed": "No token continues this answer as its grammar demands, or the grammar has become too complex to "
+    "follow, or the model gave no usable numbers; simplify the grammar, and use no allowed_token_ids, bad_words, "
+    "logit_bias or stop_token_ids that forbid what it needs.",
+}
 
 
 def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> StepResults:
@@ -44,12 +51,17 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
         live = sequence.live
         if row.error:
             sequence.distrust_kv(table.pool)
-            others.append(table.fail(live, row.error, "The model gave no usable numbers for this request."))
+            others.append(table.fail(live, row.error, ERRORS[row.error]))
             continue
         scored, tokens = not sequence.reads_prefix_cache, row.tokens
+        if row.computed is not None:
+            sequence.follow(chunk, row)
         if scored:
             _keep_prompt_logprobs(sequence, chunk, row)
-        ending = append_tokens(sequence, tokens) if chunk.sample else _end_of_scoring(sequence, chunk)
+        if not chunk.sample:
+            ending = _end_of_scoring(sequence, chunk)
+        else:
+            ending = append_tokens(sequence, tokens) if tokens or row.computed is None else None
         if ending:
             generated += ending.generated
             others.append(choice_tokens(sequence, tokens[: ending.texts], row.logprobs, ending))
@@ -112,14 +124,18 @@ def choice_tokens(
     logprobs: tuple[TokenLogprob, ...] = (),
     ending: Ending | None = None,
 ) -> ChoiceTokens:
-    """The message to the detokenizer; the first one of a choice carries the prompt's log probabilities."""
+    """The message to the detokenizer; the first one of a choice carries the prompt's log probabilities.
+
+    A stop token is not among the tokens, but its log probabilities are among theirs: the last.
+    """
     prompt_logprobs, sequence.prompt_logprobs = tuple(sequence.prompt_logprobs), []
     return ChoiceTokens(
         id=sequence.live.id,
         index=sequence.index,
         tokens=tokens,
-        logprobs=logprobs[: len(tokens)],
+        logprobs=logprobs[: ending.generated if ending else len(tokens)],
         prompt_logprobs=prompt_logprobs,
         reason=ending.reason if ending else None,
         stop_reason=ending.stop_reason if ending else None,
+        stop_token=sequence.generated[-1] if ending and ending.reason == "stop" else None,
     )

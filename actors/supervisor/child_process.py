@@ -6,6 +6,9 @@ The main thread starts it, not `trio.run_process`, which forks in a pool thread.
 when its parent dies (PR_SET_PDEATHSIG), and for the kernel the parent is the forking *thread*: a pool thread ends after
 ten idle seconds and would take the worker with it. The fork itself takes a millisecond or two.
 
+A child never sees the signals that terminals and service managers send to the whole group: it inherits them blocked, so
+its first moments are covered too. The parent drains and then closes the link.
+
 This module needs no event loop, so a child can be started before there is one.
 """
 
@@ -13,7 +16,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     import trio
 
 WORKER_MODULE: Final = "triolet.actors.executor.worker"
+_OF_THE_GROUP: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG: Final = 1
 _STDERR: Final = 2  # a child's output goes to our standard error, never to our standard output
 
 
@@ -52,7 +58,10 @@ class ChildProcess:
             # -P: modules in the current folder must not replace ours.
             command = [sys.executable, "-P", "-m", module, *map(str, inherited), *arguments]
             try:
-                self._process = subprocess.Popen(command, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=_STDERR)
+                with _blocked(_OF_THE_GROUP):
+                    self._process = subprocess.Popen(
+                        command, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=_STDERR
+                    )
                 self._socket.sendall(FrameWriter().write(first))  # some kilobytes at most: does not block
             except BaseException:
                 self._socket.close()
@@ -67,6 +76,12 @@ class ChildProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def status(self) -> int:
+        """Its exit status once it has ended; minus the signal that ended it."""
+        assert self._process.returncode is not None
+        return self._process.returncode
 
     def kill(self) -> None:
         """Kill it at once; `end` must follow."""
@@ -83,7 +98,10 @@ class ChildProcess:
             await self._end(grace)
         status = self._process.wait()  # known by now
         if status < 0:
-            return f"the {self._what} process was killed by {signal.Signals(-status).name}"
+            name = signal.Signals(-status).name
+            if name == "SIGBUS":  # its weights are mapped from there
+                name += ": a file of the checkpoint was truncated, or its disk failed"
+            return f"the {self._what} process was killed by {name}"
         return f"the {self._what} process exited with status {status}"
 
     async def _end(self, grace: float) -> None:
@@ -96,6 +114,24 @@ class ChildProcess:
                 await trio.sleep(0.01)
         self._process.kill()
         await trio.to_thread.run_sync(self._process.wait)
+
+
+def die_with_parent() -> None:
+    """A child calls it: Linux kills it when its parent ends for any reason, even while the child is stopped."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@contextmanager
+def _blocked(numbers: Sequence[signal.Signals]) -> Generator[None]:
+    """Keep these signals from the calling thread, and from the processes that it starts, for good."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_worker(settings: EngineSettings, module: str = WORKER_MODULE, arguments: Sequence[str] = ()) -> ChildProcess:

@@ -11,11 +11,14 @@ from typing import Final, assert_never
 
 import msgspec
 import trio
+from msgspec import structs
 
 from ...protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
     FromWorker,
+    GrammarFailed,
+    GrammarReady,
     LoadFailed,
     LoadProgress,
     Ping,
@@ -25,6 +28,7 @@ from ...protocol.steps import (
     Step,
     StepDone,
     StepFailed,
+    WorkerOrder,
 )
 from ..errors import EngineLoadError
 from .child_process import ChildProcess, start_worker
@@ -43,7 +47,7 @@ class Supervisor:
         self,
         settings: EngineSettings,
         *,
-        steps: trio.MemoryReceiveChannel[Step],
+        steps: trio.MemoryReceiveChannel[WorkerOrder],
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         on_progress: ReportProgress,
@@ -56,12 +60,14 @@ class Supervisor:
         self._status = status
         self._on_progress = on_progress
         self._spoke = 0.0  # when the last message was sent to the worker
+        self._lost = 0.0  # when the last worker was
 
     async def run(self, task_status: trio.TaskStatus[Ready]) -> None:
         """Run workers until the budget is spent, then discard steps until the engine ends."""
         budget = RestartBudget()
         reason = await self._run_worker(task_status)
         while (delay := budget.next_delay(trio.current_time())) is not None:
+            self._lost = trio.current_time()
             _LOG.warning("%s; starting another in %.2f s", reason, delay)
             self._status.restarts += 1
             self._status.lose("restarting", f"{reason}; another one is being started")
@@ -92,15 +98,20 @@ class Supervisor:
                 raise EngineLoadError("internal_error", why) from error
             return why
         self._first = None
-        self._status.begin(process.pid)
+        self._status.begin(process.pid, trio.current_time())
         why = ""
         try:
             link = Link(process.stream, _DECODER)
             answer = await self._load_while_discarding(link)
             if isinstance(answer, Ready):
                 self._status.set_ready(answer, trio.current_time())
+                # The next worker must hold as long a sequence, even if less memory is free then.
+                self._settings = structs.replace(self._settings, max_model_len=answer.context_length)
                 if task_status is not None:
                     task_status.started(answer)
+                else:
+                    seconds = trio.current_time() - self._lost
+                    _LOG.info("ready again after %.1f s, with worker %d; running requests go on", seconds, process.pid)
                 why = await self._converse(link, answer)
             elif isinstance(answer, LoadFailed):
                 if task_status is not None:
@@ -111,7 +122,9 @@ class Supervisor:
         finally:
             how = await process.end()
         if task_status is not None and self._status.ready is None:
-            raise EngineLoadError("internal_error", f"{how} while it loaded the model; its messages are above")
+            likely = "memory ran out, most likely: pass --quantize int8 or int4, or take a smaller model"
+            remedy = likely if how.endswith("SIGKILL") else "its messages are above"
+            raise EngineLoadError("internal_error", f"{how} while it loaded the model; {remedy}")
         return f"{how} ({why})" if why else how
 
     async def _load_while_discarding(self, link: Link[FromWorker]) -> Ready | LoadFailed | str:
@@ -133,10 +146,11 @@ class Supervisor:
             message = await link.receive()
             match message:
                 case LoadProgress():
+                    self._status.progress(message, trio.current_time())
                     self._on_progress(message)
                 case Ready() | LoadFailed():
                     return message
-                case StepDone() | StepFailed() | Pong():
+                case StepDone() | StepFailed() | GrammarReady() | GrammarFailed() | Pong():
                     raise LinkError(f"a {type(message).__name__} before Ready")
                 case _:
                     assert_never(message)
@@ -187,13 +201,14 @@ class Supervisor:
             pass
 
     async def _send_steps(self, link: Link[FromWorker]) -> None:
-        """Send the scheduler's steps."""
+        """Send the scheduler's orders."""
         try:
             while True:
-                step = await self._steps.receive()
+                order = await self._steps.receive()
                 self._spoke = trio.current_time()
-                self._status.step_sent(step.step, self._spoke)
-                await link.send(step)
+                if isinstance(order, Step):
+                    self._status.step_sent(order.step, self._spoke)
+                await link.send(order)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             return
 
@@ -220,6 +235,8 @@ class Supervisor:
                     case StepFailed():
                         _LOG.error("step %d failed in the worker: %s", message.step, message.message)
                         self._scheduler.send_nowait(message)
+                    case GrammarReady() | GrammarFailed():
+                        self._scheduler.send_nowait(message)
                     case Pong():
                         pass
                     case LoadProgress() | Ready() | LoadFailed():
@@ -233,7 +250,7 @@ class Supervisor:
 async def run_supervisor(
     settings: EngineSettings,
     *,
-    steps: trio.MemoryReceiveChannel[Step],
+    steps: trio.MemoryReceiveChannel[WorkerOrder],
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: ReportProgress,

@@ -8,13 +8,16 @@ far: a long prefill on a slow machine is healthy, a hung kernel is not.
 from collections.abc import Callable
 from typing import Final
 
-from ...protocol.reports import Health, WorkerState
-from ...protocol.steps import Ready
+from ...protocol.reports import Health, Loading, WorkerState
+from ...protocol.steps import LoadProgress, Ready
 from ..histogram import Histogram
+from .loading import LoadWatch, in_words
 
 PING_INTERVAL: Final = 0.5  # seconds without a message to the worker before it is pinged
 SILENCE_LIMIT: Final = 1.5  # seconds; with the ping, a stopped worker is noticed within 2 s
-KILL_AFTER: Final = 60.0  # seconds of silence: it will not come back; a new one takes over its streams
+# Seconds of silence: it will not come back; a new one takes over its streams. Its reader answers while it computes, but
+# compiling holds the GIL, for some ten seconds on a busy machine.
+KILL_AFTER: Final = 30.0
 _STEP_LIMIT: Final = 10.0  # no step is suspicious before that
 _STEP_FACTOR: Final = 20.0  # times the slowest step so far
 _STEP_KILL_FACTOR: Final = 10.0  # a step ten times over its limit is hung; its worker is replaced
@@ -32,26 +35,49 @@ class WorkerStatus:
         self.ready: Ready | None = None
         self.pid: int | None = None
         self.restarts = 0
-        self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
+        self.loading: Loading | None = None  # while a worker loads
+        self.changes = 0  # of `state` and `loading`
+        self.on_change: set[Callable[[], None]] = set()  # called after each of them
         self.step_time = Histogram(STEP_BOUNDS)
         self.link_seconds = 0.0  # time of steps outside the worker, counted from when it could run them
         self._heard = 0.0
         self._steps: dict[int, float] = {}  # in flight: when they were sent, oldest first
         self._oldest_since = 0.0  # the earliest time at which the oldest of them can have begun
         self._slowest = 0.0
+        self._load = LoadWatch()
 
-    def begin(self, pid: int) -> None:
+    def begin(self, pid: int, now: float) -> None:
+        """A worker was started, and loads the model."""
         self.pid = pid
+        self.loading = self._load.begin(now)
+        self._changed()
+
+    def progress(self, progress: LoadProgress, now: float) -> None:
+        if (loading := self._load.progress(progress, now)) is not None:
+            self.loading = loading
+            self._changed()
 
     def set_ready(self, ready: Ready, now: float) -> None:
-        self.state, self.reason, self.ready = "ready", "", ready
+        self.state, self.reason, self.ready, self.loading = "ready", "", ready, None
         self._heard = now
-        self.on_change()
+        self._load.end(now)
+        self._changed()
 
     def lose(self, state: WorkerState, reason: str) -> None:
-        self.state, self.reason, self.pid = state, reason, None
+        self.state, self.reason, self.pid, self.loading = state, reason, None, None
         self._steps.clear()
-        self.on_change()
+        self._changed()
+
+    def copy(self, state: WorkerState, reason: str, ready: Ready | None, loading: Loading | None, now: float) -> None:
+        """Take over what another process knows."""
+        self.state, self.reason, self.ready, self.loading = state, reason, ready, loading
+        self._heard = now
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
+        for tell in tuple(self.on_change):
+            tell()
 
     def heard(self, now: float) -> None:
         self._heard = now
@@ -79,6 +105,11 @@ class WorkerStatus:
     def step_limit(self) -> float:
         return max(_STEP_LIMIT, _STEP_FACTOR * self._slowest)
 
+    @property
+    def trouble(self) -> str:
+        """Why no worker is ready; empty while one is."""
+        return f"{self.reason}: {in_words(self.loading)}" if self.loading else self.reason
+
     def must_be_killed(self, now: float) -> str | None:
         """Why waiting any longer is useless; None if it is not."""
         if self.silence(now) > KILL_AFTER:
@@ -89,7 +120,7 @@ class WorkerStatus:
 
     def health(self, now: float) -> Health:
         if self.state != "ready":
-            return Health(ready=False, status=self.state, reason=self.reason)
+            return Health(ready=False, status=self.state, reason=self.trouble, loading=self.loading)
         if self.silence(now) > SILENCE_LIMIT:
             reason = f"the worker process has not answered for {self.silence(now):.1f} s"
             return Health(ready=False, status="silent", reason=reason)

@@ -5,21 +5,37 @@ template refuses (an unknown role, a wrong order of turns) is the request's erro
 """
 
 import json
+import secrets
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
-import msgspec
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ...models.checkpoint.files import find_file, read_bytes, read_json
+from ...models.errors import CheckpointError
 from ...protocol.errors import ApiError
-from ...protocol.requests import ChatMessage, ChatPrompt, ToolCall
+from ...protocol.requests import ChatMessage, ChatPrompt, FunctionCall, ToolCall
 from ..errors import EngineLoadError
+from .control_tokens import Marks
+from .template_sandbox import BoundedEnvironment
+from .template_turns import SHAPES, TurnShape, tool_of, turn_of
 
+MAX_TEMPLATE_BYTES: Final = 1 << 20  # the longest known have 20 kB
+MAX_CONFIG_BYTES: Final = 16 << 20
+# Variables that the server sets itself, and names by which other servers take a template from a request.
+_RESERVED: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"})
 _PROBE: Final = ChatPrompt(messages=(ChatMessage(role="user", content="Hello"),))
+_PROBED_CALL: Final = ToolCall(id="call00000", function=FunctionCall(name="probe", arguments='{"probed": "value"}'))
+_CALL_PROBE: Final = ChatPrompt(
+    messages=(
+        ChatMessage(role="user", content="Hello"),
+        ChatMessage(role="assistant", tool_calls=(_PROBED_CALL,)),
+        ChatMessage(role="tool", content="{}", tool_call_id=_PROBED_CALL.id, name="probe"),
+    )
+)
 
 
 class _Generation(Extension):
@@ -51,69 +67,93 @@ def _strftime_now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
-def _call(call: ToolCall, place: str) -> dict[str, Any]:  # a template's variables are untyped by nature
-    """A tool call for templates: its arguments as an object, not as JSON text."""
-    try:
-        arguments: object = json.loads(call.function.arguments or "{}")
-    except ValueError:
-        raise ApiError("invalid_messages", "arguments of a tool call are not JSON", param=place) from None
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id, "type": call.type, "function": function}
-
-
-def _turn(message: ChatMessage, place: str) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": message.role, "content": message.content or ""}
-    if message.name is not msgspec.UNSET:
-        turn["name"] = message.name
-    if message.tool_call_id is not msgspec.UNSET:
-        turn["tool_call_id"] = message.tool_call_id
-    if message.tool_calls is not msgspec.UNSET:
-        turn["tool_calls"] = [
-            _call(call, f"{place}.tool_calls[{place_of_call}].function.arguments")
-            for place_of_call, call in enumerate(message.tool_calls)
-        ]
-    return turn
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Looks up keys first, since turns are dictionaries: an attribute look-up would raise at every `message.role`."""
-
-    def getattr(self, obj: Any, attribute: str) -> Any:  # Any: as jinja2 declares it
-        if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
-            return cast("dict[str, object]", obj)[attribute]
-        return super().getattr(obj, attribute)
-
-
 class ChatTemplate:
     """A compiled template and the special tokens that it may use."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-        environment.filters["tojson"] = _tojson
+        environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
+        environment.filters["tojson"] = environment.bounded(_tojson)
         names: dict[str, Any] = environment.globals  # Any: its type lists jinja2's own functions and no others
         names |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._template = environment.from_string(source)
+        self._reads: set[str] = meta.find_undeclared_variables(environment.parse(source))
         # Copied for every rendering: as jinja's chain of mappings this takes as long as all the rest.
         self._template.globals = dict(self._template.globals)
-        self._special_tokens = special_tokens
+        self.special_tokens = special_tokens
+        self.source = source
+        self._environment = environment
+        # Phi-4 has the tools as JSON text in the first system message.
+        self._tools_in_system = "tools" not in self._reads and "message['tools']" in source
+        self.takes_tools: bool = "tools" in self._reads or self._tools_in_system
+        self._shape = self._find_shape() if self.takes_tools else TurnShape()
 
-    def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation. Raises `ApiError` if the template refuses it."""
-        turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(prompt.messages)]
+    def _find_shape(self) -> TurnShape:
+        for shape in SHAPES:
+            turns = [turn_of(message, "", shape) for message in _CALL_PROBE.messages]
+            try:
+                text = self._render(turns, _CALL_PROBE, None)
+            except ApiError:
+                continue
+            if '"probed": "value"' in text.replace('":"', '": "'):
+                return shape
+        return TurnShape()
+
+    def render(self, prompt: ChatPrompt, marks: Marks | None = None) -> str:
+        """The prompt text of a conversation, with control tokens in the client's strings broken by `marks`.
+
+        Raises `ApiError` if the template refuses it.
+        """
+        self._check_variables(prompt)
+        turns = [turn_of(message, f"messages[{place}]", self._shape) for place, message in enumerate(prompt.messages)]
+        end = secrets.token_hex(16) if prompt.continue_final_message else ""
+        if end:  # whatever the template writes behind the last text is cut away
+            turns[-1]["content"] += end
+        text = self._render(turns, prompt, marks)
+        if not end:
+            return text
+        if text.count(end) != 1:
+            message = "the model's chat template changes the last message, so that no answer can continue it"
+            raise ApiError("invalid_value", message, param="continue_final_message")
+        return text[: text.index(end)]
+
+    def _check_variables(self, prompt: ChatPrompt) -> None:
+        """A variable that this template does not read changes nothing, but documents must not get lost."""
+        for name in prompt.template_variables:
+            if name in _RESERVED or name in self.special_tokens:
+                message = f"chat_template_kwargs may not set {name[:100]!r}; leave it out"
+                raise ApiError("invalid_value", message, param="chat_template_kwargs")
+        if prompt.documents and "documents" not in self._reads:
+            message = "this model's chat template reads no documents; write their text into a message"
+            raise ApiError("unsupported_parameter", message, param="documents")
+
+    def _render(self, turns: list[dict[str, Any]], prompt: ChatPrompt, marks: Marks | None) -> str:
+        variables, documents = prompt.template_variables, list(prompt.documents)
+        tools = [tool_of(tool) for tool in prompt.tools] if self.takes_tools else []
         try:
+            if marks is not None:
+                tools = marks.broken(tools)
+                turns = [marks.broken(turn, by_model=turn["role"] == "assistant") for turn in turns]
+                variables, documents = marks.broken(variables), marks.broken(documents)
+            if tools and self._tools_in_system:
+                if turns[0]["role"] != "system":
+                    turns = [{"role": "system", "content": ""}, *turns]
+                turns[0]["tools"] = _tojson(tools)
+            self._environment.begin(len(turns))
             return self._template.render(
+                variables,
                 messages=turns,
-                tools=None,
-                documents=None,
+                tools=tools or None,
+                documents=documents or None,
                 add_generation_prompt=prompt.add_generation_prompt,
-                **self._special_tokens,
+                **self.special_tokens,
             )
         except TemplateError as error:
-            text = error.message or type(error).__name__
-            raise ApiError("invalid_messages", f"the model's chat template refuses: {text}", param="messages") from None
+            text = f"the model's chat template refuses: {error.message or type(error).__name__}"
         except Exception as error:  # a template is a program: it may fail in any way on unexpected turns
             text = f"the model's chat template cannot render these messages ({type(error).__name__}: {error})"
-            raise ApiError("invalid_messages", text, param="messages") from None
+        if marks is not None and marks.mark:
+            text = text.replace(marks.mark, "")
+        raise ApiError("invalid_messages", text, param="messages")
 
 
 def _text(token: object) -> str | None:
@@ -122,32 +162,37 @@ def _text(token: object) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _source(folder: Path, config: dict[str, Any]) -> str | None:
+def _source(folder: Path, config: dict[str, object]) -> str | None:
     """The template's text: from its own file, or from the config (one, or several by name)."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    if find_file(folder, "chat_template.jinja") is not None:
+        return read_bytes(folder, "chat_template.jinja", MAX_TEMPLATE_BYTES).decode()
     entry: object = config.get("chat_template")
     if isinstance(entry, list):
         named = [cast("dict[str, object]", item) for item in cast("list[object]", entry) if isinstance(item, dict)]
-        entry = {item.get("name"): item.get("template") for item in named}
+        entry = {str(item.get("name")): item.get("template") for item in named}
     if isinstance(entry, dict):
         entry = cast("dict[object, object]", entry).get("default")
     return entry if isinstance(entry, str) else None
 
 
 def load_chat_template(folder: Path) -> ChatTemplate | None:
-    """The folder's template, checked by rendering one turn; None if the model has none."""
+    """The folder's template, checked by rendering one turn; None if the model has none.
+
+    Raises EngineLoadError, or CheckpointError for files that may not be read.
+    """
+    found = find_file(folder, "tokenizer_config.json") is not None
+    config = read_json(folder, "tokenizer_config.json", MAX_CONFIG_BYTES) if found else {}
     try:
-        file = folder / "tokenizer_config.json"
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         source = _source(folder, config)
         if source is None:
             return None
         named = {key: _text(value) for key, value in config.items() if key.endswith("_token")}
         template = ChatTemplate(source, {key: text for key, text in named.items() if text is not None})
         template.render(_PROBE)
-    except (ApiError, TemplateError, ValueError, OSError) as error:
-        message = f"the chat template of {folder} does not work: {error}"
+    except CheckpointError:
+        raise
+    except Exception as error:  # deep nesting, for example, ends in a RecursionError or a MemoryError
+        problem = f"{type(error).__name__}: {error}" if not isinstance(error, ApiError | TemplateError) else error
+        message = f"the chat template of {folder} does not work: {problem}"
         raise EngineLoadError("invalid_checkpoint", message) from error
     return template

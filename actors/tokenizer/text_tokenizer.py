@@ -5,18 +5,30 @@ because `encode` and `decode` hold the GIL for their whole run: decoding a milli
 """
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from tokenizers import Tokenizer
 
-from ...protocol.errors import ApiError
-from ...protocol.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from ...models.checkpoint.files import find_file, folder_of, read_bytes
+from ...models.errors import CheckpointError
+from ...protocol.errors import ApiError, context_exceeded
+from ...protocol.grammars import GrammarSource
+from ...protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt, Thinking, TokenPrompt
 from ..errors import EngineLoadError
+from .call_grammar import call_grammar, grammar_tokens
 from .chat_template import ChatTemplate, load_chat_template
+from .control_tokens import ControlTokens, Marks
+from .fill_in_middle import fill_in_prompt
+from .output_format import output_format
 from .vocabulary import Vocabulary
 
 # The library's thread pool would compete with the step's threads for cores; the tokenizer uses one thread.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+MAX_TOKENIZER_BYTES: Final = 128 << 20  # the largest known have 33 MB
+_SPACE_TOKENS: Final = 4  # behind a mark that opens the thoughts, at the end of a prompt
 
 
 class TextTokenizer:
@@ -28,6 +40,33 @@ class TextTokenizer:
         self.tokenizer = tokenizer
         self.vocabulary = Vocabulary(tokenizer)
         self.template = template
+        self._control = ControlTokens(tokenizer, template.source if template else "")
+        self.format = output_format(
+            template.source if template else "",
+            self.vocabulary.added.values(),
+            takes_tools=template is not None and template.takes_tools,
+        )
+        special = ((id, self.vocabulary.added[id]) for id in self.vocabulary.special)
+        self._grammar_tokens = grammar_tokens(tokenizer)
+        self.marks: dict[int, str] = {id: text for id, text in special if text in self.format.marks}
+
+    def call_grammar(self, request: Generate) -> GrammarSource | None:
+        """What the request's tools make of its grammar; None if they change nothing. Raises ApiError (400)."""
+        use, prompt = request.tool_use, request.prompts[0]
+        if use is None or not isinstance(prompt, ChatPrompt):
+            return None
+        return call_grammar(prompt.tools, use, self.format, self._grammar_tokens, request.grammar_source)
+
+    def thinking(self, prompt: Prompt, ids: tuple[int, ...]) -> Thinking | None:
+        """How the answer to a prompt marks its thoughts; None if this model marks none."""
+        marks = self.format.thoughts
+        if marks is None or not isinstance(prompt, ChatPrompt):
+            return None
+        begin, end = ((*self.tokenizer.encode(mark, add_special_tokens=False).ids,) for mark in marks)
+        tail = self.tokenizer.decode(ids[-len(begin) - _SPACE_TOKENS :], skip_special_tokens=False).rstrip()
+        said = prompt.messages[-1].content or "" if prompt.continue_final_message else ""
+        inside = tail.endswith(marks.begin) or said.rfind(marks.begin) > said.rfind(marks.end)
+        return Thinking(begin=begin, end=end, open=inside)
 
     def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
         """The ids of a prompt, each inside the model's vocabulary."""
@@ -35,37 +74,97 @@ class TextTokenizer:
             case TokenPrompt(token_ids=ids):
                 _check_ids(ids, vocab_size)
                 return ids
-            case TextPrompt(text=text):
-                # Raw text gets the tokenizer's usual prefix (a beginning-of-text id).
-                return self._encode(text, "prompt", context_length, vocab_size, add_special_tokens=True)
-            case ChatPrompt():
+            case TextPrompt(text=text, suffix=suffix, add_special_tokens=special) if suffix:
+                self._check_size(text + suffix, "prompt", context_length)
+                prepends = self.vocabulary.strips_first_space
+                filled = fill_in_prompt(self.tokenizer, text, suffix, prepends_space=prepends)
+                whole = (*(self._affixes()[0] if special else ()), *filled)
+                _check_ids(whole, vocab_size)
+                return whole
+            case TextPrompt(text=text, add_special_tokens=special):
+                return self._encode(text, "prompt", context_length, vocab_size, add_special_tokens=special)
+            case ChatPrompt(add_special_tokens=special):
                 if self.template is None:
                     message = "this model has no chat template; use /v1/completions with the prompt written out"
                     raise ApiError("invalid_messages", message, param="messages")
-                # A template writes all special tokens itself.
-                text = self.template.render(prompt)
-                return self._encode(text, "messages", context_length, vocab_size, add_special_tokens=False)
+                marks = Marks(self._control)
+                text = self.template.render(prompt, marks)
+                return self._encode(
+                    text, "messages", context_length, vocab_size, add_special_tokens=special, mark=marks.mark
+                )
+
+    def banned_sequences(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        """The token sequences that spell these words, alone and behind a space, as vLLM finds them.
+
+        The one behind a space is another only if it has as many tokens and begins differently: else the space is a
+        token of its own, and the word behind it is the same.
+        """
+        for word in words:
+            text = word.lstrip()
+            alone, behind = (self._ids_of(prefix + text) for prefix in ("", " "))
+            if not alone:
+                message = f"bad_words: {word!r} has no token that could be banned."
+                raise ApiError("invalid_value", message, param="bad_words")
+            yield alone
+            if len(behind) == len(alone) and behind[0] != alone[0]:
+                yield behind
+
+    def _ids_of(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def decode(self, ids: tuple[int, ...], *, vocab_size: int) -> str:
         _check_ids(ids, vocab_size, param="tokens")
         return self.tokenizer.decode_batch([list(ids)], skip_special_tokens=False)[0]
 
     def _encode(
-        self, text: str, param: str, context_length: int, vocab_size: int, *, add_special_tokens: bool
+        self, text: str, param: str, context_length: int, vocab_size: int, *, add_special_tokens: bool, mark: str = ""
     ) -> tuple[int, ...]:
+        self._check_size(text, param, context_length, mark)
+        if mark:
+            ids = self._with_prefix(self._control.encode(text, mark, context_length), add_special_tokens)
+            if len(ids) > context_length:
+                problem = f"The messages have more than {context_length} tokens: shorten them."
+                raise context_exceeded(context_length, problem, param=param)
+        else:
+            ids = tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+        if ids:
+            _check_ids(ids, vocab_size, param=param)
+        return ids
+
+    def _check_size(self, text: str, param: str, context_length: int, mark: str = "") -> None:
         try:
-            size = len(text.encode())
+            size = len(text.encode()) - text.count(mark) * len(mark) * bool(mark)
         except UnicodeEncodeError:
             message = "the text holds a lone surrogate, which is no character"
             raise ApiError("invalid_value", message, param=param) from None
         # Every token covers a bounded number of bytes, so a text that cannot fit is refused before the work.
         if size > context_length * self.vocabulary.max_token_bytes:
-            message = f"this model's context length is {context_length} tokens; a text of {size} bytes cannot fit in it"
-            raise ApiError("context_length_exceeded", message, param=param)
-        ids = tuple(self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
-        if ids:
-            _check_ids(ids, vocab_size, param=param)
-        return ids
+            problem = f"A text of {size} bytes cannot fit: shorten it."
+            raise context_exceeded(context_length, problem, param=param)
+
+    def _with_prefix(self, ids: list[int], add_special_tokens: bool) -> tuple[int, ...]:
+        """With what the tokenizer puts before and behind every text."""
+        if not add_special_tokens:
+            return tuple(ids)
+        before, behind = self._affixes()
+        return (*before, *ids, *behind)
+
+    def _affixes(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before and behind every text."""
+        bare, dressed = (
+            self.tokenizer.encode_batch_fast(["x"], add_special_tokens=special)[0].ids for special in (False, True)
+        )
+        before = next(at for at in range(len(dressed)) if dressed[at : at + len(bare)] == bare)
+        return dressed[:before], dressed[before + len(bare) :]
+
+    def truncate(self, prompt: Prompt, ids: tuple[int, ...], most: int, side: str) -> tuple[int, ...]:
+        """The last `most` ids of a prompt or, cut on the right, the first. What the tokenizer adds to a text stays."""
+        if len(ids) <= most:
+            return ids
+        added = not isinstance(prompt, TokenPrompt) and prompt.add_special_tokens
+        before, behind = self._affixes() if added else ([], [])
+        body, room = ids[len(before) : len(ids) - len(behind)], max(most - len(before) - len(behind), 0)
+        return (*before, *(body[:room] if side == "right" else body[len(body) - room :]), *behind)[:most]
 
 
 def _check_ids(ids: tuple[int, ...], vocab_size: int, param: str = "prompt") -> None:
@@ -76,14 +175,18 @@ def _check_ids(ids: tuple[int, ...], vocab_size: int, param: str = "prompt") -> 
 
 
 def load_text_tokenizer(model: str) -> TextTokenizer:
-    """Read the checkpoint folder's tokenizer and chat template."""
-    folder = Path(model)
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        message = f"{file} is missing; a checkpoint needs the tokenizer.json that the tokenizers library writes"
-        raise EngineLoadError("invalid_checkpoint", message)
+    """Read the checkpoint folder's tokenizer and chat template. Raises EngineLoadError."""
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        folder = folder_of(Path(model))
+        file = folder / "tokenizer.json"
+        if find_file(folder, file.name) is None:
+            message = f"{file} is missing; a checkpoint needs the tokenizer.json that the tokenizers library writes"
+            raise EngineLoadError("invalid_checkpoint", message)
+        text = read_bytes(folder, file.name, MAX_TOKENIZER_BYTES)
+        template = load_chat_template(folder)
+    except CheckpointError as error:
+        raise EngineLoadError(error.code, f"{model}: {error}") from error
+    try:
+        return TextTokenizer(Tokenizer.from_buffer(text), template)
     except Exception as error:  # the library raises plain Exception for anything it cannot read
         raise EngineLoadError("invalid_checkpoint", f"{file} cannot be read: {error}") from error
-    return TextTokenizer(tokenizer, load_chat_template(folder))

@@ -1,8 +1,8 @@
 """The tokenizer: turns prompts into token ids in a separate thread, so that a long text delays no other stream.
 
 There is one thread: it handles a few megabytes a second, and more threads would take cores from the model. Waiting
-requests go to the thread together, in one hop. If all are short there is no hop, since it costs more than the work.
-Whatever the library or the template does with one text, only that request fails.
+requests go to the thread together, in one hop (text_queue.py). If all are short there is no hop, since it costs more
+than the work. Whatever the library or the template does with one text, only that request fails.
 """
 
 import logging
@@ -10,22 +10,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
 import trio
-from msgspec import UNSET
 
-from ...protocol.errors import ApiError
-from ...protocol.messages import ToAdmission, Tokenized, ToTokenizer
-from ...protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt, TokenPrompt
+from ...protocol.errors import ApiError, without_frames
+from ...protocol.messages import ToAdmission, ToGrammar, Tokenized, ToTokenizer
+from ...protocol.openai_responses import TokenizerInfo
+from ...protocol.requests import ChatPrompt, Generate, Prompt
 from ...protocol.steps import Ready
 from ..gateway.gateway import Gateway
 from ..turns import pass_on, waiting
+from .stop_regex import stop_pattern
+from .text_queue import TextQueue, characters
 from .text_tokenizer import TextTokenizer, load_text_tokenizer
 
 T = TypeVar("T")
 _LOG: Final = logging.getLogger("triolet.tokenizer")
-_BATCH: Final = 16  # requests per hop: enough to hide its 42 µs, few enough that the first does not wait long
 _SHORT: Final = 128  # characters: 80 µs, while a hop takes 85 µs of CPU time on both sides
-_SHORT_IDS: Final = 4096  # ids are only checked: 60 µs
+_ANY_LENGTH: Final = 2**31  # of a prompt that is cut: its body is bounded
 MAX_WAITING: Final = 64  # calls of /tokenize and /detokenize: each holds a body, but takes no place (--max-requests)
 
 
@@ -40,7 +42,9 @@ class TokenizerLane:
     def __init__(self, tokenizer: TextTokenizer, ready: Ready) -> None:
         self._tokenizer = tokenizer
         self._context_length = ready.context_length
+        self._capacity = min(ready.context_length, ready.memory.num_blocks * ready.memory.block_size)
         self._vocab_size = ready.vocab_size
+        self._eos_token_ids = ready.eos_token_ids
         self._limiter = trio.CapacityLimiter(1)
         self._direct = trio.Lock()  # one such call at a time queues for the thread, so requests wait for at most one
 
@@ -50,6 +54,21 @@ class TokenizerLane:
     async def detokenize(self, ids: tuple[int, ...]) -> str:
         return await self._run_direct(lambda: self._tokenizer.decode(ids, vocab_size=self._vocab_size))
 
+    def info(self) -> TokenizerInfo:
+        template, tokenizer = self._tokenizer.template, self._tokenizer.tokenizer
+        named = template.special_tokens if template else {}
+        # A checkpoint may name no end in its tokenizer's configuration, but the model has one.
+        end = tokenizer.id_to_token(self._eos_token_ids[0]) if self._eos_token_ids else None
+        return TokenizerInfo(
+            vocab_size=self._vocab_size,
+            model_max_length=self._context_length,
+            bos_token=named.get("bos_token"),
+            eos_token=named.get("eos_token", end),
+            pad_token=named.get("pad_token"),
+            unk_token=named.get("unk_token"),
+            chat_template=template.source if template else None,
+        )
+
     async def prepare(self, requests: list[Generate]) -> list[Tokenized | ApiError]:
         """Tokenise several requests; one that fails gets its error, the others continue."""
         if all(_is_short(request) for request in requests):
@@ -58,10 +77,37 @@ class TokenizerLane:
 
     def _prepare(self, request: Generate) -> Tokenized | ApiError:
         try:
-            prompts = _guarded(lambda: tuple(self._encode(prompt) for prompt in request.prompts), request.id)
+            request = _guarded(partial(self._with_stops, request), request.id)
+            if grammar := _guarded(partial(self._tokenizer.call_grammar, request), request.id):
+                request = msgspec.structs.replace(request, grammar_source=grammar)
+            prompts = _guarded(lambda: self._encode_all(request), request.id)
+            if request.reads_output and (thinking := self._tokenizer.thinking(request.prompts[0], prompts[0])):
+                request = msgspec.structs.replace(request, thinking=thinking)
             return Tokenized(request=request, prompts=prompts)
         except ApiError as error:
-            return error
+            return without_frames(error)
+
+    def _with_stops(self, request: Generate) -> Generate:
+        """Check the expressions that stop it, and spell its banned words in tokens."""
+        for expression in request.stop_regex:
+            stop_pattern(expression)
+        if not request.bad_words:
+            return request
+        bad_words = tuple(self._tokenizer.banned_sequences(request.bad_words))
+        sampling = msgspec.structs.replace(request.sampling, bad_words=bad_words)
+        return msgspec.structs.replace(request, sampling=sampling)
+
+    def _encode_all(self, request: Generate) -> tuple[tuple[int, ...], ...]:
+        most, side = request.truncate_prompt_tokens, request.truncation_side
+        if most is None:
+            return tuple(self._encode(prompt) for prompt in request.prompts)
+        if most == -1:
+            most = max(self._capacity - (request.max_tokens or 1), 1)
+        tokenizer, prompts = self._tokenizer, list[tuple[int, ...]]()
+        for prompt in request.prompts:
+            ids = tokenizer.encode(prompt, context_length=_ANY_LENGTH, vocab_size=self._vocab_size)
+            prompts.append(tokenizer.truncate(prompt, ids, most, side))
+        return tuple(prompts)
 
     def _encode(self, prompt: Prompt) -> tuple[int, ...]:
         return self._tokenizer.encode(prompt, context_length=self._context_length, vocab_size=self._vocab_size)
@@ -90,33 +136,33 @@ def _guarded(job: Callable[[], T], whose: str) -> T:
 
 
 def _is_short(request: Generate) -> bool:
-    if len(request.prompts) != 1:
+    if request.stop_regex or request.bad_words:  # to compile, and to tokenise twice
         return False
-    match request.prompts[0]:
-        case TokenPrompt(token_ids=ids):
-            return len(ids) <= _SHORT_IDS
-        case TextPrompt(text=text):
-            return len(text) <= _SHORT
-        case ChatPrompt(messages=messages):
-            texts = [message.content or "" for message in messages if message.tool_calls is UNSET]
-            return len(texts) == len(messages) <= 2 and sum(map(len, texts)) <= _SHORT
+    turns = [len(prompt.messages) if isinstance(prompt, ChatPrompt) else 1 for prompt in request.prompts]
+    return len(turns) == 1 and turns[0] <= 2 and characters(request) <= _SHORT
 
 
 async def run_tokenizer(
     inbox: trio.MemoryReceiveChannel[ToTokenizer],
     admission: trio.MemorySendChannel[ToAdmission],
+    grammar: trio.MemorySendChannel[ToGrammar],
     *,
     lane: TokenizerLane,
     gateway: Gateway,
 ) -> None:
-    """Tokenise every request that is still live."""
-    with inbox, admission:
+    """Tokenise every request that is still live, each API key in turn."""
+    with inbox, admission, grammar:
+        queue = TextQueue()
         async for first in inbox:
-            batch = [request for request in (first, *waiting(inbox, _BATCH - 1)) if gateway.is_live(request.id)]
-            if not batch:
-                continue
-            for request, result in zip(batch, await lane.prepare(batch), strict=True):
-                if isinstance(result, ApiError):
-                    gateway.fail(request.id, result)
-                else:
-                    await pass_on(admission, result)
+            queue.add(first)
+            while queue:
+                for request in waiting(inbox):
+                    queue.add(request)
+                batch = [request for request in queue.next_batch() if gateway.is_live(request.id)]
+                for request, result in zip(batch, await lane.prepare(batch), strict=True):
+                    if isinstance(result, ApiError):
+                        gateway.fail(request.id, result)
+                    else:
+                        await pass_on(admission if result.request.grammar_source is None else grammar, result)
+                if queue:
+                    await trio.lowlevel.checkpoint()

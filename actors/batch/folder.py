@@ -1,0 +1,103 @@
+"""The data folder: a SQLite database, the content of the files beside it, and which server it belongs to.
+
+Nothing is made before the first file comes. A killed process loses no committed change (actors/database.py).
+
+One server at a time: whoever runs the batches holds a lock on `lock`, in which its process id stands. The lock ends
+with the process, however that ends.
+"""
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from ...protocol.errors import ApiError
+from ..database import Database
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL,      -- while it arrives: the bytes that are reserved for it
+    arrived INTEGER NOT NULL,    -- 1 when it is complete
+    created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS batches (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, status TEXT NOT NULL, created_at INTEGER NOT NULL,
+    input_file_id TEXT NOT NULL,
+    keep_seconds INTEGER NOT NULL,  -- its output and error files, from their creation
+    record BLOB NOT NULL            -- the BatchObject as JSON, without its counts
+) STRICT;
+CREATE TABLE IF NOT EXISTS lines (
+    batch TEXT NOT NULL, number INTEGER NOT NULL,  -- from 1
+    custom_id TEXT NOT NULL,
+    start INTEGER NOT NULL, length INTEGER NOT NULL,  -- in the input file
+    failed INTEGER,                                   -- NULL until it has a result
+    result BLOB,                                      -- its line of the output or error file
+    PRIMARY KEY (batch, number)
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS line_names ON lines (batch, custom_id);
+CREATE INDEX IF NOT EXISTS open_lines ON lines (batch, failed, number);
+PRAGMA user_version = 1;
+"""
+
+
+class DataFolder(Database):
+    """One process's way to the folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path / "batches.sqlite", _SCHEMA)
+        self.path = path
+        self._lock: int | None = None
+
+    def file_path(self, id: str) -> Path:
+        return self.path / "files" / id
+
+    def _open(self) -> sqlite3.Connection:
+        connection = super()._open()
+        (self.path / "files").mkdir(exist_ok=True, mode=0o700)
+        return connection
+
+    def close(self) -> None:
+        super().close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def try_lock(self) -> bool:
+        """Whether this process may run the folder's batches from now on. Raises OSError where it cannot be locked."""
+        if self._lock is None:
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(lock, 0)
+                os.write(lock, b"%d" % os.getpid())
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            except OSError:
+                os.close(lock)
+                raise
+            self._lock = lock
+        return True
+
+    def refuse_if_foreign(self) -> None:
+        """Raises ApiError (409) if another server runs the batches of this folder."""
+        if self._lock is not None or not self.exists:
+            return
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(lock, 20)
+            if owner not in (b"%d" % os.getpid(), b"%d" % os.getppid()):  # a web process is its server's child
+                raise ApiError(
+                    "conflict",
+                    f"Another server (process {owner.decode()}) runs the batches of {self.path}; "
+                    "start this one with --data and a folder of its own.",
+                ) from None
+        finally:
+            os.close(lock)

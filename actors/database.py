@@ -1,0 +1,73 @@
+"""A SQLite database in the data folder, as one process uses it.
+
+Every process of a server opens it for itself; SQLite (WAL) keeps them apart. SQL runs in a thread, one transaction
+after another, so the event loop never waits for a disk. A killed process loses no committed change: the
+write-ahead log is the kernel's once it is written.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import trio
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 30.0  # for another process's transaction; each takes milliseconds
+
+
+def data_folder(data: str | None) -> Path:
+    """The folder of `--data`, or where programs keep their state (the XDG base directory specification)."""
+    if data:
+        return Path(data)
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "triolet"
+
+
+class Database:
+    """Opened, and made, by its first transaction. `schema` may be run again."""
+
+    def __init__(self, file: Path, schema: str) -> None:
+        self.file = file
+        self._schema = schema
+        self._one = trio.CapacityLimiter(1)
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self._connection is not None or self.file.exists()
+
+    async def run(self, change: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """`change(connection, …)` as one transaction: all of it happens, or nothing."""
+
+        def run() -> T:
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = change(connection, *args, **named)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            return result
+
+        return await trio.to_thread.run_sync(run, limiter=self._one)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.file, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what clients say is for nobody else
+            connection = sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(self._schema)
+            self._connection = connection
+        return self._connection

@@ -1,0 +1,75 @@
+"""The process that compiles grammars: one after another, at a low priority, within limits of CPU time and memory.
+
+`python -m triolet.actors.grammar.compiler_process FD`, started only by `GrammarCompiler`. A grammar that exceeds a
+limit ends the process: the library cannot be stopped otherwise in the middle of its work. CPU time is counted instead
+of time on the clock, since a busy machine must not refuse what an idle one accepts.
+"""
+
+import os
+import resource
+import socket
+import sys
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from ...models.checkpoint.grammar import COMPILER_STACK, open_grammar_tokenizer
+from ...models.errors import CheckpointError
+from ...protocol.grammars import CompileGrammar, CompilerReady, OpenCompiler, ToCompiler
+from ..executor.blocking_link import BlockingLink
+from ..supervisor.child_process import die_with_parent
+from .compile import compile_grammar
+
+_NICE: Final = 10  # a tenth of a core if the model wants them all: a little grammar still takes 10 ms only
+_DECODER: Final = msgspec.msgpack.Decoder[ToCompiler](ToCompiler)
+
+
+def serve(link: BlockingLink[ToCompiler]) -> None:
+    """Read the tokenizer of the first message, then compile until the front is gone."""
+    first = link.receive()
+    assert isinstance(first, OpenCompiler), f"the first message is {type(first).__name__}, not OpenCompiler"
+    try:
+        tokenizer = open_grammar_tokenizer(first.model, first.vocab_size, first.eos_token_ids)
+    except CheckpointError as error:
+        link.send(CompilerReady(problem=str(error)))
+        return
+    _limit_memory(first.memory)
+    resource.setrlimit(resource.RLIMIT_STACK, (COMPILER_STACK, resource.RLIM_INFINITY))
+    os.nice(_NICE)  # not before: the first grammar waits for the start
+    link.send(CompilerReady())
+    while True:
+        message = link.receive()
+        assert isinstance(message, CompileGrammar), f"a second {type(message).__name__}"
+        _limit_cpu_time(first.cpu_seconds)
+        try:
+            verdict = compile_grammar(message.source, tokenizer)
+        except MemoryError:
+            os.abort()  # as the library does
+        link.send(verdict)
+
+
+def _limit_memory(more: int) -> None:
+    """Beyond this an allocation fails, which aborts the process."""
+    with open("/proc/self/statm") as statistics:
+        pages = int(statistics.read().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _limit_cpu_time(more: int) -> None:
+    """From now on; the kernel then sends SIGXCPU, which nothing here handles."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(usage.ru_utime + usage.ru_stime) + 1 + more
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort is a verdict here
+    with suppress(EOFError, OSError):  # the front is gone
+        serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))
+
+
+if __name__ == "__main__":
+    main()
