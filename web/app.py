@@ -11,13 +11,31 @@ from typing import TYPE_CHECKING
 
 from quart_trio.wrappers import TrioResponse as Response
 
+from ..actors.batch.folder import DataFolder
+from ..actors.database import data_folder
 from ..actors.gateway.gateway import process_name
 from . import auth
 from .asgi import Application, current_exchange
 from .exchange import Exchange
+from .generation.generation import respond
 from .openai.dialect import CHAT, COMPLETIONS
-from .openai.openai import respond
-from .routes import dashboard, explain, openapi, operators, page_files, stream, tokenize
+from .openai.openai import read
+from .origins import Origins, allow_scripts
+from .routes import (
+    batches,
+    dashboard,
+    endpoint_list,
+    explain,
+    files,
+    messages,
+    ollama,
+    openapi,
+    operators,
+    page_files,
+    responses,
+    stream,
+    tokenize,
+)
 
 if TYPE_CHECKING:
     from ..actors.observe.observe import Server
@@ -28,24 +46,38 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 def create_app(engine: "Server") -> Application:
     """The application in front of `engine`."""
     app = Application(
-        __name__, engine, engine.gateway.accounts.http_errors, max_body_bytes=engine.settings.limits.max_body_bytes
+        __name__,
+        engine,
+        engine.gateway.accounts.http_errors,
+        max_body_bytes=engine.settings.limits.max_body_bytes,
+        prefix=engine.settings.root_path,
     )
     app.url_map.merge_slashes = False  # odd spellings of a path are not redirected to the right one
     app.url_map.redirect_defaults = False
     _name_requests(app)
-    keys = auth.Keys(engine.settings.api_keys)
-    auth.register(app, keys)
-    app.generation_route("/v1/chat/completions")(partial(respond, engine, app.openings, CHAT))
-    app.generation_route("/v1/completions")(partial(respond, engine, app.openings, COMPLETIONS))
+    settings = engine.settings
+    # A page's name can be made to point here, but no page reaches a Unix socket.
+    own_name = None if settings.api_keys or settings.uds else settings.host
+    origins = Origins(settings.allow_origins, own_name)
+    allow_scripts(app, origins)
+    keys = auth.Keys(settings.api_keys, origins)
+    operator_keys = auth.Keys(settings.operator_keys, origins, "operator key") if settings.operator_keys else keys
+    auth.register(app, keys, operator_keys, origins)
+    app.generation_route("/v1/chat/completions")(partial(respond, engine, app.openings, partial(read, CHAT)))
+    app.generation_route("/v1/completions")(partial(respond, engine, app.openings, partial(read, COMPLETIONS)))
     stream.register(app, keys)
-    dashboard.register(app, keys)
-    for part in (explain, tokenize, operators, openapi, page_files):
+    responses.register(app, keys)
+    dashboard.register(app, operator_keys)
+    folder = DataFolder(data_folder(settings.data))
+    files.register(app, folder)
+    batches.register(app, folder)
+    for part in (messages, ollama, explain, tokenize, operators, openapi, endpoint_list, page_files):
         part.register(app)
     return app
 
 
 def _name_requests(app: Application) -> None:
-    """`X-Request-Id`, the client's or ours, in every response, including errors."""
+    """`X-Request-Id`, the client's or ours, in every response, including errors; `Request-Id` is Anthropic's name."""
     process, numbers = process_name(), count(1)
 
     @app.check
@@ -55,5 +87,5 @@ def _name_requests(app: Application) -> None:
 
     @app.after_request
     async def echo(response: Response) -> Response:
-        response.headers["X-Request-Id"] = current_exchange().request_id
+        response.headers["X-Request-Id"] = response.headers["Request-Id"] = current_exchange().request_id
         return response

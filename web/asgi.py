@@ -9,14 +9,15 @@ which is around both, ends it. After a normal end that does nothing.
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from quart import Quart
 from quart.routing import QuartMap
 from quart.typing import ResponseTypes
 from quart.utils import encode_headers
-from quart.wrappers import Request
 from quart.wrappers.base import BaseRequestWebsocket
 from quart.wrappers.response import DataBody
 from quart_trio import QuartTrio
@@ -27,14 +28,30 @@ from werkzeug.routing import MapAdapter
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 from ..protocol.errors import ApiError
+from .access import log_exchange, log_socket
+from .arriving_body import ArrivingBody
+from .arriving_upload import ArrivingUpload
 from .errors import ErrorContents, error_content
-from .exchange import WRITE_CHUNK, Check, Content, GenerationRoutes, Handler, LastPiece, Opener, WriteChunk
+from .exchange import (
+    WRITE_CHUNK,
+    Check,
+    Content,
+    Conversation,
+    Exchange,
+    GenerationRoutes,
+    Handler,
+    Handshake,
+    LastPiece,
+    Opener,
+    WriteChunk,
+)
 from .timers import Deadlines
 
 if TYPE_CHECKING:
     from ..actors.observe.observe import Server
 
-BODY_TIMEOUT: Final = 30.0  # seconds for a whole body to arrive
+T = TypeVar("T")
+
 OPENING_SECONDS: Final = 0.1  # that a stream may wait for its first text, when it has started, to leave with it
 
 
@@ -44,13 +61,17 @@ class GenerationRequest(TrioRequest):
     generation: str | None = None
     request_id: str = ""
     tenant: str = ""
+    began: float = 0.0
+    status: int | None = None
+    arriving: ArrivingBody
+    upload: ArrivingUpload | None = None  # in the place of `arriving`
 
     @property
     def write_chunk(self) -> WriteChunk | None:
         return chunk_writer(self.scope)
 
-    async def json_body(self) -> bytes:
-        """Raises ApiError (415, 400); Quart raises for bodies that are too large (413) or too slow (408).
+    async def read_json(self, decode: Callable[[bytes], T]) -> T:
+        """Raises ApiError: 415, 400, and those of `ArrivingBody.read`.
 
         Other content types are refused because browsers send them across origins without a preflight request.
         Compressed bodies are refused because a few kilobytes can expand to gigabytes.
@@ -59,7 +80,7 @@ class GenerationRequest(TrioRequest):
             raise ApiError("unsupported_media_type", "Send the body as `Content-Type: application/json` in UTF-8.")
         if self.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ApiError("unsupported_encoding", "Compressed bodies are not accepted.")
-        return await self.get_data(cache=False, as_text=False, parse_form_data=False)
+        return await self.arriving.read(decode, self.tenant)
 
 
 def chunk_writer(scope: Mapping[str, Any]) -> WriteChunk | None:  # Any: ASGI scopes hold everything
@@ -71,6 +92,12 @@ def chunk_writer(scope: Mapping[str, Any]) -> WriteChunk | None:  # Any: ASGI sc
 class GenerationConnection(TrioASGIHTTPConnection):
     app: "Application"
 
+    def __init__(self, app: Quart, scope: HTTPScope) -> None:
+        assert isinstance(app, Application)
+        if app.prefix:
+            scope["path"] = app.below_root(scope["path"])
+        super().__init__(app, scope)
+
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """One task besides the one that waits for the client to leave: quart-trio's two take 2.5 KiB more per stream.
 
@@ -78,6 +105,12 @@ class GenerationConnection(TrioASGIHTTPConnection):
         """
         request = self._create_request_from_scope(send)
         assert isinstance(request, GenerationRequest)
+        request.began = trio.current_time()
+        routes = self.app.generation
+        if request.method == "POST" and request.path in self.app.uploads:
+            request.upload = ArrivingUpload()
+        else:
+            request.arriving = ArrivingBody(routes.bodies, routes.max_body_bytes, request.content_length or 0)
         _exchange.set(request)
         try:
             async with trio.open_nursery() as nursery:
@@ -85,21 +118,26 @@ class GenerationConnection(TrioASGIHTTPConnection):
                 await self._send_response(send, await self.app.handle_request(request))
                 nursery.cancel_scope.cancel()
         finally:
-            self.app.generation.end(request)
+            (request.upload or request.arriving).release()
+            routes.end(request)
 
     async def handle_messages(  # type: ignore[override]  # quart-trio's own signature differs from quart's
-        self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable
+        self, nursery: trio.Nursery, request: "GenerationRequest", receive: ASGIReceiveCallable
     ) -> None:
-        """As Quart's, in one frame: the client's body, until it leaves."""
+        """In the place of Quart's: the client's body, until it leaves. Quart's own object for it stays empty."""
         while (message := await receive())["type"] != "http.disconnect":
             if message["type"] == "http.request":
-                request.body.append(message["body"])
+                if request.upload is not None:
+                    await request.upload.add(message["body"])
+                else:
+                    request.arriving.add(message["body"], request.tenant)
                 if not message["more_body"]:
-                    request.body.set_complete()
+                    (request.upload or request.arriving).end()
         nursery.cancel_scope.cancel()
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         """As Quart does, but a body's last piece, where it is known, says that it is the last."""
+        current_exchange().status = response.status_code
         if isinstance(response, WerkzeugResponse):
             await super()._send_response(send, response)
             return
@@ -150,23 +188,35 @@ class Application(QuartTrio):
     asgi_http_class = GenerationConnection
     request_class = GenerationRequest
 
-    def __init__(self, import_name: str, engine: "Server", http_errors: Counter[str], max_body_bytes: int) -> None:
+    def __init__(
+        self, import_name: str, engine: "Server", http_errors: Counter[str], max_body_bytes: int, prefix: str = ""
+    ) -> None:
         super().__init__(import_name, static_folder=None)
         self.engine = engine
+        self.prefix = prefix  # a proxy may leave this in front of every path, or take it away
         self.sockets: dict[str, Opener] = {}  # by path
-        self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
-        self.config["MAX_CONTENT_LENGTH"] = max_body_bytes
+        self.socket_endpoints: set[str] = set()
+        self.uploads: set[str] = set()  # paths whose POST is read piece by piece
         self.openings = Deadlines(OPENING_SECONDS)  # run by whoever serves the application
-        contents = ErrorContents(http_errors)
+        self.errors = ErrorContents(http_errors)
         self.generation = GenerationRoutes(
-            engine.gateway, contents, max_body_bytes=max_body_bytes, body_timeout=BODY_TIMEOUT
+            engine.gateway,
+            self._answer_error,
+            max_body_bytes=max_body_bytes,
+            on_end=partial(log_exchange, engine.gateway) if engine.settings.access_log else None,
         )
 
         async def answer_error(error: Exception) -> TrioResponse:
-            return quart_response(contents(error))
+            return quart_response(await self._answer_error(error, current_exchange()))
 
         for kind in (ApiError, HTTPException, Exception):
             self.register_error_handler(kind, answer_error)
+
+    async def _answer_error(self, error: Exception, exchange: Exchange) -> Content:
+        return await self.errors.answer(error, self.below_root(exchange.path), exchange.request_id)
+
+    def below_root(self, path: str) -> str:
+        return path.removeprefix(self.prefix) if path.startswith(f"{self.prefix}/") else path
 
     def check(self, check: Check) -> Check:
         """Register a check of every request before its handler; checks run in the order of registration."""
@@ -186,14 +236,21 @@ class Application(QuartTrio):
                 return quart_response(await handler(current_exchange()))
 
             self.add_url_rule(path, path, by_quart, methods=["POST"])
-            self.generation.handlers[path] = handler
+            self.generation.handlers[path] = self.generation.handlers[self.prefix + path] = handler
             return handler
 
         return register
 
     def socket_route(self, path: str, opener: Opener) -> None:
         """A WebSocket route. A refused handshake is answered like a plain GET, with the reason."""
-        self.sockets[path] = opener
+
+        def open_and_log(handshake: Handshake) -> Conversation:
+            conversation = opener(handshake)
+            log_socket(path)
+            return conversation
+
+        self.sockets[path] = open_and_log if self.engine.settings.access_log else opener
+        self.sockets[self.prefix + path] = self.sockets[path]
 
         async def without_upgrade() -> TrioResponse:
             opener(current_exchange())
@@ -201,7 +258,9 @@ class Application(QuartTrio):
             response.headers["Upgrade"] = "websocket"
             return response
 
-        self.add_url_rule(path, path, without_upgrade)
+        endpoint = f"{path} as a WebSocket"  # other methods may have a route of this path
+        self.socket_endpoints.add(endpoint)
+        self.add_url_rule(path, endpoint, without_upgrade)
 
 
 _exchange: ContextVar[GenerationRequest] = ContextVar("exchange")

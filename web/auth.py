@@ -1,32 +1,34 @@
-"""Who may use the server: clients with an API key, and browsers only from pages of this server.
+"""Who may use the server: clients with an API key, and browsers only from pages that origins.py lets in.
 
 The key is checked for every route but the few that `OPEN` names, by the matched endpoint and never by the path's text:
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
 constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
 
-A server that asks for no key serves browsers under no name but localhost: a page anywhere in the world may let its own
-name point to 127.0.0.1 (DNS rebinding), and the browser then takes that server for the page's own.
+With operator keys, what shows the whole server asks for one of these instead. They open nothing else, so that a key in
+the configuration of a metrics collector cannot generate.
 """
 
 import hmac
 from collections.abc import Iterable
 from hashlib import sha256
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from ..protocol.errors import ApiError
 from .asgi import Application
 from .exchange import Exchange, Handshake, Headers
+from .origins import Origins
 
-OPEN = frozenset({"page", "page_file", "dashboard_page", "live"})  # endpoints
+OPEN = frozenset({"page", "page_without_slash", "page_file", "dashboard_page", "endpoints", "live"})  # endpoints
+OPERATORS = frozenset({"metrics", "ledger"})  # and the dashboard's WebSocket
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
 
 class Keys:
     """The configured keys. Without any, everybody is the one tenant "" and no key is asked for."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    def __init__(self, keys: Iterable[str], origins: Origins, kind: str = "API key") -> None:
         self._digests = tuple(_digest(key.encode()) for key in keys)
+        self._origins = origins
+        self._kind = kind
 
     def __bool__(self) -> bool:
         return bool(self._digests)
@@ -40,48 +42,31 @@ class Keys:
         for other in self._digests:  # all of them, so that the time reveals nothing
             known |= hmac.compare_digest(digest, other)
         if not known:
-            raise ApiError("invalid_api_key", "The API key is wrong.")
+            raise ApiError("invalid_api_key", f"The {self._kind} is wrong.")
         return digest.hex()
 
     def tenant_of(self, headers: Headers) -> str:
-        """The tenant of a request by its Authorization header; raises ApiError (401)."""
+        """The tenant of a request by its Authorization or X-API-Key header; raises ApiError (401)."""
         if not self._digests:
             return ""
-        scheme, _, key = headers.get("Authorization", "").partition(" ")
+        given = headers.get("Authorization")
+        if given is None:
+            given = f"Bearer {headers.get('X-API-Key', '')}"  # as Anthropic's clients and some gateways send it
+        scheme, _, key = given.partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
-            raise ApiError("invalid_api_key", "An API key is needed: send the header `Authorization: Bearer KEY`.")
+            message = f"An {self._kind} is needed: send the header `Authorization: Bearer KEY`."
+            raise ApiError("invalid_api_key", message)
         return self.tenant(key.strip().encode("latin-1"))
 
     def tenant_of_handshake(self, handshake: Handshake) -> str | None:
         """None where the key is to come in a first frame, as from a page. Raises ApiError (401, 403)."""
-        refuse_foreign_origin(handshake, own_names_only=not self)
+        self._origins.refuse_foreign_name(handshake.headers)
+        self._origins.refuse_foreign(handshake)
         if self:
             refuse_key_in_query(handshake)
-            if handshake.headers.get("Authorization") is None:
+            if handshake.headers.get("Authorization") is None and handshake.headers.get("X-API-Key") is None:
                 return None
         return self.tenant_of(handshake.headers)
-
-
-def refuse_foreign_origin(handshake: Handshake, own_names_only: bool) -> None:
-    """Raises ApiError (403) if a browser sends a request from another server's page. Other clients send no Origin.
-
-    With `own_names_only` the page must have come from an address or from localhost: a server without keys.
-    """
-    origin = handshake.headers.get("Origin")
-    if origin is None:
-        return
-    try:
-        same = urlsplit(origin).netloc.lower() == handshake.headers.get("Host", "").lower() != ""
-    except ValueError:
-        same = False
-    if not same:
-        raise ApiError("origin_forbidden", "Pages of other origins may not use this server.")
-    name = urlsplit(origin).hostname or ""
-    if own_names_only and not (_is_address(name) or name == "localhost" or name.endswith(".localhost")):
-        raise ApiError(
-            "origin_forbidden",
-            f"Pages may not use this server under the name {name!r}: open it as localhost, or start it with --api-key.",
-        )
 
 
 def refuse_key_in_query(handshake: Handshake) -> None:
@@ -90,25 +75,19 @@ def refuse_key_in_query(handshake: Handshake) -> None:
         raise ApiError("invalid_api_key", "Send the API key in the Authorization header, not in the query string.")
 
 
-def register(app: Application, keys: Keys) -> None:
+def register(app: Application, keys: Keys, operators: Keys, origins: Origins) -> None:
     @app.check
     def check(exchange: Exchange) -> None:
+        origins.refuse_foreign_name(exchange.headers)
         if exchange.method not in ("GET", "HEAD", "OPTIONS"):
-            refuse_foreign_origin(exchange, own_names_only=not keys)
+            origins.refuse_foreign(exchange)
         # The opener of a WebSocket checks its handshake whole: a browser sends the key in its first frame.
-        handshake = exchange.endpoint in app.sockets and exchange.headers.get("Upgrade") is not None
+        handshake = exchange.endpoint in app.socket_endpoints and exchange.headers.get("Upgrade") is not None
         if exchange.endpoint not in OPEN and not handshake:
-            if keys:
+            asked = operators if exchange.endpoint in OPERATORS else keys
+            if asked:
                 refuse_key_in_query(exchange)
-            exchange.tenant = keys.tenant_of(exchange.headers)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name.partition("%")[0])  # an IPv6 address may name its interface
-    except ValueError:
-        return False
-    return True
+            exchange.tenant = asked.tenant_of(exchange.headers)
 
 
 def _digest(key: bytes) -> bytes:

@@ -9,13 +9,16 @@ After `end` nothing is received.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar, overload
 
 import trio
+
+from .body_budget import budget_for
 
 if TYPE_CHECKING:
     from ..actors.gateway.gateway import Gateway
 
+T = TypeVar("T")
 Field = tuple[bytes, bytes]  # of a response's head: a name in lower case, a value
 
 JSON: Final = b"application/json"
@@ -24,6 +27,9 @@ STREAM_FIELDS: Final[tuple[Field, ...]] = (
     (b"x-accel-buffering", b"no"),  # nginx must not collect chunks
     (b"content-type", b"text/event-stream; charset=utf-8"),
 )
+
+FALLBACK_HEADER: Final = "X-Model-Fallback"  # of requests: names of models, in order, to use if theirs is not here
+EXPLAIN_HEADER: Final = "X-Triolet-Explain"  # of requests that want one (generation/explain.py), and of answers
 
 WRITE_CHUNK: Final = "triolet.write_chunk"  # in the ASGI state of a connection that speaks HTTP/1.1: its WriteChunk
 
@@ -65,9 +71,14 @@ class Exchange(Handshake, Protocol):
     generation: str | None  # which it has started, and which ends with it
     request_id: str
     tenant: str
+    began: float  # on trio's clock
+    status: int | None  # of the answer, once there is one
 
     @property
     def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
 
     @property
     def endpoint(self) -> str | None:
@@ -79,8 +90,8 @@ class Exchange(Handshake, Protocol):
         """Writes a piece of the streamed answer outside any task, if the connection can do that."""
         ...
 
-    async def json_body(self) -> bytes:
-        """The whole body; raises where it is not JSON, too large (413) or too slow (408)."""
+    async def read_json(self, decode: Callable[[bytes], T]) -> T:
+        """What `decode` makes of the body; raises where it is not JSON, too large, too slow, or one too many."""
         ...
 
 
@@ -109,15 +120,16 @@ class GenerationRoutes:
     def __init__(
         self,
         gateway: "Gateway",
-        error_content: Callable[[Exception], Content],
+        error_content: "Callable[[Exception, Exchange], Awaitable[Content]]",
         *,
         max_body_bytes: int,
-        body_timeout: float,
+        on_end: "Callable[[Exchange], None] | None" = None,
     ) -> None:
         self.handlers: dict[str, Handler] = {}  # by path
         self.checks: list[Check] = []
         self.max_body_bytes = max_body_bytes
-        self.body_timeout = body_timeout  # seconds for a whole body to arrive
+        self.bodies = budget_for(max_body_bytes)
+        self._on_end = on_end  # called when an exchange is over
         self._gateway = gateway
         self._error_content = error_content
 
@@ -127,17 +139,20 @@ class GenerationRoutes:
                 check(exchange)
             return await handler(exchange)
         except Exception as error:
-            return self._error_content(error)
+            return await self._error_content(error, exchange)
 
     def end(self, exchange: Exchange) -> None:
         """The exchange is over. Whatever way it ended, so does its generation; after a normal end it has."""
         if exchange.generation is not None:
             self._gateway.cancel(exchange.generation)
+        if self._on_end is not None:
+            self._on_end(exchange)
 
 
 def fields_of(content: Content, exchange: Exchange) -> tuple[Field, ...]:
     """The whole head of the answer but what its protocol adds."""
-    return (*content.fields, (b"x-request-id", exchange.request_id.encode()))
+    name = exchange.request_id.encode()
+    return (*content.fields, (b"x-request-id", name), (b"request-id", name))
 
 
 class Wire(Protocol):
@@ -166,6 +181,11 @@ class Wire(Protocol):
 
 
 class Conversation(Protocol):
+    @property
+    def tenant(self) -> str | None:
+        """Whose messages these are. None: they may not be large, as the key is owed or nothing large is of use."""
+        ...
+
     def begin(self, wire: Wire) -> None: ...
 
     async def receive(self, message: str | bytes) -> None: ...

@@ -10,11 +10,12 @@ With nothing set, no socket open and no reader blocked, none of them has a timer
 import math
 import select
 from collections.abc import Callable
-from itertools import cycle
-from typing import Final, Protocol
+from itertools import cycle, islice
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
+SEARCHED: Final = 1000  # deadlines that are looked at for the first of a group: 50 µs
 SLOT_SECONDS: Final = 1.0  # between two slots of pings
 POLL_SECONDS: Final = 0.05  # between two looks at blocked connections
 PEER_HUNG_UP: Final = getattr(select, "POLLRDHUP", select.POLLHUP)
@@ -27,14 +28,14 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._set: dict[object, tuple[float, Callable[[], None]]] = {}  # by time: all have the same delay
+        self._set: dict[object, tuple[float, Callable[[], None], str | None]] = {}  # by time: all have the same delay
         self._sleep = trio.CancelScope()
 
-    def set(self, key: object, call: Callable[[], None]) -> None:
+    def set(self, key: object, call: Callable[[], None], group: str | None = None) -> None:
         """Set a deadline, or restart it if it is set already."""
         if self._set:
             self._set.pop(key, None)
-        self._set[key] = trio.current_time() + self._seconds, call
+        self._set[key] = trio.current_time() + self._seconds, call, group
         if len(self._set) == 1:
             self._aim()
 
@@ -42,6 +43,15 @@ class Deadlines:
         """Remove a deadline; harmless if it is not set."""
         if self._set.pop(key, None) is not None and not self._set:
             self._aim()
+
+    def call_first(self, group: str | None) -> bool:
+        """Make the call that is due first, now: of a group, or of all. Returns whether one was found."""
+        for key, (_, call, its_group) in islice(self._set.items(), SEARCHED):
+            if group in (None, its_group):
+                del self._set[key]
+                call()
+                return True
+        return False
 
     async def run(self) -> None:
         """Run until cancelled. No `call` may raise."""
@@ -51,7 +61,7 @@ class Deadlines:
                 await trio.sleep_forever()
             now = trio.current_time()
             while self._set:
-                key, (due, call) = next(iter(self._set.items()))
+                key, (due, call, _) = next(iter(self._set.items()))
                 if due > now:
                     break
                 del self._set[key]
@@ -59,7 +69,7 @@ class Deadlines:
 
     def _aim(self) -> None:
         """Wake up for the first deadline. If it was forgotten by then, the next one is looked up."""
-        self._sleep.deadline = next((due for due, _ in self._set.values()), math.inf)
+        self._sleep.deadline = next((due for due, _, _ in self._set.values()), math.inf)
 
 
 class Pings:
@@ -127,3 +137,25 @@ class Hangups:
                 poll.register(descriptor, PEER_HUNG_UP)
             for descriptor, _ in poll.poll(0) if open_ones else ():
                 open_ones[descriptor].abort()
+
+
+class ConnectionTimers(NamedTuple):
+    """Those of a server's connections."""
+
+    heads: Deadlines  # for the head of a request
+    idle: Deadlines  # between requests
+    hangups: Hangups
+    pings: Pings
+
+    def displace(self, origin: str | None) -> bool:
+        """End a connection without a request, from there or from anywhere (None); returns whether one was found.
+
+        Of those that wait for a head, or else of the others, the longest without a request.
+        """
+        return self.heads.call_first(origin) or self.idle.call_first(origin)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for timer in (self.heads.run, self.idle.run, self.hangups.watch, self.pings.run):
+                nursery.start_soon(timer)

@@ -1,43 +1,57 @@
 """Collects a request's events into one body, for clients that did not ask for a stream."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ...protocol.events import ChoiceFinished, Finished, FinishReason, StreamEvent, Token, TokenLogprob
+from msgspec import UNSET
+
+from ...protocol.events import ChoiceFinished, Finished, FinishReason, PromptTokens, StreamEvent, Token
 from ...protocol.openai_responses import OPENAI_REASON, AnswerBody, AnswerChoice, usage_body
-from .dialect import Reply
+from ..generation.asked import Whole
+from ..generation.collected import CollectedChoice
+from .dialect import NO_PROMPT, PromptFields, Reply
 
 
-class WholeAnswer:
-    """Grows with the events of one request; its size is bounded by the request's tokens."""
-
+class WholeAnswer(Whole):
     def __init__(self, reply: Reply, *, logprobs: bool) -> None:
         self._reply = reply
         self._logprobs = logprobs
-        # By choice, as below.
-        self._texts: list[list[str]] = [[] for _ in range(reply.choices)]
-        self._scores: list[list[TokenLogprob]] = [[] for _ in range(reply.choices)]
-        self._ends: dict[int, ChoiceFinished] = {}
+        self._choices = [CollectedChoice() for _ in range(reply.choices)]
 
     def extend(self, events: Iterable[StreamEvent]) -> None:
         for event in events:
             if isinstance(event, Token):
-                self._texts[event.index].append(event.text)
-                self._scores[event.index].extend(event.logprobs)
+                self._choices[event.index].add(event)
             elif isinstance(event, ChoiceFinished):
-                self._ends[event.index] = event
+                self._choices[event.index].end = event
+            elif isinstance(event, PromptTokens):
+                self._choices[event.index].prompt = event
 
     def body(self, finished: Finished) -> AnswerBody:
-        choices = tuple(self._choice(index, finished.reason) for index in range(self._reply.choices))
-        return self._reply.whole(choices, usage_body(finished.usage))
+        choices = tuple(self._choice(index, place, finished.reason) for place, index in enumerate(self._chosen()))
+        prompt = NO_PROMPT if self._reply.dialect.prompt_in_choice else self._prompt(0)
+        return self._reply.whole(choices, usage_body(finished.usage), prompt)
 
-    def _choice(self, index: int, otherwise: FinishReason) -> AnswerChoice:
-        dialect, end = self._reply.dialect, self._ends.get(index)
+    def _prompt(self, index: int) -> PromptFields:
+        return self._reply.prompt_fields(self._choices[index].prompt)
+
+    def _chosen(self) -> Iterator[int]:
+        """The choices of the answer: all, or of each prompt the best by the mean log probability of their tokens."""
+        best, of = self._reply.best, self._reply.of
+        for start in range(0, self._reply.choices, of):
+            group = range(start, start + of)
+            yield from group if best == of else sorted(group, key=lambda index: -self._choices[index].mean)[:best]
+
+    def _choice(self, index: int, place: int, otherwise: FinishReason) -> AnswerChoice:
+        dialect, choice = self._reply.dialect, self._choices[index]
+        end = choice.end
         reason = end.reason if end else otherwise
         return dialect.answer_choice(
-            index=index,
-            text=dialect.message("".join(self._texts[index])),
-            logprobs=dialect.logprobs(self._scores[index]) if self._logprobs else None,
+            index=place,
+            text=dialect.message(choice),
+            logprobs=dialect.logprobs(choice.logprobs) if self._logprobs else None,
             finish_reason=OPENAI_REASON[reason],
             stop_reason=end.stop_reason if end else None,
             triolet_finish_reason=reason,
+            token_ids=tuple(choice.token_ids) if self._reply.token_ids else UNSET,
+            **(self._prompt(index) if dialect.prompt_in_choice else NO_PROMPT),
         )

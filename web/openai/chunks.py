@@ -15,6 +15,7 @@ from ...protocol.events import (
     ChoiceFinished,
     Finished,
     FinishReason,
+    PromptTokens,
     Started,
     StreamEvent,
     Token,
@@ -23,17 +24,14 @@ from ...protocol.events import (
 )
 from ...protocol.openai_responses import OPENAI_REASON, ChunkChoice, UsageBody, usage_body
 from ..errors import error_of
+from ..generation.asked import Pieces
+from ..generation.sse import encode, one_line
 from .dialect import Reply
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients skip it, proxies see traffic
-
-_LINE_ENDS = tuple((character.encode(), f"\\u{ord(character):04x}".encode()) for character in "\x85\u2028\u2029")
-
-_encode = msgspec.json.Encoder().encode
 
 
-class Chunks:
+class Chunks(Pieces):
     """Encodes the events of one stream, in order; knows which choices are still open."""
 
     __slots__ = ("_completion_tokens", "_continuous_usage", "_open", "_prompt_tokens", "_reply", "_spliced")
@@ -57,20 +55,21 @@ class Chunks:
         if not text:  # held back: it may begin a stop string or a character
             return b""
         prefix, suffix = self._spliced.get(index) or self._prepare(index)
-        spelt = _encode(text)
-        return b"%b%b%b" % (prefix, spelt if spelt.isascii() else _one_line(spelt), suffix)
+        spelt = encode(text)
+        return b"%b%b%b" % (prefix, spelt if spelt.isascii() else one_line(spelt), suffix)
 
-    @staticmethod
-    def failed(error: ApiError) -> bytes:
+    def failed(self, error: ApiError) -> bytes:
         """The end of a failed stream: no [DONE] follows."""
-        return b"data: " + _encode(error.body()) + b"\n\n"
+        return b"data: " + encode(error.body()) + b"\n\n"
 
     def _event(self, event: StreamEvent) -> bytes:
         if isinstance(event, Token):
-            if not event.logprobs:
+            if event.kind != "text":
+                return self._other(event)
+            if not event.logprobs and not event.token_ids:
                 return self.text(event.index, event.text, event.tokens)
             self._completion_tokens += event.tokens
-            return self._token(event.index, event.text, event.logprobs)
+            return self._token(event.index, event.text, event.logprobs, event.token_ids)
         if isinstance(event, ChoiceFinished):
             self._completion_tokens += event.stop_tokens
             return self._finish(event.index, event.reason, event.stop_reason)
@@ -79,6 +78,8 @@ class Chunks:
             return self._start()
         if isinstance(event, Finished):
             return self._end(event.reason, event.usage)
+        if isinstance(event, PromptTokens):
+            return self._prompt(event)
         return self.failed(error_of(event))
 
     def _start(self) -> bytes:
@@ -88,10 +89,32 @@ class Chunks:
         choices = [dialect.chunk_choice(index=index, text=dialect.opening) for index in sorted(self._open)]
         return b"".join([self._chunk(choice) for choice in choices])
 
-    def _token(self, index: int, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
+    def _prompt(self, prompt: PromptTokens) -> bytes:
+        dialect, fields = self._reply.dialect, self._reply.prompt_fields(prompt)
+        if dialect.prompt_in_choice:
+            return self._chunk(dialect.chunk_choice(index=prompt.index, text=dialect.no_text, **fields))
+        choice = dialect.chunk_choice(index=prompt.index, text=dialect.no_text)
+        return _event(self._reply.chunk((choice,), self._usage(), fields)) if prompt.index == 0 else b""
+
+    def _token(
+        self, index: int, text: str, logprobs: tuple[TokenLogprob, ...] = (), token_ids: tuple[int, ...] = ()
+    ) -> bytes:
         dialect = self._reply.dialect
         scores = dialect.logprobs(logprobs) if logprobs else None
-        return self._chunk(dialect.chunk_choice(index=index, text=dialect.delta(text), logprobs=scores))
+        return self._chunk(
+            dialect.chunk_choice(index=index, text=dialect.delta(text), logprobs=scores, token_ids=token_ids or UNSET)
+        )
+
+    def _other(self, token: Token) -> bytes:
+        """A piece of a thought or of a call."""
+        self._completion_tokens += token.tokens
+        if not (token.text or token.starts or token.logprobs or token.token_ids or self._continuous_usage):
+            return b""
+        dialect = self._reply.dialect
+        scores = dialect.logprobs(token.logprobs) if token.logprobs else None
+        delta = dialect.other_delta(token) if token.text or token.starts else dialect.no_text
+        token_ids = token.token_ids or UNSET
+        return self._chunk(dialect.chunk_choice(index=token.index, text=delta, logprobs=scores, token_ids=token_ids))
 
     def _finish(self, index: int, reason: FinishReason, stop_reason: str | int | None) -> bytes:
         self._open.discard(index)
@@ -130,12 +153,4 @@ class Chunks:
 
 
 def _event(chunk: msgspec.Struct) -> bytes:
-    return b"data: " + _one_line(_encode(chunk)) + b"\n\n"
-
-
-def _one_line(data: bytes) -> bytes:
-    """Escapes characters that end a line in Unicode but not in SSE: clients using `str.splitlines` would cut there."""
-    if not data.isascii():
-        for character, escape in _LINE_ENDS:
-            data = data.replace(character, escape)
-    return data
+    return b"data: " + one_line(encode(chunk)) + b"\n\n"

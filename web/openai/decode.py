@@ -6,13 +6,14 @@ deep nesting (a RecursionError), wrong types and violated bounds. All other code
 """
 
 import re
-from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Raw, Struct, UnsetType
 
 from ...protocol.errors import ApiError, ErrorCode
-from ...protocol.openai_requests import ChatBody, CompletionBody, StreamOptions
+from ...protocol.openai_tools import ReasoningEffort, ToolChoiceWord
 from ...protocol.requests import Determinism
 
 T = TypeVar("T")
@@ -21,10 +22,12 @@ MAX_QUOTED = 200  # characters of the client's own text that an error message re
 MAX_NEUTRAL_BYTES = 256  # the longest neutral value is `{"type": "text"}`; anything longer is not decoded
 
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$", re.DOTALL)
+_FLOAT_FOR_INT = re.compile(r"^Expected `int.*, got `float`")
+_WHOLE_FLOAT = re.compile(rb"(-?[0-9]{1,18})\.0+")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
 _PART_TYPE = re.compile(r"^messages\[\d+\]\.content\[\d+\]\.type$")
-_MEDIA_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
+_MEDIA_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal", "image", "document")
 
 # Parameters with one code for every violation.
 _CODE_OF_PARAM: dict[str, ErrorCode] = {
@@ -37,13 +40,41 @@ _CODE_OF_PARAM: dict[str, ErrorCode] = {
 }
 
 # Parameters that accept only a few words. msgspec does not list these in its errors.
-_WORDS_OF_PARAM: dict[str, tuple[str, ...]] = {"determinism": get_args(Determinism)}
+_WORDS_OF_PARAM: dict[str, tuple[str, ...]] = {
+    "determinism": get_args(Determinism),
+    "response_format.type": ("text", "json_object", "json_schema"),
+    "reasoning_effort": get_args(ReasoningEffort),
+    "tool_choice": get_args(ToolChoiceWord),
+    "truncation_side": ("left", "right"),
+}
+
+
+# What llama.cpp, Ollama, TGI and SGLang call parameters of OpenAI's and vLLM's names.
+_SAME_AS = {
+    "max_new_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "stop_sequences": "stop",
+}
+
+
+class Neutral(NamedTuple):
+    """The values of an unsupported parameter that ask for nothing, and what to send instead of others."""
+
+    values: tuple[object, ...]
+    instead: str
 
 
 def decode(data: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
     """The body as `decoder`'s type. Raises ApiError (400) with the field's dotted path as `param`."""
     try:
-        return decoder.decode(data)
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError as error:
+            if not _FLOAT_FOR_INT.match(str(error)) and not _UNKNOWN.match(_PLACE.sub("", str(error))):
+                raise
+            return decoder.decode(_restated(data))
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except msgspec.DecodeError as error:
@@ -54,13 +85,39 @@ def decode(data: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") 
         raise ApiError("invalid_json", "The body is nested too deeply.") from None
 
 
+def _restated(data: bytes | str | Raw) -> bytes:
+    """The same body as other clients write it: without nulls, which mean "not given", and with `16` for `16.0`.
+
+    Both only in the body itself; nulls also in the messages, where clients send every field that their library knows.
+    """
+    body = _without_nulls(msgspec.json.decode(data, type=dict[str, Raw]))
+    for name, value in body.items():
+        if whole := _WHOLE_FLOAT.fullmatch(memoryview(value)):
+            body[name] = Raw(whole[1])
+    if _head(body.get("messages", Raw())).startswith(b"["):
+        turns = msgspec.json.decode(body["messages"], type=list[dict[str, Raw]])
+        body["messages"] = Raw(msgspec.json.encode([_without_nulls(turn) for turn in turns]))
+    return msgspec.json.encode(body)
+
+
+def _without_nulls(fields: dict[str, Raw]) -> dict[str, Raw]:
+    return {name: value for name, value in fields.items() if _head(value) != b"null"}
+
+
+def _head(value: Raw) -> bytes:
+    """The first five bytes: enough to tell `null`, and megabytes are not copied."""
+    return bytes(memoryview(value)[:5])
+
+
 def _invalid_field(text: str) -> ApiError:
     place = _PLACE.search(text)
     problem = text[: place.start()] if place else text
     path = place["path"] if place else ""
     unknown, missing = _UNKNOWN.match(problem), _MISSING.match(problem)
     if unknown:
-        return _refusal("unknown_parameter", "Unknown parameter: {param}.", _join(path, unknown["name"]))
+        known = _SAME_AS.get(unknown["name"])
+        remedy = f"; send {known}" if known else ""
+        return _refusal("unknown_parameter", f"Unknown parameter: {{param}}{remedy}.", _join(path, unknown["name"]))
     if missing:
         param = _join(path, missing["name"])
         code: ErrorCode = "invalid_messages" if param.endswith("tool_call_id") else "invalid_value"
@@ -70,6 +127,12 @@ def _invalid_field(text: str) -> ApiError:
     if _PART_TYPE.match(path) and problem.endswith(tuple(f"'{name}'" for name in _MEDIA_PARTS)):
         return _refusal("unsupported_parameter", "{param}: only text content is supported.", path)
     remedy = f"; send {' or '.join(_WORDS_OF_PARAM[path])}" if path in _WORDS_OF_PARAM else ""
+    if problem.startswith("Expected `str` matching regex") and path == "response_format.json_schema.name":
+        problem, remedy = "is not a name", "; send 1 to 64 letters, digits, _ or -"
+    elif problem.startswith("Expected `str` matching regex") and path.startswith(("tools[", "tool_choice")):
+        problem, remedy = "is not a name", "; send 1 to 128 letters, digits, _, . or -"
+    elif problem.startswith("Expected `str` matching regex") and path.endswith(".name"):
+        problem, remedy = "is not a name", "; send 1 to 128 characters without spaces and without < | \\ /"
     message = f"{path[:MAX_QUOTED]}: {problem[:MAX_QUOTED]}{remedy}."
     return ApiError(_code(problem, path), message, param=path[:MAX_QUOTED])
 
@@ -102,23 +165,23 @@ def _refusal(code: ErrorCode, message: str, param: str) -> ApiError:
     return ApiError(code, message.format(param=param), param=param)
 
 
-def refuse_unsupported(body: ChatBody | CompletionBody) -> None:
+def refuse_unsupported(body: Struct, path: str = "") -> None:
     """Raises ApiError (400 unsupported_parameter) for the first unsupported parameter whose value is not neutral."""
-    _refuse(body, _NEUTRAL[type(body)], "")
-    if body.stream_options is not None:
-        _refuse(body.stream_options, _NEUTRAL[StreamOptions], "stream_options.")
+    _refuse(body, neutral_values(type(body)), path)
+    options: Struct | UnsetType | None = getattr(body, "stream_options", None)
+    if isinstance(options, Struct):
+        _refuse(options, neutral_values(type(options)), "stream_options.")
 
 
-def _refuse(struct: Struct, neutral: dict[str, tuple[object, ...]], path: str) -> None:
-    for name, values in neutral.items():
+def _refuse(struct: Struct, neutral: dict[str, Neutral], path: str) -> None:
+    for name, (values, instead) in neutral.items():
         raw: Raw | UnsetType = getattr(struct, name)
         if isinstance(raw, UnsetType) or _is_one_of(raw, values):
             continue
         accepted = " or ".join(msgspec.json.encode(value).decode() for value in values)
+        problem = f"{path}{name} is not supported by this server; leave it out, or send {accepted}"
         raise ApiError(
-            "unsupported_parameter",
-            f"{path}{name} is not supported by this server; leave it out, or send {accepted}.",
-            param=path + name,
+            "unsupported_parameter", f"{problem}; {instead}." if instead else f"{problem}.", param=path + name
         )
 
 
@@ -134,17 +197,15 @@ def _is_one_of(raw: Raw, values: tuple[object, ...]) -> bool:
     return any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in values)
 
 
-def _neutral_values(body: type[Struct]) -> dict[str, tuple[object, ...]]:
-    """The fields of `body` whose type is a raw JSON value, each with the values that its declaration accepts."""
-    found: dict[str, tuple[object, ...]] = {}
+@cache
+def neutral_values(body: type[Struct]) -> dict[str, Neutral]:
+    """The fields of `body` that are declared `neutral(…)`."""
+    found: dict[str, Neutral] = {}
     for name, hint in get_type_hints(body, include_extras=True).items():
         for member in get_args(hint):
             if get_origin(member) is Annotated and get_args(member)[0] is Raw:
                 meta = get_args(member)[1]
                 assert isinstance(meta, Meta), name
-                assert meta.extra_json_schema is not None, name
-                found[name] = tuple(meta.extra_json_schema["enum"])
+                if meta.extra is not None:  # otherwise it is a Hint
+                    found[name] = Neutral(meta.extra["neutral"], meta.extra["instead"])
     return found
-
-
-_NEUTRAL = {body: _neutral_values(body) for body in (ChatBody, CompletionBody, StreamOptions)}

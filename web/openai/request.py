@@ -5,38 +5,23 @@ the field. The engine checks later what needs the tokenizer: lengths, the chat t
 """
 
 import random
-from typing import NamedTuple
 
-from msgspec import UNSET
+import msgspec
 
-from ...protocol.errors import ApiError
-from ...protocol.openai_messages import AssistantMessage, DeveloperMessage, MessageBody, TextContent, ToolMessage
+from ...protocol.errors import ApiError, context_exceeded
 from ...protocol.openai_requests import ChatBody, CompletionBody, GenerateBody
-from ...protocol.requests import ChatMessage, ChatPrompt, Generate, Prompt, TextPrompt, TokenPrompt
-from ...protocol.sampling import Sampling
+from ...protocol.requests import Generate, Prompt, TextPrompt, TokenPrompt
+from ...protocol.sampling import MAX_TOP_LOGPROBS, Sampling
 from ...protocol.settings import LimitSettings
 from ...protocol.steps import Ready
+from ..generation.asked import Origin, ServedModel
+from .conversation import chat_prompt
 from .decode import refuse_unsupported
+from .formats import grammar_source
+from .thinking import thinking_wish
+from .tools import chat_tools
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat answers may fill the context
-
-
-class ServedModel(NamedTuple):
-    """The model and the limits that requests are checked against."""
-
-    model: str
-    ready: Ready
-    limits: LimitSettings
-
-
-class Origin(NamedTuple):
-    """Where a request comes from, and its ids."""
-
-    id: str
-    tenant: str
-    arrival_time: float
-    name: str = ""
-    traceparent: str = ""
 
 
 def generate_from_chat(body: ChatBody, served: ServedModel, origin: Origin) -> Generate:
@@ -47,32 +32,46 @@ def generate_from_chat(body: ChatBody, served: ServedModel, origin: Origin) -> G
     if body.top_logprobs and not body.logprobs:
         raise _invalid("top_logprobs", "needs logprobs: true")
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return _generate(
+    request = _generate(
         body,
         served,
         origin,
-        prompts=(chat_prompt(body.messages),),
+        prompts=(chat_prompt(body),),
         max_tokens=max_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    wish, tool_use = thinking_wish(body), chat_tools(body)[1]
+    return msgspec.structs.replace(
+        request,
+        reads_output=True,
+        tool_use=tool_use,
+        reasoning_budget=wish.budget,
+        include_reasoning=wish.include,
     )
 
 
 def generate_from_completion(body: CompletionBody, served: ServedModel, origin: Origin) -> Generate:
     """Raises ApiError (400, 404)."""
     refuse_unsupported(body)
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError("integer_out_of_range", "max_tokens: 0 needs echo: true; send 1 or more.", param="max_tokens")
+    if body.logprobs is True:
+        message = f"logprobs is a number here: send how many alternatives a token has, 0 to {MAX_TOP_LOGPROBS}."
+        raise ApiError("invalid_type", message, param="logprobs")
     return _generate(
         body,
         served,
         origin,
-        prompts=_prompts(body.prompt, served),
+        prompts=_prompts(body, served),
         max_tokens=DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens,
-        logprobs=body.logprobs,
+        logprobs=None if body.logprobs is False else body.logprobs,
         echo=bool(body.echo),
     )
 
 
-def check_model(model: str | None, served_model: str) -> None:
-    if model not in (None, served_model):
+def check_model(model: str | None, served_model: str, fallbacks: tuple[str, ...] = ()) -> None:
+    """Raises ApiError (404) unless the model, or else one of the fallbacks, is the served one."""
+    if model not in (None, served_model) and served_model not in fallbacks:
         raise ApiError("model_not_found", f"There is no model {model!r} here, only {served_model!r}.", param="model")
 
 
@@ -80,11 +79,6 @@ def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:
     """Raises ApiError for an unknown token id: using it would read past the end of a table."""
     if token_ids and max(token_ids) >= vocab_size:
         raise ApiError("invalid_token_id", f"{param}: token ids must be below {vocab_size}.", param=param)
-
-
-def chat_prompt(messages: list[MessageBody], *, add_generation_prompt: bool = True) -> ChatPrompt:
-    turns = tuple(_turn(message, index) for index, message in enumerate(messages))
-    return ChatPrompt(messages=turns, add_generation_prompt=add_generation_prompt)
 
 
 def _generate(
@@ -97,21 +91,23 @@ def _generate(
     logprobs: int | None,
     echo: bool = False,
 ) -> Generate:
-    check_model(body.model, served.model)
-    n = 1 if body.n is None else body.n
-    if body.best_of not in (None, n):
-        raise ApiError("unsupported_parameter", "best_of is not supported; use n.", param="best_of")
+    check_model(body.model, served.model, origin.fallbacks)
+    n = _choices_per_prompt(body)
     if len(prompts) * n > served.limits.max_choices:
-        param = "n" if n > 1 else "prompt"
+        param = "best_of" if _chooses(body) else "n" if n > 1 else "prompt"
         raise ApiError(
             "integer_out_of_range",
-            f"{len(prompts)} prompts with n = {n}: at most {served.limits.max_choices} choices are allowed.",
+            f"{len(prompts)} prompts with {param} = {n}: at most {served.limits.max_choices} choices are allowed.",
             param=param,
         )
     if body.stream_options is not None and not body.stream:
         raise ApiError("invalid_type", "stream_options needs stream: true.", param="stream_options")
-    if body.min_tokens is not None and max_tokens is not None and body.min_tokens > max_tokens:
+    if body.min_tokens and max_tokens is not None and body.min_tokens > max_tokens:
         raise _invalid("min_tokens", f"is above max_tokens ({max_tokens})")
+    if body.return_tokens_as_token_ids and logprobs is None and body.prompt_logprobs is None:
+        raise _invalid("return_tokens_as_token_ids", "needs logprobs")
+    if body.prompt_logprobs is not None and body.stream:
+        raise _invalid("prompt_logprobs", "comes with a whole answer only: leave stream out")
     stop_token_ids = body.stop_token_ids or []
     check_token_ids(stop_token_ids, served.ready.vocab_size, "stop_token_ids")
     return Generate(
@@ -120,14 +116,27 @@ def _generate(
         traceparent=origin.traceparent,
         model=served.model,
         prompts=prompts,
-        sampling=_sampling(body, served.ready, logprobs=logprobs, prompt_logprobs=logprobs if echo else None),
+        sampling=_sampling(
+            body,
+            served.ready,
+            logprobs=_most(logprobs, 0 if _chooses(body) else None),
+            prompt_logprobs=_most(logprobs if echo else None, body.prompt_logprobs),
+        ),
         n=n,
         max_tokens=max_tokens,
-        stop=_stop(body.stop, served.limits),
+        stop=stop_strings(body.stop, served.limits),
+        bad_words=tuple(body.bad_words or ()),
+        stop_regex=stop_strings(body.stop_regex, served.limits, "stop_regex"),
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=bool(body.ignore_eos),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        truncate_prompt_tokens=_truncation(body, served.ready),
+        truncation_side=body.truncation_side or "left",
+        returns_token_ids=bool(body.return_token_ids),
+        prompt_logprobs=body.prompt_logprobs,
+        grammar_source=grammar_source(body),
         echo=echo,
         priority=body.priority or 0,
         tenant=origin.tenant,
@@ -140,15 +149,19 @@ def _generate(
 def _sampling(body: GenerateBody, ready: Ready, *, logprobs: int | None, prompt_logprobs: int | None) -> Sampling:
     """Fills in missing parameters from the model's defaults (generation_config.json)."""
     top_k = _default(body.top_k, ready, "top_k", 0)
+    top_p = _default(body.top_p, ready, "top_p", 1.0)
+    if top_p == 0:  # nothing but the most probable token
+        top_k, top_p = 1, 1.0
     return Sampling(
         repetition_penalty=_default(body.repetition_penalty, ready, "repetition_penalty", 1.0),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=_logit_bias(body, ready.vocab_size),
+        allowed_tokens=_allowed_tokens(body.allowed_token_ids, ready.vocab_size),
         min_tokens=body.min_tokens or 0,
         temperature=_default(body.temperature, ready, "temperature", 1.0),
         top_k=0 if top_k == -1 else int(top_k),
-        top_p=_default(body.top_p, ready, "top_p", 1.0),
+        top_p=top_p,
         min_p=_default(body.min_p, ready, "min_p", 0.0),
         seed=_seed(body.seed),
         logprobs=logprobs,
@@ -156,16 +169,53 @@ def _sampling(body: GenerateBody, ready: Ready, *, logprobs: int | None, prompt_
     )
 
 
+def asks_logprobs(body: GenerateBody) -> bool:
+    return isinstance(body, ChatBody | CompletionBody) and body.logprobs is not None and body.logprobs is not False
+
+
+def _choices_per_prompt(body: GenerateBody) -> int:
+    """How many are generated: the n best of `best_of` are in the answer."""
+    n = 1 if body.n is None else body.n
+    if body.best_of is None or body.best_of == n:
+        return n
+    if body.best_of < n:
+        raise _invalid("best_of", f"is below n ({n})")
+    if body.stream:
+        raise _invalid("best_of", "chooses among whole answers: leave stream out")
+    return body.best_of
+
+
+def _chooses(body: GenerateBody) -> bool:
+    return body.best_of is not None and body.best_of > (1 if body.n is None else body.n)
+
+
+def _truncation(body: GenerateBody, ready: Ready) -> int | None:
+    most = body.truncate_prompt_tokens
+    if most is None:
+        if body.truncation_side is not None:
+            raise _invalid("truncation_side", "needs truncate_prompt_tokens")
+        return None
+    if most == 0 or most > ready.context_length:
+        problem = f"truncate_prompt_tokens must be 1 to {ready.context_length}, or -1 for as many as fit."
+        raise ApiError("integer_out_of_range", problem, param="truncate_prompt_tokens")
+    return most
+
+
+def _most(*numbers: int | None) -> int | None:
+    """The largest of those that are given."""
+    return max((number for number in numbers if number is not None), default=None)
+
+
 def _default(value: float | None, ready: Ready, name: str, neutral: float) -> float:
     return ready.sampling_defaults.get(name, neutral) if value is None else value
 
 
 def _seed(seed: int | None) -> int:
-    if seed is None:
+    if seed is None or seed == -1:  # as vLLM and llama.cpp understand it
         return random.getrandbits(64)
-    if not 0 <= seed < 2**64:
-        raise ApiError("invalid_value", "seed must be between 0 and 2**64 - 1.", param="seed")
-    return seed
+    if not -(2**63) <= seed < 2**64:
+        raise ApiError("invalid_value", "seed must be between -2**63 and 2**64 - 1.", param="seed")
+    return seed % 2**64
 
 
 def _logit_bias(body: GenerateBody, vocab_size: int) -> tuple[tuple[int, float], ...]:
@@ -175,45 +225,42 @@ def _logit_bias(body: GenerateBody, vocab_size: int) -> tuple[tuple[int, float],
     return tuple(sorted(body.logit_bias.items()))
 
 
-def _stop(stop: str | list[str] | None, limits: LimitSettings) -> tuple[str, ...]:
+def _allowed_tokens(token_ids: list[int] | None, vocab_size: int) -> bytes:
+    """A bit per token, in whole 32-bit words, as the sampler reads them."""
+    if token_ids is None:
+        return b""
+    check_token_ids(token_ids, vocab_size, "allowed_token_ids")
+    mask = bytearray(4 * -(-vocab_size // 32))
+    for id in token_ids:
+        mask[id >> 3] |= 1 << (id & 7)
+    return bytes(mask)
+
+
+def stop_strings(stop: str | list[str] | None, limits: LimitSettings, param: str = "stop") -> tuple[str, ...]:
+    """Raises ApiError (400) for too many, and for empty or long ones."""
     strings = [stop] if isinstance(stop, str) else stop or []
     if len(strings) > limits.max_stop_strings:
-        raise ApiError("invalid_stop", f"stop: at most {limits.max_stop_strings} strings are allowed.", param="stop")
+        problem = f"{param}: at most {limits.max_stop_strings} strings are allowed."
+        raise ApiError("invalid_stop", problem, param=param)
     for index, string in enumerate(strings):
         if not 0 < len(string) <= limits.max_stop_length:
             raise ApiError(
                 "invalid_stop",
-                f"stop: each string must have 1 to {limits.max_stop_length} characters.",
-                param="stop" if isinstance(stop, str) else f"stop[{index}]",
+                f"{param}: each string must have 1 to {limits.max_stop_length} characters.",
+                param=param if isinstance(stop, str) else f"{param}[{index}]",
             )
     return tuple(strings)
 
 
-def _turn(message: MessageBody, index: int) -> ChatMessage:
-    role = "system" if isinstance(message, DeveloperMessage) else str(message.__struct_config__.tag)
-    calls = message.tool_calls if isinstance(message, AssistantMessage) else None
-    if isinstance(message, AssistantMessage) and message.content is None and not calls:
-        raise ApiError(
-            "invalid_messages",
-            f"messages[{index}].content may be null only beside tool_calls.",
-            param=f"messages[{index}].content",
-        )
-    return ChatMessage(
-        role=role,
-        content=None if message.content is None else _text(message.content),
-        name=UNSET if message.name is None else message.name,
-        tool_calls=tuple(calls) if calls else UNSET,
-        tool_call_id=message.tool_call_id if isinstance(message, ToolMessage) else UNSET,
-    )
-
-
-def _text(content: TextContent) -> str:
-    return content if isinstance(content, str) else "\n".join(part.text for part in content)
-
-
-def _prompts(prompt: str | list[int | str | list[int]], served: ServedModel) -> tuple[Prompt, ...]:
+def _prompts(body: CompletionBody, served: ServedModel) -> tuple[Prompt, ...]:
+    prompt, add_special_tokens = body.prompt, body.add_special_tokens is not False
+    if body.suffix:
+        if not isinstance(prompt, str):
+            raise _invalid("suffix", "needs one prompt, as a text")
+        if body.echo or body.truncate_prompt_tokens is not None:
+            raise _invalid("suffix", "cannot be combined with echo or truncate_prompt_tokens")
     if isinstance(prompt, str):
-        return (TextPrompt(text=prompt),)
+        return (TextPrompt(text=prompt, suffix=body.suffix or "", add_special_tokens=add_special_tokens),)
     if not prompt:
         raise _invalid("prompt", "must not be empty")
     if not isinstance(prompt[0], int) and len(prompt) > served.limits.max_choices:
@@ -222,23 +269,20 @@ def _prompts(prompt: str | list[int | str | list[int]], served: ServedModel) -> 
         )
     token_ids = [item for item in prompt if isinstance(item, int)]
     if len(token_ids) == len(prompt):
-        return (_token_prompt(token_ids, served, "prompt"),)
+        return (_token_prompt(token_ids, body, served, "prompt"),)
     texts = [item for item in prompt if isinstance(item, str)]
     if len(texts) == len(prompt):
-        return tuple(TextPrompt(text=text) for text in texts)
+        return tuple(TextPrompt(text=text, add_special_tokens=add_special_tokens) for text in texts)
     lists = [item for item in prompt if isinstance(item, list)]
     if len(lists) == len(prompt):
-        return tuple(_token_prompt(ids, served, f"prompt[{index}]") for index, ids in enumerate(lists))
+        return tuple(_token_prompt(ids, body, served, f"prompt[{index}]") for index, ids in enumerate(lists))
     raise ApiError("invalid_type", "prompt must not mix texts, token ids and lists of them.", param="prompt")
 
 
-def _token_prompt(token_ids: list[int], served: ServedModel, param: str) -> TokenPrompt:
-    if len(token_ids) > served.ready.context_length:
-        raise ApiError(
-            "context_length_exceeded",
-            f"{param} has {len(token_ids)} tokens; the context length is {served.ready.context_length}.",
-            param=param,
-        )
+def _token_prompt(token_ids: list[int], body: CompletionBody, served: ServedModel, param: str) -> TokenPrompt:
+    if len(token_ids) > served.ready.context_length and body.truncate_prompt_tokens is None:
+        problem = f"The prompt has {len(token_ids)} tokens: shorten it."
+        raise context_exceeded(served.ready.context_length, problem, param=param)
     check_token_ids(token_ids, served.ready.vocab_size, param)
     return TokenPrompt(token_ids=tuple(token_ids))
 

@@ -1,306 +1,251 @@
-// The chat page: holds the conversations, sends requests over the socket, and shows each frame as it arrives.
+// The chat page: brings the conversations, the running answers, the server and what is shown together.
 
-import { askForKey, setUpTheme } from "./frame.js";
-import { setUpSettings, setUpSidebar, toast } from "./panels.js";
-import { EngineSocket } from "./socket.js";
-import { deleteChat, loadChats, loadCurrent, loadKey, newChat, onChatsChanged, saveChat, saveCurrent, saveKey } from "./store.js";
-import { $, AnswerView, copyText, historyList, make, userMessage } from "./view.js";
+import { Answers } from "./answers.js";
+import { filesIn } from "./attached.js";
+import { setUpComposer } from "./composer.js";
+import { setUpConnection } from "./connection.js";
+import { Conversations, leafOf, newId } from "./conversations.js";
+import { countTokens, showContext } from "./context.js";
+import { copyText } from "./copy.js";
+import { Database } from "./database.js";
+import { $ } from "./dom.js";
+import { setUpTheme } from "./frame.js";
+import { setUpFiles } from "./files.js";
+import { History } from "./history.js";
+import { migrate } from "./migrate.js";
+import { setUpSidebar, toast } from "./panels.js";
+import { leftOutOf, requestOf, roomFor, TOO_LARGE } from "./request.js";
+import { setUpScrolling } from "./scrolling.js";
+import { findConversations, wholeCharacters } from "./search.js";
+import { setUpSettings } from "./settings.js";
+import { loadCurrent, loadKey, loadSettings, saveCurrent } from "./store.js";
+import { Thread } from "./thread.js";
+import { newestLeaf, pathTo } from "./tree.js";
+import { showExamples } from "./welcome.js";
 
-const EXAMPLES = [
-  ["Arithmetic", "What is 347 + 285?"],
-  ["Counting", "Count down from 12 to 3."],
-  ["JSON", "Extract name, age and city as JSON: Mia is 34 years old, lives in Oslo and works as a nurse."],
-  ["Story", "Tell me a short story about a red fox called Emma who likes apples."],
-  ["Units", "How many centimeters are in 12 meters?"],
-  ["Reading", "Tom lives in Rome. Tom has a dog. Anna lives in Paris. Anna has a cat. What pet does Anna have?"],
-];
-const ENDINGS = { cancelled: "stopped", length: "length", deadline: "deadline", stalled: "stalled" }; // other: "done"
-const SAVE_EVERY_MS = 1000; // while an answer grows
-const NEAR_END = 80; // pixels: within this distance of the end, the page follows the answer
-
-const running = new Map(); // chat id -> the running answer: { id, message, view, ... }
-let chats = loadChats();
-let current = chats.find((chat) => chat.id === loadCurrent()) ?? newChat();
-let models = [];
-let following = true;
+let opening = null; // settled once the conversation that was chosen is open
 
 setUpTheme();
 const closeSidebar = setUpSidebar();
-const settings = setUpSettings();
-const socket = new EngineSocket(showState);
+const database = await Database.open(storageTrouble);
+await migrate(database);
+const conversations = await Conversations.load(database, changed);
+const connection = setUpConnection(modelChanged);
+const answers = new Answers(connection.socket, conversations, requestFor);
+const follow = setUpScrolling();
+const history = new History({ open: openAndClose, remove, rename, find });
+setUpFiles({ current: () => ({ chat: current, path: path() }), conversations });
+const settings = setUpSettings((values) => change({ settings: values }));
+const ifValid = (action) => (...details) => settings.valid() && action(...details); // false: a setting is wrong
+const thread = new Thread($("messages"), { answer: ifValid(answer), edit: ifValid(edit), retry: ifValid(retry), goOn: ifValid(goOn), choose, respond: ifValid(respond), callOf });
+const composer = setUpComposer({ mayAsk: settings.valid, onSend: ask, onStop: stop, onInput: countContext, tokensOf });
+let current = conversations.chats.get(loadCurrent()) ?? newChat(loadCurrent() ?? newId());
 
-// Conversations
+// The open conversation
 
-function show(chat) {
+function newChat(id = newId()) {
+  return { id, title: "", created: Date.now(), updated: Date.now(), leaf: null, settings: loadSettings() };
+}
+
+function path() {
+  return pathTo(conversations.messages, leafOf(current, conversations.messages));
+}
+
+function open(chat) {
+  opening = show(chat);
+  return opening;
+}
+
+async function show(chat) {
+  if (!(await conversations.show(chat.id))) return;
   current = chat;
   saveCurrent(chat.id);
-  following = true;
-  const views = chat.messages.map((message, index) => {
-    if (message.role === "user") return userMessage(message.content);
-    if (message.state === "streaming" && !running.has(chat.id)) message.state = "stopped"; // the page was closed meanwhile
-    const view = new AnswerView(message, { onRetry: () => retry(chat, index) });
-    if (running.get(chat.id)?.message === message) running.get(chat.id).view = view;
-    return view.node;
+  composer.show(chat.id);
+  changed(chat.id);
+  follow(true);
+}
+
+// Something changed, here or in another tab: `message`, or anything in the conversation `id`.
+function changed(id, message) {
+  if (id === current.id && current.title && !conversations.chats.has(id)) {
+    open(newChat()); // it was deleted
+  } else if (id === current.id && message) {
+    thread.update(message);
+  } else {
+    if (id === current.id) showConversation();
+    history.show(conversations.list(), current.id);
+  }
+}
+
+function showConversation() {
+  current = conversations.chats.get(current.id) ?? current;
+  const messages = path();
+  const wasRunning = thread.busy;
+  thread.show(conversations.messages, messages);
+  const last = messages.at(-1);
+  if (wasRunning && !thread.busy && last && last.state !== "failed") announce(last.content); // a failure has role="alert"
+  for (const message of messages) if (message.state === "streaming") answers.follow(message);
+  $("welcome").hidden = messages.length > 0;
+  document.title = current.title ? `${current.title} – Triolet` : "Triolet";
+  settings.show(current.settings);
+  composer.busy(thread.busy);
+  countContext();
+}
+
+function change(fields) {
+  if (!conversations.chats.has(current.id)) conversations.add(current, [], fields);
+  else conversations.change(current.id, fields);
+}
+
+function openAndClose(chat) {
+  open(chat);
+  closeSidebar();
+  composer.focus();
+}
+
+async function remove(chat) {
+  if (!conversations.chats.has(chat.id)) return; // a second click
+  const { messages, restore } = await conversations.remove(chat.id);
+  for (const { id, state } of messages) if (state === "streaming") answers.stop(id);
+  toast("Conversation deleted", "Undo", async () => {
+    await restore();
+    open(conversations.chats.get(chat.id));
+    composer.focus();
   });
-  $("messages").replaceChildren(...views);
-  $("welcome").hidden = chat.messages.length > 0;
-  document.title = chat.title ? `${chat.title} – Triolet` : "Triolet";
-  showHistory();
-  showComposer();
-  showContext();
-  scrollToEnd();
 }
 
-function showHistory() {
-  historyList($("history"), chats, current.id, {
-    onOpen: (id) => {
-      show(chats.find((chat) => chat.id === id));
-      closeSidebar();
-      $("prompt").focus();
-    },
-    onDelete: remove,
-  });
+function rename(chat, title) {
+  conversations.change(chat.id, { title });
 }
 
-function remove(chat) {
-  running.get(chat.id)?.stop();
-  deleteChat(chat.id);
-  chats = chats.filter((other) => other.id !== chat.id);
-  if (chat.id === current.id) show(newChat());
-  else showHistory();
-  toast("Conversation deleted", "Undo", () => {
-    saveChat(chat);
-    chats = loadChats();
-    show(chats.find((other) => other.id === chat.id) ?? chat);
-  });
+async function find(words) {
+  return findConversations(conversations.list(), await conversations.messagesOf(), words);
 }
 
-function save(chat) {
-  chat.updated = Date.now();
-  if (!chats.includes(chat)) chats.unshift(chat);
-  chats.sort((a, b) => b.updated - a.updated);
-  if (!saveChat(chat)) toast("This browser has no room left to keep conversations.");
+function storageTrouble(words) {
+  $("storage").textContent = words || "Conversations are kept in this browser only.";
+  if (words) toast(words);
 }
-
-onChatsChanged(() => {
-  // another tab wrote: take its conversations, but keep our objects while an answer is running
-  chats = loadChats().map((chat) => [...chats, current].find((mine) => mine.id === chat.id && (running.has(mine.id) || mine === current)) ?? chat);
-  showHistory();
-});
 
 // Asking
 
-function ask(text) {
-  const chat = current;
-  if (running.has(chat.id)) return;
-  if (!chat.title) chat.title = text.trim().split("\n")[0].slice(0, 80);
-  chat.messages.push({ role: "user", content: text });
-  answer(chat);
+async function ask(text) {
+  await opening;
+  const { files, typed } = filesIn(text);
+  const title = current.title || wholeCharacters((typed || files[0].name).split("\n")[0], 0, 80);
+  const last = path().at(-1);
+  question({ ...record("user", last?.id ?? null), content: text }, { title });
 }
 
-function retry(chat, index) {
-  if (running.has(chat.id)) return;
-  chat.messages.length = index; // the last answer: only it shows the button
-  answer(chat);
+function edit(message, text) {
+  question({ ...record("user", message.parent), content: text });
 }
 
-function answer(chat) {
-  const message = { role: "assistant", content: "", state: "streaming" };
-  const request = requestFor(chat);
-  chat.messages.push(message);
-  const run = { message, view: null, created: performance.now(), first: 0, before: 0, tokens: 0, saved: 0 };
-  running.set(chat.id, run);
-  save(chat);
-  show(chat);
-  run.id = socket.create(request, {
-    started: () => {},
-    token: (frame) => token(chat, run, frame),
-    finished: (frame) => end(chat, run, ENDINGS[frame.reason] ?? "done", frame.usage),
-    failed: (error) => {
-      message.error = error?.message ?? "The request failed.";
-      end(chat, run, "failed", null);
-    },
-  });
-  run.stop = () => socket.cancel(run.id);
+function question(message, fields) {
+  conversations.add(current, [message], fields); // before anything is asked of the server, so that it cannot be lost
+  answer(message);
+}
+
+function retry(message) {
+  answer(conversations.messages.get(message.parent));
+}
+
+function answer(asking) {
+  begin({ ...record("assistant", asking.id), content: "" });
+}
+
+// The results of an answer's calls: the next answer has them.
+function respond(message, results) {
+  conversations.add(current, [{ ...message, results }]);
+  answer(message);
+}
+
+// Go on with an answer that was cut.
+function goOn(message) {
+  begin({ ...message, base: message.stats?.tokens ?? 0, code: undefined });
+}
+
+function begin(message) {
+  const asked = { model: connection.model().id, ...settings.asked() };
+  answers.begin(conversations.chats.get(message.chat), { ...message, state: "streaming", asked });
+  follow(true);
+  composer.focus(); // the button that was clicked is gone
   announce("The model is answering.");
 }
 
-function requestFor(chat) {
-  const { system, sampling } = settings();
-  const messages = system ? [{ role: "system", content: system }] : [];
-  chat.messages.forEach(({ role, content }, index) => {
-    const next = chat.messages[index + 1];
-    const unanswered = role === "user" && next?.role === "assistant" && !next.content;
-    if (content && !unanswered) messages.push({ role, content });
-  });
-  return { model: $("model").value || models[0]?.id, messages, ...sampling };
+function record(role, parent) {
+  return { id: newId(), chat: current.id, parent, role, created: Date.now() };
 }
 
-function token(chat, run, frame) {
-  const now = performance.now();
-  const { message } = run;
-  const count = frame.tokens ?? 1;
-  if (!run.first) {
-    run.first = now;
-    run.before = count; // the first frame's tokens are older than the start of the rate's clock
-  }
-  run.tokens += count;
-  if (frame.kind === "text") message.content += frame.text;
-  const seconds = (now - run.first) / 1000;
-  message.stats = { tokens: run.tokens, firstMs: run.first - run.created };
-  if (seconds > 0) message.stats.perSecond = (run.tokens - run.before) / seconds;
-  if (now - run.saved > SAVE_EVERY_MS) {
-    run.saved = now;
-    saveChat(chat);
-  }
-  if (chat === current) {
-    run.view.update();
-    if (following) scrollToEnd();
-  }
+async function requestFor({ id, chat, parent, content, asked }) {
+  const { max_model_len: limit } = connection.model();
+  const messages = new Map((await conversations.messagesOf(chat)).map((message) => [message.id, message]));
+  const asking = pathTo(messages, content ? id : parent);
+  if (limit) asked.leftOut = await leftOutOf(asking, asked, limit, countTokens).catch(() => 0);
+  return requestOf(asking, asked);
 }
 
-function end(chat, run, state, usage) {
-  const { message } = run;
-  message.state = state;
-  if (usage) {
-    message.stats = { ...message.stats, tokens: usage.completion_tokens };
-    chat.context = usage.total_tokens;
-  }
-  running.delete(chat.id);
-  if (chats.includes(chat)) save(chat);
-  if (chat !== current) return;
-  run.view.update();
-  if (following) scrollToEnd();
-  showHistory();
-  showComposer();
-  showContext();
-  announce(state === "failed" ? "" : message.content); // a failure has role="alert" of its own
+// The request for an answer, as another program would make it. An imported answer does not say with which settings.
+function callOf({ parent, asked = { model: connection.model().id, ...settings.asked() } }) {
+  const request = requestOf(pathTo(conversations.messages, parent), asked);
+  return { base: new URL("v1", document.baseURI).href, request, key: loadKey() !== null };
+}
+
+function stop() {
+  const message = path().find(({ state }) => state === "streaming");
+  if (message) answers.stop(message.id);
+}
+
+function choose(id) {
+  follow(false);
+  change({ leaf: newestLeaf(conversations.messages, id) });
 }
 
 // The page around the answer
 
-function showComposer() {
-  const busy = running.has(current.id);
-  const prompt = $("prompt");
-  $("send").hidden = busy;
-  $("stop").hidden = !busy;
-  $("send").disabled = !prompt.value.trim();
-  prompt.style.height = "auto";
-  prompt.style.height = `${prompt.scrollHeight}px`;
+function modelChanged() {
+  showExamples(connection.model().id, ifValid(ask));
+  countContext();
 }
 
-function showContext() {
-  const limit = models.find((model) => model.id === ($("model").value || models[0]?.id))?.max_model_len;
-  const used = current.context ?? 0;
-  $("context").textContent = limit && used ? `${used.toLocaleString("en")} of ${limit.toLocaleString("en")} tokens used` : "";
+function countContext() {
+  const { id, max_model_len: limit } = connection.model();
+  const messages = path();
+  const growing = messages.at(-1)?.state === "streaming" ? messages.pop() : undefined;
+  if (composer.text()) messages.push({ role: "user", content: composer.text() });
+  const { continue_final_message, ...request } = requestOf(messages, { model: id, ...settings.asked() });
+  showContext(request, limit, growing?.stats?.tokens);
 }
 
-function showState(state, seconds) {
-  const words = {
-    connecting: "Connecting…",
-    ready: "Ready",
-    waiting: `Connection lost. Trying again in ${seconds} s`,
-    refused: "Key needed",
-  };
-  $("status").dataset.state = state;
-  $("status-text").textContent = words[state];
-  if (state === "ready" && models.length === 0) loadModels().catch(() => {}); // the next connection asks again
-  if (state === "refused") start(true);
+// How many tokens a question takes that consists of `text`, and how many it may take; those are not known
+// while no model is.
+async function tokensOf(text) {
+  const { id: model, max_model_len: limit } = connection.model();
+  if (!limit) return { room: Infinity };
+  const room = Math.max(0, roomFor(limit, settings.asked().sampling));
+  if (!text) return { tokens: 0, room };
+  const request = requestOf([{ role: "user", content: text }], { model, ...settings.asked() });
+  const tokens = await countTokens(request).catch(({ status }) => (TOO_LARGE.has(status) ? Infinity : undefined));
+  return { tokens, room };
 }
 
 function announce(text) {
   $("announcer").textContent = text;
 }
 
-function scrollToEnd() {
-  $("scroller").scrollTop = current.messages.length > 0 ? $("scroller").scrollHeight : 0;
-  $("to-end").hidden = true;
-}
-
-$("scroller").addEventListener("scroll", () => {
-  const { scrollHeight, scrollTop, clientHeight } = $("scroller");
-  following = scrollHeight - scrollTop - clientHeight < NEAR_END;
-  $("to-end").hidden = following;
-});
-$("to-end").addEventListener("click", () => {
-  following = true;
-  scrollToEnd();
-});
 $("messages").addEventListener("click", (event) => {
   const copy = event.target.closest("[data-copy]");
   if (copy) copyText(copy.closest(".code").querySelector("code").textContent, copy);
 });
-
-// The message box
-
-$("composer").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const text = $("prompt").value.trim();
-  if (!text || running.has(current.id)) return;
-  $("prompt").value = "";
-  ask(text);
-});
-$("prompt").addEventListener("input", showComposer);
-$("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    $("composer").requestSubmit();
-  }
-});
-$("stop").addEventListener("click", () => {
-  running.get(current.id)?.stop();
-  $("prompt").focus();
-});
+$("new-chat").addEventListener("click", () => openAndClose(newChat()));
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) running.get(current.id)?.stop();
+  if (!(event.ctrlKey || event.metaKey) || !event.shiftKey || event.code !== "KeyO") return;
+  event.preventDefault();
+  openAndClose(newChat());
 });
-$("new-chat").addEventListener("click", () => {
-  show(newChat());
-  closeSidebar();
-  $("prompt").focus();
-});
-addEventListener("pagehide", () => {
-  for (const chat of chats) if (running.has(chat.id)) saveChat(chat);
-});
-for (const [title, text] of EXAMPLES) {
-  const card = make("button", "example");
-  card.append(make("b", "", title), text);
-  card.addEventListener("click", () => ask(text));
-  const item = make("li");
-  item.append(card);
-  $("examples").append(item);
-}
 
-// Starting
+addEventListener("pageshow", (event) => event.persisted && location.reload()); // it has missed what other tabs told
 
-async function loadModels() {
-  const key = loadKey();
-  const response = await fetch("/v1/models", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
-  if (response.status === 401) return false;
-  if (!response.ok) throw new Error(`the server answered ${response.status}`);
-  models = (await response.json()).data;
-  $("model").replaceChildren(...models.map((model) => new Option(model.id, model.id)));
-  $("model").hidden = models.length < 2;
-  $("model-name").hidden = models.length > 1;
-  $("model-name").textContent = models[0]?.id ?? "No model";
-  showContext();
-  return true;
-}
-
-async function start(wrongKey = false) {
-  try {
-    let accepted = !wrongKey && (await loadModels());
-    while (!accepted) {
-      saveKey(await askForKey(wrongKey || loadKey() !== null));
-      wrongKey = false;
-      accepted = await loadModels();
-    }
-  } catch {
-    $("model-name").textContent = "No model yet"; // the socket keeps trying, and asks again once it is open
-  }
-  socket.connect(loadKey());
-}
-
-$("model").addEventListener("change", showContext);
-show(current);
-start();
+for (const message of await database.running()) answers.follow(message);
+await open(current);
+connection.start();

@@ -1,7 +1,7 @@
 // Shared by both pages: the theme, and the prompt for a key.
 
 import { saveTheme } from "./store.js";
-import { $, iconPath, make } from "./view.js";
+import { $, make } from "./dom.js";
 
 const THEMES = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 
@@ -9,7 +9,7 @@ export function setUpTheme() {
   const show = () => {
     const theme = document.documentElement.dataset.theme;
     $("theme-label").textContent = THEMES[theme];
-    $("theme-icon").setAttribute("href", iconPath({ auto: "auto", light: "sun", dark: "moon" }[theme]));
+    $("theme-icon").setAttribute("href", `#icon-${{ auto: "auto", light: "sun", dark: "moon" }[theme]}`);
   };
   $("theme").addEventListener("click", () => {
     const order = Object.keys(THEMES);

@@ -1,39 +1,12 @@
-// What this browser remembers: conversations and settings in localStorage; a tab's own state in sessionStorage.
-// One entry per conversation, so that two tabs do not overwrite each other's.
+// Small things that this browser remembers: theme, key, drafts, the settings of new conversations. The conversations are
+// in database.js.
 
-const CHAT = "triolet.chat.";
 const SETTINGS = "triolet.settings";
 const THEME = "triolet.theme";
 const KEY = "triolet.key";
 const CURRENT = "triolet.current";
-
-export function loadChats() {
-  const chats = [];
-  for (const name of names()) {
-    if (name.startsWith(CHAT)) {
-      const chat = read(localStorage, name);
-      if (chat && Array.isArray(chat.messages)) chats.push(chat);
-    }
-  }
-  return chats.sort((a, b) => b.updated - a.updated);
-}
-
-// Returns false if the browser refuses to store it (storage is full or blocked).
-export function saveChat(chat) {
-  return write(localStorage, CHAT + chat.id, chat);
-}
-
-export function deleteChat(id) {
-  try {
-    localStorage.removeItem(CHAT + id);
-  } catch {
-    // nothing was stored
-  }
-}
-
-export function newChat() {
-  return { id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, title: "", updated: Date.now(), messages: [] };
-}
+const DRAFT = "triolet.draft.";
+const DRAFT_KEPT_MS = 30 * 86_400_000;
 
 export const loadSettings = () => read(localStorage, SETTINGS) ?? {};
 export const saveSettings = (settings) => write(localStorage, SETTINGS, settings);
@@ -46,20 +19,27 @@ export function saveTheme(theme) {
   }
 }
 
+// The key and the conversation that is shown belong to the tab: a reload keeps them.
 export const loadKey = () => read(sessionStorage, KEY);
 export const saveKey = (key) => write(sessionStorage, KEY, key);
-
-// The conversation that this tab shows, so that a reload shows it again.
 export const loadCurrent = () => read(sessionStorage, CURRENT);
 export const saveCurrent = (id) => write(sessionStorage, CURRENT, id);
 
-export function onChatsChanged(callback) {
-  addEventListener("storage", (event) => {
-    if (event.key === null || event.key.startsWith(CHAT)) callback();
-  });
+// What is typed and not sent, by conversation. Written at once, since a reload waits for nothing.
+export const loadDraft = (chat) => read(localStorage, DRAFT + chat)?.text ?? "";
+
+export function saveDraft(chat, text) {
+  if (text) write(localStorage, DRAFT + chat, { text, time: Date.now() });
+  else remove(DRAFT + chat);
 }
 
-function names() {
+export function forgetOldDrafts() {
+  for (const name of names()) {
+    if (name.startsWith(DRAFT) && !(read(localStorage, name)?.time > Date.now() - DRAFT_KEPT_MS)) remove(name);
+  }
+}
+
+export function names() {
   try {
     return Object.keys(localStorage);
   } catch {
@@ -67,7 +47,7 @@ function names() {
   }
 }
 
-function read(storage, name) {
+export function read(storage, name) {
   try {
     return JSON.parse(storage.getItem(name));
   } catch {
@@ -75,11 +55,18 @@ function read(storage, name) {
   }
 }
 
+export function remove(name) {
+  try {
+    localStorage.removeItem(name);
+  } catch {
+    // nothing was stored
+  }
+}
+
 function write(storage, name, value) {
   try {
     storage.setItem(name, JSON.stringify(value));
-    return true;
   } catch {
-    return false;
+    // the value lasts until the page is closed
   }
 }

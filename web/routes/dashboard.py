@@ -5,7 +5,8 @@ encodes the view for all. Without watchers nothing is done; a hundred watchers c
 watcher that does not read misses views and delays nobody; the server's send timeout ends it. With several web
 processes, the view comes from the scheduler's process, which is asked for it.
 
-The key is given as for `/v1/stream`: in the handshake's Authorization header, or in a first `auth` frame.
+The key is given as for `/v1/stream`: in the handshake's Authorization header, or in a first `auth` frame. If there are
+operator keys, it is one of these.
 """
 
 from collections import deque
@@ -82,6 +83,8 @@ class ViewFeed:
 
 class Watcher:
     """One client. Its task waits for the key, if still owed, then sends views until the server drains."""
+
+    tenant = None  # that may send large messages: an `auth` frame is all that it may send
 
     def __init__(self, engine: "Server", feed: ViewFeed, keys: Keys, *, owes_key: bool) -> None:
         self._engine = engine
@@ -163,10 +166,10 @@ class Watcher:
             feed.watchers -= 1
 
 
-def register(app: Application, keys: Keys) -> None:
+def register(app: Application, operators: Keys) -> None:
     feed = ViewFeed(app.engine)
 
     def open_watcher(handshake: Handshake) -> Watcher:
-        return Watcher(app.engine, feed, keys, owes_key=keys.tenant_of_handshake(handshake) is None)
+        return Watcher(app.engine, feed, operators, owes_key=operators.tenant_of_handshake(handshake) is None)
 
     app.socket_route("/v1/dashboard", open_watcher)

@@ -7,13 +7,16 @@ from quart_trio.wrappers import TrioResponse as Response
 
 from ...protocol.errors import ApiError
 from ...protocol.explanation import Explanation
+from ...protocol.response_answers import RESPONSE_PREFIX
+from ..anthropic.message import ID_PREFIX
 from ..asgi import Application, current_exchange
 from ..openai.dialect import CHAT, COMPLETIONS
 
 if TYPE_CHECKING:
     from ...actors.observe.observe import Server
 
-_PREFIXES: Final = ("", CHAT.id_prefix, COMPLETIONS.id_prefix)  # of the server's own request id, or of an answer's id
+# Of the server's own request id, or of an answer's id.
+_PREFIXES: Final = ("", CHAT.id_prefix, COMPLETIONS.id_prefix, RESPONSE_PREFIX, ID_PREFIX)
 
 
 async def explanation(engine: "Server", id: str, tenant: str) -> Explanation:

@@ -10,18 +10,23 @@ from typing import Final
 import msgspec
 
 from ...protocol.errors import ApiError, ErrorDetail
-from ...protocol.events import ChoiceFinished, Finished, Started, StreamEvent, Token
+from ...protocol.events import ChoiceFinished, Finished, PromptTokens, Started, StreamEvent, Token
 from ...protocol.explanation import Explanation
 from ...protocol.openai_responses import usage_body
+from ...protocol.reports import Loading, WorkerState
 from ...protocol.stream_frames import (
+    AcceptedFrame,
     ErrorFrame,
     ExplanationFrame,
     FailedFrame,
     FinishedChoice,
     FinishedFrame,
+    PromptFrame,
     ServerFrame,
     StartedFrame,
+    StatusFrame,
     TokenFrame,
+    call_begins,
 )
 from ..errors import error_of
 from ..openai.logprobs import chat_logprobs
@@ -35,14 +40,14 @@ _ENDS: Final = tuple(b',"tokens":%d}' % tokens for tokens in range(_PREPARED))
 
 
 class Frames:
-    """Encodes the events of one request, in order. `choices` is how many it has."""
+    """Encodes the events of one request, in order. `choices` is how many it has, `seq` the first frame's number."""
 
     __slots__ = ("_choices", "_finished", "_head", "_id", "_seq")
 
-    def __init__(self, id: str, choices: int) -> None:
+    def __init__(self, id: str, choices: int, seq: int = 0) -> None:
         self._id = id
         self._head = b'{"type":"token","id":%b,"seq":' % _encode(id)
-        self._seq = 0
+        self._seq = seq
         self._choices = choices
         self._finished: dict[int, FinishedChoice] = {}
 
@@ -62,9 +67,19 @@ class Frames:
                 )
             elif isinstance(event, Finished):
                 frames.append(self._end(event))
+            elif isinstance(event, PromptTokens):
+                ids = event.token_ids
+                frames.append(_encode(PromptFrame(id=self._id, seq=self._next(), index=event.index, token_ids=ids)))
             else:
                 frames.append(self.failed(error_of(event)))
         return frames
+
+    def accepted(self, request_id: str, resume: str, resume_seconds: float) -> bytes:
+        return _encode(
+            AcceptedFrame(
+                id=self._id, seq=self._next(), request_id=request_id, resume=resume, resume_seconds=resume_seconds
+            )
+        )
 
     def failed(self, error: ApiError) -> bytes:
         retry_after = msgspec.UNSET if error.retry_after is None else error.retry_after
@@ -79,7 +94,7 @@ class Frames:
         return b"%b%d%b%b%b" % (self._head, seq, _MIDDLES[index], _encode(text), _ENDS[tokens])
 
     def _token(self, token: Token) -> bytes:
-        if token.kind == "text" and not token.logprobs:
+        if token.kind == "text" and not token.logprobs and not token.token_ids:
             return self.text(token.index, token.text, token.tokens)
         return self._encoded(token)
 
@@ -92,7 +107,10 @@ class Frames:
                 kind=token.kind,
                 text=token.text,
                 tokens=token.tokens,
+                call=token.call if token.kind == "tool" else msgspec.UNSET,
+                begins=call_begins(token.starts),
                 logprobs=chat_logprobs(token.logprobs) if token.logprobs else msgspec.UNSET,
+                token_ids=token.token_ids or msgspec.UNSET,
             )
         )
 
@@ -128,6 +146,13 @@ def explanation_frame(id: str, explanation: Explanation) -> bytes:
     return _encode(frame)
 
 
+def status_frame(state: WorkerState, reason: str, loading: Loading | None) -> bytes:
+    frame: ServerFrame = StatusFrame(
+        ready=state == "ready", status=state, reason=reason, loading=loading or msgspec.UNSET
+    )
+    return _encode(frame)
+
+
 def _joined(events: Sequence[StreamEvent]) -> list[StreamEvent]:
     joined: list[StreamEvent] = []
     for event in events:
@@ -135,13 +160,15 @@ def _joined(events: Sequence[StreamEvent]) -> list[StreamEvent]:
         if (
             isinstance(event, Token)
             and isinstance(last, Token)
-            and (last.index, last.kind) == (event.index, event.kind)
+            and (last.index, last.kind, last.call) == (event.index, event.kind, event.call)
+            and event.starts is None
         ):
             joined[-1] = msgspec.structs.replace(
                 last,
                 text=last.text + event.text,
                 tokens=last.tokens + event.tokens,
                 logprobs=last.logprobs + event.logprobs,
+                token_ids=last.token_ids + event.token_ids,
             )
         else:
             joined.append(event)

@@ -5,8 +5,29 @@ from importlib.metadata import version
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
+from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
+from ...protocol.anthropic_responses import AnthropicError, AnthropicMessage, TokenCount
 from ...protocol.errors import REGISTRY, ErrorBody
 from ...protocol.explanation import Explanation
+from ...protocol.ollama_requests import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
+from ...protocol.ollama_responses import (
+    OllamaChatAnswer,
+    OllamaError,
+    OllamaGenerateAnswer,
+    OllamaModelPage,
+    OllamaModels,
+    OllamaRunningModels,
+    OllamaVersion,
+)
+from ...protocol.openai_batches import (
+    FILE_SECONDS,
+    BatchList,
+    BatchObject,
+    CreateBatch,
+    FileDeleted,
+    FileList,
+    FileObject,
+)
 from ...protocol.openai_requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from ...protocol.openai_responses import (
     ChatChunk,
@@ -17,52 +38,159 @@ from ...protocol.openai_responses import (
     ModelCard,
     ModelList,
     Tokenization,
+    TokenizerInfo,
 )
+from ...protocol.response_answers import InputTokenCount, ResponseDeleted, ResponseItemList, ResponseObject
+from ...protocol.response_requests import CreateResponse
 from ..asgi import Application
-from ..openai.explain import EXPLAIN_HEADER
-
-Schema = dict[str, object]
-
-BODIES = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
-RESULTS = (
-    ChatCompletion,
-    ChatChunk,
-    Completion,
-    CompletionChunk,
-    ModelList,
-    ModelCard,
-    Tokenization,
-    Detokenization,
-    Explanation,
-)
+from ..exchange import EXPLAIN_HEADER
+from .openapi_schemas import Schema, reference, schemas
 
 
-def describe(title: str = "Triolet") -> Schema:
+def describe(title: str = "Triolet", root_path: str = "") -> Schema:
     """The whole document."""
-    _, components = msgspec.json.schema_components((*BODIES, *RESULTS, ErrorBody), ref_template=_REFERENCE)
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version("triolet"), "license": {"name": "Apache-2.0"}},
-        "security": [{}, {"key": []}],
+        "info": {
+            "title": title,
+            "version": version("triolet"),
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": root_path or "/"}],
+        "security": [{}, {"bearer": []}, {"header": []}],
         "paths": {
-            "/v1/chat/completions": _post("Answer a conversation.", ChatBody, ChatCompletion, stream=ChatChunk),
-            "/v1/completions": _post("Continue a text.", CompletionBody, Completion, stream=CompletionChunk),
-            "/v1/models": _get("The models that are served.", ModelList),
-            "/v1/models/{model}": _get("One model.", ModelCard, path_parameter="model"),
+            "/v1/chat/completions": _post(
+                "create_chat_completion", "Answer a conversation.", ChatBody, ChatCompletion, stream=_chunks(ChatChunk)
+            ),
+            "/v1/completions": _post(
+                "create_completion", "Continue a text.", CompletionBody, Completion, stream=_chunks(CompletionChunk)
+            ),
+            "/v1/messages": _post(
+                "create_message",
+                "Answer a conversation, in Anthropic's form.",
+                MessagesBody,
+                AnthropicMessage,
+                stream=_named_events("MessageEvent"),
+                error=AnthropicError,
+            ),
+            "/v1/messages/count_tokens": _post(
+                "count_message_tokens",
+                "The tokens of a prompt, in Anthropic's form.",
+                CountTokensBody,
+                TokenCount,
+                error=AnthropicError,
+            ),
+            "/v1/responses": {
+                **_post(
+                    "create_response",
+                    "Answer a conversation (OpenAI's Responses API).",
+                    CreateResponse,
+                    ResponseObject,
+                    stream=_named_events("ResponseStreamEvent"),
+                ),
+                **_RESPONSE_SOCKET,
+            },
+            "/v1/responses/input_tokens": _post(
+                "count_input_tokens", "The length of a response's prompt.", CreateResponse, InputTokenCount
+            ),
+            "/v1/responses/{response_id}": {
+                **_get("get_response", "A stored response.", ResponseObject, path_parameter="response_id"),
+                **_get(
+                    "delete_response",
+                    "Delete a stored response.",
+                    ResponseDeleted,
+                    path_parameter="response_id",
+                    method="delete",
+                ),
+            },
+            "/v1/responses/{response_id}/cancel": _get(
+                "cancel_response",
+                "End a response that is made in the background.",
+                ResponseObject,
+                path_parameter="response_id",
+                method="post",
+            ),
+            "/v1/responses/{response_id}/input_items": _get(
+                "list_input_items",
+                "The items of a stored response's input.",
+                ResponseItemList,
+                path_parameter="response_id",
+                query=("limit", "order", "after"),
+            ),
+            "/api/chat": _post(
+                "create_ollama_chat",
+                "Answer a conversation, in Ollama's form.",
+                OllamaChatBody,
+                OllamaChatAnswer,
+                stream=_lines(OllamaChatAnswer),
+                error=OllamaError,
+            ),
+            "/api/generate": _post(
+                "create_ollama_generation",
+                "Answer or continue a text, in Ollama's form.",
+                OllamaGenerateBody,
+                OllamaGenerateAnswer,
+                stream=_lines(OllamaGenerateAnswer),
+                error=OllamaError,
+            ),
+            "/api/show": _post(
+                "show_ollama_model", "The model, in Ollama's form.", OllamaShowBody, OllamaModelPage, error=OllamaError
+            ),
+            "/api/tags": _get("list_ollama_models", "The models, in Ollama's form.", OllamaModels, error=OllamaError),
+            "/api/ps": _get(
+                "list_ollama_running", "The loaded models, in Ollama's form.", OllamaRunningModels, error=OllamaError
+            ),
+            "/api/version": _get(
+                "get_ollama_version", "The version, in Ollama's form.", OllamaVersion, error=OllamaError
+            ),
+            "/v1/stream": _STREAM,
+            "/v1/files": {
+                **_UPLOAD,
+                **_get("list_files", "Your files.", FileList, query=("limit", "order", "after", "purpose")),
+            },
+            "/v1/files/{file_id}": {
+                **_get("get_file", "One file.", FileObject, path_parameter="file_id"),
+                **_get("delete_file", "Delete a file.", FileDeleted, path_parameter="file_id", method="delete"),
+            },
+            "/v1/files/{file_id}/content": _get(
+                "get_file_content",
+                "The bytes of a file.",
+                None,
+                path_parameter="file_id",
+                media_type="application/octet-stream",
+            ),
+            "/v1/batches": {
+                **_post("create_batch", "Run the requests in a file when nothing else does.", CreateBatch, BatchObject),
+                **_get("list_batches", "Your batches, the newest first.", BatchList, query=("limit", "after")),
+            },
+            "/v1/batches/{batch_id}": _get("get_batch", "One batch.", BatchObject, path_parameter="batch_id"),
+            "/v1/batches/{batch_id}/cancel": _get(
+                "cancel_batch", "End a batch early.", BatchObject, path_parameter="batch_id", method="post"
+            ),
+            "/v1/models": _get("list_models", "The models that are served.", ModelList),
+            "/v1/models/{model}": _get("get_model", "One model.", ModelCard, path_parameter="model"),
             "/v1/requests/{id}": _get(
+                "explain_request",
                 "Why a request is where it is. `id` is the server's, the answer's (`chatcmpl-…`) or an X-Request-Id.",
                 Explanation,
                 path_parameter="id",
             ),
-            "/tokenize": _post("The token ids of a text or a conversation.", TokenizeBody, Tokenization),
-            "/detokenize": _post("The text of token ids.", DetokenizeBody, Detokenization),
-            "/health/live": _get("The process answers.", None, open_to_all=True),
-            "/health/ready": _get("The engine makes progress.", None),
-            "/health": _get("The same as /health/ready.", None),
-            "/version": _get("Versions of the server and its parts.", None),
-            "/metrics": _get("Metrics in the Prometheus text format.", None, media_type="text/plain"),
+            "/tokenize": _post("tokenize", "The token ids of a text or a conversation.", TokenizeBody, Tokenization),
+            "/detokenize": _post("detokenize", "The text of token ids.", DetokenizeBody, Detokenization),
+            "/tokenizer_info": _get("get_tokenizer_info", "Special tokens and the chat template.", TokenizerInfo),
+            "/health/live": _get("get_liveness", "The process answers.", None, open_to_all=True),
+            "/health/ready": _get("get_readiness", "The engine makes progress.", None),
+            "/health": _get("get_health", "The same as /health/ready.", None),
+            "/version": _get("get_version", "Versions of the server and its parts.", None),
+            "/metrics": _get("get_metrics", "Metrics in the Prometheus text format.", None, media_type="text/plain"),
         },
-        "components": {"schemas": components, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": schemas(),
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
     }
 
 
@@ -70,67 +198,158 @@ _EXPLAIN: Schema = {
     "name": EXPLAIN_HEADER,
     "in": "header",
     "description": (
-        "1: a stream carries comments `: explain` with an Explanation until its first text, and an answer that is not "
-        "streamed has one in a header of this name."
+        "1: a stream begins with an Explanation in a comment `: explain` and has more until its first text. An answer "
+        "that is not streamed has one in a header of this name."
     ),
-    "schema": {"enum": ["0", "1"]},
+    "schema": {"type": "string", "enum": ["0", "1"]},
 }
-_REFERENCE = "#/components/schemas/{name}"
 
 
 def _content(struct: type[msgspec.Struct] | None, media_type: str = "application/json") -> Schema:
-    schema = {} if struct is None else {"$ref": _REFERENCE.format(name=struct.__name__)}
-    return {media_type: {"schema": schema}}
+    return {media_type: {"schema": {} if struct is None else reference(struct)}}
 
 
-def _operation(summary: str, content: Schema, **more: object) -> Schema:
+def _operation(
+    name: str, summary: str, success: Schema, error: type[msgspec.Struct] = ErrorBody, **more: object
+) -> Schema:
     """One operation, with every error status and the error codes that it can carry."""
     codes: dict[int, list[str]] = {}
     for code, kind in REGISTRY.items():
         codes.setdefault(kind.status, []).append(code)
-    responses: Schema = {"200": {"description": "OK", "content": content}}
+    responses = dict(success)
     for status in sorted(codes):
-        responses[str(status)] = {"description": ", ".join(codes[status]), "content": _content(ErrorBody)}
-    return {"summary": summary, "responses": responses, **more}
+        responses[str(status)] = {"description": ", ".join(codes[status]), "content": _content(error)}
+    return {"operationId": name, "summary": summary, "responses": responses, **more}
+
+
+def _ok(content: Schema) -> Schema:
+    return {"200": {"description": "OK", "content": content}}
 
 
 def _get(
+    name: str,
     summary: str,
     result: type[msgspec.Struct] | None,
     *,
     path_parameter: str = "",
+    query: tuple[str, ...] = (),
+    method: str = "get",
     media_type: str = "application/json",
     open_to_all: bool = False,
+    error: type[msgspec.Struct] = ErrorBody,
 ) -> Schema:
     more: Schema = {"security": [{}]} if open_to_all else {}
+    parameters: list[Schema] = [{"name": name, "in": "query", "schema": _QUERY[name]} for name in query]
     if path_parameter:
-        more["parameters"] = [{"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}]
-    return {"get": _operation(summary, _content(result, media_type), **more)}
+        parameters.append({"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}})
+    if parameters:
+        more["parameters"] = parameters
+    return {method: _operation(name, summary, _ok(_content(result, media_type)), error, **more)}
 
 
 def _post(
+    name: str,
     summary: str,
     body: type[msgspec.Struct],
     result: type[msgspec.Struct],
     *,
-    stream: type[msgspec.Struct] | None = None,
+    stream: Schema | None = None,
+    error: type[msgspec.Struct] = ErrorBody,
 ) -> Schema:
+    """`stream`: the content types of a streamed answer."""
     content, more = _content(result), Schema(requestBody={"required": True, "content": _content(body)})
     if stream is not None:
         more["parameters"] = [_EXPLAIN]
-        content["text/event-stream"] = {
-            "schema": {  # of one event, as OpenAPI 3.2 defines sequences
-                "type": "object",
-                "properties": {"data": {"type": "string"}},
-                "required": ["data"],
-                "description": f"Events `data: {stream.__name__}`, the last `data: [DONE]`.",
-            }
-        }
-    return {"post": _operation(summary, content, **more)}
+        content |= stream
+    return {"post": _operation(name, summary, _ok(content), error, **more)}
+
+
+def _chunks(chunk: type[msgspec.Struct]) -> Schema:
+    done: Schema = {"type": "string", "const": "[DONE]"}
+    return _events(
+        {"data": {"anyOf": [done, _in_text(chunk, ErrorBody)]}},
+        f"Events `data: {chunk.__name__}`, the last `data: [DONE]`. If the answer fails after its start, the last is "
+        "`data: ErrorBody`.",
+    )
+
+
+def _named_events(schema: str) -> Schema:
+    """`schema`: of the events' data."""
+    names: Schema = {"type": "string", "description": "The `type` of the data."}
+    content = {"type": "string", "contentMediaType": "application/json", "contentSchema": reference(schema)}
+    return _events({"event": names, "data": content}, "Events with a name. The last says how the answer ended.")
+
+
+def _lines(answer: type[msgspec.Struct]) -> Schema:
+    """`answer`: of each line but that of a failure."""
+    line = {"anyOf": [reference(answer), reference(OllamaError)], "description": "Of each line. The last is `done`."}
+    return {"application/x-ndjson": {"schema": line}}
+
+
+def _events(fields: Schema, description: str) -> Schema:
+    """One event, as OpenAPI 3.2 defines sequences."""
+    event = {"type": "object", "properties": fields, "required": [*fields], "description": description}
+    return {"text/event-stream": {"schema": event}}
+
+
+def _in_text(*structs: type[msgspec.Struct]) -> Schema:
+    content = {"anyOf": [reference(struct) for struct in structs]}
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": content}
+
+
+_QUERY: dict[str, Schema] = {
+    "limit": {"type": "integer", "minimum": 1, "description": "How many entries a page has at most."},
+    "after": {"type": "string", "description": "The `last_id` of the page before."},
+    "order": {"type": "string", "enum": ["asc", "desc"]},
+    "purpose": {"type": "string", "enum": ["batch", "batch_output"]},
+}
+_UPLOAD: Schema = {
+    "post": _operation(
+        "create_file",
+        "Upload a file of requests.",
+        _ok(_content(FileObject)),
+        requestBody={
+            "required": True,
+            "content": {
+                "multipart/form-data": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "file": {"type": "string", "format": "binary"},
+                            "purpose": {"type": "string", "enum": ["batch"]},
+                            "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                            "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": FILE_SECONDS},
+                        },
+                        "required": ["file", "purpose"],
+                    }
+                }
+            },
+        },
+    )
+}
+
+_RESPONSE_SOCKET: Schema = {
+    "get": _operation(
+        "open_response_socket",
+        "One response after another over a WebSocket.",
+        {"101": {"description": "A WebSocket. The client sends CreateResponse with `type: response.create`."}},
+        description="OpenAPI has no WebSockets. The schemas `CreateResponse` and `ResponseStreamEvent` describe its "
+        "messages.",
+    )
+}
+_STREAM: Schema = {
+    "get": _operation(
+        "open_stream",
+        "Many requests over one WebSocket.",
+        {"101": {"description": "A WebSocket. Its text messages are ClientFrame one way and ServerFrame the other."}},
+        description="OpenAPI has no WebSockets: open it with a WebSocket client. The schemas `ClientFrame` and "
+        "`ServerFrame` describe its messages.",
+    )
+}
 
 
 def register(app: Application) -> None:
-    document = msgspec.json.encode(describe())
+    document = msgspec.json.encode(describe(root_path=app.engine.settings.root_path))
 
     @app.get("/openapi.json")
     async def openapi() -> Response:

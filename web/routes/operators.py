@@ -9,10 +9,12 @@ import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
 from ...actors.observe.metrics import ledger_of, render_metrics
-from ...protocol.errors import ApiError
+from ...protocol.anthropic_responses import AnthropicModel, AnthropicModels
 from ...protocol.openai_responses import ModelCard, ModelList
-from ..asgi import Application, error_response
-from ..openai.openai import served_model
+from ..anthropic.models import anthropic_model
+from ..asgi import Application, current_exchange, error_response
+from ..errors import unready_error
+from ..generation.generation import served_model
 from ..openai.request import check_model
 
 
@@ -35,7 +37,7 @@ def register(app: Application) -> None:
         health = await engine.health()
         if health.ready:
             return Response(msgspec.json.encode(health), content_type="application/json")
-        return error_response(ApiError("engine_unavailable", f"Not ready ({health.status}): {health.reason}"))
+        return error_response(unready_error(health))
 
     @app.get("/version")
     async def server_version() -> Response:
@@ -53,11 +55,19 @@ def register(app: Application) -> None:
         text = render_metrics(await engine.report(), engine.settings)
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
+    def entry() -> ModelCard | AnthropicModel:
+        """The form is Anthropic's for its clients, which all send this header."""
+        return anthropic_model(card()) if current_exchange().headers.get("anthropic-version") else card()
+
     @app.get("/v1/models")
     async def models() -> Response:
-        return Response(msgspec.json.encode(ModelList(data=[card()])), content_type="application/json")
+        model = entry()
+        if isinstance(model, AnthropicModel):
+            page = AnthropicModels(data=[model], first_id=model.id, last_id=model.id)
+            return Response(msgspec.json.encode(page), content_type="application/json")
+        return Response(msgspec.json.encode(ModelList(data=[model])), content_type="application/json")
 
     @app.get("/v1/models/<path:model>")
     async def model(model: str) -> Response:
         check_model(model, engine.model_name)
-        return Response(msgspec.json.encode(card()), content_type="application/json")
+        return Response(msgspec.json.encode(entry()), content_type="application/json")

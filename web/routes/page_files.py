@@ -25,11 +25,15 @@ TYPES = {
     ".webmanifest": "application/manifest+json",
 }
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    # trusted types: no code of the page can turn text into markup, a model's words least of all
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # browsers ask each time, and get 304 while the file is unchanged
 }
+# An icon in the page itself is drawn also when it is needed first while the server is away.
+ICONS_HERE = b"<!-- icons.svg -->"
 
 
 class PageFile(NamedTuple):
@@ -39,11 +43,12 @@ class PageFile(NamedTuple):
 
 
 def read_page(folder: Path = PAGE) -> dict[str, PageFile]:
-    """All files of the page types, by their names below `folder`."""
+    """All files of the page types, by their names below `folder`. Pages hold the icons where they ask for them."""
+    icons = (folder / "icons.svg").read_bytes().rstrip()
     files: dict[str, PageFile] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix in TYPES and path.is_file():
-            data = path.read_bytes()
+            data = path.read_bytes().replace(ICONS_HERE, icons)
             name = path.relative_to(folder).as_posix()
             files[name] = PageFile(data, TYPES[path.suffix], sha256(data).hexdigest()[:32])
     return files
@@ -66,6 +71,13 @@ def register(app: Application) -> None:
     @app.get("/")
     async def page() -> Response:
         return answer("index.html")
+
+    if root := app.engine.settings.root_path:
+
+        @app.get(root)
+        async def page_without_slash() -> Response:
+            """The page's addresses are relative, so it must not be at this one."""
+            return Response(status=308, headers={"Location": f"{root}/"})
 
     @app.get("/dashboard")
     async def dashboard_page() -> Response:

@@ -6,28 +6,33 @@ The reader never waits for the client to read. It posts its frames (stream_outgo
 Each request has a small task that posts events and waits until they are sent. If the client stops reading, its outboxes
 are not drained and the engine parks its requests for lack of credit. The memory held is one drain per request.
 While the client keeps up, that task sleeps and a step's tokens go straight to the socket.
+
+Of a resumable request this task only follows: what posts the events outlives the socket (resumable_answer.py).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 import trio
 
 from ...protocol.errors import ApiError
-from ...protocol.events import Failed, Finished
 from ...protocol.requests import Generate
-from ...protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient
+from ...protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient, ResumeFrame
 from ..asgi import Application
 from ..auth import Keys
 from ..errors import unexpected
-from ..exchange import Wire
+from ..exchange import Handshake, Wire
+from ..generation.event_stream import EventSource
+from ..generation.generation import fallback_models, origin, served_model
+from ..large_json import decode_aside
 from ..openai.decode import decode
 from ..openai.dialect import CHAT, COMPLETIONS, Body, Dialect
-from ..openai.openai import origin, served_model
-from ..openai.sse import EventSource
 from .explain import explanation
-from .frames import Frames, error_frame, explanation_frame
-from .stream_outgoing import FrameSink, Outgoing
+from .frames import Frames, error_frame, explanation_frame, status_frame
+from .resumable_answer import Follower, ResumableAnswer
+from .resume import ResumableAnswers
+from .stream_outgoing import Outgoing, send_answer
 
 if TYPE_CHECKING:
     from ...actors.observe.observe import Server
@@ -58,30 +63,45 @@ class CloseSocket(Exception):
 class StreamSocket:
     """One client's connection: its running requests, by the client's names, and frames waiting to be sent."""
 
-    __slots__ = ("_engine", "_keys", "_outgoing", "_patience", "_running", "_tenant", "_unsent", "_wire")
+    __slots__ = (
+        "_answers", "_ended", "_engine", "_fallbacks", "_followed", "_keys", "_outgoing", "_patience", "_running",
+        "_tenant", "_told", "_unsent", "_wire",
+    )  # fmt: skip
 
-    def __init__(self, engine: "Server", keys: Keys, tenant: str | None) -> None:
+    def __init__(self, engine: "Server", answers: ResumableAnswers, keys: Keys, handshake: Handshake) -> None:
+        """Raises ApiError (401) for a wrong key."""
         self._engine = engine
+        self._fallbacks = fallback_models(handshake.headers)
+        self._answers = answers
         self._keys = keys
-        self._tenant = tenant  # None: not known yet
+        self._tenant = keys.tenant_of_handshake(handshake)  # None: not known yet
         self._running: dict[str, str] = {}  # the client's name -> the server's id
+        self._ended = False
+        self._followed: set[str] = set()  # names among these: their requests outlive the socket
         self._unsent = 0  # requests whose last frame is not sent yet: running or just ended
+        self._told: int | None = None  # of the worker's changes, the last that the client was told; None: it is well
         self._patience: trio.CancelScope | None = None  # of the task that waits for the key
         self._wire: Wire  # set by `begin`, like those below
         self._outgoing: Outgoing
 
+    @property
+    def tenant(self) -> str | None:
+        return self._tenant
+
     def begin(self, wire: Wire) -> None:
         self._wire = wire
         self._outgoing = Outgoing(wire)
-        self._engine.gateway.on_refusal.add(self._leave_when_draining)
-        self._leave_when_draining()
+        self._engine.gateway.on_news.add(self._tell_news)
+        self._tell_news()
         if self._tenant is None:
             wire.nursery.start_soon(self._expect_key)
 
     def end(self) -> None:
-        self._engine.gateway.on_refusal.discard(self._leave_when_draining)
-        for id in self._running.values():
-            self._engine.gateway.cancel(id)
+        self._ended = True
+        self._engine.gateway.on_news.discard(self._tell_news)
+        for name, id in self._running.items():
+            if name not in self._followed:
+                self._engine.gateway.cancel(id)
 
     async def _expect_key(self) -> None:
         with trio.move_on_after(AUTH_SECONDS) as self._patience:
@@ -105,7 +125,7 @@ class StreamSocket:
         if not isinstance(message, str):
             self._close_with(ApiError("invalid_event", "Frames are JSON text, not binary."), UNSUPPORTED_DATA)
         try:
-            frame = decode(message, _FRAME)
+            frame = await decode_aside(message, partial(decode, decoder=_FRAME), self._tenant or "")
         except ApiError as error:
             self._say(error_frame(ApiError("invalid_event", error.message, param=error.param).detail()))
             if self._tenant is None:
@@ -113,6 +133,10 @@ class StreamSocket:
             return
         if isinstance(frame, ExplainFrame) and self._tenant is not None:
             await self._explain(frame.id, self._tenant)
+        elif isinstance(frame, Create) and self._tenant is not None:
+            await self._create(frame, self._tenant)
+        elif isinstance(frame, ResumeFrame) and self._tenant is not None:
+            await self._resume(frame, self._tenant)
         else:
             self._handle(frame)
 
@@ -124,12 +148,11 @@ class StreamSocket:
                 self._close_with(error, POLICY_VIOLATION)
             if self._patience is not None:
                 self._patience.cancel()
-        elif self._tenant is None:
+            self._tell_news()
+        elif self._tenant is None or isinstance(frame, Create):
             self._close_with(
                 ApiError("invalid_api_key", "An API key is needed: send an `auth` frame first."), POLICY_VIOLATION
             )
-        elif isinstance(frame, Create):
-            self._create(frame, self._tenant)
         elif frame.id in self._running:  # otherwise it has just ended
             if isinstance(frame, CreditFrame):
                 self._engine.gateway.grant(self._running[frame.id], frame.tokens)
@@ -145,49 +168,104 @@ class StreamSocket:
         except ApiError as error:
             self._say(error_frame(error.detail()))
 
-    def _create(self, frame: Create, tenant: str) -> None:
-        if frame.id in self._running:  # `failed` would look like the end of the request with this name
-            taken = ApiError("invalid_value", f"The id {frame.id!r} belongs to a running request.", param="id")
-            self._say(error_frame(taken.detail()))
+    async def _create(self, frame: Create, tenant: str) -> None:
+        if self._is_taken(frame.id):
             return
         try:
-            request = self._admit(frame, tenant)
+            request = await self._admit(frame, tenant)
+            if self._ended:  # while a large body was read
+                return
             outbox = self._engine.gateway.submit(request)
         except ApiError as error:
             self._say(Frames(frame.id, 0).failed(error))
             return
+        frames = Frames(frame.id, len(request.prompts) * request.n)
+        if frame.resume_seconds is not None:
+            self._follow(frame.id, self._answers.start(request, outbox, frames, frame.id, frame.resume_seconds), 0)
+            return
         self._running[frame.id] = request.id
         self._unsent += 1
-        frames = Frames(frame.id, len(request.prompts) * request.n)
         self._wire.nursery.start_soon(self._answer, frame.id, outbox, frames, name="answer")
 
-    def _admit(self, frame: Create, tenant: str) -> Generate:
+    async def _resume(self, frame: ResumeFrame, tenant: str) -> None:
+        if self._is_taken(frame.id):
+            return
+        try:
+            self._check_room()
+            answer = await self._answers.find(frame.resume, tenant, frame.after)
+        except ApiError as error:
+            self._say(Frames(frame.id, 0).failed(error))
+            return
+        if not self._ended:  # while another process was asked
+            self._follow(frame.id, answer, frame.after)
+
+    def _is_taken(self, name: str) -> bool:
+        """Answered by `error`: `failed` would look like the end of the request with this name."""
+        if taken := name in self._running:
+            error = ApiError("invalid_value", f"The id {name!r} belongs to a running request.", param="id")
+            self._say(error_frame(error.detail()))
+        return taken
+
+    def _check_room(self) -> None:
         limit = self._engine.settings.limits.max_socket_requests
         if self._unsent >= limit:
             raise ApiError("rate_limit_exceeded", f"One socket may run {limit} requests at a time.", retry_after=1)
-        asks = origin(self._engine, tenant)
-        if decode(frame.request, _KIND).prompt is not msgspec.UNSET:
-            return COMPLETIONS.generate(_body(COMPLETIONS, frame), served_model(self._engine), asks)
-        return CHAT.generate(_body(CHAT, frame), served_model(self._engine), asks)
+
+    async def _admit(self, frame: Create, tenant: str) -> Generate:
+        self._check_room()
+        if frame.resume_seconds is not None:
+            self._answers.check(frame.resume_seconds)
+        asks, served = origin(self._engine, tenant, self._fallbacks), served_model(self._engine)
+
+        def read(body: msgspec.Raw) -> Generate:
+            if decode(body, _KIND).prompt is not msgspec.UNSET:
+                return COMPLETIONS.generate(_body(COMPLETIONS, body), served, asks)
+            return CHAT.generate(_body(CHAT, body), served, asks)
+
+        return await decode_aside(frame.request, read, tenant)
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
         """Moves one request's events to the client, no faster than it reads."""
         try:
-            ended = False
-            sink = FrameSink(frames, self._outgoing)
-            while not ended:
-                events = await outbox.drain(sink)
-                unsent, sink.unsent = sink.unsent, None
-                if events:
-                    ended = isinstance(events[-1], Finished | Failed)
-                    if ended:
-                        del self._running[name]  # before the client knows: it may reuse the name at once
-                    unsent = self._outgoing.post_all(frames.encode(events))  # after what the sink left
-                if unsent is not None:
-                    await unsent.wait()
+            await send_answer(outbox, frames, self._outgoing.post, partial(self._free, name))
         except Exception as error:  # our bug
             unexpected(error)
             self._wire.close(INTERNAL_ERROR)
+        self._unsent -= 1
+        self._leave_when_draining()
+
+    def _tell_news(self) -> None:
+        """Outside any task: say how the worker is, if that is news to this client, and leave when the server drains."""
+        worker = self._engine.gateway.worker
+        well = worker.state == "ready"
+        if self._tenant is not None and self._told != (None if well else worker.changes) and self._has_room:
+            self._told = None if well else worker.changes
+            self._outgoing.post(status_frame(worker.state, worker.trouble, worker.loading))
+        self._leave_when_draining()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._outgoing.waiting < MAX_UNREAD_ERRORS + self._unsent
+
+    def _free(self, name: str) -> None:
+        """Its request ends. Called before the client knows: it may use the name again at once."""
+        del self._running[name]
+        self._followed.discard(name)
+
+    def _follow(self, name: str, answer: ResumableAnswer, after: int) -> None:
+        self._running[name] = answer.request_id
+        self._followed.add(name)
+        self._unsent += 1
+        follower = Follower(name, self._outgoing.post, partial(self._free, name), after)
+        answer.hand_to(follower)
+        self._wire.nursery.start_soon(self._follow_to_end, follower, answer, name="follow")
+
+    async def _follow_to_end(self, follower: Follower, answer: ResumableAnswer) -> None:
+        try:
+            await answer.follow(follower)
+        except ApiError as error:
+            follower.end()
+            self._outgoing.post(Frames(follower.name, 0, follower.next).failed(error))
         self._unsent -= 1
         self._leave_when_draining()
 
@@ -197,7 +275,7 @@ class StreamSocket:
             self._wire.close(GOING_AWAY)
 
     def _say(self, frame: bytes) -> None:
-        if self._outgoing.waiting >= MAX_UNREAD_ERRORS + self._unsent:
+        if not self._has_room:
             raise CloseSocket(POLICY_VIOLATION)
         self._outgoing.post(frame)
 
@@ -206,9 +284,9 @@ class StreamSocket:
         raise CloseSocket(code)
 
 
-def _body(dialect: Dialect[Body], frame: Create) -> Body:
+def _body(dialect: Dialect[Body], request: msgspec.Raw) -> Body:
     """The body of the same request over HTTP, with streaming. Refuses fields that only HTTP has."""
-    body = decode(frame.request, dialect.decoder)
+    body = decode(request, dialect.decoder)
     if body.stream is False:
         raise ApiError("invalid_value", "A WebSocket always streams; leave stream out.", param="stream")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
@@ -221,6 +299,5 @@ def _body(dialect: Dialect[Body], frame: Create) -> Body:
 
 
 def register(app: Application, keys: Keys) -> None:
-    app.socket_route(
-        "/v1/stream", lambda handshake: StreamSocket(app.engine, keys, keys.tenant_of_handshake(handshake))
-    )
+    answers = ResumableAnswers(app)
+    app.socket_route("/v1/stream", partial(StreamSocket, app.engine, answers, keys))

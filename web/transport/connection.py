@@ -5,8 +5,9 @@ Takes the place of hypercorn's TCPServer, whose defects end the process or leak 
 - Nothing that goes wrong in a connection leaves `run`, except cancellation from outside.
 - What the protocol sends leaves complete, or the connection ends (sending.py).
 - Closing and recycling finish even if the handler is cancelled. quart-trio cancels it on the `http.disconnect` that
-  hypercorn sends after every response. Between requests a connection has its keep-alive timeout
-  (timers.py).
+  hypercorn sends after every response.
+- Between requests a connection has its keep-alive timeout, and a request's head its own time from its first byte on
+  (timers.py). A new connection has that time for its first head.
 - TLS (tls.py) transforms bytes between socket and protocol, from the first byte on.
 - Only plain requests on HTTP/1.1 (plain_http1.py) and open WebSockets (websocket.py) bypass the protocol classes.
 - A client that closes its side, even half, is gone: its handlers are cancelled. While the reader is blocked,
@@ -29,8 +30,8 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
 from ..exchange import WRITE_CHUNK, Conversation, GenerationRoutes, Opener
-from ..timers import Deadlines, Hangups, Pings
-from .http1 import ConnectionRefused, GuardedHTTP1
+from ..timers import ConnectionTimers
+from .http1 import ConnectionRefused, GuardedHTTP1, ProtocolArguments
 from .http2 import GuardedHTTP2
 from .plain_http1 import PlainHTTP1
 from .receiving import Receiving
@@ -47,9 +48,9 @@ _NO_SOCKETS: Mapping[str, Opener] = {}
 
 class Connection:
     __slots__ = (
-        "_app", "_certificates", "_closing", "_config", "_context", "_generation", "_hangups", "_idle", "_idle_ones",
-        "_nursery", "_pings", "_plain", "_protocol", "_receiving", "_send_timeout", "_sending", "_sockets",
-        "_state", "stream",
+        "_app", "_awaits_head", "_certificates", "_closing", "_config", "_context", "_generation", "_idle", "_nursery",
+        "_plain", "_protocol", "_receiving", "_send_timeout", "_sending", "_sockets", "_state", "_timers", "origin",
+        "stream",
     )  # fmt: skip
 
     def __init__(
@@ -60,17 +61,14 @@ class Connection:
         state: ConnectionState,
         stream: trio.SocketStream,
         send_timeout: float,
-        idle_ones: Deadlines,
-        hangups: Hangups,
-        pings: Pings,
+        timers: ConnectionTimers,
         certificates: Certificates | None = None,
         generation: GenerationRoutes | None = None,
         sockets: Mapping[str, Opener] = _NO_SOCKETS,
     ) -> None:
         self.stream = stream
-        self._idle_ones = idle_ones
-        self._hangups = hangups
-        self._pings = pings
+        self.origin: str | None = None  # its address, as capacity.py counts them
+        self._timers = timers
         self._app = app
         self._config = config
         self._context = context
@@ -80,6 +78,7 @@ class Connection:
         self._generation = generation
         self._sockets = sockets
         self._idle = True  # between requests, and at first
+        self._awaits_head = False  # its first, or one that has begun
         self._closing = False
         self._sending = Sending(stream, send_timeout, self._end, self.abort)
         self._receiving = Receiving(stream, self._sending)
@@ -101,8 +100,8 @@ class Connection:
             log.error("connection closed after an error: %s", _one_line(failures))
         finally:
             self._sending.forget_file()
-            self._idle_ones.forget(self)
-            self._hangups.unblock(self)
+            self._forget_deadline()
+            self._timers.hangups.unblock(self)
             await trio.aclose_forcefully(self.stream)
 
     def fileno(self) -> int:
@@ -133,62 +132,49 @@ class Connection:
             await protocol.initiate()
         else:
             self._protocol = self._http1()
+        self._await_head()
         self._update(idle=True)
         try:
             await self._read()
         finally:  # a ping may start a task, so stop pings before the nursery ends
             if isinstance(self._protocol, OpenSocket):
-                self._pings.leave(self._protocol.ping)
+                self._timers.pings.leave(self._protocol.ping)
                 self._protocol.leave()
         self._end()  # stops handlers that have not noticed the end
 
     def _http1(self) -> GuardedHTTP1:
         self._state[WRITE_CHUNK] = self._sending.write_now
-        client, server = self._addresses()
-        secure = self._sending.tls is not None
-        tasks = self._tasks()
-        protocol = GuardedHTTP1(
-            self._app, self._config, self._context, tasks, self._state, secure, client, server, self._handle
-        )
+        arguments = self._arguments()
+        protocol = GuardedHTTP1(arguments)
         protocol.openers, protocol.converse = self._sockets, self._open_socket
         if self._generation is not None:
-            self._plain = PlainHTTP1(self._generation, self._sending, tasks, protocol, self._update, self._close)
+            self._plain = PlainHTTP1(
+                self._generation, self._sending, arguments.tasks, protocol, self._update, self._close
+            )
         return protocol
 
     def _http2(self) -> GuardedHTTP2:
-        client, server = self._addresses()
-        return GuardedHTTP2(
-            self._app,
-            self._config,
-            self._context,
-            self._tasks(),
-            self._state,
-            self._sending.tls is not None,
-            client,
-            server,
-            self._handle,
-            self._send_timeout,
-        )
+        return GuardedHTTP2(self._arguments(), self._send_timeout)
 
-    def _tasks(self) -> TaskGroup:
-        """The nursery as hypercorn knows it."""
-        tasks = TaskGroup()
+    def _arguments(self) -> ProtocolArguments:
+        tasks = TaskGroup()  # the nursery as hypercorn knows it
         tasks._nursery = self._nursery  # pyright: ignore[reportPrivateUsage]  # no public way
-        return tasks
+        sock = self.stream.socket  # a Unix socket has no addresses
+        client, server = (parse_socket_addr(sock.family, name()) for name in (sock.getpeername, sock.getsockname))
+        secure = self._sending.tls is not None
+        return ProtocolArguments(
+            self._app, self._config, self._context, tasks, self._state, secure, client, server, self._handle
+        )
 
     def _open_socket(self, conversation: Conversation) -> None:
         """The handshake was answered: HTTP is over, and its protocol objects are dropped."""
         maximum = self._config.websocket_max_message_size
-        socket = OpenSocket(conversation, self._sending, self._nursery, self._close, maximum)
+        assert self._generation is not None  # sockets belong to an Application
+        socket = OpenSocket(conversation, self._sending, self._nursery, self._close, maximum, self._generation.bodies)
         self._protocol, self._plain = socket, None
         self._state.clear()
         socket.begin()
-        self._pings.join(socket.ping)
-
-    def _addresses(self) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
-        """The client's address and ours; a Unix socket has none."""
-        sock = self.stream.socket
-        return parse_socket_addr(sock.family, sock.getpeername()), parse_socket_addr(sock.family, sock.getsockname())
+        self._timers.pings.join(socket.ping)
 
     async def _read(self) -> None:
         while True:
@@ -200,13 +186,15 @@ class Connection:
                 break
             if self._closing or (self._plain is not None and not (data := self._plain.take(data))):
                 continue
-            self._hangups.block(self)
+            self._timers.hangups.block(self)
             try:
                 await self._feed(data)
             except ConnectionRefused as refused:  # the peer has its answer; read on, or a reset could lose it
                 log.info("connection refused: %s", refused)
-            self._hangups.unblock(self)
-        self._hangups.block(self)
+            self._timers.hangups.unblock(self)
+            if self._idle and not self._awaits_head and self._head_begun:
+                self._await_head()
+        self._timers.hangups.block(self)
         await self._protocol.handle(Closed())
 
     async def _feed(self, data: bytes) -> None:
@@ -233,20 +221,41 @@ class Connection:
             await self._close()
 
     def _update(self, idle: bool) -> None:
-        self._idle = idle
+        changed, self._idle = idle is not self._idle, idle
         if self._closing:
             return
         if not idle:
-            self._idle_ones.forget(self)
+            self._forget_deadline()
         elif self._context.terminated.is_set():
             self._end()
+        elif changed:  # else a frame now and then would keep a connection without a request
+            self._timers.idle.set(self, self._end, self.origin)
+
+    @property
+    def _head_begun(self) -> bool:
+        return isinstance(self._protocol, GuardedHTTP1) and self._protocol.head_begun
+
+    def _await_head(self) -> None:
+        self._forget_deadline()
+        self._awaits_head = True
+        self._timers.heads.set(self, self._give_up_head, self.origin)
+
+    def _give_up_head(self) -> None:
+        protocol = self._protocol
+        if isinstance(protocol, GuardedHTTP1) and protocol.head_begun:
+            self._closing = True  # what still arrives of it is late
+            self._nursery.start_soon(protocol.refuse_slow_head)
         else:
-            self._idle_ones.set(self, self._end)
+            self._end()
+
+    def _forget_deadline(self) -> None:
+        (self._timers.heads if self._awaits_head else self._timers.idle).forget(self)
+        self._awaits_head = False
 
     async def _close(self) -> None:
         """Tell the client that nothing more comes. The reader discards what is still arriving, then ends."""
         self._closing = self._sending.ended = True
-        self._idle_ones.forget(self)
+        self._forget_deadline()
         self._nursery.cancel_scope.deadline = trio.current_time() + CLOSE_GRACE
         with trio.move_on_after(CLOSE_GRACE, shield=True) as grace:
             try:

@@ -1,7 +1,8 @@
 """HTTP/1.1 as hypercorn speaks it, without inputs that can be read in two ways or end the process.
 
 Refused, and the connection closed: Content-Length together with Transfer-Encoding (request smuggling); a target that
-is not a path (a proxy request could pass for a local one); an unsupported `Expect`; a complete head above the limit.
+is not a path (a proxy request could pass for a local one); two keys; an unsupported `Expect`; a complete head above
+the limit; one that is not complete in time; and whatever strict_head.py finds.
 `Upgrade: h2c` is ignored, as RFC 9113 allows; HTTP/2 with prior knowledge still works. Every refusal has the API's
 JSON error body.
 
@@ -12,31 +13,47 @@ WebSockets are opened here: the handshake is answered with 101, and HTTP is over
 the application refuses it, or the path has no WebSocket, it is answered as the plain GET that it also is.
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, NoReturn
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote
 
 import h11
+from hypercorn.config import Config
 from hypercorn.events import Closed, RawData
+from hypercorn.events import Event as ConnectionEvent
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.events import Request, StreamClosed
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
-from hypercorn.typing import ASGISendEvent, H11SendableEvent
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.typing import AppWrapper, ASGISendEvent, ConnectionState, H11SendableEvent, WorkerContext
 
 from ...protocol.errors import ApiError, ErrorCode
 from ..errors import error_content
 from ..exchange import Conversation, Headers, Opener
 from .plain_head import PlainHeaders
+from .strict_head import StrictConnection
 from .websocket import handshake_answer, is_handshake
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 REFUSALS: dict[int, tuple[ErrorCode, str]] = {  # by status, unless a better message is given
     400: ("bad_request", "The request is not valid HTTP for this server."),
+    408: ("request_timeout", "The head of the request did not arrive in time."),
     417: ("expectation_failed", "The only expectation that this server meets is 100-continue."),
     431: ("headers_too_large", "The request line and headers are larger than 16 KiB."),
     501: ("internal_error", "The Transfer-Encoding is not supported; send chunked or a Content-Length."),
 }
+ONCE: Final = (b"authorization", b"x-api-key", b"origin")  # fields that a check must not read differently from a proxy
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode("ascii")) for status in HTTPStatus
+}
+
+
+def status_line(status: int) -> bytes:
+    """With the standard reason phrase: h2load counts an answer without one as failed."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
 class ConnectionRefused(Exception):
@@ -54,6 +71,20 @@ class JoinedHTTPStream(HTTPStream):
         await super().app_send(message)
 
 
+class ProtocolArguments(NamedTuple):
+    """What hypercorn's protocol classes are made of, in their order."""
+
+    app: AppWrapper
+    config: Config
+    context: WorkerContext
+    tasks: TaskGroup
+    state: ConnectionState
+    secure: bool
+    client: tuple[str, int] | None
+    server: tuple[str, int] | None
+    send: Callable[[ConnectionEvent], Awaitable[None]]
+
+
 class HandshakeHead(NamedTuple):
     """A WebSocket's handshake as the application sees it."""
 
@@ -65,6 +96,21 @@ class GuardedHTTP1(H11Protocol):
     openers: Mapping[str, Opener] = {}  # of WebSockets, by path
     converse: Callable[[Conversation], None]  # called when a WebSocket is open
     _held = b""  # part of the current response; sent with what follows
+    _head_only = False  # the request is a HEAD
+
+    def __init__(self, arguments: ProtocolArguments) -> None:
+        super().__init__(*arguments)
+        most = arguments.config.h11_max_incomplete_size
+        self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=most)
+
+    @property
+    def head_begun(self) -> bool:
+        """Whether part of a request's head has arrived, and not all of it."""
+        return self.connection.their_state is h11.IDLE and bool(self.connection.trailing_data[0])
+
+    async def refuse_slow_head(self) -> None:
+        with suppress(ConnectionRefused):
+            await self._refuse(status=408)
 
     def begin_plain(self) -> bool:
         """Whether a request may bypass this protocol: it is between requests, and the connection stays open."""
@@ -92,6 +138,8 @@ class GuardedHTTP1(H11Protocol):
             if self.connection.their_state != h11.ERROR:
                 raise
             return
+        if isinstance(event, h11.Response | h11.InformationalResponse):
+            data = status_line(event.status_code) + data.partition(b"\r\n")[2]  # h11 leaves the phrase out
         last = isinstance(self.stream, JoinedHTTPStream) and self.stream.sends_last
         if isinstance(event, h11.Response) or (last and isinstance(event, h11.Data)):
             self._held += data
@@ -107,11 +155,15 @@ class GuardedHTTP1(H11Protocol):
         assert isinstance(connection, h11.Connection)  # never after a WebSocket handshake
         if event.method == b"PRI" and event.target == b"*" and event.http_version == b"2.0":
             raise H2ProtocolAssumedError(HTTP2_PREFACE + connection.trailing_data[0])
+        self._head_only = event.method == b"HEAD"
         if _size(event) > self.config.h11_max_incomplete_size:  # h11 limits only incomplete heads
             await self._refuse(status=431)
-        names = {name for name, _ in event.headers}  # h11 made them lower case
+        names = [name for name, _ in event.headers]  # h11 made them lower case
         if b"content-length" in names and b"transfer-encoding" in names:
             await self._refuse("Send either Content-Length or Transfer-Encoding, not both.")
+        for name in ONCE:
+            if names.count(name) > 1:
+                await self._refuse(f"Send the header {name.decode().capitalize()} once.")
         if not event.target.startswith(b"/") and (event.method, event.target) != (b"OPTIONS", b"*"):
             await self._refuse("The request target must be a path.")
         for name, value in event.headers:
@@ -173,12 +225,17 @@ class GuardedHTTP1(H11Protocol):
 
     async def _send_error_response(self, status_code: int, reason: str = "") -> None:
         code, message = REFUSALS.get(status_code, REFUSALS[400])
-        content = error_content(ApiError(code, reason or message))
+        content = error_content(ApiError(code, reason or self._fault or message))
         assert isinstance(content.body, bytes)
         fields = [*content.fields, (b"connection", b"close"), *self.config.response_headers("h11")]
         await self._send_h11_event(h11.Response(status_code=status_code, headers=fields))
-        await self._send_h11_event(h11.Data(data=content.body))
+        if not self._head_only:
+            await self._send_h11_event(h11.Data(data=content.body))
         await self._send_h11_event(h11.EndOfMessage())
+
+    @property
+    def _fault(self) -> str:
+        return self.connection.refusal if isinstance(self.connection, StrictConnection) else ""
 
     async def _refuse(self, reason: str = "", status: int = 400) -> NoReturn:
         await self._send_error_response(status, reason)

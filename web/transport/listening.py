@@ -8,10 +8,13 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    import trio
 
 BACKLOG = 1024  # connections the kernel queues while one step of the event loop runs
 OWNER_ONLY = 0o600
@@ -73,6 +76,11 @@ def refuse_used_path(path: str) -> None:
             with suppress(BlockingIOError, TimeoutError):
                 probe.connect(path)
             raise OSError(errno.EADDRINUSE, "another server listens there", path)
+
+
+def urls_of(sockets: "Iterable[socket.socket | trio.socket.SocketType]", *, secure: bool) -> list[str]:
+    """The URLs at which clients reach these sockets."""
+    return [url_of(sock.family, sock.getsockname(), secure=secure) for sock in sockets]
 
 
 def url_of(family: int, address: Any, *, secure: bool) -> str:  # Any: depends on the family

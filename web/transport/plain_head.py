@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, overload
 HEADER_BYTES: Final = 16 * 1024  # limit of a head, for h11 too
 
 _HEAD: Final = re.compile(
-    rb"POST (/[A-Za-z0-9/_]+) HTTP/1\.1\r\n"
+    rb"POST (/[A-Za-z0-9/._~-]+) HTTP/1\.1\r\n"
     rb"((?:[A-Za-z0-9_-]+: ?[!-~](?:[ -~]*[!-~])?\r\n)+)\r\n"
 )  # fmt: skip
 _FIELD: Final = re.compile("([^:]+): ?([^\r]+)\r\n")

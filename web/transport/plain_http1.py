@@ -8,17 +8,20 @@ request; if the connection ends, for example because the client leaves, the task
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from time import time
-from typing import Final
+from typing import Final, TypeVar
 from wsgiref.handlers import format_date_time
 
 import trio
 from hypercorn.trio.task_group import TaskGroup
 
-from ...protocol.errors import ApiError
+from ..arriving_body import ArrivingBody
 from ..exchange import Content, GenerationRoutes, Handler, LastPiece, WriteChunk, fields_of
-from .http1 import GuardedHTTP1
+from ..large_json import decode_aside
+from .http1 import GuardedHTTP1, status_line
 from .plain_head import PlainHead, PlainHeaders, read_head
 from .sending import Sending
+
+T = TypeVar("T")
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -26,38 +29,44 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 class PlainExchange:
     """A plain request: its complete head, and its body as far as received."""
 
-    def __init__(self, head: PlainHead, body: bytes, write_chunk: WriteChunk, body_timeout: float) -> None:
+    def __init__(self, head: PlainHead, body: bytes, write_chunk: WriteChunk, routes: GenerationRoutes) -> None:
         self.method = "POST"
         self.args: tuple[str, ...] = ()
         self.generation: str | None = None
         self.request_id = ""
         self.tenant = ""
+        self.began = trio.current_time()
+        self.status: int | None = None
+        self.path = head.path
         self.headers: PlainHeaders = head.headers
         self.endpoint: str | None = head.path
         self.write_chunk: WriteChunk | None = write_chunk
         self.missing = head.content_length - len(body)  # bytes of the body still to come
-        self._body = bytearray(body)  # one buffer: pieces of two bytes would cost twenty times their size
-        self._body_timeout = body_timeout
-        self._arrived: trio.Event | None = None  # set when the body is complete; None: nobody waits
+        self._body = body  # all of it, if nothing is missing; else the beginning is in:
+        self._arriving: ArrivingBody | None = None
+        if self.missing:
+            self._arriving = ArrivingBody(routes.bodies, routes.max_body_bytes)
+            self._arriving.add(body, self.tenant)
 
     def take(self, data: bytes) -> bytes:
         """Add bytes from the connection; returns those that do not belong to this request."""
         piece = data[: self.missing]
-        if piece:
-            self._body += piece
+        if piece and self._arriving is not None:
             self.missing -= len(piece)
-            if not self.missing and self._arrived is not None:
-                self._arrived.set()
+            self._arriving.add(piece, self.tenant)
+            if not self.missing:
+                self._arriving.end()
         return data[len(piece) :]
 
-    async def json_body(self) -> bytes:
-        if self.missing:
-            self._arrived = trio.Event()
-            with trio.move_on_after(self._body_timeout):
-                await self._arrived.wait()
-            if self.missing:
-                raise ApiError("request_timeout", "The body did not arrive in time.")
-        return bytes(self._body)
+    async def read_json(self, decode: Callable[[bytes], T]) -> T:
+        if self._arriving is not None:
+            return await self._arriving.read(decode, self.tenant)
+        body, self._body = self._body, b""
+        return await decode_aside(body, decode, self.tenant)
+
+    def release_body(self) -> None:
+        if self._arriving is not None:
+            self._arriving.release()
 
 
 class PlainHTTP1:
@@ -101,7 +110,7 @@ class PlainHTTP1:
             return data
         self._update(False)
         end = head.size + head.content_length
-        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_now, routes.body_timeout)
+        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_now, routes)
         self._tasks.spawn(self._run, self._exchange, handler)  # pyright: ignore  untyped in hypercorn
         return data[end:]
 
@@ -113,9 +122,11 @@ class PlainHTTP1:
     async def _run(self, exchange: PlainExchange, handler: Handler) -> None:
         try:
             content = await self._routes.answer(exchange, handler)
+            exchange.status = content.status
             last = exchange.missing > 0 or self._draining
             await self._send(content, exchange, last)
         finally:
+            exchange.release_body()
             self._routes.end(exchange)
         self._exchange = None
         if self._answered is not None:
@@ -131,8 +142,8 @@ class PlainHTTP1:
 
     async def _send(self, content: Content, exchange: PlainExchange, last: bool) -> None:
         """`last`: the connection will be closed, and the head announces it."""
-        head = b"HTTP/1.1 %d \r\n%b%b%b" % (
-            content.status,
+        head = b"%b%b%b%b" % (
+            status_line(content.status),
             b"".join([b"%b: %b\r\n" % field for field in fields_of(content, exchange)]),
             date_line(int(time())),
             b"Connection: close\r\n" if last else b"",

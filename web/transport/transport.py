@@ -22,9 +22,10 @@ from hypercorn.typing import ConnectionState, LifespanState
 from quart_trio import QuartTrio
 
 from ..asgi import Application
-from ..timers import Deadlines, Hangups, Pings
+from ..timers import ConnectionTimers, Deadlines, Hangups, Pings
+from .capacity import ConnectionPlaces, origin_of
 from .connection import Connection
-from .listening import BACKLOG, url_of
+from .listening import BACKLOG, urls_of
 from .plain_head import HEADER_BYTES
 from .tls import Certificates
 
@@ -32,22 +33,34 @@ log = logging.getLogger("triolet.http")
 
 WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # same limit as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
+HEAD_SECONDS = 30.0  # for the head of a request, from its first byte on
 LAST_WORDS_SECONDS = 1.0  # enough for a write and the closing of a WebSocket
 
 
 class Connections:
     """The open connections, and an event set when the last one has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: ConnectionPlaces) -> None:
+        self._places = places
         self._open: set[Connection] = set()
         self._draining: trio.Event | None = None
 
     async def run(self, connection: Connection) -> None:
+        """Run it if there is a place for it; the caller closes its stream."""
+        sock = connection.stream.socket
+        try:
+            origin = None if sock.family == socket.AF_UNIX else origin_of(sock.getpeername()[0])
+        except OSError:  # it has left
+            return
+        if not self._places.take(origin):
+            return
+        connection.origin = origin
         self._open.add(connection)
         try:
             await connection.run()
         finally:
             self._open.discard(connection)
+            self._places.leave(origin)
             if self._draining is not None and not self._open:
                 self._draining.set()
 
@@ -75,7 +88,8 @@ async def serve(
     certificates: Certificates | None = None,
     drain_timeout: float,
     send_timeout: float = 30.0,
-    keep_alive_timeout: float = 30.0,
+    keep_alive_timeout: float = 75.0,
+    max_connections: int = 10_000,
     shutdown_trigger: Callable[[], Awaitable[None]],
     on_drain_timeout: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
@@ -83,17 +97,20 @@ async def serve(
     """Serve until `shutdown_trigger` returns. `task_status` gets the URLs, with the real port if 0 was asked.
 
     `sockets` are already bound and replace host and port; `certificates` turn on TLS, with HTTP/2 by ALPN.
-    `on_drain_timeout` must make every request in flight end soon.
+    `on_drain_timeout` must make every request in flight end soon. Idle connections count among `max_connections` too,
+    but make room for new ones.
     """
     config = _configuration(keep_alive_timeout)
     wrapped = ASGIWrapper(app)
     state: LifespanState = {}
     lifespan = Lifespan(wrapped, config, state)
     context = WorkerContext(None)
-    connections = Connections()
     generation = app.generation if isinstance(app, Application) else None
     openers = app.sockets if isinstance(app, Application) else {}
-    idle_ones, hangups, pings = Deadlines(keep_alive_timeout), Hangups(), Pings(WEBSOCKET_PING_SECONDS)
+    timers = ConnectionTimers(
+        Deadlines(HEAD_SECONDS), Deadlines(keep_alive_timeout), Hangups(), Pings(WEBSOCKET_PING_SECONDS)
+    )
+    connections = Connections(ConnectionPlaces(max_connections, timers.displace))
 
     def accept(stream: trio.SocketStream) -> Awaitable[None]:
         connection = Connection(
@@ -103,9 +120,7 @@ async def serve(
             ConnectionState(state.copy()),
             stream,
             send_timeout,
-            idle_ones,
-            hangups,
-            pings,
+            timers,
             certificates,
             generation,
             openers,
@@ -116,19 +131,15 @@ async def serve(
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     else:
         listeners = [_listener(sock) for sock in sockets]
-    secure = certificates is not None
-    names = ((listener.socket.family, listener.socket.getsockname()) for listener in listeners)
-    urls = [url_of(family, address, secure=secure) for family, address in names]
+    urls = urls_of((listener.socket for listener in listeners), secure=certificates is not None)
     try:
         async with trio.open_nursery() as lifespan_nursery:
             await lifespan_nursery.start(lifespan.handle_lifespan)
             await lifespan.wait_for_startup()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(idle_ones.run)
+                nursery.start_soon(timers.run)
                 if isinstance(app, Application):
                     nursery.start_soon(app.openings.run)
-                nursery.start_soon(hangups.watch)
-                nursery.start_soon(pings.run)
                 try:
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(partial(trio.serve_listeners, accept, listeners, handler_nursery=nursery))

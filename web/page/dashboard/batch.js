@@ -1,7 +1,7 @@
 // The running batch: one row per sequence, with a bar that grows with its tokens. A row that left stays, faded, for a
 // moment, so that short answers are visible.
 
-import { make } from "../view.js";
+import { make } from "../dom.js";
 import { colourRow, requestCell } from "./request.js";
 import { count, duration } from "./words.js";
 

@@ -1,6 +1,6 @@
 // Tokens per second over the last minutes, and histograms of latencies.
 
-import { make } from "../view.js";
+import { make } from "../dom.js";
 import { count, duration, rate } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -1,8 +1,9 @@
 // The dashboard: passes each view from the feed to the panels, and says when there is none.
 
 import { askForKey, setUpTheme } from "../frame.js";
+import { untilLoaded } from "../loading.js";
 import { loadKey, saveKey } from "../store.js";
-import { $, make } from "../view.js";
+import { $, make } from "../dom.js";
 import { BatchTable } from "./batch.js";
 import { BlockMap } from "./blocks.js";
 import { HistogramChart, TimeChart } from "./charts.js";
@@ -226,6 +227,7 @@ function showState(state, seconds, message) {
 
 async function askAndConnect() {
   saveKey(await askForKey(loadKey() !== null));
+  await untilLoaded(loadKey());
   feed.connect(loadKey());
 }
 
@@ -233,7 +235,7 @@ async function askAndConnect() {
 async function start() {
   const key = loadKey();
   try {
-    const answer = await fetch("/version", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+    const answer = await fetch("version", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
     if (answer.status === 401) {
       showState("refused");
       return;
@@ -241,6 +243,7 @@ async function start() {
   } catch {
     // the socket keeps trying, and says so
   }
+  await untilLoaded(key);
   feed.connect(key);
 }
 

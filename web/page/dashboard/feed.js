@@ -4,6 +4,8 @@
 // States given to `onState`: "connecting", "ready" (with the first frame), "waiting" (with the seconds until the next
 // attempt), "full" (the same, with the message of a server that refuses for now), "refused" (the server wants a key).
 
+import { socketAddress } from "../address.js";
+
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
 const UNSEEN_MS = 15_000; // a short visit to another tab costs no reconnection
@@ -29,8 +31,7 @@ export class Feed {
     clearTimeout(this.#timer);
     this.#drop();
     this.#onState("connecting");
-    const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(`${scheme}//${location.host}/v1/dashboard`);
+    const socket = new WebSocket(socketAddress("v1/dashboard"));
     this.#socket = socket;
     socket.onopen = () => key && socket.send(JSON.stringify({ type: "auth", api_key: key }));
     socket.onmessage = (event) => socket === this.#socket && this.#received(JSON.parse(event.data));

@@ -1,6 +1,6 @@
 // The queue: waiting requests in the planner's order, and what each waits for.
 
-import { make } from "../view.js";
+import { make } from "../dom.js";
 import { colourRow, requestCell } from "./request.js";
 import { count, duration, reason } from "./words.js";
 

@@ -1,6 +1,6 @@
 // A request's name in both tables and on the map.
 
-import { make } from "../view.js";
+import { make } from "../dom.js";
 import { colourOf } from "./words.js";
 
 // The first cell of a row: its colour, its name, and further facts on small plates.

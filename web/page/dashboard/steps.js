@@ -1,6 +1,6 @@
 // Where a step's time goes: the mean of each part over the latest steps, from counters that only grow.
 
-import { make } from "../view.js";
+import { make } from "../dom.js";
 import { count, duration } from "./words.js";
 
 // The worker's parts run one after the other; those of the front run beside them.

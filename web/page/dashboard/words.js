@@ -45,6 +45,8 @@ export function reason(row, view, limits) {
       return "the next step: it came after this one was planned";
     case "credit":
       return `its reader, ${plural(row.tokens_behind ?? 0, "token")} behind`;
+    case "grammar":
+      return "the grammar of its answer, which the worker builds";
     case "prefix":
       return "a running request that computes the same prefix";
     case "unread":
@@ -62,6 +64,7 @@ export const REASONS = {
   budget: "tokens of a step",
   step: "the next step",
   credit: "their reader",
+  grammar: "a grammar",
   prefix: "a shared prefix",
   unread: "a token on its way",
   worker: "the worker",

@@ -16,7 +16,7 @@ import trio
 from ...protocol.events import Failed, Finished, Sink, StreamEvent
 from ..errors import unexpected
 from ..exchange import LastPiece, WriteChunk
-from .chunks import KEEP_ALIVE, Chunks
+from .asked import Pieces
 
 
 class EventSource(Protocol):
@@ -38,17 +38,17 @@ async def next_events(source: EventSource, silence: float, sink: Sink | None = N
 
 async def event_stream(
     source: EventSource,
-    chunks: Chunks,
+    pieces: Pieces,
     first: tuple[StreamEvent, ...],
     keep_alive: float,
     write: WriteChunk | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """`first`: events already taken from `source`. `write` puts a chunk on the connection at once if possible."""
-    direct = _ChunkSink(chunks, write) if write is not None else None
+    direct = _ChunkSink(pieces, write) if write is not None else None
     events, begun = first, False
     try:
         while True:
-            data = chunks.encode(events)
+            data = pieces.encode(events)
             if direct is not None:
                 data = direct.take_unwritten() + data
             if events and isinstance(events[-1], Finished | Failed):
@@ -56,7 +56,7 @@ async def event_stream(
                 return
             # No data: send a keep-alive, which also flushes the rest of a chunk.
             if data or not events:
-                yield data or KEEP_ALIVE
+                yield data or pieces.keep_alive
                 begun = True
             if direct is None or not begun:  # the head is sent with the first piece yielded
                 events = await next_events(source, keep_alive)
@@ -67,25 +67,25 @@ async def event_stream(
                 direct.wrote = False
                 events = await next_events(source, keep_alive, direct)
     except Exception as error:
-        yield LastPiece(chunks.failed(unexpected(error)))
+        yield LastPiece(pieces.failed(unexpected(error)))
 
 
 class _ChunkSink:
     """Encodes a step's text and writes it as a chunk."""
 
-    __slots__ = ("_chunks", "_unwritten", "_write", "wants_attention", "wrote")
+    __slots__ = ("_pieces", "_unwritten", "_write", "wants_attention", "wrote")
 
-    def __init__(self, chunks: Chunks, write: WriteChunk) -> None:
-        self._chunks = chunks
+    def __init__(self, pieces: Pieces, write: WriteChunk) -> None:
+        self._pieces = pieces
         self._write = write
         self._unwritten = b""
         self.wrote = False
         self.wants_attention = False
 
     def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
-        data = self._chunks.encode(events) if events else b""
+        data = self._pieces.encode(events) if events else b""
         if tokens:
-            data += self._chunks.text(index, text, tokens)
+            data += self._pieces.text(index, text, tokens)
         if not data:
             return True
         self.wrote = True

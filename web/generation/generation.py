@@ -1,0 +1,140 @@
+"""`respond` handles a request of any dialect, from its body to its answer, streamed or whole."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from ...protocol.errors import ApiError
+from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
+from ..errors import error_of, unready_error
+from ..exchange import EXPLAIN_HEADER, FALLBACK_HEADER, Content, Exchange, Headers, LastPiece, WriteChunk, json_content
+from ..timers import Deadlines
+from .asked import Asked, Origin, Pieces, Read, ServedModel, Whole
+from .event_stream import EventSource, event_stream, next_events
+from .explain import EXPLAIN_SECONDS, Explainer, explained_stream
+
+if TYPE_CHECKING:
+    from ...actors.observe.observe import Server
+
+# Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is ignored, without an error.
+TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
+
+
+async def respond(engine: "Server", openings: Deadlines, read: Read, exchange: Exchange) -> Content:
+    """Reads the request, hands it to the engine and answers; raises ApiError if the answer is an error status."""
+    served, asks = served_model(engine), origin_of(engine, exchange)
+    return await answer(engine, openings, await exchange.read_json(partial(read, served, asks)), exchange)
+
+
+async def answer(engine: "Server", openings: Deadlines, asked: Asked, exchange: Exchange) -> Content:
+    """What follows once a request was read; raises ApiError if the answer is an error status."""
+    request = asked.request
+    explainer = Explainer(engine, request) if _wants_explanation(exchange) else None
+    outbox = engine.gateway.submit(request)
+    exchange.generation = request.id
+    if isinstance(asked.answer, Whole):
+        data = await whole(outbox, asked.answer)
+        return json_content(data, extra=() if explainer is None else (await explainer.field(),))
+    interval, write = engine.settings.keep_alive_interval, exchange.write_chunk
+    return await _streamed(outbox, asked.answer, interval, write, explainer, openings)
+
+
+def served_model(engine: "Server") -> ServedModel:
+    """What requests are checked against; raises ApiError (503) until the model is loaded."""
+    ready = engine.ready
+    if ready is None:
+        raise unready_error(engine.gateway.worker.health(trio.current_time()))
+    return ServedModel(engine.model_name, ready, engine.settings.limits)
+
+
+def fallback_models(headers: Headers) -> tuple[str, ...]:
+    """The names in the request's or the handshake's `X-Model-Fallback`."""
+    names = headers.get(FALLBACK_HEADER, "").split(",")
+    return tuple(name for name in map(str.strip, names) if name)
+
+
+def origin(engine: "Server", tenant: str, fallbacks: tuple[str, ...] = ()) -> Origin:
+    return Origin(engine.gateway.new_id(), tenant, trio.current_time(), fallbacks=fallbacks)
+
+
+def origin_of(engine: "Server", exchange: Exchange) -> Origin:
+    """The origin of an HTTP request, which has an X-Request-Id and may belong to a trace."""
+    found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
+    asks = origin(engine, exchange.tenant, fallback_models(exchange.headers))
+    return asks._replace(name=exchange.request_id, traceparent=found[0] if found else "")
+
+
+def _wants_explanation(exchange: Exchange) -> bool:
+    value = exchange.headers.get(EXPLAIN_HEADER, "0")
+    if value not in ("0", "1"):
+        raise ApiError("invalid_value", f"The header {EXPLAIN_HEADER} must be 1 or 0.", param=EXPLAIN_HEADER)
+    return value == "1"
+
+
+async def _streamed(
+    outbox: EventSource,
+    pieces: Pieces,
+    keep_alive: float,
+    write: WriteChunk | None,
+    explainer: Explainer | None,
+    openings: Deadlines,
+) -> Content:
+    """Waits for the first events, so that a request refused by the engine gets its error status.
+
+    A request that queues longer than the keep-alive interval is answered with 200 and keep-alives until it starts. With
+    an explanation, this happens sooner.
+    """
+    if explainer is None:
+        first = await _first_events(outbox, keep_alive, openings)
+    else:
+        first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
+    if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
+        raise error_of(first[-1])
+    if explainer is not None:
+        return Content(explained_stream(outbox, pieces, first, keep_alive, explainer, write), pieces.fields)
+    if first and isinstance(first[-1], Finished):
+        return Content(LastPiece(pieces.encode(first)), pieces.fields)
+    return Content(event_stream(outbox, pieces, first, keep_alive, write), pieces.fields)
+
+
+async def _first_events(outbox: EventSource, silence: float, openings: Deadlines) -> tuple[StreamEvent, ...]:
+    """The events up to the first text, if it comes soon: head, start and text then leave in one write."""
+    opening = _OpeningSink(outbox.id)
+    openings.set(outbox, outbox.wake)
+    try:
+        events = await outbox.drain(opening)
+    finally:
+        openings.forget(outbox)
+    return (*opening.events, *events) or await next_events(outbox, silence)
+
+
+class _OpeningSink:
+    """Keeps what comes before the first text and with it: a stream's start alone does not wake its reader."""
+
+    __slots__ = ("_id", "events")
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self.events: list[StreamEvent] = []
+
+    def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
+        self.events += events
+        if tokens:
+            self.events.append(Token(id=self._id, index=index, text=text, tokens=tokens))
+        return all(isinstance(event, Started) for event in self.events)
+
+
+async def whole(outbox: EventSource, answer: Whole) -> bytes:
+    """The answer's body as JSON. Raises ApiError if the request fails."""
+    while True:
+        events: tuple[StreamEvent, ...] = await outbox.drain()
+        answer.extend(events)
+        last = events[-1]
+        if isinstance(last, Failed):
+            raise error_of(last)
+        if isinstance(last, Finished):
+            return msgspec.json.encode(answer.body(last))

@@ -1,0 +1,72 @@
+"""A whole answer in Ollama's form, and what its stream shares with it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+
+from ...protocol.events import ChoiceFinished, Finished, StreamEvent, Token, TokenLogprob
+from ...protocol.ollama_responses import (
+    OllamaCall,
+    OllamaCalledFunction,
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
+    OllamaMessage,
+    end_fields,
+)
+from ..generation.asked import Whole
+from ..generation.collected import CollectedCall, CollectedChoice
+from ..openai.logprobs import chat_logprobs
+
+
+class OllamaReply(NamedTuple):
+    """Values that every piece of one answer repeats."""
+
+    chat: bool  # otherwise the answer of a generation
+    model: str  # as the client calls it
+    created_at: str
+
+    def piece(
+        self,
+        text: str = "",
+        thinking: str = "",
+        calls: Sequence[OllamaCall] = (),
+        logprobs: Sequence[TokenLogprob] = (),
+        **end: Any,  # Any: of the fields of the last piece
+    ) -> OllamaChatAnswer | OllamaGenerateAnswer:
+        thoughts = thinking or UNSET
+        end["logprobs"] = chat_logprobs(logprobs).content if logprobs else UNSET
+        if not self.chat:
+            return OllamaGenerateAnswer(
+                response=text, thinking=thoughts, model=self.model, created_at=self.created_at, **end
+            )
+        message = OllamaMessage(content=text, thinking=thoughts, tool_calls=list(calls) or UNSET)
+        return OllamaChatAnswer(message=message, model=self.model, created_at=self.created_at, **end)
+
+
+class WholeOllamaAnswer(Whole):
+    def __init__(self, reply: OllamaReply) -> None:
+        self._reply = reply
+        self._choice = CollectedChoice()
+
+    def extend(self, events: Iterable[StreamEvent]) -> None:
+        for event in events:
+            if isinstance(event, Token):
+                self._choice.add(event)
+            elif isinstance(event, ChoiceFinished):
+                self._choice.end = event
+
+    def body(self, finished: Finished) -> OllamaChatAnswer | OllamaGenerateAnswer:
+        choice = self._choice
+        return self._reply.piece(
+            choice.text,
+            choice.thoughts,
+            [ollama_call(number, call) for number, call in enumerate(choice.calls)],
+            choice.logprobs,
+            **end_fields(finished, choice.end.reason if choice.end else finished.reason),
+        )
+
+
+def ollama_call(number: int, call: CollectedCall) -> OllamaCall:
+    function = OllamaCalledFunction(index=number, name=call.name, arguments=call.arguments_object())
+    return OllamaCall(id=call.id, function=function)

@@ -1,0 +1,81 @@
+"""The served model as Ollama's clients list it."""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from ...protocol.ollama_responses import OllamaModel, OllamaModelDetails, OllamaModelPage, OllamaRunningModel
+from ...protocol.steps import Ready
+from .request import LATEST
+
+NEVER = "2318-01-01T00:00:00Z"  # what Ollama says of a model that it does not unload
+
+
+def model_entry(name: str, created: int, ready: Ready) -> OllamaModel:
+    tagged = name if ":" in name else name + LATEST
+    identity = repr((name, created, ready.architecture, ready.parameters, ready.dtype, ready.quantize))
+    return OllamaModel(
+        name=tagged,
+        model=tagged,
+        modified_at=_date(created),
+        size=ready.memory.weights_bytes,
+        digest=sha256(identity.encode()).hexdigest(),
+        details=_details(ready),
+    )
+
+
+def running_entry(name: str, created: int, ready: Ready) -> OllamaRunningModel:
+    entry = model_entry(name, created, ready)
+    return OllamaRunningModel(
+        **msgspec.structs.asdict(entry),
+        expires_at=NEVER,
+        size_vram=0 if ready.device == "cpu" else entry.size,
+        context_length=ready.context_length,
+    )
+
+
+def model_page(created: int, ready: Ready, template: str | None) -> OllamaModelPage:
+    defaults = "\n".join(f"{name} {value:g}" for name, value in sorted(ready.sampling_defaults.items()))
+    return OllamaModelPage(
+        parameters=defaults,
+        template=template or "",
+        details=_details(ready),
+        model_info={
+            "general.architecture": ready.architecture,
+            "general.basename": ready.model,
+            "general.parameter_count": ready.parameters,
+            f"{ready.architecture}.context_length": ready.context_length,
+            f"{ready.architecture}.vocab_size": ready.vocab_size,
+        },
+        capabilities=_capabilities(template or ""),
+        modified_at=_date(created),
+    )
+
+
+def _capabilities(template: str) -> list[Literal["completion", "tools", "thinking"]]:
+    """By what the chat template knows."""
+    found: list[Literal["completion", "tools", "thinking"]] = ["completion"]
+    if "tools" in template:
+        found.append("tools")
+    if "enable_thinking" in template or "<think>" in template:
+        found.append("thinking")
+    return found
+
+
+def _details(ready: Ready) -> OllamaModelDetails:
+    return OllamaModelDetails(
+        family=ready.architecture,
+        families=[ready.architecture],
+        parameter_size=_short(ready.parameters),
+        quantization_level=(ready.dtype if ready.quantize == "none" else ready.quantize).upper(),
+    )
+
+
+def _short(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
+
+
+def _date(created: int) -> str:
+    return datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")

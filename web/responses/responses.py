@@ -1,0 +1,144 @@
+"""POST /v1/responses: OpenAI's Responses API as a translation, from its body to a chat and back from the events.
+
+A response is stored before its client sees the end, so that the next request can continue it.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ...protocol.errors import ApiError
+from ...protocol.requests import Generate
+from ...protocol.response_items import InputItem, ItemReference
+from ...protocol.response_requests import CreateResponse
+from ..exchange import Content, Exchange, LastPiece
+from ..generation.asked import Asked, Origin, ServedModel
+from ..generation.generation import answer, origin_of, served_model
+from ..timers import Deadlines
+from .answer import GrowingResponse
+from .background import BackgroundResponses
+from .body import read_body
+from .events import ResponseEvents
+from .reply import begun_response
+from .request import generate_from_response, items_of, restated
+from .store import ResponseStore
+from .truncation import truncate
+from .whole import WholeResponse
+
+if TYPE_CHECKING:
+    from ...actors.observe.observe import Server
+
+_LOG: Final = logging.getLogger("triolet.http")
+
+
+class Read(NamedTuple):
+    """A body, the items of its input, and the request if nothing stored is needed for it."""
+
+    body: CreateResponse
+    items: list[InputItem]
+    request: Generate | None
+
+
+class KnownConversation(NamedTuple):
+    """All items up to the response `id`."""
+
+    id: str
+    items: list[InputItem]
+
+
+class PreparedResponse(NamedTuple):
+    """What a request adds to its conversation, and what came before."""
+
+    request: Generate
+    growing: GrowingResponse
+    earlier: list[InputItem]
+    items: list[InputItem]
+    stored: bool
+
+
+class Responses:
+    """Handles the requests of this API that generate."""
+
+    def __init__(
+        self, engine: "Server", openings: Deadlines, store: ResponseStore, background: BackgroundResponses
+    ) -> None:
+        self._engine = engine
+        self._openings = openings
+        self._store = store
+        self._background = background
+
+    async def create(self, exchange: Exchange) -> Content:
+        """Raises ApiError if the answer is an error status."""
+        served, asks = served_model(self._engine), origin_of(self._engine, exchange)
+        read = await exchange.read_json(partial(read_response, served, asks))
+        turn = await self.prepare(read, served, asks)
+        request, growing, body = turn.request, turn.growing, read.body
+        if body.background:
+            return await self._background.start(request, growing, turn.items)
+        form = ResponseEvents(growing) if body.stream else WholeResponse(growing)
+        try:
+            content = await answer(self._engine, self._openings, Asked(request, form), exchange)
+        except ApiError as error:
+            raise restated(error) from None
+        if not turn.stored:
+            return content
+        keep = partial(self.keep, turn)
+        if isinstance(content.body, bytes):
+            await keep()
+            return content
+        return content._replace(body=_kept(content.body, keep))
+
+    async def prepare(
+        self, read: Read, served: ServedModel, asks: Origin, last: KnownConversation | None = None
+    ) -> PreparedResponse:
+        """`last`: a conversation that is known without the store. Raises ApiError (400, 404)."""
+        body, items, request = read
+        stored = self._store.wanted(body)
+        earlier: list[InputItem] = []
+        if request is None:
+            previous = body.previous_response_id
+            if last is not None and last.id == previous:
+                earlier, previous = last.items, None
+            if previous is not None or _has_references(items):
+                recalled, items = await self._store.recall(previous, items, asks.tenant)
+                earlier = earlier or recalled
+            request = generate_from_response(body, earlier, items, served, asks)
+        if body.truncation == "auto":
+            request = await truncate(self._engine, request, served.ready.context_length)
+        response = begun_response(body, request, int(time.time()), store=stored)
+        return PreparedResponse(request, GrowingResponse(response, request.id), earlier, items, stored)
+
+    async def keep(self, turn: PreparedResponse) -> None:
+        """Store the response. A disk that is full does not cost the client its answer."""
+        try:
+            await self._store.keep(turn.growing.response, turn.items, turn.request.tenant)
+        except (sqlite3.Error, OSError):
+            _LOG.exception("a response could not be stored")
+
+
+def read_response(served: ServedModel, origin: Origin, data: bytes) -> Read:
+    """Raises ApiError (400, 404)."""
+    body = read_body(data)
+    items = items_of(body)
+    if body.previous_response_id is not None or _has_references(items):
+        return Read(body, items, None)
+    return Read(body, items, generate_from_response(body, (), items, served, origin))
+
+
+def _has_references(items: list[InputItem]) -> bool:
+    return any(isinstance(item, ItemReference) for item in items)
+
+
+async def _kept(
+    stream: AsyncGenerator[bytes, None], keep: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[bytes, None]:
+    """The same stream; what it said is kept before its last piece leaves."""
+    async with aclosing(stream) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, LastPiece):
+                await keep()
+            yield piece

@@ -1,0 +1,138 @@
+"""The schemas of /openapi.json: what msgspec writes of the Structs, stated so that generators of clients understand it.
+
+Generators take a field with a `default` for one that is always there, an enum for words of one type, and an object
+without properties for an empty one. Types that hold null alone are lost. So defaults are left out, and parameters that
+may only be null; words have a type; objects with any fields say so; and of what the server sends, every field that is
+never left out is required.
+"""
+
+from inspect import cleandoc
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
+from ...protocol.anthropic_responses import AnthropicError, AnthropicMessage, MessageEvent, TokenCount
+from ...protocol.errors import ErrorBody
+from ...protocol.explanation import Explanation
+from ...protocol.ollama_requests import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
+from ...protocol.ollama_responses import (
+    OllamaChatAnswer,
+    OllamaError,
+    OllamaGenerateAnswer,
+    OllamaModelPage,
+    OllamaModels,
+    OllamaRunningModels,
+    OllamaVersion,
+)
+from ...protocol.openai_batches import BatchList, BatchObject, CreateBatch, FileDeleted, FileList, FileObject
+from ...protocol.openai_requests import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from ...protocol.openai_responses import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    Detokenization,
+    ModelCard,
+    ModelList,
+    Tokenization,
+    TokenizerInfo,
+)
+from ...protocol.response_answers import (
+    InputTokenCount,
+    ResponseDeleted,
+    ResponseItemList,
+    ResponseObject,
+    StreamedEvent,
+)
+from ...protocol.response_requests import CreateResponse
+from ...protocol.stream_frames import FromClient, ToClient
+
+Schema = dict[str, Any]  # Any: JSON values
+
+RECEIVED = (
+    *(ChatBody, CompletionBody, MessagesBody, CountTokensBody, CreateResponse, CreateBatch),
+    *(TokenizeBody, DetokenizeBody),
+    *(OllamaChatBody, OllamaGenerateBody, OllamaShowBody),
+)
+SENT = (
+    ChatCompletion,
+    ChatChunk,
+    Completion,
+    CompletionChunk,
+    AnthropicMessage,
+    AnthropicError,
+    TokenCount,
+    *(OllamaChatAnswer, OllamaGenerateAnswer, OllamaError),
+    *(OllamaModels, OllamaModelPage, OllamaRunningModels, OllamaVersion),
+    ModelList,
+    ModelCard,
+    Tokenization,
+    Detokenization,
+    TokenizerInfo,
+    Explanation,
+    ResponseObject,
+    FileObject,
+    FileList,
+    FileDeleted,
+    BatchObject,
+    BatchList,
+    InputTokenCount,
+    ResponseDeleted,
+    ResponseItemList,
+    ErrorBody,
+)
+_REFERENCE = "#/components/schemas/{name}"
+
+
+def reference(struct: type[Struct] | str) -> Schema:
+    return {"$ref": _REFERENCE.format(name=struct if isinstance(struct, str) else struct.__name__)}
+
+
+def schemas() -> Schema:
+    """Every schema by its name. Unions: `ClientFrame` and `ServerFrame` of a WebSocket, and events."""
+    client_frame, received = _components(FromClient, *RECEIVED)
+    server_frame, sent = _components(ToClient, *SENT)
+    streamed, events = _components(StreamedEvent)
+    message, message_events = _components(MessageEvent)
+    sent |= events | message_events
+    received["Create"]["properties"]["request"] = {"anyOf": [reference(ChatBody), reference(CompletionBody)]}
+    for schema in sent.values():
+        always = [name for name, field in schema["properties"].items() if "default" in field]
+        schema["required"] = [*schema.get("required", ()), *always]
+    unions = {"ClientFrame": client_frame, "ServerFrame": server_frame}
+    unions |= {"ResponseStreamEvent": streamed, "MessageEvent": message}
+    found = received | sent | unions
+    return {name: _stated(schema) for name, schema in found.items()}
+
+
+def _components(union: Any, *structs: type[Struct]) -> tuple[Schema, Schema]:  # Any: a union of types
+    """The schema of `union`, and all that it and `structs` refer to."""
+    (first, *_), components = msgspec.json.schema_components((union, *structs), ref_template=_REFERENCE)
+    return first, components
+
+
+def _stated(node: Any) -> Any:  # Any: JSON values
+    match node:
+        case dict():
+            fields = {name: _stated(value) for name, value in cast("Schema", node).items()}
+            if isinstance(properties := fields.get("properties"), dict):
+                fields["properties"] = _named(cast("dict[str, Schema]", properties))
+            elif fields.get("type") == "object":
+                fields.setdefault("additionalProperties", {})
+            if "enum" in fields and all(isinstance(word, str) for word in cast("list[object]", fields["enum"])):
+                fields["type"] = "string"
+            if isinstance(text := fields.get("description"), str):
+                fields["description"] = cleandoc(text)
+            return fields
+        case [*values]:
+            return [_stated(value) for value in values]
+        case _:
+            return node
+
+
+def _named(properties: dict[str, Schema]) -> Schema:
+    for field in properties.values():
+        field.pop("default", None)
+    return {name: field for name, field in properties.items() if field.get("type") != "null"}
