@@ -1,114 +1,21 @@
-"""`triolet bench offline`: the engine without HTTP, on the path that serves, from gateway to worker and back.
+"""`triolet bench`: its commands are in a file each, `bench_*.py`, imported when they run or explain themselves."""
 
-Beside it, the other commands are in a file each, `bench_*.py`.
-"""
-
-from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
-import msgspec
 
-from ..actors.engine import open_engine
-from ..loadtest.compare.figures import Figures, figures_of, medians
-from ..loadtest.compare.round import RoundLoad, refuse_load, run_round
-from ..loadtest.machine import versions
-from ..models.host import usable_cores
-from ..protocol.steps import Ready
-from .bench_behaviour import behaviour
-from .bench_compare import compare
-from .bench_peers import peers
-from .bench_serve import serve
-from .bench_web import web
-from .options import build_settings, engine_options
-from .process import run_or_refuse
-from .refusals import refuse_missing_model
-from .report import LoadDisplay, standard_error
+from .help import LazyGroup
+
+COMMANDS: Final = {
+    "offline": ("bench_offline", "offline", "The engine alone: prefill and decode rates, the time of a step."),
+    "serve": ("bench_serve", "serve", "Load any OpenAI-compatible server and report what its clients saw."),
+    "compare": ("bench_compare", "compare", "Tell two results of `bench serve` apart."),
+    "peers": ("bench_peers", "peers", "Run Triolet and other engines in turn on one model."),
+    "behaviour": ("bench_behaviour", "behaviour", "How a server behaves when clients leave, stall or flood."),
+    "web": ("bench_web", "web", "The web tier alone, before a worker that follows a script."),
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=COMMANDS)
 def bench() -> None:
     """Measure the engine on this machine, or load a server."""
-
-
-bench.add_command(compare)
-bench.add_command(peers)
-bench.add_command(serve)
-bench.add_command(behaviour)
-bench.add_command(web)
-
-
-@bench.command()
-@engine_options
-@click.option("--prompt-tokens", type=click.IntRange(min=1), default=512, show_default=True, help="Of each sequence.")
-@click.option("--output-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Of each sequence.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences at once.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Medians are of so many.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, every round included.")
-def offline(
-    model: Path | None,
-    prompt_tokens: int,
-    output_tokens: int,
-    batch: int,
-    rounds: int,
-    as_json: bool,
-    **values: Any,  # Any: click's values, checked by each option's type
-) -> None:
-    """Run MODEL without HTTP: prefill and decode rates, the time of a step, and what is spent outside the model."""
-    settings = build_settings(model, values)
-    refuse_missing_model(settings.engine)
-    load = RoundLoad(prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch)
-    measured: list[Figures] = []
-    ready: list[Ready] = []
-    with LoadDisplay(standard_error()) as display:
-
-        async def measure() -> None:
-            async with open_engine(settings, display) as engine:
-                display.close()
-                if engine.ready is None:
-                    raise click.ClickException("the worker ended before it could be measured")
-                ready.append(engine.ready)
-                refuse_load(load, engine.ready)
-                await run_round(engine, load, "warm-up")
-                measured.extend([figures_of(await run_round(engine, load, str(number))) for number in range(rounds)])
-
-        run_or_refuse(measure)
-    if as_json:
-        click.echo(msgspec.json.encode(_result(load, ready[0], measured)))
-    else:
-        _show(load, ready[0], medians(measured))
-
-
-def _result(load: RoundLoad, ready: Ready, rounds: list[Figures]) -> dict[str, object]:
-    """The medians at the top level, then what they are of."""
-    return {
-        **msgspec.to_builtins(medians(rounds)),
-        "load": load,
-        "model": {
-            "name": ready.model,
-            "parameters": ready.parameters,
-            "device": ready.device,
-            "dtype": ready.dtype,
-            "quantize": ready.quantize,
-            "kv_cache_dtype": ready.kv_cache_dtype,
-            "weights_bytes": ready.memory.weights_bytes,
-        },
-        "versions": {**versions(), **ready.versions},
-        "cores": usable_cores(),
-        "rounds": rounds,
-    }
-
-
-def _show(load: RoundLoad, ready: Ready, figures: Figures) -> None:
-    precision = ready.dtype if ready.quantize == "none" else ready.quantize
-    tokens = f"{load.batch} × ({load.prompt_tokens} + {load.output_tokens}) tokens"
-    click.echo(f"{ready.model}, {precision}: {tokens}; medians")
-    rows = {
-        "prefill": f"{figures.prefill_tok_s:,.0f} tokens/s",
-        "decode": f"{figures.decode_tok_s:,.1f} tokens/s",
-        "output, whole run": f"{figures.output_tok_s:,.1f} tokens/s",
-        "step, p50": f"{figures.step_ms_p50:.2f} ms",
-        "outside the model": f"{figures.outside_model_share:.1%}",
-    }
-    for label, text in rows.items():
-        click.echo(f"  {label:<17}  {text:>17}")

@@ -5,16 +5,16 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-import trio
-from rich.console import Console
 
-from ..loadtest.behaviour.bench import BehaviourPlan, Subject, examine
-from ..loadtest.behaviour.results import BehaviourReport
-from ..loadtest.behaviour.table import table_of
+from ..loadtest.behaviour.plan import BehaviourPlan, Subject
+from .values import CLIENT_KEY
+
+if TYPE_CHECKING:
+    from ..loadtest.behaviour.results import BehaviourReport
 
 PROBE_KEY, FLOOD_KEY = "behaviour-probe", "behaviour-flood"
 OWN = f"{Path(sys.executable).with_name('triolet')} serve --port {{port}} --api-key {PROBE_KEY} --api-key {FLOOD_KEY}"
@@ -29,7 +29,7 @@ _PLAN = BehaviourPlan()
 @click.option("--pid", type=int, help="The server's process at --url.")
 @click.option("--name", default="server", show_default=True, help="Heads the table's column.")
 @click.option("--model", help="Model to ask for.  [default: the first that the server lists]")
-@click.option("--api-key", "keys", multiple=True, help="The honest client's; given twice, the second is the flood's.")
+@click.option("--api-key", "keys", type=CLIENT_KEY, multiple=True, help="KEY or @FILE; a second is the flood's.")
 @click.option("--field", "fields", multiple=True, metavar="NAME=JSON", help="A field of every request, as top_k=1.")
 @click.option("--log", type=click.Path(path_type=Path), default=Path("/dev/null"), help="Where a --command prints to.")
 @click.option("--patience", type=click.FloatRange(min=1), default=30.0, show_default=True, help="Seconds to wait for.")
@@ -77,6 +77,12 @@ def behaviour(
         name=name, command=command, url=url, pid=pid, model=model, keys=keys, fields=dict(map(_field, fields))
     )
     plan = BehaviourPlan(streams=streams, long_tokens=answer_tokens, readers=readers, flood=flood, patience=patience)
+    import trio
+    from rich.console import Console
+
+    from ..loadtest.behaviour.results import BehaviourReport
+    from ..loadtest.behaviour.table import table_of
+
     console = Console(stderr=True)
     try:
         with console.status(f"examining {name}"):
@@ -92,8 +98,12 @@ def behaviour(
         Console().print(table_of([report, *earlier]))
 
 
-async def _examine_until_told(subject: Subject, plan: BehaviourPlan, log: Path) -> BehaviourReport | None:
+async def _examine_until_told(subject: Subject, plan: BehaviourPlan, log: Path) -> "BehaviourReport | None":
     """None after SIGTERM, as after Ctrl-C: a server started here has then been ended too."""
+    import trio
+
+    from ..loadtest.behaviour.bench import examine
+
     report: BehaviourReport | None = None
     failure: RuntimeError | None = None
     with trio.open_signal_receiver(signal.SIGTERM) as told:

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
-from ..loadtest.serve.compare import TOLERANCE, compare_runs
-from ..loadtest.serve.result import BadResult, read_result
-from ..loadtest.serve.verdict import show_verdict
+from ..loadtest.serve.settings import TOLERANCE
 from .refusals import Refusal
 
 REMEDY = "`triolet bench peers MODEL` runs Triolet beside other engines; this command compares two files"
@@ -39,6 +36,12 @@ def compare(a: Path, b: Path, tolerance: float, as_json: bool) -> None:
 
     The exit code is 1 where B is worse, 3 where the load client was the bottleneck and nothing can be told.
     """
+    from rich.console import Console
+
+    from ..loadtest.serve.compare import compare_runs
+    from ..loadtest.serve.result import BadResult, read_result
+    from ..loadtest.serve.verdict import show_verdict
+
     for path in (a, b):
         if path.is_dir():
             raise Refusal(f"{path} is a folder: {REMEDY}")

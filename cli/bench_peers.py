@@ -12,26 +12,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
-from rich.console import Console
 
-from ..loadtest.compare.accuracy import check_tokens, measure_quality
-from ..loadtest.compare.bars import bars
-from ..loadtest.compare.cases import CASES, Case
-from ..loadtest.compare.exact import measure_exact_match
-from ..loadtest.compare.page import Comparison, page, show
-from ..loadtest.compare.peer import Peer, read_peer
-from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
-from ..loadtest.compare.turns import Turns, silent
-from ..loadtest.compare.variant import DEFAULTS, Variant, plain, read_variant
-from ..loadtest.heldout import HELD_OUT, read_instances
-from ..loadtest.machine import machine
+from ..loadtest.compare.cases import CASES, DEFAULT_VARIANTS, Case
 from ..models.host import usable_cores
 from .options import BUNDLED_MODEL
 from .refusals import Refusal, refuse_missing_model
+
+if TYPE_CHECKING:
+    from ..loadtest.compare.page import Comparison
+    from ..loadtest.compare.peer import Peer
+    from ..loadtest.compare.variant import Variant
 
 PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
 
@@ -56,7 +50,9 @@ HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how the
     """
 
 
-def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[Peer]:
+def _parsed_peers(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> "list[Peer]":
+    from ..loadtest.compare.peer import read_peer
+
     try:
         return [read_peer(text) for text in texts]
     except ValueError as error:
@@ -79,7 +75,7 @@ class _OneModel(click.Command):
 @click.command(cls=_OneModel, help=HELP)
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option("--peer", "others", multiple=True, callback=_parsed_peers, help="NAME=COMMAND. May be repeated.")
-@click.option("--variant", "variants", multiple=True, default=DEFAULTS, show_default=True,
+@click.option("--variant", "variants", multiple=True, default=DEFAULT_VARIANTS, show_default=True,
               help="NAME=OPTIONS: ours, with options of `triolet serve`. May be repeated.")  # fmt: skip
 @click.option("--case", "chosen", multiple=True, type=click.Choice(list(CASES)), default=list(CASES),
               show_default=True, help="What to measure. May be repeated.")  # fmt: skip
@@ -101,7 +97,7 @@ class _OneModel(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the tables.")
 def peers(
     model: Path | None,
-    others: list[Peer],
+    others: "list[Peer]",
     variants: tuple[str, ...],
     chosen: tuple[str, ...],
     rounds: int,
@@ -114,6 +110,18 @@ def peers(
     title: str | None,
     as_json: bool,
 ) -> None:
+    from rich.console import Console
+
+    from ..loadtest.compare.accuracy import check_tokens, measure_quality
+    from ..loadtest.compare.bars import bars
+    from ..loadtest.compare.exact import measure_exact_match
+    from ..loadtest.compare.page import Comparison, show
+    from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
+    from ..loadtest.compare.turns import Turns, silent
+    from ..loadtest.compare.variant import plain
+    from ..loadtest.heldout import HELD_OUT, read_instances
+    from ..loadtest.machine import machine
+
     if model is not None and model.is_file():
         raise Refusal(f"{model} is a file: {REMEDY}")
     cases = [case for case in CASES.values() if case.name in chosen]
@@ -167,16 +175,20 @@ def peers(
     console.print(f"written: {path}.json, {path}.md, {path}.svg")
 
 
-def _write(result: Comparison, path: Path) -> None:
+def _write(result: "Comparison", path: Path) -> None:
+    from ..loadtest.compare.page import page
+
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(f"{path.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     path.with_name(f"{path.name}.md").write_text(page(result))
 
 
 def _variants(
-    texts: Sequence[str], peers: Sequence[Peer], model: Path | None, threads: int, cases: Sequence[Case]
-) -> list[Variant]:
+    texts: Sequence[str], peers: "Sequence[Peer]", model: Path | None, threads: int, cases: Sequence[Case]
+) -> "list[Variant]":
     """Every refusal that can be told before anything runs."""
+    from ..loadtest.compare.variant import read_variant
+
     try:
         ours = [read_variant(text, model, threads, cases) for text in texts]
     except ValueError as error:

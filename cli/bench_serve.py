@@ -8,25 +8,22 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
-import trio
-from rich.console import Console
 
 from ..loadtest.serve.arrivals import Recorded
-from ..loadtest.serve.lag import LagMeter
-from ..loadtest.serve.live_view import LiveView
-from ..loadtest.serve.report_html import page
-from ..loadtest.serve.result import write_result
-from ..loadtest.serve.runner import Runner
-from ..loadtest.serve.session import CannotRun, FinishedSession, run_session
 from ..loadtest.serve.settings import LoadSettings
-from ..loadtest.serve.text_report import show
-from ..loadtest.serve.traces import BadTrace, read_trace
 from .load_options import build_load_settings, load_options
 from .refusals import Refusal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..loadtest.serve.lag import LagMeter
+    from ..loadtest.serve.runner import Runner
+    from ..loadtest.serve.session import FinishedSession
 
 HELP: Final = """Load the server at --url and report what its clients saw.
 
@@ -69,6 +66,13 @@ def _refuse_picture(_ctx: click.Context, _option: click.Parameter, given: bool |
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON instead of tables.")
 @click.option("--png/--no-png", default=None, hidden=True, expose_value=False, callback=_refuse_picture)
 def serve(out: Path, name: str, as_json: bool, **values: Any) -> None:  # Any: checked by their options
+    from rich.console import Console
+
+    from ..loadtest.serve.report_html import page
+    from ..loadtest.serve.result import write_result
+    from ..loadtest.serve.text_report import show
+    from ..loadtest.serve.traces import BadTrace, read_trace
+
     settings = build_load_settings(**values)
     if isinstance(settings.arrivals, Recorded):
         try:
@@ -91,13 +95,19 @@ def serve(out: Path, name: str, as_json: bool, **values: Any) -> None:  # Any: c
         console.print("These figures are the client's, not the server's: see above.", style="bold red")
 
 
-def _run(settings: LoadSettings, name: str, command: str, records: Path, console: Console) -> FinishedSession:
+def _run(settings: LoadSettings, name: str, command: str, records: Path, console: "Console") -> "FinishedSession":
+    import trio
+
+    from ..loadtest.serve.live_view import LiveView
+    from ..loadtest.serve.session import CannotRun, run_session
+    from ..loadtest.serve.traces import BadTrace
+
     found: list[FinishedSession] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
 
-            def begin(runner: Runner, meter: LagMeter) -> None:
+            def begin(runner: "Runner", meter: "LagMeter") -> None:
                 nursery.start_soon(_end_on_interrupt, runner)
                 if console.is_terminal:
                     nursery.start_soon(LiveView(settings, runner, meter).show, console)
@@ -118,8 +128,10 @@ def _run(settings: LoadSettings, name: str, command: str, records: Path, console
     return found[0]
 
 
-async def _end_on_interrupt(runner: Runner) -> None:
+async def _end_on_interrupt(runner: "Runner") -> None:
     """The first Ctrl-C ends the load; from then on it does what it always does."""
+    import trio
+
     with trio.open_signal_receiver(signal.SIGINT) as interrupts:
         async for _ in interrupts:
             break

@@ -2,23 +2,23 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.console import Console
 
-from ..loadtest.machine import machine, versions
-from ..loadtest.table import terminal_table
-from ..loadtest.web.bench import PARTS, RATES, Bench, Cores
-from ..loadtest.web.script import Script
-from ..loadtest.web.summary import Figure, figures, warnings
+from ..loadtest.web.parts import NAMES, RATES
 from .options import BUNDLED_MODEL
+
+if TYPE_CHECKING:
+    from ..loadtest.web.bench import Bench, Cores
+    from ..loadtest.web.summary import Figure
 
 VERDICTS = {"": "", "target": "green", "floor": "yellow", "misses the floor": "red"}
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="Measure this part alone. May be repeated.")
+@click.option("--only", multiple=True, type=click.Choice(NAMES), help="Measure this part alone. May be repeated.")
 @click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Of each steady run.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of rates; 1 with --profile.")
 @click.option("--profile", type=click.Path(path_type=Path), default=None, help="Sample the server; write to this file.")
@@ -37,6 +37,12 @@ def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None
     triolet bench web --only raw --only sse --json      two parts, as JSON
     triolet bench web --only sse --profile sse.txt      also where the server's time went
     """
+    from rich.console import Console
+
+    from ..loadtest.web.bench import PARTS, Bench, Cores
+    from ..loadtest.web.script import Script
+    from ..loadtest.web.summary import figures, warnings
+
     cores = Cores.of_this_machine()
     bench = Bench(model=BUNDLED_MODEL, cores=cores, script=Script(BUNDLED_MODEL), seconds=seconds, profile=profile)
     if cores.client is not None:
@@ -44,7 +50,7 @@ def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None
     console = Console(stderr=True)
     results: list[dict[str, msgspec.Struct]] = []
     for number in range(rounds if profile is None else 1):
-        names = [name for name in only or PARTS if not number or name in RATES]
+        names = [name for name in only or NAMES if not number or name in RATES]
         if names:
             results.append({})
         for name in names:
@@ -57,7 +63,10 @@ def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None
         _show(cores, found, warnings(results))
 
 
-def _json(bench: Bench, found: list[Figure], results: list[dict[str, msgspec.Struct]]) -> dict[str, object]:
+def _json(bench: "Bench", found: "list[Figure]", results: list[dict[str, msgspec.Struct]]) -> dict[str, object]:
+    from ..loadtest.machine import machine, versions
+    from ..loadtest.web.summary import warnings
+
     return {
         **{figure.key: figure.value for figure in found},
         "warnings": warnings(results),
@@ -70,7 +79,11 @@ def _json(bench: Bench, found: list[Figure], results: list[dict[str, msgspec.Str
     }
 
 
-def _show(cores: Cores, found: list[Figure], said: list[str]) -> None:
+def _show(cores: "Cores", found: "list[Figure]", said: list[str]) -> None:
+    from rich.console import Console
+
+    from ..loadtest.table import terminal_table
+
     console = Console()
     place = "anywhere" if cores.server is None else f"on core {cores.server}, client and worker on {cores.client}"
     rows = [("", "measured", "rounds", "floor", "target", "")]
@@ -83,17 +96,17 @@ def _show(cores: Cores, found: list[Figure], said: list[str]) -> None:
         console.print(f"[yellow]{line}")
 
 
-def _range(figure: Figure) -> str:
+def _range(figure: "Figure") -> str:
     return f"{_rounded(min(figure.rounds))} to {_rounded(max(figure.rounds))}" if len(figure.rounds) > 1 else ""
 
 
-def _bounds(figure: Figure) -> tuple[str, str]:
+def _bounds(figure: "Figure") -> tuple[str, str]:
     sign = "≥" if figure.larger_is_better else "≤"
     floor, target = ("" if bound is None else f"{sign} {bound:g}" for bound in (figure.floor, figure.target))
     return floor, target
 
 
-def _verdict(figure: Figure) -> str:
+def _verdict(figure: "Figure") -> str:
     if figure.target is None:
         return ""
     if figure.meets(figure.target):

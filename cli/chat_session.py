@@ -1,222 +1,228 @@
-"""A chat in the terminal, over a server's WebSocket `/v1/stream`: reads lines, shows answers as their frames come.
+"""A chat: questions and commands in, answers out, until the user leaves.
 
-Commands: /reset forgets the conversation, /quit leaves. Ctrl-C cancels the running answer; at the prompt it leaves.
-The text of a stopped answer stays in the conversation.
+Ctrl-C stops the running answer, whose text stays in the conversation; a second one does not wait for the server.
 """
 
-import os
 import signal
-import stat
 import sys
-import urllib.error
-import urllib.request
-from functools import partial
-from typing import Any, Final, assert_never
+from contextlib import ExitStack
+from typing import Final, Protocol
 
-import click
-import msgspec
 import trio
-from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, open_websocket_url
 
-from ..protocol.openai_responses import ModelList
-from ..protocol.stream_frames import (
-    CancelFrame,
-    ClientFrame,
-    Create,
-    ErrorFrame,
-    FailedFrame,
-    FinishedFrame,
-    StartedFrame,
-    ToClient,
-    TokenFrame,
-)
+from ..protocol.openai_responses import ModelCard
+from .chat_client import Answer, AnswerError, ChatClient
+from .chat_commands import COMMANDS, change_setting, change_system, explain_commands, load, save
+from .chat_conversation import ChatCommandError, ChatConversation
+from .chat_display import Display, PlainDisplay, TerminalDisplay, no_echo
+from .chat_lines import PlainLines
 
-HTTP_SECONDS: Final = 10.0  # for the list of models; a running server answers it at once
-_READ: Final = 64 * 1024
-
-_decode: Final = msgspec.json.Decoder[ToClient](ToClient).decode
+QUOTED: Final = 60  # characters of the first question that is left out
 
 
-class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for every request of a conversation."""
-
-    api_key: str | None = None
-    system: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-
-
-class TerminalLines:
-    """Reads lines from a file descriptor of its own: a terminal, a pipe or a file.
-
-    It uses no thread, so that Ctrl-C can end a read. Line editing is left to the terminal.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._buffer = b""
-        # A regular file is always readable, and epoll does not accept it.
-        self._waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
-
-    async def read(self) -> str | None:
-        """The next line without its line end, or None at the end of the input."""
-        while b"\n" not in self._buffer:
-            if self._waits:
-                await trio.lowlevel.wait_readable(self._descriptor)
-            else:
-                await trio.lowlevel.checkpoint()
-            data = os.read(self._descriptor, _READ)
-            if not data:
-                rest, self._buffer = self._buffer, b""
-                return rest.decode(errors="replace") if rest else None
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode(errors="replace").rstrip("\r")
+class Lines(Protocol):
+    async def read(self, default: str = "") -> str | None:
+        """The next question or command; None at the end. On a terminal `default` is there to be edited."""
+        ...
 
 
 class ChatSession:
-    """The turns so far, the socket, and what the user is doing."""
+    """One conversation with one server."""
 
-    def __init__(self, socket: WebSocketConnection, model: str, options: ChatOptions) -> None:
-        self._socket = socket
+    def __init__(self, client: ChatClient, model: ModelCard, conversation: ChatConversation, display: Display) -> None:
+        self._client = client
         self._model = model
-        self._options = options
-        self._lines = TerminalLines(sys.stdin.fileno())
-        self._messages: list[dict[str, str]] = []
-        self._asked = 0
-        self._answering: str | None = None
-        self.reset()
+        self._conversation = conversation
+        self._display = display
+        self._answers: list[Answer] = []
+        self._stop: trio.Event | None = None  # while an answer runs
+        self._answering = trio.CancelScope()
+        self._editing = False  # the next question takes the place of the last one
 
-    def reset(self) -> None:
-        system = self._options.system
-        self._messages = [{"role": "system", "content": system}] if system else []
+    def status(self) -> str:
+        """One line for the prompt: the model, and how full its context is."""
+        return f"{self._model.id} · context {self._context()} · /help"
 
-    async def converse(self) -> None:
-        """Questions and answers until the input ends or is /quit."""
-        while True:
-            click.echo(click.style("you › ", fg="cyan", bold=True), nl=False)
-            line = await self._lines.read()
-            if line is None or line.strip() == "/quit":
-                return
-            if line.strip() == "/reset":
-                self.reset()
-                click.echo(click.style("The conversation begins anew.", dim=True))
-            elif line.strip().startswith("/"):
-                click.echo(click.style("Commands: /reset, /quit", dim=True))
-            elif line.strip():
-                await self._ask(line)
-
-    async def interrupt(self) -> bool:
-        """Ctrl-C: stop the running answer. False if there is none, so that the caller leaves."""
-        if self._answering is None:
+    def interrupt(self) -> bool:
+        """Ctrl-C: stop the running answer. False if there is none."""
+        if self._stop is None:
             return False
-        await self._send(CancelFrame(id=self._answering))
+        if self._stop.is_set():
+            self._answering.cancel()
+        self._stop.set()
+        return True
+
+    async def converse(self, lines: Lines) -> None:
+        """Questions and answers until the input ends or is /exit."""
+        while True:
+            default = (self._conversation.last_question or "") if self._editing else ""
+            line = await lines.read(default)
+            if line is None:
+                return
+            if line.startswith("/"):
+                self._editing = False
+                if not await self._run(*_split(line)):
+                    return
+            elif line.strip():
+                if self._editing or self._conversation.question is not None:
+                    self._conversation.take_back()  # an unanswered question would give two user turns in a row
+                self._editing = False
+                await self._ask(line.strip())
+
+    async def _run(self, command: str, argument: str) -> bool:
+        """Run a command. False if the user leaves."""
+        conversation, note = self._conversation, self._display.note
+        try:
+            match command:
+                case "/retry" | "/edit":
+                    question = conversation.last_question
+                    if question is None:
+                        raise ChatCommandError("there is no question yet")
+                    if command == "/edit":
+                        self._editing = True
+                    else:
+                        conversation.take_back()
+                        await self._ask(question)
+                case "/clear":
+                    conversation.clear()
+                    self._answers.clear()
+                    note("a new conversation")
+                case "/system":
+                    note(change_system(conversation, argument))
+                case "/set":
+                    note(change_setting(conversation, argument))
+                case "/save":
+                    note(save(conversation, argument, self._model.id))
+                case "/load":
+                    note(load(conversation, argument))
+                    self._answers.clear()
+                case "/stats":
+                    note(self._statistics())
+                case "/help":
+                    note(explain_commands())
+                case "/exit":
+                    return False
+                case _:
+                    raise ChatCommandError(
+                        f"no command {command}; there are {', '.join(COMMANDS)}. "
+                        "A question that begins with / needs a blank before it"
+                    )
+        except ChatCommandError as error:
+            self._display.error(str(error))
         return True
 
     async def _ask(self, question: str) -> None:
-        self._messages.append({"role": "user", "content": question})
-        self._asked += 1
-        self._answering = f"chat-{self._asked}"
-        request: dict[str, Any] = {"model": self._model, "messages": self._messages}  # Any: a JSON body
-        if self._options.temperature is not None:
-            request["temperature"] = self._options.temperature
-        if self._options.max_tokens is not None:
-            request["max_tokens"] = self._options.max_tokens
-        await self._send(Create(id=self._answering, request=msgspec.Raw(msgspec.json.encode(request))))
-        try:
-            answer = await self._show_answer()
-        finally:
-            self._answering = None
-        if answer is None:
-            self._messages.pop()  # an unanswered question would give two user turns in a row
-        else:
-            self._messages.append({"role": "assistant", "content": answer})
-
-    async def _show_answer(self) -> str | None:
-        click.echo(click.style("      ", fg="green"), nl=False)
+        """Get the answer to a question. Without one the question stays, for /retry and /edit."""
+        conversation, display = self._conversation, self._display
+        conversation.question = question
         parts: list[str] = []
-        started = trio.current_time()
-        first: float | None = None
+        answer: Answer | None = None
+        ended: AnswerError | None = None
+        self._stop, self._answering = trio.Event(), trio.CancelScope()
+        try:
+            with self._answering:
+                request = await self._fitting_request()
+                async with display.answer() as show:
+
+                    def receive(text: str) -> None:
+                        parts.append(text)
+                        show(text)
+
+                    try:
+                        answer = await self._client.answer(request, show=receive, note=display.note, stop=self._stop)
+                    except AnswerError as error:
+                        ended = error  # the display's nursery would wrap it
+                if answer is not None:
+                    conversation.answered("".join(parts))
+                    self._answers.append(answer)
+                    display.note(_described(answer))
+        except AnswerError as error:
+            ended = error
+        finally:
+            self._stop = None
+        if answer is None:
+            display.error(f"{ended or 'stopped'}\n/retry asks again, /edit changes the question")
+
+    async def _fitting_request(self) -> dict[str, object]:
+        """The request, with as many of the latest turns as leave room for an answer. Says what it leaves out."""
+        conversation, context_length = self._conversation, self._model.max_model_len
+        before = conversation.left_out
+        wanted = conversation.wanted_room(context_length)
         while True:
-            frame = _decode(await self._socket.get_message())
-            if not isinstance(frame, ErrorFrame) and frame.id != self._answering:
-                continue  # the end of a stopped answer
-            match frame:
-                case StartedFrame():
-                    pass
-                case TokenFrame(text=text):
-                    first = first or trio.current_time()
-                    parts.append(text)
-                    click.echo(_indented(harmless(text)), nl=False)
-                case FinishedFrame():
-                    click.echo()
-                    _show_statistics(frame, (first or started) - started, trio.current_time() - started)
-                    return "".join(parts)
-                case FailedFrame(error=error) | ErrorFrame(error=error):
-                    click.echo()
-                    click.secho(f"{error.message} ({error.code})", fg="red", err=True)
-                    return None
-                case _:
-                    assert_never(frame)
+            request = conversation.request(self._model.id, context_length)
+            room = context_length - await self._client.count_tokens(request)
+            if room >= wanted or not conversation.leave_out_oldest():
+                break
+        if left_out := conversation.turns[before : conversation.left_out]:
+            first = " ".join(left_out[0].question.split())
+            quoted = first if len(first) <= QUOTED else f"{first[:QUOTED]}…"
+            others = f" and {len(left_out) - 1} after it" if len(left_out) > 1 else ""
+            self._display.note(
+                f"The context of {context_length:,} tokens is full. The model no longer sees "
+                f"the question “{quoted}”{others}, with the answer{'s' if others else ''}."
+            )
+        return conversation.request(self._model.id, room)
 
-    async def _send(self, frame: ClientFrame) -> None:
-        await self._socket.send_message(msgspec.json.encode(frame).decode())
+    def _context(self) -> str:
+        used = sum(self._answers[-1][1:3]) if self._answers else 0
+        longest = self._model.max_model_len
+        return f"{used:,} of {longest:,} tokens ({100 * used / longest:.0f} %)"
 
-
-def _show_statistics(frame: FinishedFrame, first: float, total: float) -> None:
-    tokens = frame.usage.completion_tokens
-    rate = f", {(tokens - 1) / (total - first):.0f} tokens/s" if tokens > 1 and total > first else ""
-    end = "" if frame.reason == "stop" else f", ended by {frame.reason}"
-    click.echo(click.style(f"      {tokens} tokens, first after {first * 1000:.0f} ms{rate}{end}", dim=True))
-
-
-def harmless(text: str) -> str:
-    """The text without control characters: a model's text must not control the terminal."""
-    return "".join(character for character in text if character in "\n\t" or character.isprintable())
+    def _statistics(self) -> str:
+        tokens = sum(answer.tokens for answer in self._answers)
+        left_out = self._conversation.left_out
+        unseen = f", of which the model no longer sees the {left_out} oldest" if left_out else ""
+        rows = {
+            "context": self._context(),
+            "turns": f"{len(self._conversation.turns)}{unseen}",
+            "answers": f"{len(self._answers)} with {tokens:,} tokens",
+            "last one": _described(self._answers[-1]) if self._answers else "none yet",
+        }
+        return "\n".join(f"{label:<9} {text}" for label, text in rows.items())
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n      ")
+def _split(line: str) -> tuple[str, str]:
+    command, _, argument = line.partition(" ")
+    return command.strip(), argument.strip()
 
 
-def _first_model(url: str, headers: dict[str, str]) -> str:
-    """The name of the server's model: blocking, for a thread."""
-    request = urllib.request.Request(f"{url}/v1/models", headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=HTTP_SECONDS) as response:
-            return msgspec.json.decode(response.read(), type=ModelList).data[0].id
-    except urllib.error.HTTPError as error:
-        if error.code == 401:
-            raise click.ClickException(f"{url} asks for a key: add --api-key KEY") from error
-        raise click.ClickException(f"{url} answered {error.code} {error.reason}") from error
-    except (OSError, ValueError, LookupError, msgspec.MsgspecError) as error:
-        raise click.ClickException(f"no Triolet server at {url}: {error}") from error
+def _described(answer: Answer) -> str:
+    rate = f", {answer.tokens_per_second:.0f} tokens/s" if answer.tokens_per_second else ""
+    end = "" if answer.reason == "stop" else f", ended by {answer.reason}"
+    return f"{answer.tokens} tokens, first after {answer.first_seconds * 1000:.0f} ms{rate}{end}"
 
 
-async def chat_with(url: str, options: ChatOptions) -> None:
-    """Connect to the server at `url` and talk until the user leaves."""
-    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    model = await trio.to_thread.run_sync(partial(_first_model, url, headers))
-    address = "ws" + url.removeprefix("http") + "/v1/stream"
-    header_bytes = [(name.encode(), value.encode()) for name, value in headers.items()]
-    try:
-        async with open_websocket_url(address, extra_headers=header_bytes) as socket:
-            session = ChatSession(socket, model, options)
-            click.echo(click.style(f"{model} at {url}. /reset begins anew, /quit leaves, Ctrl-C stops.", dim=True))
-            with trio.open_signal_receiver(signal.SIGINT) as interrupts:
-                async with trio.open_nursery() as nursery:
+async def chat_with(url: str, api_key: str | None, conversation: ChatConversation) -> None:
+    """Talk with the server at `url` until the user leaves. Raises click.ClickException if there is none."""
+    client = ChatClient(url, api_key)
+    model = await client.model()
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    display = TerminalDisplay() if on_terminal else PlainDisplay()
+    session = ChatSession(client, model, conversation, display)
+    display.note(f"{model.id} at {url}. Ctrl-C stops an answer, /help lists the commands, /exit leaves.")
+    with ExitStack() as terminal:
+        lines: Lines = PlainLines(sys.stdin.fileno())
+        if on_terminal:
+            from .chat_prompt import EditedLines, open_history  # which a pipe need not wait for
 
-                    async def watch_interrupts() -> None:
-                        async for _ in interrupts:
-                            if not await session.interrupt():
-                                nursery.cancel_scope.cancel()
+            terminal.enter_context(no_echo(sys.stdin.fileno()))
+            lines = EditedLines(open_history(display.note), session.status)
+        await _converse_under_signals(session, lines, on_terminal)
 
-                    nursery.start_soon(watch_interrupts)
-                    await session.converse()
-                    nursery.cancel_scope.cancel()
-            click.echo()
-    except* (ConnectionClosed, HandshakeError) as group:
-        closed = group.exceptions[0]
-    else:
-        return
-    raise click.ClickException(f"the connection to {url} ended: {closed}")
+
+async def _converse_under_signals(session: ChatSession, lines: Lines, on_terminal: bool) -> None:
+    """Ctrl-C stops an answer. Other signals, and Ctrl-C between answers in a pipe, end the chat in an orderly way.
+
+    On a terminal the prompt reads Ctrl-C as a key. As a signal it was meant for an answer that has just ended.
+    """
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch_signals() -> None:
+                async for number in signals:
+                    if number != signal.SIGINT or not (session.interrupt() or on_terminal):
+                        nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch_signals)
+            await session.converse(lines)
+            nursery.cancel_scope.cancel()

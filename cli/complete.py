@@ -1,4 +1,4 @@
-"""`triolet complete PROMPT`: one completion with its own engine, printed as it comes."""
+"""`triolet complete PROMPT`: one answer with its own engine, printed as it comes."""
 
 import secrets
 from pathlib import Path
@@ -6,37 +6,44 @@ from typing import Any
 
 import click
 
-from ..actors.engine import open_engine
-from ..protocol.events import Failed, Token
-from ..protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt
-from ..protocol.sampling import Sampling
+from .help import SettingsCommand
 from .options import build_settings, prompt_options
-from .process import run_or_refuse
 from .refusals import refuse_missing_model
-from .report import LoadDisplay, standard_error
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @click.argument("prompt")
 @prompt_options
-@click.option("--chat", is_flag=True, help="Put PROMPT as a question, through the model's chat template.")
+@click.option("--raw", is_flag=True, help="Continue PROMPT as it stands, without the model's chat template.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Longest answer.")
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Draw the same tokens again.  [default: random]")
 def complete(
     prompt: str,
     model: Path | None,
-    chat: bool,
+    raw: bool,
     max_tokens: int,
     temperature: float,
     seed: int | None,
     **values: Any,  # Any: click's values, checked by each option's type
 ) -> None:
-    """Continue PROMPT and print the text as it comes."""
+    """Answer PROMPT with MODEL and print the text as it comes. A model without a chat template continues PROMPT.
+
+    \b
+    triolet complete "What is 123 + 456?"
+    triolet complete --raw "Once upon a time" --model path/to/base-model --temperature 0.8
+    """
     settings = build_settings(model, values)
     refuse_missing_model(settings.engine)
+    from ..actors.engine import open_engine
+    from ..actors.tokenizer.chat_template import load_chat_template
+    from ..protocol.events import Failed, Token
+    from ..protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt
+    from ..protocol.sampling import Sampling
+    from .process import run_or_refuse
+    from .report import LoadDisplay, standard_error
+
     sampling = Sampling(temperature=temperature, seed=secrets.randbits(64) if seed is None else seed)
-    asked = ChatPrompt(messages=(ChatMessage(role="user", content=prompt),)) if chat else TextPrompt(text=prompt)
     failed: Failed | None = None
     with LoadDisplay(standard_error()) as display:
 
@@ -44,10 +51,13 @@ def complete(
             nonlocal failed
             async with open_engine(settings, display) as engine:
                 display.close()
+                # A chat model has hardly seen bare text: most answers to it are one word without end.
+                bare = raw or load_chat_template(Path(settings.engine.model)) is None
+                question = ChatPrompt(messages=(ChatMessage(role="user", content=prompt),))
                 request = Generate(
                     id=engine.gateway.new_id(),
                     model=engine.model_name,
-                    prompts=(asked,),
+                    prompts=(TextPrompt(text=prompt) if bare else question,),
                     sampling=sampling,
                     max_tokens=max_tokens,
                 )

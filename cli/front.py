@@ -1,11 +1,10 @@
 """One web process of several. `python -m triolet.cli.front LINK SOCKET…`, started only by the scheduler's process.
 
-Its settings come over the link, its sockets as descriptors. It lives as long as the link. Signals that terminals and
-service managers send to the whole group are left to the scheduler's process, which says when to drain.
+Its settings come over the link, its sockets as descriptors. It lives as long as the link, over which the scheduler's
+process says when to drain: no signal does.
 """
 
 import logging
-import signal
 import socket
 import sys
 from functools import partial
@@ -14,9 +13,11 @@ import trio
 
 from ..actors.fronts.front import run_front
 from ..actors.fronts.front_link import DECODER, FrontLink, SchedulerLost
+from ..actors.logs import log_to_stderr
 from ..actors.supervisor.link import Link
 from ..protocol.fronts import OpenFront
-from .process import EXIT_MARGIN, exit_after, keep_what_is_there, log_to_stderr
+from ..protocol.settings import EngineSettings
+from .process import EXIT_MARGIN, exit_after, keep_what_is_there, return_large_blocks
 from .serving import certificates_of, serve_engine
 
 log = logging.getLogger("triolet.fronts")
@@ -27,12 +28,13 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
     link = Link(stream, DECODER)
     opening = await link.receive()
     assert isinstance(opening, OpenFront), f"the first message is {type(opening).__name__}, not OpenFront"
-    settings, stop = opening.settings, trio.Event()
+    settings, stop, at_once = opening.settings, trio.Event(), trio.Event()
+    log_to_stderr(settings.engine)
     certificates = certificates_of(settings)
 
-    def drain() -> None:
-        exit_after(settings.drain_timeout + EXIT_MARGIN)
-        stop.set()
+    def drain(now: bool) -> None:
+        exit_after(EXIT_MARGIN if now else settings.drain_timeout + EXIT_MARGIN)
+        (at_once if now else stop).set()
 
     def reload() -> None:
         if certificates is not None:
@@ -40,18 +42,20 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
 
     front = FrontLink(link, opening, on_drain=drain, on_reload=reload)
     async with trio.open_nursery() as nursery:
-        urls: list[str] = await nursery.start(
+        await nursery.start(
             partial(
                 serve_engine,
                 settings,
                 partial(run_front, front, opening),
                 stop,
+                at_once=at_once,
                 sockets=sockets,
                 certificates=certificates,
             )
         )
-        front.say_ready(tuple(urls))
+        front.say_ready()
         keep_what_is_there()
+        return_large_blocks()
 
 
 async def _run(link: int, listening: list[int]) -> None:
@@ -60,9 +64,7 @@ async def _run(link: int, listening: list[int]) -> None:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    log_to_stderr()
+    log_to_stderr(EngineSettings(model=""))  # until its settings come
     link, *listening = map(int, sys.argv[1:])
     try:
         trio.run(_run, link, listening)

@@ -8,13 +8,13 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from ..loadtest.client.dial import read_url
 from ..loadtest.serve.arrivals import Arrivals, Constant, Gamma, Ramp, Recorded
 from ..loadtest.serve.lengths import read_distribution
 from ..loadtest.serve.mix import BadMix, Mix, MixShare, Tenant, check_shares, read_priorities, read_share, read_tenant
 from ..loadtest.serve.settings import LoadSettings
 from ..loadtest.serve.slo import read_slo
 from .refusals import Refusal
+from .values import CLIENT_KEY
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -47,6 +47,8 @@ def _read_ramp(text: str) -> tuple[float, float]:
 
 
 def _read_address(text: str) -> str:
+    from ..loadtest.client.dial import read_url  # trio and ssl, which help must not wait for
+
     read_url(text)
     return text
 
@@ -70,7 +72,7 @@ _OPTIONS: Final = (
     click.option("--api", type=click.Choice(["chat", "completions", "websocket"]), default="chat", show_default=True,
                   help="What it speaks; websocket is Triolet's own."),
     click.option("--model", help="Name of the model.  [default: the first that the server lists]"),
-    click.option("--api-key", help="Sent as a bearer token."),
+    click.option("--api-key", type=CLIENT_KEY, help="KEY, or @FILE with it; sent as a bearer token."),
     click.option("--concurrency", type=_COUNT, help="Closed loop: clients.  [default: 16, unless the loop is open]"),
     click.option("--rate", type=_POSITIVE, help="Open loop: requests a second."),
     click.option("--burstiness", type=_POSITIVE, help="Of --rate: 1 is a Poisson process, less comes in bursts."),

@@ -1,36 +1,28 @@
-"""The `triolet` command. A subcommand's module is imported only when it runs, so that `triolet --help` is fast."""
+"""The `triolet` command. A subcommand's module is imported only when it runs or explains itself."""
 
-from importlib import import_module
 from typing import Final
 
 import click
 
+from .help import LazyGroup
+
 COMMANDS: Final = {
-    "serve": "Serve a model over HTTP and WebSocket, with a chat page.",
-    "chat": "Chat in the terminal, with a running server or with a model of your own.",
-    "complete": "Continue one prompt and print the text as it comes.",
-    "bench": "Measure the engine on this machine, or load a server.",
+    "serve": ("serve", "serve", "Serve a model over HTTP and WebSocket, with a chat page."),
+    "chat": ("chat", "chat", "Chat in the terminal, with a running server or with a model of your own."),
+    "complete": ("complete", "complete", "Answer one prompt and print the text as it comes."),
+    "batch": ("batch", "batch", "Answer a file of requests, and go on after a stop."),
+    "config": ("config", "config", "Show the settings in force and where each comes from."),
+    "conform": ("conform", "conform", "Check whether a server speaks the APIs that clients rely on."),
+    "bench": ("bench", "bench", "Measure the engine on this machine, or load a server."),
+    "completion": ("completion", "completion", "Print a script that completes this command in bash, zsh or fish."),
 }
 
 
-class LazyGroup(click.Group):
-    """One command per key of COMMANDS: the function of that name in the module of that name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f".{cmd_name}", __package__), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="triolet", message="%(prog)s %(version)s")
 def main() -> None:
     """Triolet serves language models: OpenAI-compatible HTTP with streaming, WebSockets and a chat page."""

@@ -1,6 +1,8 @@
 """Refusals before anything starts or loads: one plain sentence with the remedy, exit code 2."""
 
 import ipaddress
+import platform
+import re
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -8,27 +10,53 @@ from typing import Final
 
 import click
 
-from ..actors.observe.traces import INSTALL, installed
 from ..protocol.settings import EngineSettings, ServeSettings
-from ..web.transport.listening import unix_socket
+from .sources import add_note, from_elsewhere
 
+SUPPORTED: Final = ("Linux", "x86_64")
 MAX_UNIX_PATH: Final = 107  # sockaddr_un has 108 bytes, one of them for the end
+_CHECKPOINT: Final = "MODEL is a checkpoint folder as Hugging Face writes it"
+_OF_FILE: Final = {
+    ".gguf": "GGUF is not read; pass the folder of the original checkpoint (safetensors files), and --quantize int4",
+    ".safetensors": "pass the folder that it is in, {parent}, together with its config.json and tokenizer.json",
+}
 _DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
 
 
 class Refusal(click.ClickException):
-    """Triolet refuses to start with these options."""
+    """Triolet refuses to start with these options. Adds where an option came from that the message names."""
 
     exit_code = 2
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message + from_elsewhere(message))
+
+
+def refuse_platform() -> None:
+    """Refuse to run a model elsewhere than on Linux, x86-64, for which the kernels are written."""
+    if (here := (platform.system(), platform.machine())) != SUPPORTED:
+        raise Refusal(
+            f"Triolet's kernels run on Linux, x86-64, and this is {' '.join(here)}: use such a machine, or a container "
+            "with --platform linux/amd64; `triolet chat --url URL` reaches a server from here"
+        )
+
 
 def refuse_missing_model(engine: EngineSettings) -> None:
-    """Refuse a model that is not a checkpoint folder. The worker checks the content of its files."""
-    folder = Path(engine.model)
+    """Refuse a model that cannot run here or is no checkpoint folder. The worker checks the content of its files."""
+    refuse_platform()
+    model = engine.model
+    folder = Path(model)
+    if not folder.exists():
+        hint = ""
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+            hint = f". To get one: `hf download {model} --local-dir {folder.name}`, then `triolet serve {folder.name}`"
+        raise Refusal(f"no folder {model}: MODEL is a checkpoint folder; models are not fetched by name yet{hint}")
     if not folder.is_dir():
-        raise Refusal(f"no folder {engine.model}: MODEL is a checkpoint folder as Hugging Face writes it")
+        raise Refusal(f"{model} is a file: {_OF_FILE.get(folder.suffix, _CHECKPOINT).format(parent=folder.parent)}")
     if not (folder / "config.json").is_file():
-        raise Refusal(f"{engine.model} has no config.json: MODEL is a checkpoint folder as Hugging Face writes it")
+        inside = next(folder.glob("snapshots/*/config.json"), None)
+        hint = f"; pass {inside.parent}" if inside else ""
+        raise Refusal(f"{model} has no config.json: {_CHECKPOINT}{hint}")
 
 
 def refuse_open_server(settings: ServeSettings) -> None:
@@ -69,6 +97,8 @@ def refuse_used_socket(path: str) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise Refusal(f"cannot listen on --uds {path}: there is no folder {folder}; make it, or take another path")
+    from ..web.transport.listening import unix_socket  # trio, which help must not wait for
+
     try:
         with unix_socket(path):  # permissions do not say everything, so it is made and removed again
             pass
@@ -105,7 +135,11 @@ def refuse_certificate(settings: ServeSettings) -> None:
 
 def refuse_missing_packages(settings: ServeSettings) -> None:
     """Refuse an option whose packages are not installed."""
-    if settings.otlp_endpoint is not None and not installed():
+    if settings.otlp_endpoint is None:
+        return
+    from ..actors.observe.traces import INSTALL, installed  # trio, as above
+
+    if not installed():
         raise Refusal(f"--otlp-endpoint needs OpenTelemetry's packages: {INSTALL}")
 
 
@@ -116,6 +150,12 @@ def refuse_too_many_processes(settings: ServeSettings) -> None:
             f"--web-processes {settings.web_processes} divide --max-requests {settings.limits.max_requests}: "
             "each needs at least one"
         )
+
+
+def warn_of_open_pages(settings: ServeSettings) -> None:
+    """Without a key, every page that a browser on this machine opens could use the model."""
+    if "*" in settings.allow_origins and not settings.api_keys:
+        add_note("--allow-origin '*' without --api-key lets every web page use this server")
 
 
 def refuse_early(settings: ServeSettings) -> None:

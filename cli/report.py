@@ -3,6 +3,8 @@
 It uses plain text and two escape sequences. A library would take a tenth of a server's start and 12 MB on disk.
 """
 
+import io
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -10,11 +12,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, Self, TextIO
 
+from ..actors.database import data_folder
 from ..models.host import usable_cores
 from ..protocol.settings import EngineSettings, ServeSettings
 from ..protocol.steps import LoadProgress, Ready
 from .values import format_size
 
+_LOG: Final = logging.getLogger("triolet.server")
 _BAR: Final = 32
 _DIM, _PLAIN, _REDRAW = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
@@ -39,6 +43,16 @@ class Terminal:
     def rows(self, rows: Mapping[str, str]) -> None:
         for label, text in rows.items():
             self.line(f"  {self._dim}{label:<9}{self._plain} {text}")
+
+
+class LogReport(Terminal):
+    """The same lines as records of the log, where a program reads standard error."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())  # no terminal: nothing is drawn
+
+    def line(self, text: str) -> None:
+        _LOG.info("%s", " ".join(text.split()))
 
 
 def standard_error() -> Terminal:
@@ -85,6 +99,13 @@ def _threads(engine: EngineSettings) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
+def _shortened(ready: Ready, engine: EngineSettings) -> str:
+    """Says it where the memory decided the context's length."""
+    if engine.max_model_len is not None or ready.context_length >= ready.model_context_length:
+        return ""
+    return f" of the model's {ready.model_context_length:,}, as many as the KV cache holds (--kv-cache-memory)"
+
+
 def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: str) -> None:
     """The model, its precision and its use of memory."""
     memory = ready.memory
@@ -93,7 +114,7 @@ def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: s
     report.rows(
         {
             "model": f"{name}: {ready.architecture}, {ready.parameters / 1e6:,.1f} M parameters, "
-            f"context {ready.context_length:,} tokens",
+            f"context {ready.context_length:,} tokens{_shortened(ready, engine)}",
             "runs on": f"{where}, {precision}",
             "memory": f"weights {format_size(memory.weights_bytes)} · workspace {format_size(memory.workspace_bytes)} "
             f"· KV cache {format_size(memory.kv_bytes)} · peak so far {format_size(ready.peak_bytes)}",
@@ -101,6 +122,11 @@ def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: s
             f"{memory.sequences_at_full_length:.1f} sequences at full length, {ready.max_running} at once in a step",
         }
     )
+
+
+def reached_at(urls: list[str], settings: ServeSettings) -> list[str]:
+    """The URLs with the path of a proxy, which works without one too."""
+    return urls if settings.uds else [url + settings.root_path for url in urls]
 
 
 def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings) -> None:
@@ -112,3 +138,4 @@ def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings)
         report.rows({"API": f"/v1 at {urls[0]}  ({asked})"})
     else:
         report.rows({"chat page": f"{urls[0]}/", "API": f"{urls[0]}/v1  ({asked})"})
+    report.rows({"data": f"files, batches and stored answers go to {data_folder(settings.data)}"})

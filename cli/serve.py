@@ -7,23 +7,37 @@ import gc
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..actors.supervisor.child_process import ChildProcess, start_worker
 from ..protocol.settings import ServeSettings, model_name
-from ..protocol.steps import Ready
+from .help import SettingsCommand
 from .options import build_settings, serve_options
-from .refusals import refuse_early
+from .sources import tell_notes
+
+if TYPE_CHECKING:
+    from ..actors.supervisor.child_process import ChildProcess
+    from ..protocol.steps import Ready
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @serve_options
 def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, checked by each option's type
-    """Serve MODEL, a checkpoint folder in Hugging Face's format (default: the bundled small model)."""
+    """Serve MODEL, a checkpoint folder in Hugging Face's format (default: the bundled small model).
+
+    \b
+    triolet serve                                      the bundled model at http://127.0.0.1:8000
+    triolet serve path/to/model --quantize int8        another one, with weights of 8 bits
+    triolet serve --host 0.0.0.0 --api-key @keys.txt   for other machines too, with keys
+    """
+    from ..actors.supervisor.child_process import start_worker
+    from .refusals import refuse_early, warn_of_open_pages
+
     settings = build_settings(model, values)
     refuse_early(settings)
+    warn_of_open_pages(settings)
+    tell_notes(settings.engine)
     try:
         worker = None if settings.inline else start_worker(settings.engine)
     except OSError:
@@ -35,36 +49,43 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     serve_until_ended(settings, worker)
 
 
-def serve_until_ended(settings: ServeSettings, worker: ChildProcess | None) -> None:
+def serve_until_ended(settings: ServeSettings, worker: "ChildProcess | None") -> None:
     """Serve with this worker, or one that the engine starts, until a signal ends it; keep the user informed."""
-    from .process import keep_what_is_there, log_to_stderr, run_or_refuse, run_until_signalled
-    from .report import LoadDisplay, report_addresses, report_model, standard_error
+    from ..actors.logs import log_to_stderr
+    from .process import keep_what_is_there, return_large_blocks, run_or_refuse, run_until_signalled
+    from .report import LoadDisplay, LogReport, reached_at, report_addresses, report_model, standard_error
 
     if settings.web_processes == 1:
         from .serving import life_of
     else:
         from .several import life_of
 
-    log_to_stderr()
-    report = standard_error()
+    log_to_stderr(settings.engine)
+    report = LogReport() if settings.engine.log_format == "json" else standard_error()
     with LoadDisplay(report) as display:
 
-        def show_model(ready: Ready) -> None:
+        def show_listening(urls: list[str]) -> None:
+            display.close()
+            report.line(f"  listening at {reached_at(urls, settings)[0]}; the model is being loaded")
+
+        def show_model(ready: "Ready") -> None:
             display.close()
             report_model(report, ready, settings.engine, model_name(settings))
 
         def show_addresses(urls: list[str]) -> None:
+            urls = reached_at(urls, settings)
             report_addresses(report, urls, settings)
             click.echo(f"Triolet is ready at {urls[0]}")
             keep_what_is_there()
+            return_large_blocks()
 
-        life = life_of(settings, worker, on_progress=display, on_ready=show_model)
+        life = life_of(settings, worker, on_progress=display, on_listening=show_listening, on_ready=show_model)
         run_or_refuse(
             partial(
                 run_until_signalled,
                 settings,
                 life,
                 on_serving=show_addresses,
-                on_drain=lambda: report.line("Finishing running answers; once more ends them now."),
+                on_drain=lambda: report.line("Finishing running answers; once more ends them now, a third time kills."),
             )
         )

@@ -14,10 +14,12 @@ from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
+from ..web.transport.capacity import raise_file_limit
 from ..web.transport.listening import unix_socket
 from ..web.transport.tls import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
+from .batches import run_batches
 from .process import Life
 
 
@@ -40,23 +42,29 @@ async def run_server(
     settings: ServeSettings,
     stop: trio.Event,
     *,
+    at_once: trio.Event | None = None,
     worker: ChildProcess | None = None,
     certificates: Certificates | None = None,
     on_progress: ReportProgress,
+    on_listening: Callable[[list[str]], None] = lambda urls: None,
     on_ready: Callable[[Ready], None] = lambda ready: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load, serve until `stop` is set, drain, return; started with the URLs.
+    """Listen, load, serve until `stop` is set, drain, return; started with the URLs when the model is loaded.
 
-    If the engine fails, it sets `stop` and raises.
+    `at_once`, set later, ends the running answers. If the engine fails, it sets `stop` and raises.
     """
     with own_sockets(settings) as sockets:
         await serve_engine(
             settings,
-            partial(run_engine, settings, worker=worker, on_progress=on_progress),
+            partial(
+                run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_batches, settings)
+            ),
             stop,
+            at_once=at_once,
             sockets=sockets,
             certificates=certificates,
+            on_listening=on_listening,
             on_ready=on_ready,
             task_status=task_status,
         )
@@ -64,20 +72,22 @@ async def run_server(
 
 async def serve_engine(
     settings: ServeSettings,
-    start: Callable[..., Awaitable[None]],
+    run: Callable[..., Awaitable[None]],
     stop: trio.Event,
     *,
+    at_once: trio.Event | None = None,
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
+    on_listening: Callable[[list[str]], None] = lambda urls: None,
     on_ready: Callable[[Ready], None] = lambda ready: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """`run_server` for any engine that `start` runs."""
+    """`run_server` for any engine: `run` loads and runs it, and calls its `on_open` first of all."""
     serving, ended = trio.Event(), trio.Event()
 
     async def run_engine_then_drain(*, task_status: trio.TaskStatus[Server]) -> None:
         try:
-            await start(task_status=task_status)
+            await run(on_open=task_status.started)
         except Exception:
             # The engine has ended every outbox; without this wait the exception would cancel the tasks that read them.
             if serving.is_set():
@@ -88,17 +98,21 @@ async def serve_engine(
 
     async with trio.open_nursery() as engine_nursery:
         engine: Server = await engine_nursery.start(run_engine_then_drain)
-        if engine.ready is not None:  # its worker may have died again
-            on_ready(engine.ready)
 
         async def stop_admitting() -> None:
             await stop.wait()
             engine.begin_drain()
 
-        def end_requests() -> None:
-            message = f"the server is shutting down, and the answer took longer than {settings.drain_timeout:g} s"
-            engine.gateway.fail_all(ApiError("shutting_down", f"{message} (--drain-timeout)"))
+        def end_requests(why: str) -> None:
+            engine.gateway.fail_all(ApiError("shutting_down", f"the server is shutting down, and {why}"))
 
+        async def end_requests_at_once(at_once: trio.Event) -> None:
+            await at_once.wait()
+            end_requests("it was told twice, so the answer ends here")
+
+        overdue = f"the answer took longer than {settings.drain_timeout:g} s (--drain-timeout)"
+        if at_once is not None:
+            engine_nursery.start_soon(end_requests_at_once, at_once)
         async with trio.open_nursery() as web_nursery:
             urls: list[str] = await web_nursery.start(
                 partial(
@@ -110,11 +124,17 @@ async def serve_engine(
                     certificates=certificates,
                     drain_timeout=settings.drain_timeout,
                     send_timeout=settings.send_timeout,
+                    keep_alive_timeout=settings.keep_alive_timeout,
+                    max_connections=raise_file_limit(),
                     shutdown_trigger=stop_admitting,
-                    on_drain_timeout=end_requests,
+                    on_drain_timeout=partial(end_requests, overdue),
                 )
             )
             serving.set()
+            on_listening(urls)
+            await engine.loaded.wait()
+            if engine.ready is not None:
+                on_ready(engine.ready)
             task_status.started(urls)
         ended.set()
         engine_nursery.cancel_scope.cancel()
@@ -125,11 +145,18 @@ def life_of(
     worker: ChildProcess | None,
     *,
     on_progress: ReportProgress,
+    on_listening: Callable[[list[str]], None],
     on_ready: Callable[[Ready], None],
 ) -> Life:
     """`run_server`, and its certificates."""
     certificates = certificates_of(settings)
     run = partial(
-        run_server, settings, worker=worker, certificates=certificates, on_progress=on_progress, on_ready=on_ready
+        run_server,
+        settings,
+        worker=worker,
+        certificates=certificates,
+        on_progress=on_progress,
+        on_listening=on_listening,
+        on_ready=on_ready,
     )
     return Life(run, certificates.reload if certificates is not None else lambda: None)

@@ -18,7 +18,8 @@ from ..actors.gateway.gateway import process_name
 from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
-from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket
+from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket, urls_of
+from .batches import run_batches
 from .process import Life
 
 FRONT_MODULE: Final = "triolet.cli.front"
@@ -26,15 +27,15 @@ LEAVE_SECONDS: Final = 3.0  # for the fronts after the drain timeout: last messa
 
 
 @contextmanager
-def shared_listeners(settings: ServeSettings) -> Generator[Callable[[], Sequence[socket.socket]]]:
-    """A function that makes the sockets of one more front.
+def shared_listeners(settings: ServeSettings) -> Generator[tuple[list[str], Callable[[], Sequence[socket.socket]]]]:
+    """The server's URLs, and a function that makes the sockets of one more front.
 
     With a TCP port each front has its own socket (SO_REUSEPORT), and the kernel gives a dead one's connections to the
     others. A Unix socket has one queue, from which any free front takes.
     """
     if settings.uds is not None:
         with unix_socket(settings.uds) as sock:
-            yield lambda: [sock.dup()]
+            yield urls_of([sock], secure=False), lambda: [sock.dup()]
         return
     reserved = bind_tcp(settings.host, settings.port, shared=True)  # does not listen: it reserves the port
     try:
@@ -46,7 +47,7 @@ def shared_listeners(settings: ServeSettings) -> Generator[Callable[[], Sequence
                 sock.listen(BACKLOG)
             return sockets
 
-        yield listen
+        yield urls_of(reserved, secure=settings.ssl_certfile is not None), listen
     finally:
         for sock in reserved:
             sock.close()
@@ -56,18 +57,33 @@ async def run_fronts(
     settings: ServeSettings,
     stop: trio.Event,
     *,
+    at_once: trio.Event | None = None,
     worker: ChildProcess | None = None,
     on_progress: ReportProgress,
+    on_listening: Callable[[list[str]], None] = lambda urls: None,
     on_ready: Callable[[Ready], None] = lambda ready: None,
     on_fronts: Callable[[Fronts], None] = lambda fronts: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Load, serve until `stop` is set, drain, return; started with the URLs."""
+    """Listen, load, serve until `stop` is set, drain, return; started with the URLs when the model is loaded.
+
+    `at_once`, set later, ends the running answers.
+    """
     core = Core(settings)
     try:
-        with shared_listeners(settings) as listen:
+        with shared_listeners(settings) as (urls, listen):
             async with trio.open_nursery() as nursery:
-                fronts = Fronts(settings, core, module=FRONT_MODULE, name=process_name(), listen=listen)
+                listening = False
+
+                def open_sockets() -> Sequence[socket.socket]:
+                    nonlocal listening
+                    sockets = listen()
+                    if not listening:
+                        on_listening(urls)
+                        listening = True
+                    return sockets
+
+                fronts = Fronts(settings, core, module=FRONT_MODULE, name=process_name(), listen=open_sockets)
                 on_fronts(fronts)
                 ended = trio.Event()
 
@@ -76,14 +92,23 @@ async def run_fronts(
                     ended.set()
 
                 async def load() -> None:
-                    on_ready(await core.start(nursery, on_progress, worker))
+                    ready = await core.start(nursery, on_progress, worker)
+                    nursery.start_soon(run_batches, settings, core, ready)
+                    on_ready(ready)
 
                 async with trio.open_nursery() as loading:
                     loading.start_soon(load)
                     loading.start_soon(nursery.start, run_until_drained)
-                task_status.started(list(fronts.urls))
+                task_status.started(urls)
                 await stop.wait()
                 fronts.begin_drain()
+
+                async def end_answers(at_once: trio.Event) -> None:
+                    await at_once.wait()
+                    fronts.end_answers()
+
+                if at_once is not None:
+                    nursery.start_soon(end_answers, at_once)
                 with trio.move_on_after(settings.drain_timeout + LEAVE_SECONDS):
                     await ended.wait()
                 nursery.cancel_scope.cancel()
@@ -96,6 +121,7 @@ def life_of(
     worker: ChildProcess | None,
     *,
     on_progress: ReportProgress,
+    on_listening: Callable[[list[str]], None],
     on_ready: Callable[[Ready], None],
 ) -> Life:
     """`run_fronts`, and the certificates of all web processes."""
@@ -106,6 +132,12 @@ def life_of(
             fronts.reload_certificate()
 
     run = partial(
-        run_fronts, settings, worker=worker, on_progress=on_progress, on_ready=on_ready, on_fronts=running.append
+        run_fronts,
+        settings,
+        worker=worker,
+        on_progress=on_progress,
+        on_listening=on_listening,
+        on_ready=on_ready,
+        on_fronts=running.append,
     )
     return Life(run, reload)

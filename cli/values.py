@@ -1,11 +1,14 @@
 """Parses values from the command line or a config file: sizes like `2GiB`, keys like `@keys.txt`."""
 
 import re
+import stat
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import click
+
+from .sources import add_note
 
 _UNITS: Final = {
     "": 1, "b": 1,
@@ -31,6 +34,17 @@ def format_size(size: int) -> str:
             value = size / factor
             return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
     return f"{size} B"
+
+
+class NameType(click.ParamType[str]):
+    """A text that is not empty."""
+
+    name = "text"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip():
+            self.fail("is empty; give a name, or leave the option out", param, ctx)
+        return str(value)
 
 
 class SizeType(click.ParamType[int]):
@@ -77,27 +91,94 @@ class HttpUrlType(click.ParamType[str]):
         return str(value)
 
 
+class OriginType(click.ParamType[str]):
+    """A page's origin as browsers send it: lower case, no path, no port that its scheme implies. Or `*`."""
+
+    name = "origin"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if text == "*":
+            return text
+        try:
+            url = urlsplit(text.lower())
+            port, name = url.port, url.netloc.rpartition("@")[2]
+        except ValueError:  # the port is not a number
+            self.fail(_NO_ORIGIN.format(text), param, ctx)
+        if not url.scheme or not url.hostname or name != url.netloc or url.path not in ("", "/") or url.query:
+            self.fail(_NO_ORIGIN.format(text), param, ctx)
+        if port == {"http": 80, "https": 443}.get(url.scheme):
+            name = name.rpartition(":")[0] if port is not None else name
+        return f"{url.scheme}://{name}"
+
+
+_NO_ORIGIN: Final = "{!r} is not the origin of a page, which has no path, such as http://localhost:3000"
+
+
+class RootPathType(click.ParamType[str]):
+    """A path without a slash at its end; of characters that nothing on the way to the server spells differently."""
+
+    name = "path"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        path = str(value).rstrip("/")
+        if path and not re.fullmatch(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+", path):
+            self.fail(f"{value!r} is not a path of plain letters, digits, - . _ and ~, such as /llm", param, ctx)
+        if path.split("/")[1:2] and path.split("/")[1] in _OWN_PATHS:
+            self.fail(f"{value!r} begins like a path of the server's own; take another, such as /llm", param, ctx)
+        return path
+
+
+_OWN_PATHS: Final = (  # how all routes begin
+    *("v1", "static", "health", "internal", "dashboard", "docs", "openapi.json", "metrics", "version"),
+    *("api", "tokenize", "detokenize", "tokenizer_info"),
+)
 HTTP_URL: Final = HttpUrlType()
+ROOT_PATH: Final = RootPathType()
+NAME: Final = NameType()
+ORIGIN: Final = OriginType()
 SIZE: Final = SizeType()
 SHARE_OR_SIZE: Final = ShareOrSizeType()
 
 
-def read_api_keys(values: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys of `--api-key` values: a key, or `@file` with one key per line (`#` begins a comment line)."""
-    keys: list[str] = []
+def read_api_keys(values: tuple[str, ...], hint: str = "'--api-key'") -> tuple[str, ...]:
+    """The keys of `--api-key` values: a key, or `@file` with one key per line (`#` begins a comment line).
+
+    `hint` names where they came from, for errors. A file that every user can read is worth a note.
+    """
+    keys = [key for value in values for key in _keys_in(value, hint)]
     for value in values:
-        if not value.startswith("@"):
-            keys.append(value)
-            continue
+        if value.startswith("@") and (path := Path(value[1:]).expanduser()).stat().st_mode & stat.S_IROTH:
+            add_note(f"every user of this machine can read these keys; chmod 600 {path}")
+    return tuple(keys)
+
+
+def _keys_in(value: str, hint: str) -> list[str]:
+    keys = [value]
+    if value.startswith("@"):
         try:
             lines = [line.strip() for line in Path(value[1:]).expanduser().read_text(encoding="utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise click.BadParameter(f"cannot read {value[1:]}: {error}", param_hint="'--api-key'") from error
-        found = [line for line in lines if line and not line.startswith("#")]
-        if not found:
-            raise click.BadParameter(f"{value[1:]} holds no key", param_hint="'--api-key'")
-        keys += found
+            raise click.BadParameter(f"cannot read {value[1:]}: {error}", param_hint=hint) from error
+        keys = [line for line in lines if line and not line.startswith("#")]
+        if not keys:
+            raise click.BadParameter(f"{value[1:]} holds no key", param_hint=hint)
     # Headers carry only visible ASCII: a key with other characters could never be sent.
     if any(not key.isascii() or not key.isprintable() or not key or " " in key for key in keys):
-        raise click.BadParameter("a key is one word of visible ASCII characters", param_hint="'--api-key'")
-    return tuple(keys)
+        raise click.BadParameter("a key is one word of visible ASCII characters", param_hint=hint)
+    return keys
+
+
+class ClientKeyType(click.ParamType[str]):
+    """The key that a client sends: the key itself, or `@file` with one line of it."""
+
+    name = "key or @file"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        keys = _keys_in(str(value), param.get_error_hint(ctx) if param is not None else "'--api-key'")
+        if len(keys) > 1:
+            self.fail(f"{str(value)[1:]} holds {len(keys)} keys, and a client sends one", param, ctx)
+        return keys[0]
+
+
+CLIENT_KEY: Final = ClientKeyType()
