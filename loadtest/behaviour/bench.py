@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ..client.client import HttpClient
 from ..client.dial import read_url
@@ -15,35 +15,11 @@ from .client import Target
 from .crowd import duration, middle, probe, probes
 from .gauge import find_gauge
 from .parts import drain, isolation, leaving, slow_readers, worker_death
+from .plan import BehaviourPlan, Subject
 from .results import BehaviourReport, NotMeasurable, Result, Tally
 from .start import free_port, started, until_ready
 
 _PROBES: Final = 8
-
-
-class BehaviourPlan(Struct, frozen=True, kw_only=True):
-    """What is done to a server, and how long to wait."""
-
-    streams: int = 4
-    long_tokens: int = 1000  # an answer that must still run when something is done to the server
-    drain_tokens: int = 100  # an answer that a draining server should finish
-    readers: int = 32
-    flood: int = 64
-    flood_tokens: int = 64
-    hold_seconds: float = 8.0  # slow readers hold their streams this long
-    patience: float = 30.0
-
-
-class Subject(Struct, frozen=True, kw_only=True):
-    """A server: started here by `command` with `{port}` in it, or running at `url`."""
-
-    name: str
-    command: str | None = None
-    url: str | None = None
-    pid: int | None = None
-    model: str | None = None
-    keys: tuple[str, ...] = ()
-    fields: dict[str, Any] = {}  # Any: JSON
 
 
 async def examine(subject: Subject, plan: BehaviourPlan, log: Path) -> BehaviourReport:

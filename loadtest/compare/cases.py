@@ -20,6 +20,7 @@ class Case(Struct, frozen=True, kw_only=True):
     figure: Literal["prefill_tok_s", "full_batch_tok_s", "output_tok_s"]
 
 
+DEFAULT_VARIANTS: Final = ("int8=--quantize int8", "int4=--quantize int4", "bfloat16=--dtype bfloat16")
 CASES: Final = {
     case.name: case
     for case in (

@@ -11,7 +11,7 @@ import trio
 from msgspec import Struct
 
 from ...actors.engine import Engine, open_engine
-from ...cli.options import build_settings, engine_options
+from ...cli.options import build_settings, typed_engine_options
 from ...cli.process import run_or_refuse
 from ...protocol.events import Failed, Token
 from ...protocol.requests import Generate, TokenPrompt
@@ -21,7 +21,6 @@ from ...protocol.steps import LoadProgress, Ready
 from .cases import Case, value_of
 from .round import RoundLoad, refuse_load, run_round
 
-DEFAULTS: Final = ("int8=--quantize int8", "int4=--quantize int4", "bfloat16=--dtype bfloat16")
 BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
 BLOCK_TOKENS: Final = 64
 WARM_UP_PROMPT: Final = 64  # tokens; as the programs in loadtest/peers
@@ -52,7 +51,7 @@ class VariantTurn(Struct, frozen=True):
 
 
 @click.command(add_help_option=False)
-@engine_options
+@typed_engine_options
 def _engine(**values: Any) -> None:  # Any: click's values
     """Never run; it defines which options a variant may have."""
 

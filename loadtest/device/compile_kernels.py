@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from triolet.loadtest.device.compile_catalogue import every_specialisation
 _catalogue: list[Specialisation] = []  # made before the processes are forked, which find it here
 
 
-def compiled(place: int) -> dict[str, Any]:  # Any: a JSON object
-    """One specialisation, by its place in the catalogue."""
+def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
+    """One specialisation, by its place in the catalogue; `quick` counts instructions only where a check needs them."""
     specialisation = _catalogue[place]
     form = specialisation.form
     row: dict[str, Any] = {
@@ -33,7 +34,7 @@ def compiled(place: int) -> dict[str, Any]:  # Any: a JSON object
         "constants": {name: str(value) for name, value in form.constants},
     }
     try:
-        code = compile_for(form, specialisation.capability)
+        code = compile_for(form, specialisation.capability, count_always=not quick or bool(specialisation.uses))
     except Exception as error:  # whatever Triton and ptxas raise: it is this row's result
         return row | {"faults": [f"does not compile: {type(error).__name__}: {str(error).strip().splitlines()[-1]}"]}
     used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps")}
@@ -71,13 +72,15 @@ def main() -> None:
     parser.add_argument("--capability", type=int, action="append", help="80, 86, 89 or 90; all unless given")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
+    parser.add_argument("--quick", action="store_true", help="count instructions only where a requirement names some")
     options = parser.parse_args()
     _catalogue.extend(every_specialisation())
     todo = jobs(options.only, options.capability or list(SHARED_LIMIT))
     if not todo:
         sys.exit(f"no kernel to compile: --only {options.only!r} names no operation of the catalogue")
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
-        rows = list(track(pool.map(compiled, todo), "compiling", len(todo), console=Console(stderr=True)))
+        results = pool.map(partial(compiled, quick=options.quick), todo)
+        rows = list(track(results, "compiling", len(todo), console=Console(stderr=True)))
     Console(width=200).print(table(rows))
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -80,6 +80,7 @@ def check_sampler(vocab: int, machine: GpuMachine) -> Figures:
     for row in np.flatnonzero(rows["top"] >= 0).tolist():
         most = int(rows["top"][row])
         require(out.top_ids[row, :most].tolist() == expected.top_tokens[row, :most].tolist(), "alternatives differ")
+        require(out.ranks[row].item() == expected.ranks[row], "a rank differs")
         found = np.append(out.top_logprobs[row, :most].cpu().numpy(), out.logprobs[row].item())
         there = np.append(expected.top_logprobs[row, :most], expected.logprobs[row])
         error = max(error, float(np.max(np.abs(found - there) / np.maximum(1, np.abs(there)))))

@@ -20,7 +20,7 @@ from msgspec import Struct
 RESAMPLES: Final = 4000  # at least
 BEYOND: Final = 20  # at each end: the end's rank among the resamples is then known to about a quarter (1/√20)
 MOST_NUMBERS: Final = 40_000_000  # drawn per metric and side; above it each resample draws fewer
-CHUNK_NUMBERS: Final = 2_000_000
+CHUNK_NUMBERS: Final = 200_000  # at a time: arrays of 16 MB are new memory each time, which took half of the time
 
 Floats = npt.NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]  # over the last axis

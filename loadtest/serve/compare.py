@@ -14,10 +14,10 @@ from msgspec import Struct, structs
 
 from .bootstrap import RESAMPLES, Interval, Statistic, mean, rank, relative_difference, value_of
 from .result import RequestSample, Result
+from .settings import TOLERANCE
 from .text_report import load_text
 
 MISS: Final = 0.05  # for all metrics together
-TOLERANCE: Final = 0.02
 PAIRED_SHARE: Final = 0.9  # share of requests that must be in both runs for a paired comparison
 
 Call = Literal["worse", "better", "same", "unsure"]

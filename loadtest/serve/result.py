@@ -64,6 +64,7 @@ class Result(Struct, frozen=True, kw_only=True):
     machine: dict[str, str]
     words: TokensPerWord
     window: tuple[float, float]
+    unwarmed: float = 0.0  # seconds of a warm-up that counts, since no request began after it
     summary: Summary
     client: ClientLoad
     series: Series
@@ -91,11 +92,12 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 def make_result(
     records: Sequence[Record], window: Window, client: ClientLoad, series: Series, settings: LoadSettings,
-    conditions: Conditions,
+    conditions: Conditions, unwarmed: float = 0.0,
 ) -> Result:  # fmt: skip
     return Result(
         **{name: getattr(conditions, name) for name in Conditions.__struct_fields__},
         settings=without_keys(settings),
+        unwarmed=unwarmed,
         window=(window.begin, window.end),
         summary=summarise(records, window, settings.slo),
         client=client,

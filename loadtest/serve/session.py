@@ -117,14 +117,18 @@ def _write_line(file: BinaryIO, record: Record) -> None:
 
 
 def conclude(settings: LoadSettings, progress: Progress, meter: LagMeter, conditions: Conditions) -> Result:
-    """The result of a finished run. Raises CannotRun if nothing was measured."""
+    """The result of a finished run. Raises CannotRun if no request was sent.
+
+    If the server is so busy that no client was answered within the warm-up, none asked again: then the warm-up counts.
+    """
+    unwarmed = 0.0
+    if not any(record.phase == "measured" for record in progress.records):
+        if not progress.records:
+            raise CannotRun("nothing was measured: the load ended before its first request; run longer")
+        unwarmed, settings = settings.warmup_seconds, replace(settings, warmup_seconds=0.0)
+        progress.records = [replace(record, phase="measured") for record in progress.records]
     records = progress.records
     measured = [record for record in records if record.phase == "measured"]
-    if not measured:
-        raise CannotRun(
-            f"nothing was measured: no request began after the warm-up of {settings.warmup_seconds:g} s; "
-            "run longer, or take a shorter --warm-up"
-        )
     window, late = measured_window(settings, progress), None
     if settings.arrivals is not None:
         late = [record.started - record.intended for record in measured if record.turn == 0]
@@ -135,7 +139,7 @@ def conclude(settings: LoadSettings, progress: Progress, meter: LagMeter, condit
         progress.begun + busy.begin, progress.begun + busy.end, tokens=tokens, late_starts=late, waited=progress.waited
     )
     series = make_series(records, meter, progress.begun, max(record.ended for record in records))
-    return make_result(records, window, client, series, settings, conditions)
+    return make_result(records, window, client, series, settings, conditions, unwarmed)
 
 
 def measured_window(settings: LoadSettings, progress: Progress) -> Window:

@@ -1,6 +1,6 @@
 """A run's settings, checked once and written into its result unchanged, except for the keys."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from .slo import Slo
 Api = Literal["chat", "completions", "websocket"]
 
 HIDDEN_KEY = "…"
+TOLERANCE: Final = 0.02  # of a comparison: smaller relative differences do not matter
 
 
 class LoadSettings(Struct, frozen=True, kw_only=True):

@@ -57,6 +57,11 @@ def headline_rows(result: Result) -> Rows:
                 f"{good.requests_per_second:,.2f} requests/s, {good.share:.1%} within {slo_text(result.settings)}",
             ]
         )
+    if result.unwarmed:
+        rows.append(
+            ["note", f"no request began after the warm-up of {result.unwarmed:g} s, so its requests count: the server "
+             "is busy, or slow; run longer, or with a lower --concurrency"]
+        )  # fmt: skip
     if not summary.tokens_are_counted:
         rows.append(["note", "the server tells no usage: every piece counts as one token"])
     if left := sum(summary.outcomes.get(outcome, 0) for outcome in GIVEN_UP):

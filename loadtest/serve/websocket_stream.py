@@ -14,6 +14,7 @@ from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection
 
 from triolet.protocol.errors import REGISTRY, ErrorDetail
 from triolet.protocol.stream_frames import (
+    AcceptedFrame,
     CancelFrame,
     ClientFrame,
     Create,
@@ -22,7 +23,9 @@ from triolet.protocol.stream_frames import (
     ExplanationFrame,
     FailedFrame,
     FinishedFrame,
+    PromptFrame,
     StartedFrame,
+    StatusFrame,
     ToClient,
     TokenFrame,
 )
@@ -94,6 +97,8 @@ class _Socket:
         if isinstance(frame, ErrorFrame):
             self.close_with(_fault_of(frame.error, before_text=True))
             return
+        if isinstance(frame, StatusFrame):
+            return  # of the engine; what it means for a request shows in its own frames
         running = self.running.get(frame.id)
         if running is None:
             return  # the end of a given-up request
@@ -118,7 +123,7 @@ class _Socket:
                 running.end()
             case FailedFrame():
                 running.end(_fault_of(frame.error, before_text=not exchange.arrivals))
-            case ExplanationFrame():
+            case AcceptedFrame() | ExplanationFrame() | PromptFrame():
                 pass  # never requested
             case _:
                 assert_never(frame)

@@ -121,6 +121,3 @@ PARTS: Final[dict[str, Callable[[Bench], Struct]]] = {
     "memory-http2": lambda bench: bench.memory("http2"),
     "memory-websocket": lambda bench: bench.memory("websocket"),
 }
-
-RATES: Final = frozenset({"raw", "sse", "coalesced", "websocket", "two-fronts"})
-"""Parts whose ratios are asked for: measured round after round, for a machine is not the same from minute to minute."""
