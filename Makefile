@@ -7,7 +7,10 @@
 #   make bench                        the engine on this machine, without HTTP: speed, accuracy, tokens
 #   make bench REF=folder             … beside the engines and on the model that loadtest/peers/setup.py put there
 #   make kernels                      compile every GPU kernel for sm_80 and sm_90 (no GPU needed) and show what it uses
+#   make clients                      install the clients of docs/clients.md, run them and renew the page
 #   make architecture                 draw docs/architecture.svg from the imports, and count the path of a request
+#   make docs                         build the site of the documentation into build/site, with every link checked
+#   make vendor                       fetch the libraries of the chat page from npm again (web/page/vendor/README.md)
 #   make clean                        forget .venv and everything built
 
 SHELL := /bin/bash
@@ -16,19 +19,26 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check bench kernels architecture clean
+.PHONY: serve test check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
 
 serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# Each type checker takes a minute of one core: two at a time.
 check: .venv/.test
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync mypy basedpyright lint house
+
+lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/basedpyright
+
+mypy basedpyright: .venv/.test
+	$(BIN)/$@
+
+house: .venv/.test
 	$(BIN)/pytest -q tests/test_house.py tests/test_types.py
 
 bench: .venv/.serve
@@ -38,11 +48,20 @@ bench: .venv/.serve
 kernels: .venv/.test
 	$(BIN)/python -m triolet.loadtest.device.compile_kernels --processes 2 $(ARGS)
 
+clients: .venv/.test .venv-clients/.installed .venv-clients/.lm-eval .venv-clients/.open-webui
+	$(BIN)/python -m tests.clients
+
 architecture: .venv/.test
 	$(BIN)/python -m tests.architecture $(ARGS)
 
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+
+vendor:
+	web/page/vendor/renew.sh
+
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients tests/clients/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Serving needs no torch: its environment is there in well under a minute. The tests compare with torch and
 # transformers and drive real clients, so theirs is larger. A stamp is renewed when what to install changes.
@@ -55,6 +74,27 @@ clean:
 	@echo "Installing what the tests need into .venv (once; torch among it, so this takes a few minutes)…"
 	@$(PIP) install --constraint constraints.txt --editable '.[test]'
 	@touch .venv/.serve $@
+
+.venv/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@$(PIP) install --constraint constraints.txt $$($(BIN)/python -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
+
+# Exact versions of everything, so pip has nothing to work out. LiteLLM wants an older openai than the others.
+.venv-clients/.installed: tests/clients/requirements.txt tests/clients/requirements-litellm.txt tests/clients/package-lock.json
+	@echo "Installing clients of other projects into .venv-clients and tests/clients/node_modules…"
+	@install() { $(PYTHON) -m venv .venv-clients/$$1 && .venv-clients/$$1/bin/python -m pip --disable-pip-version-check \
+	  --quiet install --no-deps --no-compile --requirement tests/clients/$$1.txt; }; \
+	install requirements & first=$$!; install requirements-litellm & second=$$!; \
+	npm ci --prefix tests/clients --silent --no-fund --no-audit && wait $$first && wait $$second
+	@touch $@
+
+# 600 and 770 MB, so apart: continuous integration does without. Open WebUI needs Python 3.11 or 3.12.
+.venv-clients/.%: tests/clients/requirements-%.txt
+	@$(PYTHON) -m venv .venv-clients/requirements-$*
+	@.venv-clients/requirements-$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps \
+	  --no-compile --requirement $<
+	@touch $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Triolet needs Python 3.11 or newer: make PYTHON=python3.12 …")'
