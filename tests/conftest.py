@@ -2,9 +2,11 @@
 process and the bundled model.
 """
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,8 +19,39 @@ from triolet.kernels.gpu.mode import interpret_kernels
 # Before anything imports Triton. A process that interprets cannot compile: compiling is tested in processes of its own.
 interpret_kernels()
 
+# The settings of whoever runs the tests are not those of the servers in them.
+for name in [name for name in os.environ if name.startswith("TRIOLET_")]:
+    del os.environ[name]
+os.environ["TRIOLET_CONFIG"] = os.devnull  # a triolet.toml in this folder is not read
+_state = tempfile.TemporaryDirectory(prefix="triolet-tests-")
+os.environ["XDG_STATE_HOME"] = _state.name  # nor does a test write among the user's own files and batches
+
 READY_LINE = "Triolet is ready at "
 STOP_SECONDS = 30.0  # for an idle server to leave; it takes well under one
+
+
+# Half a minute or more of one core each. They begin first, so that at the end no process waits for another's long file.
+LONGEST_FILES = (
+    "kernels/gpu/test_gpu_gemm_compiled.py",
+    "loadtest/device/test_gpu_suite.py",
+    "kernels/test_other_cpus.py",
+    "loadtest/test_web_bench.py",
+    "actors/test_simulation.py",
+    "docs/test_commands.py",
+    "loadtest/device/test_gpu_bench.py",
+    "actors/scheduler/test_plan_properties.py",
+    "e2e/test_interpreted_kernels.py",
+    "loadtest/serve/test_compare.py",
+    "cli/test_serve.py",
+    "cli/test_bench_peers.py",
+    "test_packaging.py",
+)
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {(TESTS / name).resolve(strict=True): number for number, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 class Certificate(NamedTuple):
@@ -60,7 +93,8 @@ class Server(NamedTuple):
 @contextmanager
 def running_server(log: Path, *options: str) -> Generator[Server]:
     port = () if "--uds" in options else ("--port", "0")
-    command = [str(Path(sys.executable).with_name("triolet")), "serve", *port, *options]
+    small = ("--kv-cache-memory", "384MiB")  # many run at the same time
+    command = [str(Path(sys.executable).with_name("triolet")), "serve", *small, *port, *options]
     with (
         log.open("wb") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

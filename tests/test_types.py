@@ -8,6 +8,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("protocol", "kernels", "models", "actors", "web", "cli", "loadtest", "tests")
 
 
+ELSEWHERE = "tests/clients/programs/*.py"  # they run where clients of other projects are installed
+
+
 def test_only_compiled_files_escape_the_type_checker() -> None:
     checker = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["basedpyright"]
     assert set(checker["include"]) == set(FOLDERS)
@@ -16,7 +19,7 @@ def test_only_compiled_files_escape_the_type_checker() -> None:
         files = [*ROOT.glob(pattern)]
         assert files, f"{pattern} excludes nothing"
         for file in files:
-            assert compiled.search(file.read_text()), f"{file} has nothing that is compiled"
+            assert pattern == ELSEWHERE or compiled.search(file.read_text()), f"{file} has nothing that is compiled"
 
 
 def unexplained(text: str) -> list[str]:

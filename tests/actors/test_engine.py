@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -13,8 +14,8 @@ import trio
 from triolet.actors.engine import Engine, EngineLoadError, run_engine
 from triolet.actors.observe.metrics import ledger_of, render_metrics
 from triolet.protocol.errors import ApiError
-from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, Token
-from triolet.protocol.requests import TokenPrompt
+from triolet.protocol.events import ChoiceFinished, Failed, Finished, PromptTokens, Started, Token
+from triolet.protocol.requests import TextPrompt, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import LimitSettings
 
@@ -137,6 +138,27 @@ async def several_prompts_and_choices_with_every_option(engine: Engine) -> None:
     await until_balanced(engine)
 
 
+async def the_tokens_of_prompt_and_answer_come_beside_the_text(engine: Engine) -> None:
+    prompt = chat("What is 2 + 3?")
+    sampling = Sampling(temperature=0.0, prompt_logprobs=2)
+    fields: dict[str, Any] = {"sampling": sampling, "returns_token_ids": True, "prompt_logprobs": 2, "max_tokens": 40}
+    answer = await Answer().read(submit(engine, prompt, **fields))
+    (about,) = [event for event in answer.events if isinstance(event, PromptTokens)]
+    assert about.token_ids == await engine.tokenize(prompt)
+    assert [scores.token_id for scores in about.logprobs] == list(about.token_ids)
+    assert about.logprobs[0].logprob is None
+    for scores in about.logprobs[1:]:
+        assert len(scores.top) == 2
+        assert (scores.rank <= 2) == (scores.token_id in [top.token_id for top in scores.top])
+        assert scores.rank > 2 or scores.top[scores.rank - 1].logprob == scores.logprob
+    assert max(scores.rank for scores in about.logprobs) > 2  # so the ranks beyond the alternatives are seen, too
+    ids = [id for event in answer.events if isinstance(event, Token) for id in event.token_ids]
+    assert len(ids) == answer.finished.usage.completion_tokens
+    assert answer.finished.reason == "stop"  # by a stop token, which has an id and no text
+    assert await engine.detokenize(tuple(ids[:-1])) == answer.text()
+    assert ids[-1] in engine.ready.eos_token_ids if engine.ready else False
+
+
 async def a_stop_string_ends_the_text_before_it(engine: Engine) -> None:
     whole = await Answer().read(submit(engine, "Once", max_tokens=12, ignore_eos=True))
     stop = whole.text()[len(whole.text()) // 2 :][:3]
@@ -145,6 +167,71 @@ async def a_stop_string_ends_the_text_before_it(engine: Engine) -> None:
     assert cut.finished.reason == "stop"
     assert [event.stop_reason for event in cut.events if isinstance(event, ChoiceFinished)] == [stop]
     await until_balanced(engine)
+
+
+async def a_prompt_that_is_cut_is_the_rest_of_it(engine: Engine) -> None:
+    assert engine.ready is not None
+    prompt, context = " once upon a time" * 3000, engine.ready.context_length
+    ids = await engine.tokenize(TextPrompt(text=" once upon a time"))
+    options: tuple[dict[str, Any], ...] = (
+        {"truncate_prompt_tokens": 7},
+        {"truncate_prompt_tokens": 7, "truncation_side": "right", "echo": True},
+        {"truncate_prompt_tokens": -1, "max_tokens": 20},
+    )
+    for fields, length in zip(options, (7, 7, context - 20), strict=True):
+        outbox = submit(engine, prompt, returns_token_ids=True, **({"max_tokens": 1} | fields))
+        answer = await Answer().read(outbox)
+        (about,) = [event for event in answer.events if isinstance(event, PromptTokens)]
+        assert len(about.token_ids) == answer.finished.usage.prompt_tokens == length
+        whole = ids * (length // len(ids) + 1)
+        assert about.token_ids == (whole[:length] if "echo" in fields else whole[len(whole) - length :])
+        if "echo" in fields:
+            assert answer.text().startswith(await engine.detokenize(about.token_ids))
+            assert len(answer.text()) < 100
+
+
+async def banned_words_and_allowed_tokens(engine: Engine) -> None:
+    fields: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "returns_token_ids": True}
+    free = await Answer().read(submit(engine, "Once", **fields))
+    ids = [id for event in free.events if isinstance(event, Token) for id in event.token_ids]
+    word = await engine.detokenize(tuple(ids[9:12]))
+    banned = await Answer().read(submit(engine, "Once", bad_words=(word,), **fields))
+    assert word.strip() in free.text()
+    assert word not in banned.text()
+    assert banned.text().startswith(free.text()[: free.text().index(word)])
+    assert engine.ready is not None
+    allowed = sorted(set(ids[::2]))
+    mask = sum(1 << id for id in allowed).to_bytes(4 * -(-engine.ready.vocab_size // 32), "little")
+    sampling = Sampling(temperature=0.0, allowed_tokens=mask, logprobs=20)
+    answer = await Answer().read(submit(engine, "Once", sampling=sampling, **fields))
+    scores = [each for event in answer.events if isinstance(event, Token) for each in event.logprobs]
+    assert len(scores) == 30
+    assert {each.token_id for each in scores} <= set(allowed)
+    assert {each.token_id for each in scores} != {scores[0].token_id}
+    for each in scores:  # the naive form: the first of the most probable that is allowed
+        best = next((top.token_id for top in each.top if top.token_id in allowed), each.token_id)
+        assert each.token_id == best
+    sampling = Sampling(
+        temperature=0.0, allowed_tokens=(1 << ids[0]).to_bytes(len(mask), "little"), bad_words=((ids[0],),)
+    )
+    nothing = await Answer().read(submit(engine, "Once", sampling=sampling))
+    assert isinstance(nothing.end, Failed)
+    assert nothing.end.param == "allowed_token_ids"
+
+
+async def an_expression_ends_the_text_before_its_match(engine: Engine) -> None:
+    whole = await Answer().read(submit(engine, "Once", max_tokens=30, ignore_eos=True))
+    pattern = re.escape(whole.text()[9:12]) + r"[\s\S]{2,3}"
+    stop = re.search(pattern.replace("2,3", "2"), whole.text())
+    assert stop
+    for include in (False, True):
+        fields: dict[str, Any] = {"stop_regex": (pattern,), "include_stop": include}
+        cut = await Answer().read(submit(engine, "Once", max_tokens=30, ignore_eos=True, **fields))
+        assert cut.text() == whole.text()[: stop.end() if include else stop.start()]
+        assert [event.stop_reason for event in cut.events if isinstance(event, ChoiceFinished)] == [pattern]
+    wrong = await Answer().read(submit(engine, "Once", stop_regex=("(",)))
+    assert isinstance(wrong.end, Failed)
+    assert wrong.end.param == "stop_regex"
 
 
 async def two_hundred_streams_at_once_all_finish(engine: Engine) -> None:
@@ -192,7 +279,11 @@ async def signals_of_a_terminal_do_not_reach_the_worker(engine: Engine) -> None:
 
 SCENARIOS = (
     several_prompts_and_choices_with_every_option,
+    the_tokens_of_prompt_and_answer_come_beside_the_text,
     a_stop_string_ends_the_text_before_it,
+    a_prompt_that_is_cut_is_the_rest_of_it,
+    banned_words_and_allowed_tokens,
+    an_expression_ends_the_text_before_its_match,
     two_hundred_streams_at_once_all_finish,
     a_parked_stream_goes_on_where_it_was,
     a_stopped_worker_is_not_healthy_and_recovers,

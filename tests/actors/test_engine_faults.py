@@ -14,7 +14,16 @@ from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import Failed, Finished
 from triolet.protocol.messages import ToDetokenizer
-from triolet.protocol.steps import Ready, ReportProgress, Row, Step, StepDone
+from triolet.protocol.steps import (
+    GrammarFailed,
+    GrammarReady,
+    PrepareGrammar,
+    Ready,
+    ReportProgress,
+    Row,
+    Step,
+    StepDone,
+)
 
 from .engine_house import Answer, settings_for, submit
 
@@ -28,6 +37,9 @@ class CountingCore:
 
     def load(self, report: ReportProgress) -> tuple[Stepper, Ready]:
         return self, self._ready
+
+    def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
+        raise AssertionError("no request has a grammar")
 
     def begin_step(self, step: Step) -> PendingStep:
         if step.step >= self._fails_at:

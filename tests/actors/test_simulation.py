@@ -10,9 +10,9 @@ from .simulation.house import simulate_house
 from .simulation.plants import PLANTS, planted
 from .simulation.world import Outcome, simulate
 
-SEEDS = 80  # some 40,000 steps; every run of the suite draws others
+SEEDS = 40  # some 20,000 steps; every run of the suite draws others
 FIRST = int(os.environ.get("SEED", random.SystemRandom().randrange(10**9)))
-HOUSE_SEEDS = 50
+HOUSE_SEEDS = 40
 PLANTED_FROM, PLANTED_SEEDS = 0, 40  # fixed: whether a planted bug is found must not depend on luck
 
 
@@ -27,7 +27,7 @@ def live(seed: int, simulate: Callable[[int], Outcome] = simulate) -> Outcome:
 
 def check_every_trouble_happened(outcomes: list[Outcome]) -> None:
     """The run says something only if there was something to survive."""
-    ends = {end for outcome in outcomes for end in outcome.ends}
+    ends = {end.removesuffix("_exceeded") for outcome in outcomes for end in outcome.ends}  # deadlines, before Started
     assert {"complete", "cancelled", "stalled", "deadline", "engine_error"} <= ends
     assert sum(outcome.preemptions for outcome in outcomes) > len(outcomes)
     assert sum(outcome.worker_losses for outcome in outcomes) > 0

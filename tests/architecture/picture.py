@@ -14,7 +14,7 @@ from .graph import Graph, House, between_rooms, reduced
 
 PICTURE = ROOT / "docs/architecture.svg"
 
-WIDTH, HEIGHT = 1190, 870
+WIDTH, HEIGHT = 1190, 992
 _COLUMN, _ROW, _LEFT, _TOP = 212, 122, 40, 168  # pixels from one room to the next, and where the first one stands
 _BOX_WIDTH, _BOX_HEIGHT = 172, 64
 _ASIDE = 8  # pixels between an arrow of the way and the line between two rooms
@@ -33,31 +33,38 @@ PLACES: dict[str, Place] = {
     "cli": Place(0, -1, 3, ("a file per subcommand: serve, chat, complete, bench", "")),
     "loadtest": Place(3.4, -1, 2, ("clients on the wire, benchmarks, results", "")),
     "web/transport": Place(0, 0, 1, ("connections, HTTP, TLS,", "WebSocket, timers")),
-    "web/openai": Place(1, 0, 1, ("decode, dialect,", "chunks, answers, SSE")),
+    "web/generation": Place(1, 0, 1, ("a request of any dialect,", "its stream or answer")),
     "web/routes": Place(2, 0, 1, ("generation, WebSocket,", "operators, dashboard")),
-    "actors/tokenizer": Place(0, 1, 1, ("chat template,", "text to token ids")),
-    "actors/gateway": Place(1, 1, 1, ("places, outbox, credit,", "accounts")),
-    "web (shared)": Place(2, 1, 1, ("what a handler sees,", "keys, errors, timers")),
-    "actors/admission": Place(0, 2, 1, ("who may enter, and", "every refusal")),
-    "actors/scheduler": Place(1, 2, 1, ("plan, KV blocks,", "fair shares (pure)")),
-    "actors/detokenizer": Place(2, 2, 1, ("text, stop strings,", "last words")),
-    "actors/supervisor": Place(2, 3, 1, ("worker process, link,", "restarts")),
-    "actors/observe": Place(1, 3, 1, ("metrics, traces, ledger,", "explanations, views")),
-    "actors/fronts": Place(0, 3, 1, ("several web processes", "before one scheduler")),
-    "actors": Place(0, 4, 1, ("engine and core wire", "and start the actors")),
-    "actors (shared)": Place(1, 4, 1, ("turns, errors,", "histogram")),
-    "web": Place(2, 4, 1, ("app: the application", "with its routes")),
-    "actors/executor": Place(3.4, 3, 1, ("worker's loop, one", "thread for steps")),
-    "models": Place(4.4, 3, 1, ("load: checkpoint to", "stepper")),
-    "models/cpu": Place(3.4, 2, 1, ("rows, cache and weights", "of the CPU step")),
-    "models/gpu": Place(4.4, 2, 1, ("CUDA graphs, arena,", "packets, rehearsal")),
-    "models/steps": Place(3.4, 1, 1, ("a step's sequences", "and their rows")),
-    "models/checkpoint": Place(4.4, 1, 1, ("config, families,", "safetensors")),
-    "kernels": Place(3.4, 0, 2, ("a folder per operation: reference, CPU, Triton", "")),
-    "models (shared)": Place(4.4, 4, 1, ("memory plan, host,", "the Stepper protocol")),
-    "protocol": Place(0, 5.1, 5.4, ("every message, request, event, error and setting; all others may import it", "")),
+    "web/openai": Place(0.73, 1, 0.82, ("OpenAI: bodies,", "chunks, answers")),
+    "web/responses": Place(0, 1, 0.82, ("OpenAI's Responses:", "items and events")),
+    "web/anthropic": Place(1.45, 1, 0.82, ("Anthropic: messages", "and their events")),
+    "web/ollama": Place(2.18, 1, 0.82, ("Ollama: chat,", "generate, models")),
+    "actors/tokenizer": Place(0, 2, 1, ("chat template,", "text to token ids")),
+    "actors/gateway": Place(1, 2, 1, ("places, outbox, credit,", "accounts")),
+    "web (shared)": Place(2, 2, 1, ("what a handler sees,", "keys, errors, timers")),
+    "actors/admission": Place(0, 3, 1, ("who may enter, and", "every refusal")),
+    "actors/scheduler": Place(1, 3, 1, ("plan, KV blocks,", "fair shares (pure)")),
+    "actors/detokenizer": Place(2, 3, 1, ("text, stop strings,", "last words")),
+    "actors/fronts": Place(0, 4, 0.82, ("several web", "processes")),
+    "actors/batch": Place(0.715, 4, 0.82, ("files, batches,", "their runner")),
+    "actors/observe": Place(1.43, 4, 0.82, ("metrics, traces,", "explanations, views")),
+    "actors/supervisor": Place(2.11, 4, 0.9, ("worker process,", "link, restarts")),
+    "actors": Place(0, 5, 0.82, ("engine and core", "wire the actors")),
+    "actors/grammar": Place(0.73, 5, 0.82, ("the form of an", "answer: compiler")),
+    "actors (shared)": Place(1.46, 5, 0.82, ("turns, errors,", "histogram")),
+    "web": Place(2.19, 5, 0.82, ("app: the application", "with its routes")),
+    "actors/executor": Place(3.4, 4, 1, ("worker's loop, one", "thread for steps")),
+    "models": Place(4.4, 4, 1, ("load: checkpoint to", "stepper")),
+    "models/cpu": Place(3.4, 3, 1, ("rows, cache and weights", "of the CPU step")),
+    "models/gpu": Place(4.4, 3, 1, ("CUDA graphs, arena,", "packets, rehearsal")),
+    "models/steps": Place(3.4, 2, 0.66, ("a step's", "sequences")),
+    "models/guides": Place(4.07, 2, 0.66, ("grammars and", "their masks")),
+    "models/checkpoint": Place(4.74, 2, 0.66, ("config, families,", "safetensors")),
+    "kernels": Place(3.4, 1, 2, ("a folder per operation: reference, CPU, Triton", "")),
+    "models (shared)": Place(4.4, 5, 1, ("memory plan, host,", "the Stepper protocol")),
+    "protocol": Place(0, 6.1, 5.4, ("every message, request, event, error and setting; all others may import it", "")),
 }  # fmt: skip
-PROCESSES = {"web process: trio, no torch": (-0.13, -0.36, 3.06, 5.22), "worker process": (3.27, -0.36, 2.06, 5.22)}
+PROCESSES = {"web process: trio, no torch": (-0.13, -0.36, 3.06, 6.22), "worker process": (3.27, 0.64, 2.06, 5.22)}
 WAY = (
     "web/transport", "web/openai", "actors/gateway", "actors/tokenizer", "actors/admission", "actors/scheduler",
     "actors/supervisor", "actors/executor", "models/cpu", "models/steps", "kernels",

@@ -12,11 +12,13 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([TRIOLET, *arguments], capture_output=True, text=True, timeout=120)
 
 
-def test_a_completion_is_printed_and_repeats_itself() -> None:
-    first, second = (_run("complete", "Once upon a time", "--max-tokens", "8") for _ in range(2))
-    assert first.returncode == 0, first.stderr
-    assert len(first.stdout.strip()) > 1
-    assert first.stdout == second.stdout
+def test_a_chat_model_answers_and_continues_the_bare_text_only_when_told() -> None:
+    answer = _run("complete", "What is 123 + 456?", "--max-tokens", "64")
+    assert answer.returncode == 0, answer.stderr
+    assert "579" in answer.stdout
+    bare = _run("complete", "--raw", "What is 123 + 456?", "--max-tokens", "8")
+    assert bare.returncode == 0, bare.stderr
+    assert bare.stdout != answer.stdout
 
 
 def test_a_prompt_beyond_the_context_is_an_error_with_its_code() -> None:

@@ -1,9 +1,12 @@
+import platform
 import re
 import socket
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from triolet.cli.main import main
 from triolet.cli.options import BUNDLED_MODEL
 from triolet.cli.refusals import (
     Refusal,
@@ -14,6 +17,7 @@ from triolet.cli.refusals import (
     refuse_taken_port,
     refuse_too_many_processes,
     refuse_used_socket,
+    warn_of_open_pages,
 )
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
@@ -21,10 +25,39 @@ ENGINE = EngineSettings(model=str(BUNDLED_MODEL))
 
 
 def test_a_model_that_is_no_checkpoint_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="no folder"):
+    for name, content in (("m.gguf", "GGUF is not read"), ("model.safetensors", f"in, {tmp_path}"), ("x", "is a file")):
+        (tmp_path / name).touch()
+        with pytest.raises(Refusal, match=re.escape(content)):
+            refuse_missing_model(EngineSettings(model=str(tmp_path / name)))
+    with pytest.raises(Refusal, match=r"no folder .*none.*not fetched by name yet$"):
         refuse_missing_model(EngineSettings(model=str(tmp_path / "none")))
+    with pytest.raises(Refusal, match=r"`hf download Qwen/Qwen3-0\.6B --local-dir Qwen3-0\.6B`"):
+        refuse_missing_model(EngineSettings(model="Qwen/Qwen3-0.6B"))
     with pytest.raises(Refusal, match=re.escape("has no config.json")):
         refuse_missing_model(EngineSettings(model=str(tmp_path)))
+    snapshot = tmp_path / "snapshots" / "3f2a"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").touch()
+    with pytest.raises(Refusal, match=f"pass {snapshot}"):
+        refuse_missing_model(EngineSettings(model=str(tmp_path)))
+
+
+def test_a_server_that_every_page_may_use_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    for origins, keys in (((), ()), (("https://app.example",), ()), (("*",), ("secret",))):
+        warn_of_open_pages(ServeSettings(engine=ENGINE, allow_origins=origins, api_keys=keys))
+    assert capsys.readouterr().err == ""
+    warn_of_open_pages(ServeSettings(engine=ENGINE, allow_origins=("*",)))
+    assert "--api-key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64")])
+def test_a_platform_without_kernels_is_refused(system: str, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    for command in ("serve", "chat", "complete Hello", "bench offline"):
+        result = CliRunner().invoke(main, command.split())
+        assert result.exit_code == 2
+        assert f"run on Linux, x86-64, and this is {system} {machine}" in result.output
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,9 +32,10 @@ class Served(NamedTuple):
 
 @contextmanager
 def served(*options: str) -> Generator[Served]:
-    """A server with the bundled model on a free port; killed at the end when the test has not ended it."""
+    """A server with the bundled model on a free port, without a terminal; killed at the end unless it has ended."""
     command = [TRIOLET, "serve", "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=output, stderr=output, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
     try:
@@ -133,15 +135,40 @@ async def test_what_the_drain_timeout_ends_is_told_so() -> None:
     assert all(re.search(r" INFO triolet\.requests: \S+ error .* shutting_down$", line) for line in logged), report
 
 
-def test_the_second_signal_ends_a_running_answer_at_once() -> None:
-    with served("--drain-timeout", "1000") as server, stream(server.url, tokens=1800) as response:
-        assert server.process.stderr is not None
+def _signal_until_draining(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    while "Finishing running answers" not in process.stderr.readline():
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("options", [(), ("--web-processes", "2")])
+def test_the_second_signal_ends_a_running_answer_with_its_last_event(options: tuple[str, ...]) -> None:
+    with served("--drain-timeout", "1000", *options) as server, stream(server.url, tokens=1800) as response:
+        _signal_until_draining(server.process)
         server.process.send_signal(signal.SIGINT)
-        while "Finishing running answers" not in server.process.stderr.readline():
-            assert server.process.poll() is None
-        server.process.send_signal(signal.SIGINT)
-        assert b"data: [DONE]" not in _read_to_end(response)
+        last = [line for line in _read_to_end(response).splitlines() if line][-1]
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "shutting_down"
         assert server.process.wait(timeout=EXIT_SECONDS) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--web-processes", "2")])
+def test_a_service_managers_reload_does_not_end_the_server(options: tuple[str, ...]) -> None:
+    with served(*options) as server:
+        server.process.send_signal(signal.SIGHUP)
+        assert _get(f"{server.url}/health/ready")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=EXIT_SECONDS) == 0
+
+
+def test_the_third_signal_kills() -> None:
+    with served("--drain-timeout", "1000") as server, stream(server.url, tokens=1800):
+        _signal_until_draining(server.process)
+        server.process.send_signal(signal.SIGSTOP)  # so that both are there when it looks, and the second ends nothing
+        server.process.send_signal(signal.SIGINT)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        assert server.process.wait(timeout=EXIT_SECONDS) == 1
 
 
 def test_the_model_runs_in_the_server_s_process_when_told_to() -> None:
@@ -180,10 +207,8 @@ def test_a_port_in_use_is_refused_before_loading() -> None:
 
 
 def test_an_unsupported_configuration_is_refused_naming_it(tmp_path: Path) -> None:
-    for path in BUNDLED_MODEL.iterdir():
-        (tmp_path / path.name).symlink_to(path)
+    shutil.copytree(BUNDLED_MODEL, tmp_path, dirs_exist_ok=True)
     config = json.loads((BUNDLED_MODEL / "config.json").read_text()) | {"hidden_act": "relu"}
-    (tmp_path / "config.json").unlink()
     (tmp_path / "config.json").write_text(json.dumps(config))
     done = subprocess.run(
         [TRIOLET, "serve", str(tmp_path), "--port", "0"], capture_output=True, text=True, timeout=EXIT_SECONDS

@@ -50,7 +50,7 @@ def test_the_openai_client_over_a_unix_socket_for_its_owner_alone(tmp_path: Path
         assert "open to this user" in served.log.read_text()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         transport = httpx.HTTPTransport(uds=str(path))
-        http = httpx.Client(transport=transport, base_url="http://localhost")
+        http = httpx.Client(transport=transport, base_url="http://localhost", timeout=SOON)
         with OpenAI(base_url="http://localhost/v1", api_key="none", max_retries=0, http_client=http) as client:  # type: ignore[arg-type]  # httpx2's, by its types
             assert _ask(client) == answer
     assert not path.exists()
@@ -78,7 +78,7 @@ def test_the_openai_client_over_tls(
     def hear(response: httpx.Response) -> None:
         versions.add(response.http_version)
 
-    http = httpx.Client(verify=verify, http2=http2, event_hooks={"response": [hear]})
+    http = httpx.Client(verify=verify, http2=http2, event_hooks={"response": [hear]}, timeout=SOON)
     with OpenAI(base_url=f"{secure.url}/v1", api_key="none", max_retries=0, http_client=http) as client:  # type: ignore[arg-type]  # httpx2's, by its types
         assert _ask(client) == answer
     assert versions == {version}

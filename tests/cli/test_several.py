@@ -5,10 +5,12 @@ The scheduler's process is the test's own; worker and web processes are real, an
 
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -257,6 +259,16 @@ async def test_the_streams_of_all_fronts_outlive_the_worker(text: str) -> None:
         assert (await metrics(house))["triolet_worker_restarts_total"] == 1
 
 
+async def test_any_front_compiles_grammars() -> None:
+    async with running(SETTINGS) as house:
+        asked = {"prompt": "A date:", "structured_outputs": {"regex": "20[0-9]{2}"}, "seed": 1}
+        for _ in range(8):  # each on a new connection: both fronts get some
+            async with httpx.AsyncClient(base_url=house.url, timeout=SOON, verify=False) as client:
+                choice = (await client.post("/v1/completions", json=asked)).raise_for_status().json()["choices"][0]
+            assert re.fullmatch("20[0-9]{2}", choice["text"])
+            assert choice["finish_reason"] == "stop"
+
+
 async def test_a_front_that_stands_still_holds_nobody_up_and_is_replaced(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +302,36 @@ async def test_the_places_are_divided_and_the_sum_holds() -> None:
         parts = [sum(stream.front == name for stream in held) for name in house.fronts.pids]
         assert sorted(parts) == [1, 2]
         nursery.cancel_scope.cancel()
+
+
+async def test_any_front_takes_a_batch_and_the_scheduler_s_process_runs_it(tmp_path: Path) -> None:
+    """Each question comes on a connection of its own, to either front."""
+    rows = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"prompt": "One", "max_tokens": 4},
+        }
+        for number in range(20)
+    ]
+    content = "\n".join(map(json.dumps, rows))
+    async with running(structs.replace(SETTINGS, data=str(tmp_path / "data"))) as house:
+
+        async def ask(method: str, path: str, **more: Any) -> httpx.Response:
+            async with httpx.AsyncClient(timeout=SOON) as client:
+                response = await client.request(method, house.url + path, **more)
+            assert response.status_code == 200, response.text
+            return response
+
+        file = (await ask("POST", "/v1/files", data={"purpose": "batch"}, files={"file": content.encode()})).json()
+        wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        batch = (await ask("POST", "/v1/batches", json=wanted)).json()
+        while batch["status"] not in ("completed", "failed"):
+            batch = (await ask("GET", f"/v1/batches/{batch['id']}")).json()
+        answers = (await ask("GET", f"/v1/files/{batch['output_file_id']}/content")).text.splitlines()
+        assert sorted(int(json.loads(answer)["custom_id"]) for answer in answers) == list(range(20))
+        assert 'triolet_batch_lines_total{result="completed"} 20.0' in (await get(house, "/metrics")).text
 
 
 async def test_what_the_drain_timeout_ends_is_told_so() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.cli.values import SHARE_OR_SIZE, format_size, parse_size, read_api_keys
+from triolet.cli.values import CLIENT_KEY, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, format_size, parse_size, read_api_keys
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,23 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
+def test_root_paths_have_no_slash_at_their_end() -> None:
+    written = {"/llm": "/llm", "/our/llm-1.0/": "/our/llm-1.0", "/": "", "": "", "/.well": "/.well"}
+    assert {text: ROOT_PATH.convert(text, None, None) for text in written} == written
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("http://localhost:3000", "http://localhost:3000"), ("HTTPS://App.Example:443/", "https://app.example"),
+        ("http://[::1]:80", "http://[::1]"), ("http://app.example:443", "http://app.example:443"),
+        ("chrome-extension://abcd", "chrome-extension://abcd"), ("*", "*"),
+    ],
+)  # fmt: skip
+def test_origins_are_written_as_browsers_send_them(text: str, origin: str) -> None:
+    assert ORIGIN.convert(text, None, None) == origin
+
+
 @pytest.mark.parametrize("text", ["", "GiB", "2 bananas", "-1GiB", "1e9", "2GiBs", "0x10", "nan", "inf"])
 def test_what_is_not_a_size(text: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
@@ -27,8 +44,9 @@ def test_what_is_not_a_size(text: str) -> None:
 
 @given(st.integers(1, 1 << 50))
 def test_a_formatted_size_reads_back_to_three_digits(size: int) -> None:
-    # Two decimals below 10, one below 100: the rounding error is at most half of the last digit, 0.5 %.
-    assert parse_size(format_size(size)) == pytest.approx(size, rel=0.005, abs=1)
+    # Two decimals below 10, one below 100: the rounding error is at most half of the last digit, 0.5 %. Reading cuts a
+    # fraction of a byte.
+    assert parse_size(format_size(size)) == pytest.approx(size, rel=0, abs=0.005 * size + 1)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +62,19 @@ def test_shares_and_sizes(text: str, value: float) -> None:
 def test_what_is_neither_a_share_nor_a_size(text: str, message: str) -> None:
     with pytest.raises(click.BadParameter, match=message):
         SHARE_OR_SIZE.convert(text, None, None)
+
+
+def test_a_file_of_keys_that_everybody_can_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("alpha\n")
+    file.chmod(0o600)
+    read_api_keys((f"@{file}",))
+    assert capsys.readouterr().err == ""
+    file.chmod(0o644)
+    read_api_keys((f"@{file}",))
+    assert f"chmod 600 {file}" in capsys.readouterr().err
 
 
 def test_api_keys_come_from_values_and_files(tmp_path: Path) -> None:
@@ -65,3 +96,13 @@ def test_a_key_file_must_hold_a_key(tmp_path: Path) -> None:
         read_api_keys((f"@{empty}",))
     with pytest.raises(click.BadParameter, match="cannot read"):
         read_api_keys((f"@{tmp_path / 'missing'}",))
+
+
+def test_a_client_sends_the_one_key_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("# mine\nalpha\n")
+    assert CLIENT_KEY.convert(f"@{file}", None, None) == "alpha"
+    assert CLIENT_KEY.convert("beta", None, None) == "beta"
+    file.write_text("alpha\nbeta\n")
+    with pytest.raises(click.BadParameter, match="holds 2 keys, and a client sends one"):
+        CLIENT_KEY.convert(f"@{file}", None, None)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
+
+from triolet.kernels import cache_folder, compile_cache
+from triolet.kernels.cache_folder import open_cache_folder
 
 PROGRAM = """
 import numba, sys
@@ -23,8 +31,8 @@ print(prepare_compile_cache(), compilations())
 """
 
 
-def run(home: Path) -> tuple[Path, int]:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
+def run(home: Path, **variables: str) -> tuple[Path, int]:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home), **variables}
     environment.pop("NUMBA_CACHE_DIR", None)
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True, env=environment
@@ -41,10 +49,119 @@ def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert run(tmp_path) == (folder, 0)
 
 
+def test_another_installation_of_the_same_sources_compiles_nothing(tmp_path: Path) -> None:
+    """As in a second virtual environment: other paths, other times."""
+    kernels = Path(compile_cache.__file__).parent
+    folder, count = run(tmp_path)
+    assert count == 1
+    for place, change in (("a", ""), ("b", "\n# changed\n")):
+        copied = tmp_path / place / "triolet/kernels"
+        shutil.copytree(kernels, copied, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile)
+        with (copied / "threads/waiting.py").open("a") as source:
+            source.write(change)
+        found, count = run(tmp_path, PYTHONPATH=str(tmp_path / place))
+        assert (found == folder, count) == ((True, 0) if not change else (False, 1))
+
+
 def test_an_unusable_home_falls_back_to_a_folder_of_its_own(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
-    folder, count = run(in_the_way)
-    assert tmp_path not in folder.parents
+    folder, count = run(in_the_way, TMPDIR=str(tmp_path))
+    assert folder.parent == tmp_path
     assert count == 1
     assert any(folder.rglob("*.nbi"))
+
+
+def run_with(folder: Path, mode: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether the cache under XDG_CACHE_HOME is used after a folder got this mode."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+    folder.chmod(mode)
+    caplog.clear()
+    used = open_cache_folder("kernels-x")
+    assert (folder in used.parents) != ("compiles all CPU kernels again" in caplog.text)
+    return folder in used.parents
+
+
+def test_a_cache_that_others_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = tmp_path / "triolet"
+    ours.mkdir()
+    assert run_with(ours, 0o755, monkeypatch, caplog)
+    assert not run_with(ours, 0o775, monkeypatch, caplog)
+    assert "chmod go-w" in caplog.text
+    assert not run_with(ours, 0o1777, monkeypatch, caplog)
+    ours.chmod(0o700)
+    tmp_path.chmod(0o777)
+    assert not run_with(ours, 0o700, monkeypatch, caplog)
+    tmp_path.chmod(0o1777)  # as /tmp
+    assert run_with(ours, 0o700, monkeypatch, caplog)
+
+
+def test_a_cache_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = tmp_path / "triolet"
+    ours.mkdir()
+    assert run_with(ours, 0o700, monkeypatch, caplog)
+    somebody = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: somebody)
+    assert not run_with(ours, 0o700, monkeypatch, caplog)
+    assert "belongs to another user" in caplog.text
+
+
+def test_the_cache_is_made_for_its_user_alone(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path)
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (folder.parent, folder)] == [0o700, 0o700]
+
+
+HOLDS = """
+import sys
+from triolet.kernels.cache_folder import open_cache_folder
+print(open_cache_folder(sys.argv[1]), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_new_version_removes_those_that_nobody_has_used_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache_folder, "_held", [])
+    unused, recent = (open_cache_folder(f"kernels-{name}") for name in ("unused", "recent"))
+    linked = tmp_path / "elsewhere"
+    linked.mkdir()
+    (unused.parent / "kernels-link").symlink_to(linked)
+    for descriptor in cache_folder._held:
+        os.close(descriptor)
+    cache_folder._held.clear()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLDS, "kernels-old"], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        running = Path(process.stdout.readline().strip())
+        long_ago = time.time() - (cache_folder.KEPT_DAYS + 1) * 24 * 3600
+        for folder in (running, unused, linked):
+            os.utime(folder, (long_ago, long_ago))
+        assert open_cache_folder("kernels-recent") == recent
+        assert unused.is_dir()  # nothing new was made
+        open_cache_folder("kernels-new")
+        assert [folder.is_dir() for folder in (running, unused, recent, linked)] == [True, False, True, True]
+        process.stdin.close()
+
+
+def test_temporary_folders_of_earlier_starts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_folder, "_held", [])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    first = open_cache_folder("kernels-x")
+    for descriptor in cache_folder._held:
+        os.close(descriptor)
+    second = open_cache_folder("kernels-x")
+    assert first.is_dir()  # its process may just have begun
+    long_ago = time.time() - 2 * 24 * 3600
+    for folder in (first, second):
+        os.utime(folder, (long_ago, long_ago))
+    third = open_cache_folder("kernels-x")
+    assert [folder.is_dir() for folder in (first, second, third)] == [False, True, True]

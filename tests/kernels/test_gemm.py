@@ -175,6 +175,19 @@ def test_bfloat16_checkpoints_pack_like_their_float32_values() -> None:
         np.testing.assert_array_equal(packed[0], packed[1])
 
 
+@pytest.mark.parametrize("places", [np.arange(40) + 8, np.concatenate([np.arange(20), np.arange(24, 44)])])
+def test_rows_and_columns_are_packed_at_their_places(places: npt.NDArray[np.int64]) -> None:
+    """With gaps, as between the halves of padded heads, and without."""
+    _, w = sample(1, 40, 40)
+    placed = np.zeros((64, 64), np.float32)
+    placed[places[:, None], places] = w
+    for weight_format in FORMATS:
+        spread, whole = (aligned(packed_bytes(64, 64, weight_format)) for _ in range(2))
+        pack(spread, [Part(w, places)], places, 64, 64, weight_format)
+        pack(whole, [Part(placed, np.arange(64))], np.arange(64), 64, 64, weight_format)
+        np.testing.assert_array_equal(spread, whole)
+
+
 def test_extreme_int8_sums_do_not_overflow() -> None:
     k = 65_536
     x, w = np.ones((1, k), np.float32), np.ones((64, k), np.float32)

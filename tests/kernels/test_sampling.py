@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from triolet.kernels.compile_cache import compilations
 from triolet.kernels.sampling import numbers, reference
 from triolet.kernels.sampling.launch import CpuSampler
-from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, Sampled, SamplingRows
+from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, Sampled, SamplingRows, mask_words
 
 Float32Array = npt.NDArray[np.float32]
 NEUTRAL = {"repetition": 1, "temperature": 1, "top_p": 1, "target": -1, "top": -1}
@@ -133,7 +133,19 @@ def problems(draw_from: st.DrawFn) -> tuple[Float32Array, SamplingRows]:
         batch.bias_values = (rng.normal(size=len(batch.bias_tokens)) * 10).astype(np.float32)
     if draw_from(st.booleans()):
         batch.banned_starts, batch.banned_tokens = sparse(4, distinct=False)
+    if draw_from(st.booleans()):
+        share = draw_from(st.sampled_from([0.02, 0.5, 0.99]))  # words that allow nothing, some and all of their tokens
+        batch.masks = masks_of(rng.random((3, width)) < share)
+        batch.mask_lines = rng.integers(-1, 3, count).astype(np.int32)
     return logits, batch
+
+
+def masks_of(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    """Masks from flags [lines, vocab]. What lies behind the vocabulary in the last word may be anything."""
+    lines, width = allowed.shape
+    bits = np.ones((lines, mask_words(width) * 32), np.uint8)
+    bits[:, :width] = allowed
+    return np.packbits(bits, axis=1, bitorder="little").view(np.uint32)
 
 
 @given(problems())
@@ -150,6 +162,7 @@ def test_kernel_equals_reference(problem: tuple[Float32Array, SamplingRows]) -> 
         assert result.tokens[row] == expected.tokens[row]
         top = min(int(batch.rows["top"][row]), logits.shape[1])
         if top >= 0:
+            assert result.ranks[row] == expected.ranks[row]
             assert result.top_tokens[row, :top].tolist() == expected.top_tokens[row, :top].tolist()
             # The last bit of a float64 logarithm may differ between libraries; it is rounded to float32 afterwards.
             np.testing.assert_allclose(result.logprobs[row], expected.logprobs[row], rtol=2**-23)
@@ -197,14 +210,14 @@ def test_rows_shared_between_threads_are_the_same(problem: tuple[Float32Array, S
     sampler = CpuSampler(logits.shape[1], threads)
     for _ in range(2):
         shared = sampler.sample(logits, batch)
-        for name in ("tokens", "status", "logprobs", "top_tokens", "top_logprobs"):
+        for name in ("tokens", "status", "logprobs", "ranks", "top_tokens", "top_logprobs"):
             usable = alone.status == OK if name != "status" else slice(None)
             assert np.array_equal(getattr(alone, name)[usable], getattr(shared, name)[usable])
 
 
 def repeated(batch: SamplingRows, times: int) -> SamplingRows:
     """The rows and their lists so many times over."""
-    result = SamplingRows(np.tile(batch.rows, times))
+    result = SamplingRows(np.tile(batch.rows, times), mask_lines=np.tile(batch.mask_lines, times), masks=batch.masks)
     for kind, fields in (
         ("seen", ("tokens", "counts")), ("bias", ("tokens", "values")), ("banned", ("tokens",))
     ):  # fmt: skip
@@ -320,6 +333,23 @@ def test_penalties_bias_and_bans() -> None:
     assert result.status == [NOT_FINITE]
 
 
+def test_a_mask_allows_its_tokens_only() -> None:
+    """A row without a line is free; bans count within the mask; a row whose mask allows nothing fails alone."""
+    logits = np.tile(np.linspace(4, 0, 70, dtype=np.float32), (5, 1))
+    allowed = np.zeros((3, 70), np.bool_)
+    allowed[0, [2, 40, 69]] = allowed[1] = True
+    lines = np.array([-1, 0, 1, 0, 2], np.int32)
+    batch = SamplingRows(make_rows(5, temperature=[0, 0, 0, 1, 1]), mask_lines=lines, masks=masks_of(allowed))
+    result = CpuSampler(70).sample(logits, batch)
+    assert result.tokens[:3].tolist() == [0, 2, 0]
+    assert result.tokens[3] in {2, 40, 69}
+    assert result.status.tolist() == [OK, OK, OK, OK, NOT_FINITE]
+    batch.banned_starts, batch.banned_tokens = np.array([0, 0, 1, 1, 1, 1], np.int64), np.array([2], np.int32)
+    assert CpuSampler(70).sample(logits, batch).tokens[1] == 40
+    with pytest.raises(ValueError, match="masks of 4 words"):
+        CpuSampler(100).sample(np.zeros((5, 100), np.float32), batch)
+
+
 def test_logprobs_are_of_the_raw_logits() -> None:
     logits = np.random.default_rng(3).normal(size=(1, 500)).astype(np.float32) * 4
     exact = logits[0].astype(np.float64)
@@ -327,7 +357,9 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     result = draw(logits, temperature=0.3, seed=9, top=20)
     # Weights are rounded to 2^-30 of the largest: 500 of them are off by 500 * 2^-31 together, beside float32's 1e-6.
     assert abs(result.logprobs[0] - exact[result.tokens[0]]) < 3e-6
-    order = np.argsort(-exact, kind="stable")[:20]
+    order = np.argsort(-exact, kind="stable")
+    assert order[result.ranks[0] - 1] == result.tokens[0]
+    order = order[:20]
     assert result.top_tokens[0].tolist() == order.tolist()
     assert np.abs(result.top_logprobs[0] - exact[order]).max() < 3e-6
 
@@ -350,6 +382,7 @@ def test_nothing_compiles_after_warm_up() -> None:
         rows = make_rows(5, top_k=[0, 3, 0, 0, 0], top_p=[1, 1, 0.5, 1, 1], min_p=[0, 0, 0, 0.2, 0], top=3)
         starts, ids = np.arange(6, dtype=np.int64), np.zeros(5, np.int32)
         batch = SamplingRows(rows, starts, ids, ids, starts, ids, np.ones(5, np.float32), starts, ids)
+        batch.mask_lines, batch.masks = ids, masks_of(np.ones((1, width), np.bool_))
         CpuSampler(width).sample(rng.normal(size=(5, width)).astype(np.float32), batch)
     assert compilations() == before
 

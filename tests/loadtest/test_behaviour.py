@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from triolet.cli.bench_behaviour import FLOOD_KEY, OWN, PROBE_KEY
-from triolet.loadtest.behaviour.bench import BehaviourPlan, Subject, examine
+from triolet.loadtest.behaviour.bench import examine
 from triolet.loadtest.behaviour.client import ChatStream, Target, stream_chat
+from triolet.loadtest.behaviour.plan import BehaviourPlan, Subject
 from triolet.loadtest.behaviour.results import (
     BehaviourReport,
     Drained,

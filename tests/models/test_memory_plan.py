@@ -29,13 +29,14 @@ NEEDS: dict[str, Any] = {
     "fixed_bytes": 2 * GIB,
     "block_bytes": MIB,
     "max_model_len": 4096,  # 64 blocks
+    "shortest": 4096,
     "max_running": 4,
     "kv_cache_memory": None,
 }
 
 
 def test_default_share() -> None:
-    assert choose_num_blocks(**NEEDS) == 2 * 4 * 64  # what 4 sequences could use, and as much for prefixes
+    assert choose_num_blocks(**NEEDS) == 4 * 64  # what 4 sequences could use
     assert choose_num_blocks(**{**NEEDS, "max_running": 1000}) == 3 * 1024  # half of what is free
     assert choose_num_blocks(**{**NEEDS, "max_model_len": 5 * 1024 * 64}) == 5 * 1024  # one sequence, though over half
 
@@ -52,9 +53,10 @@ def test_explicit_amount() -> None:
             {"kv_cache_memory": 63 * MIB},
             "holds 4032 tokens, .* may have 4096: raise it to 64MiB or pass --max-model-len 4032",
         ),
+        ({"shortest": 1024, "kv_cache_memory": 15 * MIB}, "holds 960 tokens, .* may have 1024: raise it to 16MiB"),
         ({"kv_cache_memory": 7 * GIB}, "--kv-cache-memory 7168MiB does not fit: 6144MiB are left"),
         (
-            {"max_model_len": 6 * 1024 * 64},
+            {"max_model_len": 6 * 1024 * 64, "shortest": 6 * 1024 * 64},
             "one sequence of 393216 tokens needs .* pass --max-model-len 353856 or less",
         ),
     ],
@@ -65,7 +67,13 @@ def test_refusals_name_numbers_and_flags(change: dict[str, Any], message: str) -
 
 
 def test_the_suggested_length_fits() -> None:
-    assert choose_num_blocks(**{**NEEDS, "max_model_len": 353856}) == 353856 // 64
+    assert choose_num_blocks(**{**NEEDS, "max_model_len": 353856, "shortest": 353856}) == 353856 // 64
+
+
+def test_a_length_that_nobody_asked_for_may_shrink_to_what_fits() -> None:
+    assert choose_num_blocks(**{**NEEDS, "shortest": 1024, "kv_cache_memory": 63 * MIB}) == 63
+    longest = {"max_model_len": 6 * 1024 * 64, "shortest": 1024}
+    assert choose_num_blocks(**{**NEEDS, **longest}) == 353856 // 64
 
 
 def test_sizes_are_written_as_flags_are() -> None:
@@ -105,19 +113,35 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
 
     sizes, memory = plan()
     assert (sizes.max_model_len, sizes.max_logit_rows) == (1000, 64)
-    assert sizes.num_blocks == memory.num_blocks == 2 * 2 * 16
-    assert memory.sequences_at_full_length == 4
+    assert sizes.num_blocks == memory.num_blocks == 2 * 16
+    assert memory.sequences_at_full_length == 2
     assert memory.kv_bytes % memory.num_blocks == 0
     assert plan(dtype="float32")[1].kv_bytes == 2 * memory.kv_bytes
     _, narrow = plan(kv_cache_dtype="int8")  # a head of 4, padded to 32, + 2 scales
     assert narrow.kv_bytes * 2 * 32 == memory.kv_bytes * (32 + 4)
+    with pytest.raises(DoesNotFit, match=r"holds 960 tokens, .* may have 1000: .* or pass --max-model-len 960"):
+        plan(kv_cache_memory=15 * memory.kv_bytes // memory.num_blocks)
     short, _ = plan(max_model_len=65)
-    assert (short.max_model_len, short.num_blocks) == (65, 8)
+    assert (short.max_model_len, short.num_blocks) == (65, 4)
     with pytest.raises(DoesNotFit, match="--max-model-len 1001 is beyond the model's context of 1000"):
         plan(max_model_len=1001)
     for name in ("max_model_len", "max_running", "max_step_tokens", "threads"):
         with pytest.raises(UnsupportedDevice, match=f"--{name.replace('_', '-')} 0: must be at least 1"):
             plan(**{name: 0})
+
+
+@pytest.mark.parametrize("asked", [None, 4000])
+def test_a_context_beyond_the_kv_memory_is_shortened_unless_it_was_asked_for(tmp_path: Path, asked: int | None) -> None:
+    checkpoint = Checkpoint(write(tmp_path, max_position_embeddings=4000))
+    settings = EngineSettings(model=str(tmp_path), threads=1, dtype="bfloat16", max_running=2)
+    _, whole = plan_on_cpu(checkpoint, settings, GIB)
+    little = replace(settings, kv_cache_memory=20 * whole.kv_bytes // whole.num_blocks, max_model_len=asked)
+    if asked:
+        with pytest.raises(DoesNotFit, match="pass --max-model-len 1280"):
+            plan_on_cpu(checkpoint, little, GIB)
+        return
+    sizes, memory = plan_on_cpu(checkpoint, little, GIB)
+    assert (sizes.max_model_len, sizes.num_blocks, memory.sequences_at_full_length) == (1280, 20, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +164,22 @@ def test_a_gpu_without_torch_is_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("torch", "triton"):
         monkeypatch.setitem(sys.modules, name, None)
     settings = EngineSettings(model=str(write(tmp_path)), device="cuda")
-    with pytest.raises(UnsupportedDevice, match=r"torch is not installed: pip install 'triolet\[cuda\]'"):
+    with pytest.raises(UnsupportedDevice, match=r"torch is not installed: run pip install '\.\[cuda\]'"):
+        load_model(settings)
+    with pytest.raises(UnsupportedDevice, match="--kernels interpret: torch is not installed"):
+        load_model(replace(settings, kernels="interpret"))
+    with pytest.raises(CheckpointError, match="embed_tokens"):  # it goes on to the CPU
+        load_model(replace(settings, device="auto"))
+
+
+def test_a_torch_that_cannot_be_imported_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its CUDA libraries may be missing, or of another version."""
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(load, "has_nvidia_driver", lambda: True)
+    settings = EngineSettings(model=str(write(tmp_path)), device="cuda")
+    with pytest.raises(UnsupportedDevice, match=r"cannot be imported \(libcudart.* or pass --device cpu"):
         load_model(settings)
     with pytest.raises(CheckpointError, match="embed_tokens"):  # it goes on to the CPU
         load_model(replace(settings, device="auto"))

@@ -65,13 +65,12 @@ def browsing() -> Generator[Browser]:
 
 @contextmanager
 def fresh_page(browser: Browser) -> Generator[Page]:
-    """A page in a fresh profile; an error in its code or against its security policy fails the test."""
+    """A page in a fresh profile; an error in its code or against its security policy fails the test, in any tab."""
     context: BrowserContext = browser.new_context(viewport={"width": 1280, "height": 800})
-    opened = context.new_page()
-    opened.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on("console", lambda message: errors.extend([message.text] * ("Content Security" in message.text)))
-    yield opened
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    context.on("console", lambda message: errors.extend([message.text] * ("Content Security" in message.text)))
+    yield context.new_page()
     context.close()
     assert errors == []

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import trio
-from quart import Response, request
+from quart import Response
 
-from triolet.web.asgi import Application
+from triolet.web.asgi import Application, current_exchange
 from triolet.web.exchange import Wire
 from triolet.web.transport.transport import serve
 
@@ -67,6 +67,8 @@ async def _read_to_end(stream: trio.SocketStream) -> bytes:
 class Echo:
     """Says what it hears."""
 
+    tenant: str | None = ""
+
     def begin(self, wire: Wire) -> None:
         self.wire = wire
 
@@ -79,6 +81,8 @@ class Echo:
 
 class Deaf:
     """Hears its first message for ever."""
+
+    tenant: str | None = ""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -94,7 +98,8 @@ class Deaf:
 
 
 def small_app(served: Served) -> Application:
-    engine: Any = SimpleNamespace(gateway=None)  # no route of it starts a generation
+    settings = SimpleNamespace(access_log=False)
+    engine: Any = SimpleNamespace(gateway=None, settings=settings)  # no route of it starts a generation
     app = Application("small", engine, Counter(), max_body_bytes=2**16)
     app.socket_route("/echo", lambda handshake: Echo())
     app.socket_route("/deaf", lambda handshake: Deaf(served))
@@ -132,7 +137,7 @@ def small_app(served: Served) -> Application:
 
     @app.post("/upload")
     async def upload() -> str:
-        return str(len(await request.get_data()))
+        return str(await current_exchange().arriving.read(len, ""))
 
     @app.get("/canary")
     async def canary_route() -> Response:
@@ -145,6 +150,10 @@ def small_app(served: Served) -> Application:
     @app.get("/flood")
     async def flood_route() -> Response:
         return Response(flood(), content_type="application/octet-stream")
+
+    @app.get("/large")
+    async def large_route() -> Response:
+        return Response(bytes(2**21), content_type="application/octet-stream")
 
     @app.get("/quiet")
     async def quiet_route() -> Response:

@@ -35,7 +35,7 @@ def house(serve_process: Callable[..., Any]) -> Iterator[House]:
 def metrics_of(house: House) -> dict[str, float]:
     """Samples without labels of their own, and the sum over the labels where there are some."""
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(httpx.get(house.url + "/metrics").text):
+    for family in text_string_to_metric_families(httpx.get(house.url + "/metrics", timeout=60).text):
         found.setdefault(family.name, 0.0)
         for sample in family.samples:
             found[sample.name] = found.get(sample.name, 0.0) + sample.value
@@ -101,7 +101,7 @@ async def test_the_collector_gets_the_request_as_its_client_traced_it(house: Hou
 
 
 def test_a_dashboard_for_vllm_finds_its_metrics_and_our_numbers(house: House) -> None:
-    text = httpx.get(house.url + "/metrics").text
+    text = httpx.get(house.url + "/metrics", timeout=60).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     ours = metrics_of(house)
     for theirs, name in {
@@ -158,7 +158,7 @@ def test_the_dashboard_is_one_and_every_name_in_it_is_in_the_metrics(house: Hous
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     names = {name for expression in expressions for name in names_in(expression)}
     for body in ({"prompt": "x", "max_tokens": 100_000}, {}):  # one error by the engine, one before it
-        assert httpx.post(house.url + "/v1/completions", json=body).status_code == 400
+        assert httpx.post(house.url + "/v1/completions", json=body, timeout=60).status_code == 400
     real = set(metrics_of(house))
     assert len(names) > 20
     assert names <= real, f"not in /metrics: {sorted(names - real)}"

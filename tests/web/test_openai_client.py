@@ -1,7 +1,9 @@
 """The official client of OpenAI against `triolet serve` over TCP, with its worker process and the bundled model."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -12,7 +14,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from ..conftest import Server
 
+CHECKPOINT = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 3 plus 4?"}]
+SOON = 60.0  # seconds: only a hang takes so long
 FREED_SECONDS = 30.0  # a bound on a loaded machine; a step takes milliseconds
 
 
@@ -74,6 +78,24 @@ def test_logprobs_of_a_chat(client: OpenAI, model: str, answer: str) -> None:
         assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_answer_has_the_logprobs_of_its_end(client: OpenAI, model: str, server: Server, stream: bool) -> None:
+    """Programs that classify by one token read the first entry, whatever it is."""
+    end = "<|im_end|>"
+    (id,) = httpx.post(f"{server.url}/tokenize", json={"prompt": end}, timeout=SOON).json()["tokens"]
+    create = cast("Callable[..., Any]", client.completions.create)
+    chat = cast("Callable[..., Any]", client.chat.completions.create)
+    options: dict[str, Any] = {"model": model, "logit_bias": {id: 100}, "temperature": 0, "stream": stream}
+    answer = create(prompt="Hi", logprobs=2, **options)
+    text = (next(iter(answer)) if stream else answer).choices[0]
+    assert (text.text, text.logprobs.tokens, text.logprobs.text_offset) == ("", [end], [0])
+    assert len(text.logprobs.top_logprobs[0]) == 3  # the two most probable, and the one that was chosen
+    answer = chat(messages=QUESTION, logprobs=True, top_logprobs=2, **options)
+    choice = (list(answer)[1] if stream else answer).choices[0]
+    (last,) = choice.logprobs.content
+    assert (last.token, last.bytes, len(last.top_logprobs)) == (end, None, 2)
+
+
 def test_stop_cuts_the_text_and_counts_nothing_behind_it(client: OpenAI, model: str, answer: str) -> None:
     middle = answer[len(answer) // 2]
     completion = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, stop=[middle, "never"])
@@ -122,12 +144,12 @@ def test_completions_of_several_prompts(client: OpenAI, model: str) -> None:
 
 def test_a_streamed_completion_of_token_ids(client: OpenAI, model: str, server: Server) -> None:
     text = "Once upon a time"
-    ids = httpx.post(f"{server.url}/tokenize", json={"prompt": text}).json()["tokens"]
+    ids = httpx.post(f"{server.url}/tokenize", json={"prompt": text}, timeout=SOON).json()["tokens"]
     whole = client.completions.create(model=model, prompt=text, temperature=0, max_tokens=8).choices[0]
     chunks = list(client.completions.create(model=model, prompt=ids, temperature=0, max_tokens=8, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole.text
     assert chunks[-1].choices[0].finish_reason == whole.finish_reason
-    assert httpx.post(f"{server.url}/detokenize", json={"tokens": ids}).json()["prompt"].endswith(text)
+    assert httpx.post(f"{server.url}/detokenize", json={"tokens": ids}, timeout=SOON).json()["prompt"].endswith(text)
 
 
 def test_echo_with_logprobs_covers_the_prompt(client: OpenAI, model: str) -> None:
@@ -148,6 +170,47 @@ def test_echo_with_logprobs_covers_the_prompt(client: OpenAI, model: str) -> Non
         assert choice.text[offset:].startswith(token)
 
 
+def test_a_message_of_the_streaming_helper_comes_back(client: OpenAI, model: str, answer: str) -> None:
+    """The helper adds `parsed` to it, and all the fields that the API ever had."""
+    with client.chat.completions.stream(model=model, messages=QUESTION, temperature=0) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert message.content == answer
+    thanks = cast("list[ChatCompletionMessageParam]", [*QUESTION, message, {"role": "user", "content": "Thanks"}])
+    assert client.chat.completions.create(model=model, messages=thanks, max_tokens=4).choices
+
+
+def test_the_remote_tokenizer_of_lm_eval(model: str, server: Server) -> None:
+    """What it asks for: the special tokens and the template once, then ids without special tokens, and back."""
+    info = httpx.get(f"{server.url}/tokenizer_info", timeout=SOON).json()
+    assert (info["eos_token"], info["bos_token"], info["pad_token"]) == ("<|im_end|>", None, "<|endoftext|>")
+    assert info["chat_template"] == (CHECKPOINT / "chat_template.jinja").read_text()
+    asked = {"prompt": "Once upon a time", "add_special_tokens": False}
+    tokens = httpx.post(f"{server.url}/tokenize", json=asked, timeout=SOON).json()["tokens"]
+    again = httpx.post(f"{server.url}/detokenize", json={"tokens": tokens}, timeout=SOON).json()
+    assert again["prompt"] == "Once upon a time"
+
+
+def test_an_echo_may_be_all(client: OpenAI, model: str) -> None:
+    prompt = "Once upon a time"
+    completion = client.completions.create(model=model, prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+    (choice,) = completion.choices
+    assert (choice.text, choice.finish_reason) == (prompt, "length")
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens is not None
+    assert "".join(choice.logprobs.tokens) == prompt
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 0
+
+
+def test_an_answer_continues_the_last_message(client: OpenAI, model: str, answer: str) -> None:
+    middle = len(answer) // 2
+    begun: list[ChatCompletionMessageParam] = [*QUESTION, {"role": "assistant", "content": answer[:middle]}]
+    rest = client.chat.completions.create(
+        model=model, messages=begun, temperature=0, extra_body={"continue_final_message": True}
+    )
+    assert answer[:middle] + (rest.choices[0].message.content or "") == answer
+
+
 def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server: Server) -> None:
     stream = client.chat.completions.create(
         model=model, messages=QUESTION, stream=True, max_tokens=1500, extra_body={"ignore_eos": True}
@@ -156,7 +219,7 @@ def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server: 
     stream.close()
     deadline = time.monotonic() + FREED_SECONDS
     while True:
-        ledger = httpx.get(f"{server.url}/internal/ledger").json()
+        ledger = httpx.get(f"{server.url}/internal/ledger", timeout=SOON).json()
         if ledger["requests"] == 0 and ledger["kv_blocks"]["owned"] == 0:
             break
         assert time.monotonic() < deadline, ledger
@@ -171,7 +234,7 @@ def test_closing_a_stream_frees_its_request(client: OpenAI, model: str, server: 
         ({"temperature": 3}, openai.BadRequestError, "invalid_value", "temperature"),
         ({"n": 1000}, openai.BadRequestError, "integer_out_of_range", "n"),
         ({"max_tokens": 100_000}, openai.BadRequestError, "context_length_exceeded", "max_tokens"),
-        ({"tools": [{"type": "function"}]}, openai.BadRequestError, "unsupported_parameter", "tools"),
+        ({"functions": [{"name": "f"}]}, openai.BadRequestError, "unsupported_parameter", "functions"),
         ({"extra_body": {"best": 1}}, openai.BadRequestError, "unknown_parameter", "best"),
         ({"extra_headers": {"Origin": "https://x.example"}}, openai.PermissionDeniedError, "origin_forbidden", None),
     ],
@@ -194,10 +257,11 @@ def test_errors_are_the_clients_own_classes(
 
 
 def test_a_prompt_beyond_the_context_is_a_bad_request(client: OpenAI, model: str) -> None:
-    for words in (4_000, 400_000):  # the second is refused by its size alone, before it is tokenised
+    for words in (9_000, 400_000):  # the second is refused by its size alone, before it is tokenised
         with pytest.raises(openai.BadRequestError) as caught:
             client.completions.create(model=model, prompt="word " * words)
         assert caught.value.code == "context_length_exceeded"
+        assert "This model's maximum context length is 8192 tokens." in caught.value.message
 
 
 def test_keys_and_a_full_house(serve_process: Callable[..., Server], model: str) -> None:
@@ -219,3 +283,42 @@ def test_keys_and_a_full_house(serve_process: Callable[..., Server], model: str)
         held.close()
     with OpenAI(base_url=url, api_key="secret", max_retries=10) as patient:  # retries as Retry-After tells it
         assert patient.chat.completions.create(model=model, messages=QUESTION, max_tokens=4).choices
+
+
+def test_best_of_gives_the_most_probable_of_the_same_choices(server: Server) -> None:
+    body: dict[str, Any] = {"prompt": "Once", "max_tokens": 8, "seed": 5, "temperature": 1.5}
+    with httpx.Client(base_url=server.url, timeout=SOON) as http:
+        all_three = http.post("/v1/completions", json=body | {"n": 3, "logprobs": 0}).json()
+        best = http.post("/v1/completions", json=body | {"best_of": 3}).json()
+    means = [
+        sum(scores) / len(scores) for choice in all_three["choices"] if (scores := choice["logprobs"]["token_logprobs"])
+    ]
+    assert len(set(means)) == 3
+    assert [choice["text"] for choice in best["choices"]] == [all_three["choices"][means.index(max(means))]["text"]]
+    assert best["choices"][0]["logprobs"] is None
+    assert best["usage"]["completion_tokens"] == all_three["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_tokens_of_prompt_and_answer_are_those_of_the_tokenizer(server: Server, path: str) -> None:
+    asks = {"prompt": "Hello there"} if path == "/v1/completions" else {"messages": QUESTION}
+    with httpx.Client(base_url=server.url, timeout=SOON) as http:
+        ids = http.post("/tokenize", json=asks).json()["tokens"]
+        body = asks | {"max_tokens": 12, "temperature": 0, "return_token_ids": True}
+        whole = http.post(path, json=body | {"prompt_logprobs": 1}).json()
+        stream = http.post(path, json=body | {"stream": True}).text
+        said = http.post("/detokenize", json={"tokens": whole["choices"][0]["token_ids"]}).json()["prompt"]
+    choice = whole["choices"][0]
+    about = choice if path == "/v1/completions" else whole
+    assert about["prompt_token_ids"] == ids
+    assert [None, *(str(id) for id in ids[1:])] == [
+        entry and next(iter(entry))
+        for entry in about["prompt_logprobs"]  # the prompt's own token comes first
+    ]
+    text = choice["text"] if path == "/v1/completions" else choice["message"]["content"]
+    assert said.startswith(text)
+    pieces = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    drawn = [id for piece in pieces for part in piece["choices"] for id in part.get("token_ids", ())]
+    assert drawn == choice["token_ids"]
+    holders = [piece["choices"][0] if path == "/v1/completions" else piece for piece in pieces]
+    assert [each["prompt_token_ids"] for each in holders if "prompt_token_ids" in each] == [ids]

@@ -28,7 +28,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.frame_protocol import FrameDecoder, MessageDecoder
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXACTLY = ("hypercorn", "quart", "quart-trio", "wsproto")
+EXACTLY = ("h11", "hypercorn", "quart", "quart-trio", "wsproto")
 
 # Each with its parameters as they were when ours was written beside it.
 CALLED: dict[str, tuple[Callable[..., object], str, str]] = {
@@ -131,6 +131,7 @@ def test_the_private_attributes_that_we_read_are_there() -> None:
     assert hasattr(DataBody(b""), "__aenter__"), "Quart: look at `_send_response` in web/asgi.py"
     assert STREAM_ID == 1
     assert h11.Connection(h11.SERVER).trailing_data == (b"", False), "h11: look at web/transport/http1.py"
+    assert hasattr(h11.Connection(h11.SERVER)._receive_buffer, "maybe_extract_at_most"), "h11: transport/strict_head.py"
 
 
 class _Event:

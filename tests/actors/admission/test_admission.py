@@ -37,17 +37,22 @@ def test_max_tokens_is_resolved_against_the_context(generate: Make, make_ready: 
     ready = make_ready(context_length=100)
     assert admit(generate(max_tokens=None), (5,) * 30, ready).max_tokens == (70,)
     assert admit(generate(max_tokens=70), (5,) * 30, ready).max_tokens == (70,)
+    assert admit(generate(max_tokens=71, ends_at_context=True), (5,) * 30, ready).max_tokens == (70,)
+    assert admit(generate(max_tokens=69, ends_at_context=True), (5,) * 30, ready).max_tokens == (69,)
     error = refusal(generate(max_tokens=71), (5,) * 30, ready)
     assert (error.code, error.param) == ("context_length_exceeded", "max_tokens")
-    assert "30" in error.message
-    assert "71" in error.message
-    assert "100" in error.message
+    assert error.message == (
+        "This model's maximum context length is 100 tokens. The prompt has 30 tokens and max_tokens is 71: together "
+        "101. Set max_tokens to 70 or less, or leave it out. (context_length_exceeded)"
+    )
 
 
 @pytest.mark.parametrize(("length", "code"), [(0, "invalid_value"), (100, "context_length_exceeded")])
 def test_a_prompt_needs_a_token_and_room_for_one(generate: Make, make_ready: MakeReady, length: int, code: str) -> None:
     error = refusal(generate(max_tokens=None), (5,) * length, make_ready(context_length=100))
     assert (error.code, error.param) == (code, "prompt")
+    # LiteLLM and others fall back to another model by these words.
+    assert ("This model's maximum context length is 100 tokens." in error.message) == (length == 100)
 
 
 def test_the_kv_cache_bounds_what_the_context_does_not(generate: Make, make_ready: MakeReady) -> None:
@@ -169,3 +174,13 @@ async def test_every_refusal_is_an_answer_and_the_cancelled_are_let_go(
     (end,) = await outboxes["good"].drain()
     assert isinstance(end, Finished)
     assert end.usage.prompt_tokens == 2
+
+
+def test_an_answer_with_a_grammar_ends_where_that_ends(generate: Make, make_ready: MakeReady) -> None:
+    for fields in ({"sampling": Sampling(min_tokens=3)}, {"ignore_eos": True}):
+        error = refusal(generate(grammar="start: /a/", **fields), (5,), make_ready())
+        assert (error.code, error.param) == ("invalid_value", "ignore_eos" if "ignore_eos" in fields else "min_tokens")
+    ready = msgspec.structs.replace(make_ready(), eos_token_ids=())
+    assert refusal(generate(grammar="start: /a/"), (5,), ready).code == "unsupported_parameter"
+    allowed = generate(grammar="start: /a/", stop_token_ids=(7,), sampling=Sampling(logit_bias=((9, -3.0),)))
+    assert admit(allowed, (5,), make_ready()).stop_token_ids[-1] == 7

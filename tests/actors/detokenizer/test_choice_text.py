@@ -106,12 +106,24 @@ def test_logprobs_are_spelt_and_placed(text_tokenizer: TextTokenizer) -> None:
     assert [logprob.text_offset for logprob in delta.logprobs[:2]] == [0, 3]
 
 
+def test_tokens_of_logprobs_may_be_spelt_as_their_ids(text_tokenizer: TextTokenizer) -> None:
+    ids = text_tokenizer.tokenizer.encode("the fox").ids
+    choice = ChoiceText(request_of(tokens_as_ids=True), (), 0, text_tokenizer)
+    scores = [TokenLogprob(token_id=id, logprob=-1.0, top=(TopLogprob(7, -2.0),)) for id in ids]
+    delta = choice.add_tokens(ids, scores, last=True)
+    assert delta.text == "the fox"
+    assert [score.text for score in delta.logprobs] == [f"token_id:{id}".encode() for id in ids]
+    assert delta.logprobs[0].top[0].text == b"token_id:7"
+
+
 @pytest.mark.parametrize("first_included", [False, True])
 def test_echo_gives_the_prompt_with_its_log_probabilities(
     text_tokenizer: TextTokenizer, first_included: bool, generate: Callable[..., Generate]
 ) -> None:
     prompt = tuple(text_tokenizer.tokenizer.encode("the fox").ids)
-    request = generate(prompts=(TextPrompt(text="the fox"),), echo=True, sampling=Sampling(prompt_logprobs=0))
+    request = generate(
+        prompts=(TextPrompt(text="the fox"),), echo=True, sampling=Sampling(logprobs=0, prompt_logprobs=0)
+    )
     choice = ChoiceText(request, prompt, 0, text_tokenizer)
     assert choice.wants_prompt_logprobs
     scores = [TokenLogprob(token_id=id, logprob=-0.5) for id in prompt]
@@ -137,7 +149,7 @@ def test_offsets_of_an_echo_point_into_the_text_that_was_sent(
         prompts=(TextPrompt(text=sent),),
         echo=True,
         skip_special_tokens=skip_special,
-        sampling=Sampling(prompt_logprobs=0),
+        sampling=Sampling(logprobs=0, prompt_logprobs=0),
     )
     choice = ChoiceText(request, prompt, 0, text_tokenizer)
     choice.add_prompt_logprobs([TokenLogprob(token_id=id, logprob=-0.5) for id in prompt[1:]])
@@ -148,3 +160,15 @@ def test_offsets_of_an_echo_point_into_the_text_that_was_sent(
         assert sent.startswith(logprob.text.decode(), logprob.text_offset)
     following = choice.add_tokens(prompt[1:2], [TokenLogprob(token_id=prompt[1], logprob=-0.5)])
     assert following.logprobs[0].text_offset == len(sent)
+
+
+def test_a_stop_tokens_log_probability_is_the_last(text_tokenizer: TextTokenizer) -> None:
+    choice = ChoiceText(request_of(sampling=Sampling(logprobs=0)), (5,), 0, text_tokenizer)
+    fox, end = token_of(text_tokenizer, "f"), token_of(text_tokenizer, "<|end|>")
+    scores = tuple(TokenLogprob(token_id=id, logprob=-1.0) for id in (fox, end))
+    delta = choice.add_tokens((fox,), scores, last=True)
+    assert (delta.text, delta.kept) == ("f", 1)
+    assert [(score.text, score.text_offset, score.stops) for score in delta.logprobs] == [
+        (b"f", 0, False),
+        (b"<|end|>", 1, True),
+    ]

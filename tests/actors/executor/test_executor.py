@@ -17,12 +17,16 @@ from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
+    GrammarFailed,
+    GrammarReady,
     LoadProgress,
+    PrepareGrammar,
     Ready,
     ReportProgress,
     Step,
     StepDone,
     StepFailed,
+    WorkerOrder,
 )
 
 
@@ -42,6 +46,10 @@ class Core:
         if isinstance(self.ready, Exception):
             raise self.ready
         return self, self.ready
+
+    def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
+        self.threads.add(threading.get_ident())
+        answer(GrammarReady(grammar=order.grammar))
 
     def begin_step(self, step: Step) -> PendingStep:
         self.threads.add(threading.get_ident())
@@ -67,7 +75,7 @@ class House:
         self._core = core
 
     async def start(self, nursery: trio.Nursery) -> None:
-        self._to_executor, steps = trio.open_memory_channel[Step](10)
+        self._to_executor, steps = trio.open_memory_channel[WorkerOrder](10)
         scheduler, self.messages = trio.open_memory_channel[ToScheduler](float("inf"))
         ready: Ready = await nursery.start(
             partial(
@@ -180,7 +188,11 @@ async def test_a_step_that_raises_is_a_message_and_the_last_one(
 async def test_a_model_that_does_not_load_is_an_error() -> None:
     for raised, code, message in (
         (UnsupportedModel("key", 1, "no"), "unsupported_model", "key = 1: no"),
-        (MemoryError(), "out_of_memory", "memory ran out while loading; lower --max-model-len"),
+        (
+            MemoryError(),
+            "out_of_memory",
+            "memory ran out while loading the weights or making room for the KV cache: pass --quantize",
+        ),
         (OSError("disk on fire"), "internal_error", "OSError while loading the model: disk on fire"),
     ):
         core = Core(raised)

@@ -92,6 +92,38 @@ async def test_every_stream_goes_on_to_the_text_it_would_have_had(tmp_path: Path
         await until_balanced(engine)
 
 
+async def test_who_waits_for_the_next_worker_is_told_why_and_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "triolet.supervisor")
+    async with running(settings_for()) as engine:
+        assert engine.ready is not None
+        first = engine.ready.pid
+        stages: list[str] = []
+
+        def note() -> None:
+            if (loading := engine.gateway.worker.loading) is not None:
+                stages.append(loading.stage)
+
+        engine.gateway.on_news.add(note)
+        outbox = submit(engine, "Hello", max_tokens=1000, ignore_eos=True)
+        await outbox.drain()
+        os.kill(first, signal.SIGKILL)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Answer().read, outbox)
+            while True:
+                explained, health = await engine.explain(outbox.id, ""), await engine.health()
+                assert explained is not None
+                reason = explained.blocked_on.reason if explained.blocked_on else None
+                if reason is not None and "starting the worker" in reason:
+                    break
+            assert "SIGKILL" in reason
+            assert (health.ready, health.status, health.reason) == (False, "restarting", reason)
+            assert health.loading is not None
+        assert "packing weights" in stages
+        assert (await engine.health()).loading is None
+        assert "ready again after" in caplog.messages[-1]
+        assert f"worker {engine.ready.pid}" in caplog.messages[-1]
+
+
 async def test_when_no_worker_comes_back_every_request_is_answered(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(MODEL, folder)

@@ -115,7 +115,7 @@ def admit(id: str) -> Admit:
 
 async def test_what_a_front_says_reaches_the_scheduler_and_its_end_ends_its_requests(house: House) -> None:
     first, second, credit = admit("aw1-1"), admit("aw1-2"), Credit(id="aw1-1", tokens=5)
-    why = await house.say(FrontReady(urls=("http://x",)), Mail(messages=(first, credit)), Mail(messages=(second,)))
+    why = await house.say(FrontReady(), Mail(messages=(first, credit)), Mail(messages=(second,)))
     assert (why, house.process.killed) == ("", False)
     *said, last, other = house.heard()
     assert said == [first, credit, second]

@@ -43,6 +43,11 @@ def test_outside_the_scheduler_the_times_tell(unreached: tuple[str, ...], state:
     assert found.timeline.started == (None if "started" in unreached else 0.5)
 
 
+def test_a_request_whose_grammar_is_compiled_says_so() -> None:
+    unreached: dict[str, Any] = dict.fromkeys(("tokenized", "started", "first_token"))
+    assert explain(history(**unreached, compiling=True), None, SHARE).state == "compiling"
+
+
 def test_a_finished_request_has_its_whole_timeline() -> None:
     found = explain(history(finished=12.0, reason="error", error="engine_error"), None, SHARE)
     assert (found.state, found.finish_reason, found.error) == ("finished", "error", "engine_error")

@@ -119,7 +119,7 @@ def test_a_server_of_several_processes_tells_of_each(house: House) -> None:
 
 def test_the_ledger_of_one_process_counts_its_worker_as_a_child(house: House) -> None:
     assert ledger_of(house.report()).children == 0
-    house.worker.begin(4321)
+    house.worker.begin(4321, 0.0)
     ledger = ledger_of(house.report())
     assert (ledger.children, ledger.tasks, ledger.fds, ledger.rss_bytes) == (1, 3, 10, 1000)
 

@@ -66,13 +66,43 @@ def test_the_only_row_is_not_taken() -> None:
     assert computed(bench.step()) == {4: 3}  # its turn comes before those who came earlier
 
 
-def test_a_row_is_not_taken_from_a_more_urgent_one() -> None:
+def test_no_priority_keeps_another_tenant_from_a_row() -> None:
     bench = Bench(worker=ready(max_running=4))
-    bench.send(*flood(4, priority=-1))
+    bench.send(*flood(9, priority=-(2**31)))
     bench.step()
-    bench.send(newcomer())
+    bench.send(newcomer(priority=2**31 - 1))
+    assert 10 in computed(bench.step())
+    assert places(bench, "a3", "new") == ["parked", "running"]
+
+
+def test_no_priority_takes_another_tenants_row() -> None:
+    bench = Bench(worker=ready(max_running=2))
+    bench.send(*flood(1, tenant="c"), newcomer(max_tokens=100))
     bench.step()
-    assert places(bench, "new") == ["rows"]
+    bench.send(*flood(3, priority=-(2**31)))
+    for _ in range(5):
+        bench.step()
+    assert places(bench, "c0", "new", "a0") == ["running", "running", "rows"]
+
+
+def test_a_parked_one_of_any_priority_gets_its_row_back_in_its_tenants_turn() -> None:
+    bench = Bench(worker=ready(max_running=2), outbox_tokens=4)
+    bench.send(*flood(2, priority=-9, max_tokens=30), newcomer(id="b1", max_tokens=30))
+    bench.send(Credit(id="a0", tokens=1000))
+    while places(bench, "a1", "b1") != ["parked", "parked"]:  # until both have spent their credit
+        bench.step()
+    bench.send(Credit(id="a1", tokens=100), Credit(id="b1", tokens=100))
+    bench.step()
+    assert places(bench, "a0", "a1", "b1") == ["running", "parked", "running"]
+
+
+def test_an_urgent_one_takes_the_row_of_its_own_tenants_last() -> None:
+    bench = Bench(worker=ready(max_running=4))
+    bench.send(*flood(2), *flood(2, tenant="c", length=50))
+    bench.step()
+    bench.send(*(admit("urgent", text(3, 7000), tenant="a", priority=-1),))
+    assert 5 in computed(bench.step())
+    assert places(bench, "a0", "a1", "c0", "c1") == ["running", "rows", "running", "running"]
 
 
 def test_one_of_a_tenant_that_has_rows_and_was_served_more_waits() -> None:
@@ -221,7 +251,7 @@ def test_a_parked_one_whose_row_another_has_says_so() -> None:
 
 def test_positions_take_turns_between_tenants() -> None:
     bench = Bench(worker=ready(max_running=1))
-    bench.send(*flood(1, tenant="c", priority=-2))
+    bench.send(*flood(1, tenant="c"))
     bench.step()
     bench.send(*flood(4), *(newcomer(id=f"new{number}") for number in range(2)), newcomer(id="urgent", priority=-1))
     ids = ["urgent", "a0", "new0", "a1", "new1", "a2", "a3"]

@@ -104,20 +104,20 @@ def test_turns_change_within_a_step() -> None:
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.sampled_from(("a", "c", "d")), min_size=1, max_size=30),
-    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60)), min_size=30, max_size=30),
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 60), st.integers(-1, 1)), min_size=30, max_size=30),
     st.integers(0, 12),
     st.integers(64, 300),
     st.integers(1, 300),
 )
 def test_a_newcomer_waits_a_bounded_number_of_steps_beside_any_flood(
-    whose: list[str], sizes: list[tuple[int, int]], rows: int, budget: int, length: int
+    whose: list[str], sizes: list[tuple[int, int, int]], rows: int, budget: int, length: int
 ) -> None:
     """It has a row after as many plans as tenants may be on a level with it, then a share of every step's tokens."""
     flooding = len(set(whose))
     rows += flooding + 1  # so that, if all rows are taken, one tenant has two
     requests = [
-        admit(f"r{n}", text(prompt, 1000 * n), max_tokens=answer, tenant=tenant)
-        for n, (tenant, (prompt, answer)) in enumerate(zip(whose, sizes, strict=False))
+        admit(f"r{n}", text(prompt, 1000 * n), max_tokens=answer, tenant=tenant, priority=priority)
+        for n, (tenant, (prompt, answer, priority)) in enumerate(zip(whose, sizes, strict=False))
     ]
     bench = Bench(worker=ready(num_blocks=4096, max_running=rows, max_step_tokens=budget))
     bench.send(*requests)

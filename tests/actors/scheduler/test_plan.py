@@ -339,3 +339,20 @@ def test_more_rows_than_tokens_in_a_step_are_never_given() -> None:
     bench.send(*(admit(str(number), text(1, number)) for number in range(1, 5)))
     assert counts(bench) == {1: 1, 2: 1}
     assert counts(bench) == {1: 1, 2: 1}
+
+
+def test_a_sequence_with_banned_words_of_several_tokens_is_read_before_its_next_token() -> None:
+    """The worker must know the last token to know whether the next one would complete a word."""
+    bench = Bench(max_steps_in_flight=2)
+    words = Sampling(bad_words=((4,), (5, 6)))
+    bench.send(
+        admit("words", text(3), sampling=words), admit("word", text(3, 90), sampling=Sampling(bad_words=((4,),)))
+    )
+    first = bench.plan()
+    assert len(first.chunks) == 2
+    for _ in range(3):  # first behind a prompt, then as in a steady stream of tokens
+        second = bench.plan()
+        assert [chunk.sequence for chunk in second.chunks] == [2]
+        bench.send(done(first), done(second))
+        first = bench.plan()
+        assert {chunk.sequence for chunk in first.chunks} == {1, 2}

@@ -25,17 +25,22 @@ class Life(NamedTuple):
     trouble: list[int]  # one number a step: whom to cancel, whom to pay, when to die
 
 
-TEXTS = [tuple(range(first, first + 200)) for first in (1, 1000)]
+CONTEXT = 192  # three blocks
+TEXTS = [tuple(range(first, first + 150)) for first in (1, 1000)]
 
 
 @st.composite
 def lives(draw: st.DrawFn, tenants: tuple[str, ...] = ("", "t")) -> Life:
+    max_step_tokens = draw(st.sampled_from((1, 7, 64, 300)))
+    # Steps of one token recompute a preempted sequence slowly: 63,000 steps have been seen with long ones.
+    longest = 80 if max_step_tokens == 1 else CONTEXT
+
     def request(number: int) -> Admit:
-        prompt = draw(st.sampled_from(TEXTS))[: draw(st.integers(1, 200))]
+        prompt = draw(st.sampled_from(TEXTS))[: draw(st.integers(1, min(150, longest)))]
         return admit(
             f"r{number}",
             prompt,
-            max_tokens=draw(st.integers(0, 256 - len(prompt))),
+            max_tokens=draw(st.integers(0, longest - len(prompt))),
             n=draw(st.sampled_from((1, 1, 2, 4))),
             priority=draw(st.sampled_from((0, 0, 1))),
             tenant=draw(st.sampled_from(tenants)),
@@ -44,8 +49,8 @@ def lives(draw: st.DrawFn, tenants: tuple[str, ...] = ("", "t")) -> Life:
         )
 
     return Life(
-        num_blocks=draw(st.integers(4, 10)),
-        max_step_tokens=draw(st.sampled_from((1, 7, 64, 300))),
+        num_blocks=draw(st.integers(3, 8)),
+        max_step_tokens=max_step_tokens,
         max_running=draw(st.integers(1, 5)),
         max_steps_in_flight=draw(st.integers(1, 3)),
         outbox_tokens=draw(st.sampled_from((1, 5, 1000))),
@@ -61,7 +66,7 @@ def live(life: Life, check: Callable[[Bench, Step], None]) -> tuple[list[Step], 
         num_blocks=life.num_blocks,
         max_step_tokens=life.max_step_tokens,
         max_running=life.max_running,
-        context_length=256,
+        context_length=CONTEXT,
     )
     bench = Bench(
         worker=worker,
@@ -135,7 +140,7 @@ def check_copies(bench: Bench, step: Step) -> None:
         assert twin.reads_prefix_cache
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(lives())
 def test_blocks_are_conserved_budgets_kept_and_everybody_ends(life: Life) -> None:
     cancels = {f"r{number}" for number in life.trouble if number < 10}

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import trio
 import trio.testing
@@ -17,7 +18,7 @@ from triolet.protocol.messages import (
     ToDetokenizer,
     ToScheduler,
 )
-from triolet.protocol.steps import Step
+from triolet.protocol.steps import GrammarReady, PrepareGrammar, Step
 
 from .scheduling import admit, done, new_state, ready, text, whereabouts
 
@@ -32,7 +33,7 @@ async def acting(
 ]:
     """The actor at its channels; the test is executor and detokenizer."""
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_worker, steps = trio.open_memory_channel[Step](2)
+    to_worker, steps = trio.open_memory_channel[Any](2)  # WorkerOrder: without grammars, these are steps
     to_texts, texts = trio.open_memory_channel[ToDetokenizer](float("inf"))
     with steps, texts:
         async with trio.open_nursery() as nursery:
@@ -53,6 +54,17 @@ async def test_the_actor_keeps_so_many_steps_in_flight_and_ends_with_its_inbox()
         assert isinstance(await texts.receive(), OpenChoice)
         scheduler.send_nowait(Cancel(id="a"))
     # Leaving the block closed the inbox; the nursery waited for the actor's end.
+
+
+async def test_a_grammar_goes_to_the_worker_before_the_steps_that_need_it() -> None:
+    async with acting(new_state()) as (scheduler, steps, _):
+        scheduler.send_nowait(ready())
+        scheduler.send_nowait(admit("a", text(3), grammar="x"))
+        order: object = await steps.receive()
+        assert order == PrepareGrammar(grammar=1, text="x")
+        scheduler.send_nowait(GrammarReady(grammar=1))
+        step = await steps.receive()
+        assert [record.grammar for record in step.new] == [1]
 
 
 async def test_a_deadline_ends_a_request_wherever_it_is(autojump_clock: trio.testing.MockClock) -> None:

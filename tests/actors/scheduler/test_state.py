@@ -1,7 +1,8 @@
 """SchedulerState: every request is answered once, whatever happens to its tokens, its reader and its worker."""
 
-import msgspec
+from msgspec import structs
 
+from triolet.actors.scheduler.state import LONG_STEP
 from triolet.protocol.events import TokenLogprob
 from triolet.protocol.messages import (
     Cancel,
@@ -16,7 +17,7 @@ from triolet.protocol.messages import (
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Row, Step, StepDone, StepFailed
 
-from .scheduling import Bench, admit, choices_of, done, ready, text
+from .scheduling import Bench, admit, choices_of, computed, done, flood, newcomer, ready, text
 
 
 def said(bench: Bench) -> list[ChoiceTokens]:
@@ -42,14 +43,14 @@ def test_an_end_of_sequence_token_ends_without_a_stop_reason_and_is_not_sent() -
     bench.send(admit("a", text(3)))
     bench.step(token=7)
     bench.step(token=0)
-    assert said(bench)[1:] == [ChoiceTokens(id="a", index=0, tokens=(), reason="stop")]
+    assert said(bench)[1:] == [ChoiceTokens(id="a", index=0, tokens=(), reason="stop", stop_token=0)]
 
 
 def test_a_stop_token_of_the_request_is_named_as_the_stop_reason() -> None:
     bench = Bench()
     bench.send(admit("a", text(3), stops=(0, 9)))
     bench.step(token=9)
-    assert said(bench) == [ChoiceTokens(id="a", index=0, tokens=(), reason="stop", stop_reason=9)]
+    assert said(bench) == [ChoiceTokens(id="a", index=0, tokens=(), reason="stop", stop_reason=9, stop_token=9)]
 
 
 def test_without_stop_tokens_the_end_of_sequence_token_is_text() -> None:
@@ -95,7 +96,7 @@ def scored(step: Step, bench: Bench) -> StepDone:
         prompt = bench.state.table.sequences[chunk.sequence].prompt.tokens
         followers = prompt[chunk.start + 1 : chunk.start + chunk.count + 1] if chunk.prompt_logprobs else ()
         answers = tuple(TokenLogprob(token_id=token, logprob=-1.0) for token in followers)
-        rows.append(msgspec.structs.replace(row, prompt_logprobs=answers))
+        rows.append(structs.replace(row, prompt_logprobs=answers))
     return StepDone(step=step.step, rows=tuple(rows), duration=0.01, model_duration=0.01)
 
 
@@ -128,6 +129,17 @@ def test_a_token_sampled_behind_the_end_is_discarded() -> None:
     assert [choice.tokens for choice in said(bench)] == [()]
     assert bench.state.totals.wasted_tokens == 1
     assert bench.state.totals.generated_tokens == 1
+
+
+def test_a_newcomer_waits_for_one_long_step_at_most() -> None:
+    bench = Bench(max_steps_in_flight=2)
+    bench.send(*flood(2), admit("long", text(2000), tenant="a"))
+    bench.send(structs.replace(done(bench.plan()), duration=2 * LONG_STEP))
+    running = bench.plan()
+    assert bench.state.plan() is None
+    bench.send(newcomer(), structs.replace(done(running), duration=LONG_STEP / 2))
+    assert 4 in computed(bench.plan())
+    assert bench.state.plan() is not None  # short steps follow each other without a gap
 
 
 def test_a_stop_string_ends_its_choice_alone_and_silently() -> None:
@@ -175,7 +187,7 @@ def test_a_row_without_numbers_fails_its_request_alone_and_its_blocks_are_not_re
     step = bench.plan()
     bench.texts()
     bad = Row(sequence=1, error="nonfinite_logits")
-    bench.send(msgspec.structs.replace(done(step), rows=(bad, done(step).rows[1])))
+    bench.send(structs.replace(done(step), rows=(bad, done(step).rows[1])))
     first, second = sorted(said(bench), key=lambda choice: choice.id)
     assert (first.id, first.reason, first.error) == ("a", "error", "nonfinite_logits")
     assert (second.id, second.tokens) == ("b", (5,))

@@ -4,19 +4,26 @@ A step reads the slots that the block tables name, so a block that was reused to
 other tokens than `expected_tokens` says. As on a GPU, keys have other last bits from another kernel; a strict row
 refuses slots whose bits it would not have computed itself. The device keeps rows as the real worker does and refuses a
 step that does not fit them.
+
+A sequence with a grammar jumps: the device knows some of its tokens without computing them, and a row brings them with
+the sampled one. They are those that it would have sampled, so the oracle is the same for all.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal
 
+from msgspec import structs
+
 from triolet.protocol.events import TokenLogprob
+from triolet.protocol.messages import Admit
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import BLOCK_SIZE
-from triolet.protocol.steps import Chunk, Row, SequenceRecord, Step, StepDone
+from triolet.protocol.steps import Chunk, PrepareGrammar, Row, SequenceRecord, Step, StepDone
 
 VOCABULARY = 48
 EOS = 0
+ROW_TOKENS = 8  # at most, of a row that jumps
 
 Bits = Literal["default", "strict prompt", "strict generated"]  # which kernel computed a slot
 Slot = tuple[int, int, Bits]  # position, a digest of all tokens up to it
@@ -62,12 +69,19 @@ def expected_prompt_logprobs(prompt: tuple[int, ...]) -> list[TokenLogprob]:
     return scores
 
 
+def beyond_credit(admit: Admit) -> int:
+    """Tokens that a request may get beyond its credit: a row that was begun with credit may bring more than one."""
+    choices = len(admit.prompts) * admit.request.n
+    return 2 * ROW_TOKENS * choices if admit.request.grammar else 0
+
+
 class _Row:
     def __init__(self, record: SequenceRecord) -> None:
         self.record = record
         self.tokens = list(record.tokens)
         self.blocks: list[int] = []
         self.computed: int | None = None  # set by the first chunk
+        self.jumps = record.grammar > 0
         self.failed = False
 
     def bits(self, position: int) -> Bits:
@@ -88,6 +102,13 @@ class FakeDevice:
         self._max_running = max_running
         self._poisoned = poisoned
         self._last_step = 0
+        self.grammars: set[int] = set()
+        self.jumped = 0  # tokens that came without being sampled
+
+    def prepare(self, order: PrepareGrammar) -> None:
+        assert order.grammar not in self.grammars, f"grammar {order.grammar} is here already"
+        self.grammars -= set(order.forget)
+        self.grammars.add(order.grammar)
 
     def apply(self, step: Step, duration: float) -> StepDone:
         assert step.step > self._last_step, "step ids only grow"
@@ -96,6 +117,7 @@ class FakeDevice:
             del self.rows[sequence]
         for record in step.new:
             assert record.sequence not in self.rows, f"sequence {record.sequence} is known already"
+            assert not record.grammar or record.grammar in self.grammars, "its grammar is not built"
             self.rows[record.sequence] = _Row(record)
         sources, targets = {copy.source for copy in step.copies}, {copy.target for copy in step.copies}
         assert len(targets) == len(step.copies), "two copies into one block"
@@ -105,29 +127,46 @@ class FakeDevice:
         assert step.chunks, "an empty step"
         assert sum(chunk.count for chunk in step.chunks) <= self._max_step_tokens, "over the token budget"
         assert len({chunk.sequence for chunk in step.chunks}) == len(step.chunks) <= self._max_running
-        self._check_writers(step)
+        chunks = self._extended(step.chunks)
+        self._check_writers(chunks)
         return StepDone(
             step=step.step,
-            rows=tuple(self._run(chunk) for chunk in step.chunks),
+            rows=tuple(self._run(chunk, asked) for chunk, asked in zip(chunks, step.chunks, strict=True)),
             duration=duration,
             model_duration=duration / 2,
         )
 
-    def _check_writers(self, step: Step) -> None:
-        """Chunks of one step run at the same time: nobody may read a block that another one writes."""
-        writers: dict[int, int] = {}
-        for chunk in step.chunks:
+    def _extended(self, chunks: tuple[Chunk, ...]) -> list[Chunk]:
+        """Those that sample reach to the last token known here, as far as blocks and the step's tokens suffice."""
+        spare, extended = self._max_step_tokens - sum(chunk.count for chunk in chunks), list[Chunk]()
+        for chunk in chunks:
             row = self.rows[chunk.sequence]
             row.blocks.extend(chunk.blocks)
+            if row.jumps and chunk.sample and not row.failed:
+                start = max(chunk.start, row.computed or 0)
+                known = min(len(row.tokens), len(row.blocks) * BLOCK_SIZE) - start
+                count = min(known, chunk.count + spare)
+                spare -= count - chunk.count
+                sample = start + count == len(row.tokens)
+                extended.append(structs.replace(chunk, start=start, count=count, sample=sample))
+            else:
+                extended.append(chunk)
+        return extended
+
+    def _check_writers(self, chunks: list[Chunk]) -> None:
+        """Chunks of one step run at the same time: nobody may read a block that another one writes."""
+        writers: dict[int, int] = {}
+        for chunk in chunks:
+            row = self.rows[chunk.sequence]
             assert len(row.blocks) * BLOCK_SIZE >= chunk.start + chunk.count, "blocks do not cover the chunk"
             first, last = chunk.start // BLOCK_SIZE, (chunk.start + chunk.count - 1) // BLOCK_SIZE
             for block in row.blocks[first : last + 1]:
                 assert writers.setdefault(block, chunk.sequence) == chunk.sequence, f"two write block {block}"
-        for chunk in step.chunks:
+        for chunk in chunks:
             for block in self.rows[chunk.sequence].blocks[: chunk.start // BLOCK_SIZE]:
                 assert writers.get(block, chunk.sequence) == chunk.sequence, f"block {block} is read while written"
 
-    def _run(self, chunk: Chunk) -> Row:
+    def _run(self, chunk: Chunk, asked: Chunk) -> Row:
         row = self.rows[chunk.sequence]
         end = chunk.start + chunk.count
         if row.failed:  # steps in flight go on with a token that never was, until the front has read of the failure
@@ -149,11 +188,15 @@ class FakeDevice:
         if self._poisoned():
             row.failed = True
             return Row(sequence=chunk.sequence, error="nonfinite_logits")
-        if not chunk.sample:
-            return Row(sequence=chunk.sequence, prompt_logprobs=tuple(scores))
-        token = sample(digest, end, prompt_tokens, row.record.sampling, row.record.stop_token_ids)
-        row.tokens.append(token)
-        return Row(sequence=chunk.sequence, tokens=(token,), prompt_logprobs=tuple(scores))
+        computed = chunk.count if chunk.count != asked.count or chunk.sample != asked.sample else None
+        tokens: list[int] = []
+        while chunk.sample and (not tokens or (row.jumps and digest % 3 and len(tokens) < ROW_TOKENS)):
+            token = sample(digest, len(row.tokens), prompt_tokens, row.record.sampling, row.record.stop_token_ids)
+            row.tokens.append(token)
+            tokens.append(token)
+            digest = mix(digest, token)
+        self.jumped += max(len(tokens) - 1, 0)
+        return Row(sequence=chunk.sequence, tokens=tuple(tokens), prompt_logprobs=tuple(scores), computed=computed)
 
     def _read(self, row: _Row, position: int) -> int:
         """Attention reads every slot up to `position`; the digest in the last one stands for them all."""

@@ -24,7 +24,7 @@ from triolet.protocol.messages import (
 )
 from triolet.protocol.sampling import Sampling
 
-from .device import expected_prompt_logprobs, expected_tokens
+from .device import beyond_credit, expected_prompt_logprobs, expected_tokens
 from .scenario import Log
 
 
@@ -164,7 +164,7 @@ class FrontDesk:
             choice.ended = True
         stream.unread += delivered
         stream.ahead -= delivered
-        require(stream.ahead >= 0, f"{stream.id} got tokens without credit")
+        require(stream.ahead >= -beyond_credit(stream.admit), f"{stream.id} got tokens without credit")
         stream.arrived.unpark_all()
         if all(choice.ended for choice in stream.choices):
             del self.live[tokens.id]

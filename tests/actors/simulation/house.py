@@ -22,9 +22,9 @@ from triolet.protocol.events import ChoiceFinished, Failed, Finished, Started, S
 from triolet.protocol.messages import Admit, ToDetokenizer, ToScheduler, ToTokenizer
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import LimitSettings
-from triolet.protocol.steps import Step
+from triolet.protocol.steps import WorkerOrder
 
-from .device import EOS, VOCABULARY, expected_tokens
+from .device import EOS, VOCABULARY, beyond_credit, expected_tokens
 from .front import SimulationError, require
 from .scenario import Log, Scenario
 from .worker import Supervised
@@ -131,7 +131,10 @@ class Client:
         for _ in range(batches):
             if self.habit == "grants":
                 gateway.grant(self.id, rng.randrange(1, 20))
-            require(outbox.tokens_waiting <= outbox_tokens, f"{self.id} holds {outbox.tokens_waiting} tokens")
+            require(
+                outbox.tokens_waiting <= outbox_tokens + beyond_credit(self.admit),
+                f"{self.id} holds {outbox.tokens_waiting} tokens",
+            )
             try:
                 self.events.extend(await outbox.drain())
             except trio.EndOfChannel:
@@ -141,7 +144,7 @@ class Client:
 
 async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: Log) -> list[str]:
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_worker, steps = trio.open_memory_channel[Step](scenario.max_steps_in_flight)
+    to_worker, steps = trio.open_memory_channel[WorkerOrder](scenario.max_steps_in_flight)
     to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](1)
     to_tokenizer, requests = trio.open_memory_channel[ToTokenizer](1000)
     tokenizer = one_character_tokenizer()

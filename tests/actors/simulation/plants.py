@@ -17,7 +17,7 @@ from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.scheduler.step_plan import StepPlan
 from triolet.protocol.events import FinishReason
 from triolet.protocol.settings import BLOCK_SIZE
-from triolet.protocol.steps import StepDone
+from triolet.protocol.steps import Chunk, Row, StepDone
 
 RARELY = 0.02
 
@@ -133,7 +133,28 @@ def _lost_copy(right: Callable[[StepPlan], None], rng: random.Random) -> object:
     return release_sources
 
 
+def _forced_tokens_planned_twice(right: object, rng: random.Random) -> object:
+    return property(lambda sequence: False)
+
+
+def _extended_chunk_not_followed(right: Callable[[Sequence, Chunk, Row], None], rng: random.Random) -> object:
+    def follow(sequence: Sequence, chunk: Chunk, row: Row) -> None:
+        right(sequence, chunk, structs.replace(row, computed=chunk.count))
+
+    return follow
+
+
+def _placeholder_kept(right: Callable[[Sequence, Chunk, Row], None], rng: random.Random) -> object:
+    def follow(sequence: Sequence, chunk: Chunk, row: Row) -> None:
+        right(sequence, chunk, structs.replace(row, tokens=(1,)))
+
+    return follow
+
+
 PLANTS: dict[str, Plant] = {
+    "forced tokens planned twice": (Sequence, "ahead_of_plan", _forced_tokens_planned_twice),
+    "extended chunk not followed": (Sequence, "follow", _extended_chunk_not_followed),
+    "placeholder kept": (Sequence, "follow", _placeholder_kept),
     "leaked block": (BlockPool, "release", _leaked_block),
     "doubled token": (SchedulerState, "_apply", _doubled_token),
     "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),

@@ -39,9 +39,11 @@ def draw_scenario(rng: random.Random) -> Scenario:
     context_length = min(num_blocks * 64, 640)
     prefixes = [tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randrange(64, 300))) for _ in range(3)]
     deadly = rng.random() < 0.5
+    max_steps_in_flight = rng.randrange(1, 4)
+    grammars = ("", "", "one", "two") if max_steps_in_flight <= 2 else ("",)
     requests: list[tuple[Admit, str]] = []
     for number in range(rng.randrange(4, 24)):
-        admit = _draw_admit(rng, f"r{number}", context_length, prefixes)
+        admit = _draw_admit(rng, f"r{number}", context_length, prefixes, rng.choice(grammars))
         if requests and rng.random() < 0.4:
             admit = _next_turn(rng, rng.choice(requests)[0], admit, context_length)
         requests.append((admit, rng.choice(HABITS)))
@@ -49,7 +51,7 @@ def draw_scenario(rng: random.Random) -> Scenario:
         num_blocks=num_blocks,
         max_step_tokens=rng.choice((4, 16, 64, 256)),
         max_running=rng.choice((1, 1, 2, 3, 8, 16)),
-        max_steps_in_flight=rng.randrange(1, 4),
+        max_steps_in_flight=max_steps_in_flight,
         outbox_tokens=rng.choice((1, 4, 16, 64, 256)),
         stall_timeout=10.0,
         context_length=context_length,
@@ -60,7 +62,7 @@ def draw_scenario(rng: random.Random) -> Scenario:
     )
 
 
-def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[int, ...]]) -> Admit:
+def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[int, ...]], grammar: str) -> Admit:
     prompts = tuple(_draw_prompt(rng, context, prefixes) for _ in range(2 if rng.random() < 0.1 else 1))
     max_tokens = tuple(min(rng.choice((0, 1, 5, 40, 150, 300)), context - len(prompt)) for prompt in prompts)
     request = Generate(
@@ -73,6 +75,7 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
             prompt_logprobs=1 if rng.random() < 0.1 else None,
         ),
         n=rng.choice((1, 1, 1, 1, 2, 4)),
+        grammar=grammar,
         priority=rng.choice((0, 0, 0, 0, -1, 5)),
         tenant=rng.choice(("", "", "a")),
         cache_salt=rng.choice(("", "", "", "salt")),

@@ -5,7 +5,15 @@ import random
 import trio
 
 from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
-from triolet.protocol.steps import MemoryPlan, Ready, Step, StepFailed
+from triolet.protocol.steps import (
+    GrammarFailed,
+    GrammarReady,
+    MemoryPlan,
+    PrepareGrammar,
+    Ready,
+    StepFailed,
+    WorkerOrder,
+)
 
 from .device import EOS, VOCABULARY, FakeDevice
 from .scenario import Log, Scenario
@@ -49,7 +57,9 @@ class Supervised:
         self._rng = rng
         self._log = log
 
-    async def run(self, steps: trio.MemoryReceiveChannel[Step], scheduler: trio.MemorySendChannel[ToScheduler]) -> None:
+    async def run(
+        self, steps: trio.MemoryReceiveChannel[WorkerOrder], scheduler: trio.MemorySendChannel[ToScheduler]
+    ) -> None:
         scenario, rng = self._scenario, self._rng
         deaths = 0
         with steps, scheduler:
@@ -64,7 +74,10 @@ class Supervised:
                     poisoned=lambda: rng.random() < scenario.poison_rate,
                 )
                 scheduler.send_nowait(WorkerReady(ready=ready(scenario)))
-                if not await self._serve(self.device, steps, scheduler):
+                async with trio.open_nursery() as nursery:
+                    died = await self._serve(self.device, steps, scheduler, nursery)
+                    nursery.cancel_scope.cancel()
+                if not died:
                     return
                 self.device = None
                 deaths += 1
@@ -73,15 +86,32 @@ class Supervised:
                     return
                 await trio.sleep(rng.uniform(0, 0.2))
 
+    async def _build(
+        self, device: FakeDevice, order: PrepareGrammar, scheduler: trio.MemorySendChannel[ToScheduler]
+    ) -> None:
+        await trio.sleep(self._rng.uniform(0, 0.1))
+        if self._rng.random() < self._scenario.poison_rate * 10:
+            scheduler.send_nowait(GrammarFailed(grammar=order.grammar, message="planned"))
+            return
+        device.prepare(order)
+        scheduler.send_nowait(GrammarReady(grammar=order.grammar))
+
     async def _serve(
         self,
         device: FakeDevice,
-        steps: trio.MemoryReceiveChannel[Step],
+        steps: trio.MemoryReceiveChannel[WorkerOrder],
         scheduler: trio.MemorySendChannel[ToScheduler],
+        nursery: trio.Nursery,
     ) -> bool:
         """Run steps until the worker dies (True) or the scheduler is gone (False)."""
         rng = self._rng
         async for step in steps:
+            if isinstance(step, PrepareGrammar):
+                if rng.random() < self._scenario.death_rate:
+                    scheduler.send_nowait(WorkerLost(reason="planned"))
+                    return True
+                nursery.start_soon(self._build, device, step, scheduler)
+                continue
             self._log.append((round(trio.current_time(), 9), step))
             duration = rng.uniform(0.001, 0.02)
             await trio.sleep(duration)

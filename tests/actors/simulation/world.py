@@ -22,7 +22,7 @@ from triolet.actors.scheduler.sequence import Sequence
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.protocol.messages import ToDetokenizer, ToScheduler
 from triolet.protocol.settings import BLOCK_SIZE
-from triolet.protocol.steps import Step
+from triolet.protocol.steps import Step, WorkerOrder
 
 from .clients import read
 from .front import FrontDesk, SimulationError, Stream, require
@@ -84,7 +84,7 @@ def run_life(seed: int, life: Life) -> Outcome:
 
 async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: Log) -> list[str]:
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_worker, steps = trio.open_memory_channel[Step](scenario.max_steps_in_flight)
+    to_worker, steps = trio.open_memory_channel[WorkerOrder](scenario.max_steps_in_flight)
     to_desk, texts = trio.open_memory_channel[ToDetokenizer](0)
     desk = FrontDesk(to_scheduler, log)
     supervised = Supervised(scenario, rng, log)
@@ -116,7 +116,10 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
         step = plan()
         if step is None:
             stuck = [] if state.in_flight or state.waits.limits is None else list(state.table.sequences.values())
-            require(all(sequence.live.credit <= 0 for sequence in stuck), "nothing is planned for one that could run")
+            able = [
+                one for one in stuck if one.live.credit > 0 and not (one.live.grammar and one.live.grammar.building)
+            ]
+            require(not able, "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues
         table.pool.audit(table.tables())
@@ -127,10 +130,10 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
                 raise SimulationError(f"{sequence} waits with KV")
         for sequence in (*queues.running, *queues.parked):
             if len(sequence.blocks) != blocks_for(sequence.computed):
-                raise SimulationError(f"{sequence} has wrong blocks")
+                raise SimulationError(f"{sequence} has wrong blocks: {len(sequence.blocks)}")
         _check_sharing(state)
         for live in table.requests.values():
-            require(live.credit >= 0, "over its credit")
+            require(live.credit >= 0 or live.grammar is not None, "over its credit")
         return step
 
     state.plan = checked  # type: ignore[method-assign]  # every plan is checked as it is made

@@ -29,7 +29,7 @@ async def test_messages_come_back_equal_and_in_order() -> None:
     assert [await front.receive() for _ in range(2)] == [done, Pong()]
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=30))
 async def test_any_split_of_the_bytes_gives_the_same_messages(cuts: list[int]) -> None:
     frame = msgspec.msgpack.encode(STEP)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from triolet.actors.errors import EngineLoadError
-from triolet.actors.tokenizer.chat_template import ChatTemplate, load_chat_template
+from triolet.actors.tokenizer.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate, load_chat_template
+from triolet.models.errors import CheckpointError
 from triolet.protocol.errors import ApiError
 from triolet.protocol.requests import ChatMessage, ChatPrompt, FunctionCall, ToolCall
 
@@ -46,6 +47,49 @@ def test_tool_calls_have_arguments_as_objects_and_missing_fields_are_undefined()
     assert caught.value.param == "messages[0].tool_calls[0].function.arguments"
 
 
+def test_arguments_nested_too_deeply_are_the_clients_fault() -> None:
+    deep = ToolCall(id="c1", function=FunctionCall(name="add", arguments="[" * 5000 + "]" * 5000))
+    with pytest.raises(ApiError, match="nested too deeply") as caught:
+        render("{{ messages[0].tool_calls }}", ChatMessage(role="assistant", tool_calls=(deep,)))
+    assert caught.value.status == 400
+
+
+def test_variables_and_documents_of_the_request() -> None:
+    source = "{{ enable_thinking }} {{ documents[0].text }} {{ messages[0].reasoning_content }}"
+    prompt = ChatPrompt(
+        messages=(ChatMessage(role="assistant", content="x", reasoning_content="why"),),
+        documents=({"text": "d"},),
+        template_variables={"enable_thinking": False, "unread": [1]},
+    )
+    assert ChatTemplate(source, {}).render(prompt) == "False d why"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "chat_template"])
+def test_a_request_sets_no_variable_of_the_servers(name: str) -> None:
+    prompt = ChatPrompt(messages=prompt_of().messages, template_variables={name: "x"})
+    with pytest.raises(ApiError, match=name) as caught:
+        ChatTemplate("x", {"bos_token": "<s>"}).render(prompt)
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "chat_template_kwargs")
+
+
+def test_documents_do_not_get_lost() -> None:
+    prompt = ChatPrompt(messages=prompt_of().messages, documents=({"text": "d"},))
+    with pytest.raises(ApiError, match="reads no documents") as caught:
+        ChatTemplate("{{ messages }}", {}).render(prompt)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "documents")
+
+
+def test_the_last_message_may_stay_open() -> None:
+    turns = (ChatMessage(role="user", content="Hi"), ChatMessage(role="assistant", content="So, "))
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}<end>{% endfor %}"
+    prompt = ChatPrompt(messages=turns, add_generation_prompt=False, continue_final_message=True)
+    assert ChatTemplate(source, {}).render(prompt) == "[user]Hi<end>[assistant]So, "
+    for twice in ("{{ messages[1].content }}" * 2, "{{ messages[0].content }}"):
+        with pytest.raises(ApiError) as caught:
+            ChatTemplate(twice, {}).render(prompt)
+        assert caught.value.param == "continue_final_message"
+
+
 def test_a_key_hides_no_method_of_its_object() -> None:
     """As in jinja itself: attributes come first, though keys are what turns are made of."""
     call = ToolCall(id="c1", function=FunctionCall(name="add", arguments='{"items": 1, "b": 2}'))
@@ -71,11 +115,22 @@ def test_whatever_fails_in_a_template_is_a_refusal(source: str) -> None:
     assert caught.value.code == "invalid_messages"
 
 
-def test_the_sandbox_hides_python() -> None:
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "messages.__class__.__base__.__subclasses__()",
+        "messages.append(1)",
+        "ns.__class__.__mro__[1]",
+        "ns._Namespace__attrs.a",
+        "loop.__init__.__globals__['sys'].path",
+        "loop._iterator.missing",
+        "loop.cycle.__func__.__globals__['sys'].path",
+    ],
+)
+def test_the_sandbox_hides_python(expression: str) -> None:
+    source = "{%% set ns = namespace(a=1) %%}{%% for message in messages %%}{{ %s }}{%% endfor %%}"
     with pytest.raises(ApiError):
-        render("{{ messages.__class__.__base__.__subclasses__() }}")
-    with pytest.raises(ApiError):
-        render("{{ messages.append(1) }}")
+        render(source % expression)
 
 
 def write(folder: Path, **config: object) -> Path:
@@ -109,7 +164,20 @@ def test_a_template_that_cannot_work_is_refused_at_load(tmp_path: Path, source: 
     assert caught.value.code == "invalid_checkpoint"
 
 
-def test_a_broken_config_is_refused_at_load(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(EngineLoadError):
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000])
+def test_a_broken_config_is_refused_at_load(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json.* is not a valid JSON object"):
+        load_chat_template(tmp_path)
+
+
+def test_a_template_nested_too_deeply_is_refused_at_load(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{% if true %}" * 3000 + "{% endif %}" * 3000)
+    with pytest.raises(EngineLoadError, match="does not work: RecursionError"):
+        load_chat_template(tmp_path)
+
+
+def test_a_template_has_a_greatest_size(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("x" * (MAX_TEMPLATE_BYTES + 1))
+    with pytest.raises(CheckpointError, match="is larger than"):
         load_chat_template(tmp_path)

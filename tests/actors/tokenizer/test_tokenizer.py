@@ -1,13 +1,19 @@
 """The tokenizer actor and what it refuses."""
 
+import gc
 import logging
+import shutil
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from tokenizers import Regex, Tokenizer
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
 
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.tokenizer.text_tokenizer import TextTokenizer, load_text_tokenizer
@@ -63,6 +69,26 @@ def test_a_folder_without_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
         load_text_tokenizer(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_files_may_not_link_out_of_the_checkpoint(tokenizer_folder: Path, tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    folder = tmp_path / "model"
+    shutil.copytree(tokenizer_folder, folder)
+    (folder / name).rename(secret)
+    (folder / name).symlink_to(secret)
+    with pytest.raises(EngineLoadError, match=f"{name}.* links to a place outside"):
+        load_text_tokenizer(str(folder))
+
+
+def test_the_links_of_hugging_faces_cache_are_followed(tokenizer_folder: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "snapshots" / "revision", tmp_path / "blobs"
+    snapshot.mkdir(parents=True)
+    shutil.copytree(tokenizer_folder, blobs)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert load_text_tokenizer(str(snapshot)).template is not None
+
+
 async def test_the_actor_answers_everyone_and_skips_the_cancelled(
     wired: Callable[..., Wired],
     generate: Callable[..., Generate],
@@ -76,7 +102,7 @@ async def test_the_actor_answers_everyone_and_skips_the_cancelled(
     send, receive = trio.open_memory_channel[ToAdmission](3)
     async with trio.open_nursery() as nursery:
         lane = TokenizerLane(text_tokenizer, make_ready())
-        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, lane=lane, gateway=house.gateway))
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, send.clone(), lane=lane, gateway=house.gateway))
         tokenized = await receive.receive()
         assert tokenized.request.id == "good"
         assert tokenized.prompts == (tuple(text_tokenizer.tokenizer.encode("the fox").ids),)
@@ -124,7 +150,7 @@ async def test_a_text_on_which_the_library_fails_ends_its_own_request_alone(
     send, receive = trio.open_memory_channel[ToAdmission](3)
     async with trio.open_nursery() as nursery:
         lane = TokenizerLane(Tripping(text_tokenizer, error), make_ready())
-        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, lane=lane, gateway=house.gateway))
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, send.clone(), lane=lane, gateway=house.gateway))
         assert (await receive.receive()).request.id == "good"
         (failed,) = await outbox.drain()
         assert isinstance(failed, Failed)
@@ -137,6 +163,19 @@ async def test_a_text_on_which_the_library_fails_ends_its_own_request_alone(
         assert (caught.value.code, caught.value.status) == ("internal_error", 500)
         assert await lane.tokenize(TextPrompt(text="the fox"))
         nursery.cancel_scope.cancel()
+
+
+async def test_a_pattern_that_backtracks_without_end_fails_its_text_alone(
+    make_ready: Callable[..., Ready], text_tokenizer: TextTokenizer
+) -> None:
+    """The library gives a match up after ten million tries, 0.2 s; docs/security.md relies on it."""
+    hostile = Tokenizer.from_str(text_tokenizer.tokenizer.to_str())
+    hostile.pre_tokenizer = Split(Regex(r"(a+)+$"), "isolated")
+    lane = TokenizerLane(TextTokenizer(hostile, None), make_ready())
+    with pytest.raises(ApiError) as caught:
+        await lane.tokenize(TextPrompt(text="a" * 60 + "b"))
+    assert caught.value.code == "internal_error"
+    assert await lane.tokenize(TextPrompt(text="the fox"))
 
 
 class Watched(TextTokenizer):
@@ -159,6 +198,9 @@ class Watched(TextTokenizer):
         ([ChatPrompt(messages=(ChatMessage(role="user", content="the fox"),))], False),
         ([TextPrompt(text="a" * 200)], True),
         ([ChatPrompt(messages=(ChatMessage(role="user", content="a" * 200),))], True),
+        ([ChatPrompt(messages=(ChatMessage(role="user", content="a", name="a" * 200),))], True),
+        ([ChatPrompt(messages=(ChatMessage(role="assistant", reasoning_content="a" * 200),))], True),
+        ([ChatPrompt(messages=(ChatMessage(role="user", content="a"),), documents=({"text": "a"},))], True),
         ([TextPrompt(text="the fox"), TextPrompt(text="a" * 200)], True),
     ],
 )
@@ -219,3 +261,82 @@ async def test_direct_calls_wait_in_a_bounded_line_and_requests_pass_it(
     assert order.index("request") <= 2
     assert order.count("direct") == 1 + MAX_WAITING
     assert await lane.tokenize(TextPrompt(text="a"))  # the line is empty again
+
+
+async def test_a_flood_of_one_key_lets_another_go_between(
+    wired: Callable[..., Wired],
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+) -> None:
+    house = wired()
+    for tenant, count in (("a", 40), ("b", 1)):
+        for number in range(count):
+            prompt = TextPrompt(text="the quick brown fox " * 10)
+            house.gateway.submit(generate(f"{tenant}{number}", prompts=(prompt,), tenant=tenant))
+    send, receive = trio.open_memory_channel[ToAdmission](100)
+    async with trio.open_nursery() as nursery:
+        lane = TokenizerLane(text_tokenizer, make_ready())
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, send.clone(), lane=lane, gateway=house.gateway))
+        order = [(await receive.receive()).request.id for _ in range(41)]
+        nursery.cancel_scope.cancel()
+    assert order == ["a0", "b0", *(f"a{number}" for number in range(1, 40))]
+
+
+class Text(str):
+    """Text that a weak reference can watch."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize("text", ["x" * 100_000, "\ud800"])
+async def test_the_text_of_a_refused_request_is_freed_without_a_garbage_collection(
+    wired: Callable[..., Wired],
+    generate: Callable[..., Generate],
+    make_ready: Callable[..., Ready],
+    text_tokenizer: TextTokenizer,
+    text: str,
+) -> None:
+    house = wired()
+    watched = Text(text)
+    freed = weakref.ref(watched)
+    outbox = house.gateway.submit(generate("bad", prompts=(TextPrompt(text=watched),)))
+    del watched
+    send, _receive = trio.open_memory_channel[ToAdmission](3)
+    async with trio.open_nursery() as nursery:
+        lane = TokenizerLane(text_tokenizer, make_ready())
+        nursery.start_soon(lambda: run_tokenizer(house.tokenizer, send, send.clone(), lane=lane, gateway=house.gateway))
+        (failed,) = await outbox.drain()
+        assert isinstance(failed, Failed)
+        house.gateway.submit(generate("bad too", prompts=(TextPrompt(text="\ud800"),)))
+        await trio.testing.wait_all_tasks_blocked()  # until the actor's own variables hold the next request
+        assert freed() is None
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_long_prompt_is_cut_and_keeps_what_the_tokenizer_adds(text_tokenizer: TextTokenizer, side: str) -> None:
+    dressed = Tokenizer.from_str(text_tokenizer.tokenizer.to_str())
+    special = [(text, dressed.token_to_id(text)) for text in ("<|start|>", "<|end|>")]
+    dressed.post_processor = TemplateProcessing(single="<|start|> $A <|end|>", special_tokens=special)
+    tokenizer = TextTokenizer(dressed, None)
+    prompt = TextPrompt(text="the fox jumps over the lazy dog")
+    start, *body, end = encode(tokenizer, prompt)
+    for most in range(1, len(body) + 3):
+        ids = tokenizer.truncate(prompt, (start, *body, end), most, side)
+        assert len(ids) == most
+        if most >= 3:
+            kept = body[: most - 2] if side == "right" else body[len(body) - (most - 2) :]
+            assert ids == (start, *kept, end)
+    tokens = TokenPrompt(token_ids=tuple(range(9)))
+    cut = tokenizer.truncate(tokens, tokens.token_ids, 4, side)
+    assert cut == ((0, 1, 2, 3) if side == "right" else (5, 6, 7, 8))
+    assert tokenizer.truncate(tokens, tokens.token_ids, 9, side) == tokens.token_ids

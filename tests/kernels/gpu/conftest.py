@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 # In processes of its own, because those of the tests interpret.
-COMMAND = [sys.executable, "-m", "triolet.loadtest.device.compile_kernels", "--processes", "2"]
+COMMAND = [sys.executable, "-m", "triolet.loadtest.device.compile_kernels", "--processes", "2", "--quick"]
 Compiled = dict[str, Any]  # Any: a JSON object, with the form's registers, shared memory and faults
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from triolet.kernels.gpu import compiling
-from triolet.kernels.gpu.compiling import SHARED_LIMIT, MachineCode, Specialisation, faults
+from triolet.kernels.gpu.compiling import SHARED_LIMIT, MachineCode, Specialisation, faults, watched_instructions
 from triolet.kernels.gpu.launches import KernelForm
 
 from .conftest import Compiled
@@ -63,3 +63,20 @@ def test_a_form_must_fit_every_device_that_it_serves() -> None:
 def test_a_planted_fault_is_named(code: MachineCode, fault: str) -> None:
     (found,) = faults(ROW, code)
     assert fault in found
+
+
+def test_the_same_machine_code_is_disassembled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def disassemble(option: str, cubin: bytes) -> str:
+        asked.append(cubin)
+        return " HMMA.16816 R0; HMMA.16816 R4; STL [R1]; IADD R2" if cubin == b"one" else ""
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "_cuobjdump", disassemble)
+    for _ in range(2):
+        assert watched_instructions(b"one") == Counter(HMMA=2, STL=1)
+        assert watched_instructions(b"other") == Counter()
+    assert asked == [b"one", b"other"]
+    monkeypatch.setattr(compiling, "WATCHED", re.compile(r"\bIADD\b"))
+    assert watched_instructions(b"one") == Counter(IADD=1)

@@ -93,6 +93,9 @@ def staged(batch: SamplingRows) -> DeviceRows:
         slot = count - 1 - row
         remember(rows.seen, slot, seen, torch.from_numpy(batch.seen_counts[entries]))
         rows.seen_slots[row] = slot
+    if len(batch.mask_lines):
+        rows.masks[: len(batch.masks)] = torch.from_numpy(batch.masks.view(np.int32))
+        rows.mask_slots.copy_(torch.from_numpy(batch.mask_lines))
     return rows
 
 
@@ -116,6 +119,7 @@ def check(logits: Float32Array, batch: SamplingRows) -> DeviceSampled:
     for row in np.flatnonzero(sound & (batch.rows["top"] >= 0)):
         most = batch.rows["top"][row]
         assert found.top_ids.numpy()[row, :most].tolist() == expected.top_tokens[row, :most].tolist()
+        assert found.ranks[row].item() == expected.ranks[row]
         here = np.append(found.top_logprobs.numpy()[row, :most], found.logprobs.numpy()[row])
         there = np.append(expected.top_logprobs[row, :most], expected.logprobs[row])
         assert np.array_equal(np.isfinite(here), np.isfinite(there))
@@ -221,19 +225,17 @@ def test_bias_and_bans_are_the_definitions() -> None:
 
 
 def mask_case() -> None:
-    """Row 1 of the masks allows a few tokens: as if the others were -inf. Row 0 of the batch has no grammar."""
-    logits = drawn_logits(3)
-    allowed = [0, 31, 32, 270, 290, 299]
-    rows = staged(SamplingRows(records({}, {"temperature": 0.0}, {"seed": 9, "top_p": 0.95})))
-    bits = np.zeros(-(-VOCAB // 32) * 32, np.uint8)
-    bits[allowed] = 1
-    rows.masks[1] = torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
-    rows.mask_slots[1:] = 1
-    masked = logits.copy()
-    masked[1:] = -np.inf
-    masked[1:, allowed] = logits[1:, allowed]
-    expected = reference(masked, SamplingRows(records({}, {"temperature": 0.0}, {"seed": 9, "top_p": 0.95})))
-    assert on_device(logits, rows).ids.tolist() == expected.tokens.tolist()
+    """Line 1 of the masks allows a few tokens, line 0 none. Row 0 of the batch has no mask."""
+    logits = drawn_logits(5)
+    logits[:, 5] += 20  # far above all others, and not allowed
+    bits = np.zeros((2, -(-VOCAB // 32) * 32), np.uint8)
+    bits[1, [0, 31, 32, 270, 290, 299]] = 1
+    rows = records({}, {"temperature": 0.0}, {"seed": 9, "top_p": 0.95, "top": 3}, {"seed": 4}, {"seed": 5})
+    masks, lines = np.packbits(bits, axis=1, bitorder="little").view(np.uint32), np.array([-1, 1, 1, 1, 0], np.int32)
+    found = check(logits, SamplingRows(rows, mask_lines=lines, masks=masks))
+    assert found.ids[0] == 5
+    assert np.isin(found.ids[1:4], [0, 31, 32, 270, 290, 299]).all()
+    assert found.status.tolist() == [OK, OK, OK, OK, NOT_FINITE]
 
 
 def test_a_grammar_allows_its_tokens_only() -> None:

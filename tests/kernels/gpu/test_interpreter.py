@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from triton.language.semantic import TritonSemantic
 
 from triolet.kernels.gpu.interpreter import emulates
 from triolet.kernels.gpu.language import INTERPRETED, jit, tl
@@ -54,6 +58,16 @@ def drawn(*shape: int) -> torch.Tensor:
 
 def test_the_suite_interprets() -> None:
     assert INTERPRETED
+
+
+def test_the_language_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else small kernels take twice as long: names are looked up at every launch, and overflow checks do nothing."""
+    integers = torch.arange(3 * SIZE, dtype=torch.int32).view(3, SIZE)
+    launch = partial(arithmetic_kernel[(1,)], *integers, torch.empty(1), torch.empty_like(integers[0]), SIZE)
+    launch()
+    monkeypatch.setattr(inspect, "getmembers", None)
+    monkeypatch.setattr(TritonSemantic, "less_equal", None)  # a part of the overflow check, and of nothing here
+    launch()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -11,7 +11,8 @@ from triolet.loadtest.serve.lag import LagMeter
 from triolet.loadtest.serve.record import Record
 from triolet.loadtest.serve.result import Conditions, Result
 from triolet.loadtest.serve.runner import Progress
-from triolet.loadtest.serve.session import conclude
+from triolet.loadtest.serve.session import CannotRun, conclude
+from triolet.loadtest.serve.text_report import headline_rows
 from triolet.loadtest.serve.words import TokensPerWord
 
 from .made import SETTINGS, record
@@ -56,3 +57,19 @@ async def test_requests_that_start_all_at_once_are_judged_until_nine_of_ten_have
     records = [record(ended=10.0 if number < 9 else 100.0, conversation=number) for number in range(10)]
     result = await _concluded(10.0, 100.0, 0.9, records, issued=0.0, seconds=None, requests=10)
     assert result.client.cpu_share == pytest.approx(0.9)
+
+
+async def test_a_server_too_busy_for_the_warm_up_is_reported_all_the_same(autojump_clock: MockClock) -> None:
+    """Every client's first answer lasts longer than warm-up and run, so none asks again."""
+    records = [record(phase="warm-up", intended=0.0, ended=45.0, conversation=number) for number in range(4)]
+    result = await _concluded(1.0, 45.0, 0.1, records, issued=32.0, seconds=30.0, warmup_seconds=2.0)
+    assert result.summary.requests == 4
+    assert result.summary.latencies.e2e is not None
+    assert (result.unwarmed, result.settings.warmup_seconds) == (2.0, 0.0)
+    (note,) = [text for label, text in headline_rows(result) if label == "note"]
+    assert "after the warm-up of 2 s" in note
+
+
+async def test_a_load_that_sent_nothing_is_refused(autojump_clock: MockClock) -> None:
+    with pytest.raises(CannotRun, match="ended before its first request"):
+        await _concluded(0.0, 1.0, 0.0, [], issued=0.0)

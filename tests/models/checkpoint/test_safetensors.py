@@ -122,6 +122,12 @@ def test_integer_weights_are_refused(tmp_path: Path) -> None:
         file.read("a")
 
 
+def test_a_long_name_is_not_printed_whole(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        SafetensorsFile(write(tmp_path, {"x" * 10**6: entry("Q4")}, F24), "model.safetensors")
+    assert len(str(caught.value)) < 2000
+
+
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_damage_is_an_error_or_harmless(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from triolet.kernels.sampling.launch import CpuSampler
-from triolet.kernels.sampling.rows import MAX_TOP, SamplingRows
+from triolet.kernels.sampling.rows import MAX_TOP, SamplingRows, mask_words
 from triolet.models.cpu.rows import Batch, make_rows
+from triolet.models.guides.guide import Guide
 from triolet.models.steps.sequences import GrowingInts, Piece, SeenTokens, SequenceState, SequenceTable
 from triolet.models.steps.steps import PLACEHOLDER, collect
+from triolet.protocol.requests import Thinking
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, Row, SequenceRecord
 
@@ -119,6 +121,37 @@ def test_stop_tokens_are_banned_until_min_tokens() -> None:
     assert answer(pieces, logits)[1][0].tokens == (7,)
 
 
+def test_the_last_token_of_a_bad_word_is_banned_behind_the_others() -> None:
+    """Those before it must be output: what the prompt ends with does not begin a word."""
+    store = make_store()
+    store.add(record(1, (20, 21), temperature=0.0, bad_words=((25,), (20, 21, 30), (21, 30))))
+    logits = one_hot(25)
+    logits[0, 30], logits[0, 21] = 5, 4
+    pieces = [store.piece(Chunk(sequence=1, start=0, count=2, blocks=(0,), sample=True))]
+    drawn = [answer(pieces, logits)[1][0].tokens]
+    for start in range(2, 6):
+        pieces = [store.piece(Chunk(sequence=1, start=start, count=1, sample=True))]
+        drawn.append(answer(pieces, one_hot(21) if start == 2 else logits)[1][0].tokens)
+    assert drawn == [(30,), (21,), (21,), (21,), (21,)]
+
+
+def test_only_allowed_tokens_are_drawn() -> None:
+    store = make_store()
+    mask = np.zeros(mask_words(VOCAB), np.uint32)
+    mask[12 // 32] |= np.uint32(1 << 12 % 32)
+    mask[40 // 32] |= np.uint32(1 << 40 % 32)
+    store.add(record(1, (10,), allowed_tokens=mask.tobytes(), logprobs=1))
+    store.add(record(2, (10,), temperature=0.0))
+    pieces = [store.piece(Chunk(sequence=n, start=0, count=1, blocks=(n,), sample=True)) for n in (1, 2)]
+    rows, (masked, free) = answer(pieces, np.concatenate([one_hot(30), one_hot(30)]))
+    assert rows.mask_lines.tolist() == [0, -1]
+    assert masked.tokens[0] in (12, 40)
+    assert masked.logprobs[0].top[0].token_id == 30  # log probabilities are of the raw logits
+    assert free.tokens == (30,)
+    with pytest.raises(ValueError, match="allowed_tokens of sequence 3"):
+        store.add(record(3, (10,), allowed_tokens=bytes(4 * len(mask) + 4)))
+
+
 def test_prompt_logprobs_follow_the_prompt() -> None:
     store = make_store()
     store.add(record(1, (1, 2, 3, 4), temperature=0.0, prompt_logprobs=1, logprobs=0, min_tokens=2, presence_penalty=1))
@@ -225,3 +258,40 @@ def test_seen_tokens_count_the_output() -> None:
         seen.add_generated(token)
     counts = dict(zip(seen.tokens.view().tolist(), seen.counts.view().tolist(), strict=True))
     assert counts == {3: 2, 5: 0, 9: 1, 4: 1}
+
+
+def thoughts(*answer: int) -> Guide:
+    """A guide of thoughts alone, with a budget of two tokens."""
+    thinking = Thinking(begin=(), end=(3, 4), open=True)
+    return Guide(None, thinking, 2, eos=(7,), vocab_size=VOCAB, jumps=True, answer=answer)
+
+
+def test_allowed_tokens_hold_beside_a_guided_prompt() -> None:
+    """Nobody fills the mask of a guided sequence that draws nothing, so masks are not added afterwards."""
+    only = np.zeros(mask_words(VOCAB), np.uint32)
+    only[0] = 1 << 12
+    store = make_store()
+    store.add(record(1, (10, 11), allowed_tokens=only.tobytes()))
+    store.add(record(2, (20, 21, 22)))
+    pieces = [
+        store.piece(Chunk(sequence=1, start=0, count=2, blocks=(0,), sample=True)),
+        store.piece(Chunk(sequence=2, start=0, count=2, blocks=(1,))),
+    ]
+    pieces[1].state.guide = thoughts()
+    assert answer(pieces, one_hot(30))[1][0].tokens == (12,)
+
+
+def test_a_guide_goes_when_its_thoughts_are_over() -> None:
+    """Not beside forced tokens, which a step under way may have to catch up with."""
+    store = make_store()
+    store.add(record(1, (10, 11), temperature=0.0))
+    pieces = [store.piece(Chunk(sequence=1, start=0, count=2, blocks=(0,), sample=True))]
+    state = pieces[0].state
+    state.guide = thoughts(20)
+    assert answer(pieces, one_hot(30))[1] == [Row(sequence=1, tokens=(30, 3, 4))]
+    assert state.guide is not None
+    planned_before = store.piece(Chunk(sequence=1, start=2, count=1, sample=True))
+    assert (planned_before.length, planned_before.sample) == (1, False)  # the step has no room for the forced ones
+    pieces = [store.piece(Chunk(sequence=1, start=3, count=2, sample=True))]
+    assert answer(pieces, one_hot(31))[1] == [Row(sequence=1, tokens=(31,))]
+    assert state.plain

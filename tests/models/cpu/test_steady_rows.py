@@ -163,7 +163,7 @@ def test_rows_that_are_moved_on_wrongly_are_noticed(
     assert live(runner) != wrong_life
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 130), min_size=1, max_size=5), st.integers(1, 70), st.randoms(use_true_random=False))
 def test_moved_on_or_made_anew_the_rows_are_equal(lengths: list[int], steps: int, random: Random) -> None:
     """Number by number, in every step; and so are the sequences when the rows end."""
@@ -214,6 +214,7 @@ def sampled_of(tokens: list[int]) -> Sampled:
         status=np.zeros(count, np.uint8),
         logprobs=np.zeros(count, np.float32),
         top_tokens=np.zeros((count, 0), np.int32),
+        ranks=np.zeros(count, np.int32),
         top_logprobs=np.zeros((count, 0), np.float32),
     )
 

@@ -22,6 +22,15 @@ def test_a_conversation_depends_on_seed_and_index_alone() -> None:
     assert first != [conversation(4, index) for index in range(50)]
 
 
+def test_a_story_that_only_begins_is_gone_on_with() -> None:
+    chats = [conversation(3, index) for index in range(500)]
+    texts = [turns for turns in chats if turns[0][0] == "text"]
+    asked = [turns for turns in chats if turns[0][1].lower().startswith("once upon a time") and len(turns) == 2]
+    assert texts
+    assert asked
+    assert all(turns[-1][1].startswith("Once upon a time there was a ") for turns in texts + asked)
+
+
 def test_every_pattern_expands() -> None:
     rng = Random(0)
     for family in FAMILIES.values():

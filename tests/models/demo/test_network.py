@@ -1,4 +1,4 @@
-"""The trainer's network: its export is the Llama that transformers knows, and it learns."""
+"""The trainer's network: its export is the Mistral that transformers knows, and it learns."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import MistralConfig, MistralForCausalLM
 
 from triolet.models.demo.training.corpus import conversation
 from triolet.models.demo.training.export import export
@@ -21,7 +21,9 @@ from triolet.models.demo.training.pack import Packer
 from triolet.models.demo.training.tokenizer import plain
 
 CHECKPOINT = Path(__file__).parents[3] / "models" / "demo" / "checkpoint"
-SMALL = NetworkShape(vocabulary=300, hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=80, context=128)
+SMALL = NetworkShape(
+    vocabulary=300, hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=80, context=128, window=24
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +50,9 @@ def numbers(row: torch.Tensor) -> list[int]:
     return cast("list[int]", row.tolist())
 
 
-def as_transformers(folder: Path, **changed: object) -> LlamaForCausalLM:
-    config = LlamaConfig(**json.loads((folder / "config.json").read_text()) | changed)
-    model: Any = LlamaForCausalLM(config).float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+def as_transformers(folder: Path, **changed: object) -> MistralForCausalLM:
+    config = MistralConfig(**json.loads((folder / "config.json").read_text()) | changed)
+    model: Any = MistralForCausalLM(config).float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     weights = {
         name: tensor.float() for name, tensor in safetensors.torch.load_file(folder / "model.safetensors").items()
     }
@@ -58,11 +60,11 @@ def as_transformers(folder: Path, **changed: object) -> LlamaForCausalLM:
     assert missing in ([], ["lm_head.weight"])
     assert left_over == []
     model.tie_weights()
-    return cast("LlamaForCausalLM", model.eval())
+    return cast("MistralForCausalLM", model.eval())
 
 
 @torch.inference_mode()
-def test_the_export_is_the_llama_that_transformers_knows(
+def test_the_export_is_the_mistral_that_transformers_knows(
     tmp_path: Path, network: Network, tokenizer: Tokenizer
 ) -> None:
     export(network, tokenizer, tmp_path)
@@ -74,8 +76,9 @@ def test_the_export_is_the_llama_that_transformers_knows(
     assert torch.allclose(as_transformers(tmp_path)(tokens).logits, ours, atol=1e-5, rtol=1e-5)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["rope_theta"] == SMALL.rope_theta
-    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 5000.0}))
-    assert not torch.allclose(as_transformers(tmp_path)(tokens).logits, ours, atol=1e-5, rtol=1e-5)
+    for changed in ({"rope_theta": 5000.0}, {"sliding_window": 25}):
+        (tmp_path / "config.json").write_text(json.dumps(config | changed))
+        assert not torch.allclose(as_transformers(tmp_path)(tokens).logits, ours, atol=1e-5, rtol=1e-5)
 
 
 def test_a_row_opens_with_a_conversation_and_knows_its_answers(tokenizer: Tokenizer) -> None:

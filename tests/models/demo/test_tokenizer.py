@@ -42,8 +42,8 @@ def render(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = 
 
 
 def test_the_template_writes_what_training_wrote() -> None:
-    for index in range(150):
-        turns = conversation(2, index)
+    chats = (conversation(2, index) for index in range(150))
+    for turns in (turns for turns in chats if turns[0][0] != "text"):
         messages = [{"role": role, "content": text} for role, text in turns]
         assert render(messages, generate=False) == plain(turns)
         assert render(messages[:-1]) == plain(turns[:-1]) + GENERATE
@@ -99,9 +99,15 @@ def test_an_unknown_role_is_refused(role: str) -> None:
         render([{"role": role, "content": "x"}])
 
 
-def test_a_late_system_message_is_refused() -> None:
-    with pytest.raises(TemplateError, match="first message"):
-        render([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}])
+def test_several_system_messages_are_rendered() -> None:
+    """Agents send several: those at the beginning are one turn, as in training; a later one is a turn of its own."""
+    first, second, late = ({"role": "system", "content": text} for text in ("Be brief.", "Be kind.", "Be loud."))
+    user = {"role": "user", "content": "Hi"}
+    assert render([first, second, user]) == render([{"role": "system", "content": "Be brief.\n\nBe kind."}, user])
+    assert render([first, user, late]) == render([first, user]).removesuffix(GENERATE) + (
+        "<|im_start|>system\nBe loud.<|im_end|>\n" + GENERATE
+    )
+    assert render([{"role": "system", "content": ""}, second, user]) == render([second, user])
 
 
 def test_pieces_encode_as_the_whole_does(tokenizer: Tokenizer) -> None:

@@ -39,7 +39,7 @@ def test_a_second_run_goes_on_from_the_first(tmp_path: Path) -> None:
     again = trained(tmp_path, 0.002)
     assert re.search(r"going on after 0\.0 minutes", again)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["architectures"] == ["MistralForCausalLM"]
     exported = {path.name for path in (tmp_path / "out").iterdir()}
     assert exported == {path.name for path in CHECKPOINT.iterdir()}
 

@@ -17,6 +17,7 @@ from triolet.models.cpu.stepper import CpuStepper
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.guides.grammars import GrammarStore
 from triolet.models.reference import reference_logits
 from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.sampling import Sampling
@@ -85,7 +86,7 @@ def make_gpu_model(
     )
 
 
-def make_cpu_stepper() -> CpuStepper:
+def make_cpu_stepper(grammars: GrammarStore | None = None) -> CpuStepper:
     sizes = CpuSizes(
         weight_format="float32",
         num_blocks=BLOCKS,
@@ -93,7 +94,7 @@ def make_cpu_stepper() -> CpuStepper:
         max_logit_rows=MAX_ROWS,
         max_model_len=SPEC.max_position,
     )
-    return CpuStepper(CpuRunner(SPEC, weights_of(SPEC), sizes))
+    return CpuStepper(CpuRunner(SPEC, weights_of(SPEC), sizes), grammars)
 
 
 def prompt_of(length: int, seed: int) -> tuple[int, ...]:

@@ -73,11 +73,12 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Engine]:
         nursery.cancel_scope.cancel()
 
 
-def submit(engine: Engine, prompt: tuple[int, ...], stop_token_ids: tuple[int, ...] = ()) -> Outbox:
+def submit(
+    engine: Engine, prompt: tuple[int, ...], stop_token_ids: tuple[int, ...] = (), sampling: Sampling | None = None
+) -> Outbox:
     request = Generate(
         id=engine.gateway.new_id(), model=engine.model_name, prompts=(TokenPrompt(token_ids=prompt),),
-        sampling=Sampling(temperature=0.0, logprobs=0), max_tokens=NEW_TOKENS, ignore_eos=True,
-        stop_token_ids=stop_token_ids,
+        sampling=sampling or sampling_of(), max_tokens=NEW_TOKENS, ignore_eos=True, stop_token_ids=stop_token_ids,
     )  # fmt: skip
     return engine.gateway.submit(request)
 
@@ -91,7 +92,16 @@ async def read(outbox: Outbox) -> list[int]:
             break
     assert not any(isinstance(event, Failed) for event in events), events[-1]
     assert isinstance(events[-1], Finished)
-    return [score.token_id for event in events if isinstance(event, Token) for score in event.logprobs]
+    scores = [score for event in events if isinstance(event, Token) for score in event.logprobs]
+    return [score.token_id for score in scores if not score.stops]
+
+
+def mask_of(tokens: set[int]) -> bytes:
+    return sum(1 << token for token in tokens).to_bytes(4 * -(-SPEC.vocab_size // 32), "little")
+
+
+def sampling_of(**fields: Any) -> Sampling:
+    return Sampling(temperature=0.0, logprobs=0, **fields)
 
 
 async def generate(engine: Engine) -> list[list[int]]:
@@ -103,6 +113,14 @@ async def generate(engine: Engine) -> list[list[int]]:
     assert alone == together[1]
     stopped = await read(submit(engine, prompts[0], stop_token_ids=(together[0][2],)))
     assert stopped == together[0][:2]
+    first, second, third, *_ = together[0]
+    others = sampling_of(allowed_tokens=mask_of(set(range(SPEC.vocab_size)) - {first}))
+    assert (await read(submit(engine, prompts[0], sampling=others)))[0] != first
+    only = sampling_of(allowed_tokens=mask_of({*together[0]}))
+    assert await read(submit(engine, prompts[0], sampling=only)) == together[0]
+    banned = await read(submit(engine, prompts[0], sampling=sampling_of(bad_words=((first, third), (second, third)))))
+    assert banned[:2] == [first, second]
+    assert banned[2] != third
     return together
 
 

@@ -28,7 +28,7 @@ BUCKETS = Buckets(max_tokens=96, max_chunks=12, max_rows=40)
 SIZES = GpuSizes(max_model_len=192, buckets=BUCKETS)
 Pieces = list[Piece[DeviceSequence]]
 CHUNK_FIELDS = ("chunk_slots", "first_positions", "starts", "given_ids")
-ROW_FIELDS = ("row_tokens", "row_slots", "seen_slots", "edit_starts", "sampling")
+ROW_FIELDS = ("row_tokens", "row_slots", "seen_slots", "mask_slots", "edit_starts", "sampling")
 KINDS: tuple[dict[str, Any], ...] = (  # Any: whatever an option may be
     {"temperature": 0.5, "seed": 7},
     {"frequency_penalty": 1.0, "logprobs": 3},
@@ -36,6 +36,7 @@ KINDS: tuple[dict[str, Any], ...] = (  # Any: whatever an option may be
     {"logit_bias": [(7, 4.0), (4, 9.0)], "min_tokens": 3, "presence_penalty": 0.5},
     {"prompt_logprobs": 2, "min_tokens": 1},
     {"prompt_logprobs": 1, "strict": True},
+    {"allowed_tokens": bytes(range(16)), "bad_words": ((5,), (6, 7)), "logit_bias": [(5, 4.0)]},
 )
 
 
@@ -77,7 +78,7 @@ def drawn_pieces(table: DeviceSequences, seed: int) -> Pieces:
 def check_fill(host: HostBuffers, shape: PassShape, pieces: Pieces) -> None:
     """Row by row, from the pieces and their records."""
     ints, records = host.ints, host.packet["sampling"].numpy().reshape(-1).view(ROW)
-    tokens = row = edits = 0
+    tokens = row = edits = masks = 0
     for index, piece in enumerate(pieces):
         state = piece.state
         end = piece.start + piece.length
@@ -95,10 +96,16 @@ def check_fill(host: HostBuffers, shape: PassShape, pieces: Pieces) -> None:
             if draws:
                 expected["position"] = end
                 edits += check_edits(host, row, edits, state, end)
+                if state.mask is not None:
+                    assert ints("mask_slots")[row] == masks
+                    assert ints("masks")[masks].tobytes() == bytes(range(16))
+                    masks += 1
             else:
                 expected["target"] = everything[piece.start + place + 1]
                 expected["top"], expected["position"] = state.prompt_top, records[row]["position"]
                 assert ints("edit_starts")[row : row + 2].tolist() == [edits, edits]
+            if not draws or state.mask is None:
+                assert ints("mask_slots")[row] == NO_SLOT
             assert records[row] == expected
             assert ints("row_tokens")[row] == tokens + (size - 1 if draws else lead + place)
             assert ints("row_slots")[row] == (state.slot if draws else NO_SLOT)
@@ -111,7 +118,7 @@ def check_fill(host: HostBuffers, shape: PassShape, pieces: Pieces) -> None:
         assert not ints(name)[count : shape.chunks].any()
     for name in ("row_slots", "seen_slots"):
         assert np.all(ints(name)[row : shape.rows] == NO_SLOT)
-    assert np.all(ints("mask_slots") == NO_SLOT)
+    assert np.all(ints("mask_slots")[row : shape.rows] == NO_SLOT)
     assert np.all(ints("edit_starts")[row : shape.rows + 1] == edits)
     assert not records["target"][row : shape.rows].any()
     assert np.all(records["top"][row : shape.rows] == -1)
@@ -122,6 +129,7 @@ def check_edits(host: HostBuffers, row: int, first: int, state: DeviceSequence, 
     expected = dict(zip(state.bias_tokens.tolist(), state.bias_values.tolist(), strict=True))
     if end - state.prompt_tokens < state.min_tokens:
         expected |= dict.fromkeys(state.banned.tolist(), -np.inf)
+    expected |= {token: -np.inf for before, token in state.bad_words if not before}
     last = first + len(expected)
     assert host.ints("edit_starts")[row : row + 2].tolist() == [first, last]
     values: npt.NDArray[np.float32] = host.packet["edit_values"][first:last].numpy()
@@ -142,7 +150,7 @@ def test_a_packet_says_what_its_pieces_say() -> None:
     for seed in range(60):
         pieces = drawn_pieces(table, seed)
         shape = shape_of(pieces)
-        edits, asked = host.fill(shape, pieces)
+        edits, masks, asked = host.fill(shape, pieces)
         check_fill(host, shape, pieces)
         rows = sum(piece.scored + piece.sample for piece in pieces)
         records = host.packet["sampling"].numpy().reshape(-1).view(ROW)
@@ -152,6 +160,7 @@ def test_a_packet_says_what_its_pieces_say() -> None:
             shape.decode,
             (asked,),
             (edits > 0, "edits"),
+            (masks > 0, "masks"),
             *((piece.scored > 0, "lead", piece.lead) for piece in pieces),
         }
         for name in (*CHUNK_FIELDS, *(ROW_FIELDS if rows else ())):
@@ -161,9 +170,10 @@ def test_a_packet_says_what_its_pieces_say() -> None:
                 check_fill(host, shape, pieces)
             array[0] -= 1
     assert kinds >= {True, False, (True,), (False,), (True, "edits"), (False, "edits")}
+    assert kinds >= {(True, "masks"), (False, "masks")}
     assert kinds >= {(True, "lead", 0), (True, "lead", 1)}
     shape = BUCKETS.decoding(strict=False)[0]
-    assert host.fill(shape, []) == (0, False)
+    assert host.fill(shape, []) == (0, 0, False)
     check_fill(host, shape, [])
 
 
@@ -205,8 +215,7 @@ def test_pieces_of_one_sequence_follow_each_other_in_a_pass() -> None:
     bench.packet.write(bench.host, bench.packet.slot_rows, *table_updates(pieces, WIDTH))
     drawn_last = np.array([slot, other], np.int32) * (1 + WIDTH)
     bench.packet.write(bench.host, bench.packet.slot_rows, drawn_last, np.array([77, 88], np.int32))
-    edits, _ = bench.host.fill(shape, pieces)
-    bench.packet.send(bench.host, shape, edits)
+    bench.packet.send(bench.host, shape, bench.host.fill(shape, pieces))
     bench.device.run(lambda: bench.packet.prepare(shape))
     assert bench.numbers("ids")[:5].tolist() == [prompt_of(PROMPT, 0)[-1], 30 + other, 88, 30 + slot, 77]
     assert bench.numbers("positions")[:5].tolist() == [last - 2, last - 1, last, last - 1, last]

@@ -67,6 +67,8 @@ def test_kv_gets_what_is_left() -> None:
     assert plan(80 * GIB, gpu_memory=0.5).kv_bytes == pytest.approx(whole.kv_bytes - 32 * GIB, abs=8 * MIB)
     assert plan(80 * GIB, gpu_memory=float(40 * GIB)) == plan(80 * GIB, gpu_memory=0.5)
     assert plan(80 * GIB, kv_cache_memory=2 * GIB).kv_bytes == 2 * GIB
+    little = plan(80 * GIB, kv_cache_memory=512 * MIB, shortest=1024)  # half of a full-length sequence
+    assert (little.num_blocks, little.sequences_at_full_length) == (64, 1.0)
     assert plan(80 * GIB, quantize="int4").weights_bytes < 0.4 * whole.weights_bytes
 
 

@@ -22,7 +22,8 @@ from triolet.actors.supervisor.worker_status import WorkerStatus
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
 from triolet.protocol.explanation import Explanation, Standing
-from triolet.protocol.messages import ToScheduler, ToTokenizer
+from triolet.protocol.messages import Credit, ToScheduler, ToTokenizer
+from triolet.protocol.openai_responses import TokenizerInfo
 from triolet.protocol.reports import FrontsReport, Health, ServerReport, WorkerFigures
 from triolet.protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
@@ -49,6 +50,7 @@ READY = Ready(
     versions={"numba": "0"},
     pid=1,
 )
+Script = Callable[["ScriptedEngine", Generate], Awaitable[None]]
 WORDS = ("Hello", ", ", "wörld", "!")
 
 
@@ -64,11 +66,13 @@ class ScriptedEngine:
         self.requests: list[Generate] = []
         self.standing: Standing | None = None  # of every request
         self.delivered = 0  # tokens, where a script counts them
-        self._arrivals = trio.lowlevel.ParkingLot()
-        self.script: Callable[[ScriptedEngine, Generate], Awaitable[None]] = answer
+        self._arrivals, self._explained = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
+        self.script: Script = answer
         to_tokenizer, self._from_web = trio.open_memory_channel[ToTokenizer](16)
         to_scheduler, self._from_gateway = trio.open_memory_channel[ToScheduler](1000)
-        self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler)
+        self.worker = WorkerStatus()
+        self.worker.set_ready(READY, 0.0)
+        self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler, worker=self.worker)
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -80,6 +84,10 @@ class ScriptedEngine:
     async def wait_for_requests(self, count: int) -> None:
         while len(self.requests) < count:
             await self._arrivals.park()
+
+    async def wait_for_explanation(self) -> None:
+        """Until the web has asked for the next one."""
+        await self._explained.park()
 
     async def receive(self) -> ToScheduler:
         """What the gateway tells the scheduler next."""
@@ -107,12 +115,15 @@ class ScriptedEngine:
             scheduler=SchedulerState(secret=b"", max_losses=1).statistics(),
             worker=WorkerFigures(pid=None, restarts=0, step_time=WorkerStatus().step_time.figures()),
             process=own_figures(),
-            web=FrontsReport(live=self.gateway.live_requests, accounts=self.gateway.accounts.figures()),
+            web=FrontsReport(
+                live=self.gateway.live_requests, accounts=self.gateway.accounts.figures(), kept=self.gateway.kept
+            ),
         )
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         await trio.lowlevel.checkpoint()
         history = self.gateway.history(wanted, tenant)
+        self._explained.unpark_all()
         return None if history is None else explain(history, self.standing, self.gateway.places.share(tenant))
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
@@ -125,6 +136,18 @@ class ScriptedEngine:
     async def detokenize(self, ids: tuple[int, ...]) -> str:
         await trio.lowlevel.checkpoint()
         return bytes(ids).decode()
+
+    async def tokenizer_info(self) -> TokenizerInfo:
+        await trio.lowlevel.checkpoint()
+        return TokenizerInfo(
+            vocab_size=100,
+            model_max_length=128,
+            bos_token=None,
+            eos_token="</s>",
+            pad_token=None,
+            unk_token=None,
+            chat_template=None,
+        )
 
     # The actors' side, for scripts.
 
@@ -161,6 +184,15 @@ async def answer(engine: ScriptedEngine, request: Generate) -> None:
     engine.gateway.complete(request.id, "stop")
 
 
+async def answer_once_explained(engine: ScriptedEngine, request: Generate) -> None:
+    """Its first text comes after the first explanation, which so says "prefill" for certain."""
+    await trio.lowlevel.checkpoint()
+    engine.gateway.started(request.id, 4)
+    engine.gateway.flush()
+    await engine.wait_for_explanation()
+    await answer(engine, request)
+
+
 async def refuse(engine: ScriptedEngine, request: Generate) -> None:
     await trio.lowlevel.checkpoint()
     engine.gateway.fail(request.id, ApiError("context_length_exceeded", "too long", param="messages"))
@@ -187,13 +219,38 @@ async def flow(engine: ScriptedEngine, request: Generate) -> None:
     engine.token(request, "Hel")
 
 
+def flood(pieces: int, piece: str) -> Script:
+    """Generates as the scheduler does: only on credit."""
+
+    async def script(engine: ScriptedEngine, request: Generate) -> None:
+        engine.gateway.started(request.id)
+        credit = engine.settings.limits.outbox_tokens
+        for engine.delivered in range(1, pieces + 1):
+            while not credit:
+                message = await engine.receive()
+                credit += message.tokens if isinstance(message, Credit) else 0
+            engine.token(request, piece)
+            credit -= 1
+            await trio.lowlevel.checkpoint()
+        engine.gateway.complete(request.id, "stop")
+
+    return script
+
+
 Scripts = SimpleNamespace
 
 
 @pytest.fixture
 def scripts() -> Scripts:
     """What the engine may do with a request."""
-    return SimpleNamespace(answer=answer, refuse=refuse, break_down=break_down, wait=wait, flow=flow)
+    return SimpleNamespace(
+        answer=answer,
+        answer_once_explained=answer_once_explained,
+        refuse=refuse,
+        break_down=break_down,
+        wait=wait,
+        flow=flow,
+    )
 
 
 class Web(NamedTuple):

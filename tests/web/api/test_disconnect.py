@@ -17,7 +17,8 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
 def post(body: dict[str, Any], field: str = "") -> bytes:
     data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{field}Content-Type: application/json\r\nContent-Length: "
+    fields = f"Host: localhost\r\n{field}Content-Type: application/json\r\nContent-Length: "
+    head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}"
     return head.encode() + str(len(data)).encode() + b"\r\n\r\n" + data
 
 
@@ -76,7 +77,7 @@ async def test_leaving_before_the_body_of_the_response_was_asked_for(web: Web, s
         "raw_path": b"/v1/chat/completions",
         "query_string": b"",
         "root_path": "",
-        "headers": [(b"host", b"x"), (b"content-type", b"application/json")],
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2),
         "extensions": {},

@@ -11,8 +11,10 @@ import trio
 from triolet.protocol.explanation import BlockedOn, Standing
 from triolet.protocol.requests import Generate
 from triolet.protocol.settings import ServeSettings
+from triolet.web.generation import explain, generation
 
 from .conftest import ScriptedEngine, Web
+from .test_plain_http1 import CHANGING
 from .test_websocket import connect
 
 PROMPT = {"prompt": "Hi", "stream": True}
@@ -71,6 +73,42 @@ async def test_a_chat_that_starts_at_once_has_its_role_first(web: Web) -> None:
     plain = await web.client.post("/v1/chat/completions", json=body)
     assert ": explain" not in plain.text
     assert len(datas) == len([line for line in plain.text.splitlines() if line.startswith("data: {")])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_text_that_is_there_at_once_comes_after_one_explanation(web: Web, ends: bool) -> None:
+    turn = trio.Event()
+
+    async def at_once(engine: ScriptedEngine, request: Generate) -> None:
+        engine.gateway.started(request.id)
+        engine.token(request, "Hello")
+        if not ends:
+            await turn.wait()
+        engine.finish_choice(request)
+        engine.gateway.complete(request.id, "stop")
+
+    web.engine.script = at_once
+    async with web.client.stream("POST", "/v1/completions", json=PROMPT, headers=EXPLAIN) as response:
+        lines = response.aiter_lines()
+        assert comment(await anext(lines))["state"] == ("finished" if ends else "decode")
+        turn.set()
+        assert await anext(lines) == ""
+        assert json.loads((await anext(lines)).removeprefix("data: "))["choices"][0]["text"] == "Hello"
+        assert [line async for line in lines if line][-1] == "data: [DONE]"
+
+
+async def test_every_way_of_a_request_explains_in_the_same_bytes(
+    web: Web, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (explain, generation):  # comments come with events alone, never with the clock
+        monkeypatch.setattr(module, "EXPLAIN_SECONDS", 60.0)
+    web.engine.script = scripts.answer_once_explained
+    said: list[bytes] = []
+    for way in ({}, {"TE": "trailers"}, {"Content-Type": "application/json; charset=utf-8"}):
+        response = await web.client.post("/v1/completions", json=PROMPT, headers=EXPLAIN | way)
+        said.append(CHANGING.sub(b"", response.content))
+    assert said[0].startswith(b": explain {")
+    assert said == said[:1] * 3
 
 
 async def test_a_refused_request_still_has_its_status(web: Web, scripts: SimpleNamespace) -> None:

@@ -118,6 +118,15 @@ async def test_a_draining_engine_is_503_with_retry_after(web: Web) -> None:
     assert response.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_model_that_is_not_here_is_replaced_by_its_fallback(web: Web, path: str) -> None:
+    body = {"model": "large", **({"prompt": "Hi"} if path == "/v1/completions" else {"messages": CHAT["messages"]})}
+    refused = await web.client.post(path, json=body, headers={"X-Model-Fallback": "larger,"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    response = await web.client.post(path, json=body, headers={"X-Model-Fallback": "larger, tiny"})
+    assert (response.status_code, response.json()["model"]) == (200, "tiny")
+
+
 async def test_without_a_model_requests_are_503(web: Web) -> None:
     web.engine.ready = None
     response = await web.client.post("/v1/chat/completions", json=CHAT)

@@ -1,15 +1,19 @@
 """Everything but generation: small routes, errors in the OpenAI shape everywhere, keys, origins, the page's files."""
 
 import gzip
+import math
 import re
 from collections.abc import AsyncGenerator
 
 import httpx
 import msgspec
 import pytest
+import trio
 
 from triolet.protocol.reports import Health
 from triolet.protocol.settings import ServeSettings
+from triolet.web import errors
+from triolet.web.routes.page_files import read_page
 
 from .conftest import Web
 
@@ -36,6 +40,7 @@ async def test_tokenize_and_back(web: Web) -> None:
     response = await web.client.post("/tokenize", json={"prompt": "ab"})
     assert response.json() == {"count": 2, "max_model_len": 128, "tokens": [97, 98]}
     assert (await web.client.post("/tokenize", json=CHAT)).json()["count"] == 1
+    assert (await web.client.get("/tokenizer_info")).json()["eos_token"] == "</s>"
     assert (await web.client.post("/detokenize", json={"tokens": [97, 98]})).json() == {"prompt": "ab"}
     assert error(await web.client.post("/detokenize", json={"tokens": [100]})) == (400, "invalid_token_id")
     assert error(await web.client.post("/tokenize", json={})) == (400, "invalid_value")
@@ -69,6 +74,7 @@ async def test_what_operators_read(web: Web) -> None:
         ("GET", "/%ff%00%0d%0aX", (404, "not_found")),
         ("GET", "/v1/chat/completions", (405, "method_not_allowed")),
         ("DELETE", "/v1/models", (405, "method_not_allowed")),
+        ("POST", "/v1/embeddings", (404, "unsupported_endpoint")),
         ("GET", "/v1/stream", (426, "upgrade_required")),
         ("GET", "/static/none.js", (404, "not_found")),
     ],
@@ -79,6 +85,16 @@ async def test_errors_of_the_framework_have_our_shape(
     response = await web.client.request(method, path)
     assert error(response) == expected
     assert expected[0] != 405 or response.headers["allow"]
+
+
+async def test_a_wrong_path_or_method_is_told_the_right_one(web: Web) -> None:
+    wrong = await web.client.post("/chat/completions", json=CHAT)
+    assert (
+        wrong.json()["error"]["message"]
+        == "There is nothing at '/chat/completions'. Did you mean /v1/chat/completions?"
+    )
+    wrong = await web.client.get("/v1/chat/completions")
+    assert wrong.json()["error"]["message"] == "GET is not allowed at this path; use POST."
 
 
 @pytest.mark.parametrize("path", ["//v1/models", "///v1/models", "//", "//static/chat.css", "/v1//models"])
@@ -138,7 +154,7 @@ async def test_requests_refused_at_the_edge_are_counted_by_code(web: Web) -> Non
     for path in ("/nothing", "/nowhere"):
         await web.client.get(path)
     await web.client.post("/v1/chat/completions", json={"model": "tiny", "messages": [], "surprise": 1})
-    await web.client.post("/tokenize", json={"prompt": ""}, headers={"Origin": "http://rebound.example"})
+    await web.client.post("/tokenize", json={"prompt": ""}, headers={"Origin": "http://elsewhere.example"})
     text = (await web.client.get("/metrics")).text
     counted = dict(re.findall(r'triolet_http_errors_total{code="(\w+)"} (\d+)', text))
     assert counted["not_found"] == "2"
@@ -147,8 +163,9 @@ async def test_requests_refused_at_the_edge_are_counted_by_code(web: Web) -> Non
 
 
 async def test_request_ids_are_echoed_or_made(web: Web) -> None:
-    response = await web.client.get("/health", headers={"X-Request-Id": "mine-1"})
-    assert response.headers["x-request-id"] == "mine-1"
+    for method, path in (("GET", "/health"), ("POST", "/v1/chat/completions")):  # by Quart, and without it
+        response = await web.client.request(method, path, json=CHAT, headers={"X-Request-Id": "mine-1"})
+        assert response.headers["x-request-id"] == response.headers["request-id"] == "mine-1"
     for bad in ("a" * 129, "two words"):
         response = await web.client.get("/health", headers={"X-Request-Id": bad})
         assert response.headers["x-request-id"].startswith("req-")
@@ -171,19 +188,61 @@ NAMES = {
     "rebound.example:8000": 403,
     "localhost.example": 403,
     "127.0.0.1.example": 403,
+    "127.0.0.1%.example": 403,
 }
 
 
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/metrics", "/internal/ledger", "/health/live", "/nothing"])
 @pytest.mark.parametrize("name", NAMES)
-async def test_without_keys_pages_may_use_no_foreign_name(web: Web, name: str) -> None:
+async def test_without_keys_it_answers_under_its_own_names_alone(web: Web, name: str, path: str) -> None:
     """A page's own name may point to this machine: its Origin and its Host agree, and it is foreign all the same."""
-    headers = {"Host": name, "Origin": f"http://{name}"}
-    response = await web.client.post("/tokenize", json={"prompt": ""}, headers=headers)
-    assert response.status_code == NAMES[name]
-    if NAMES[name] == 403:
-        assert error(response) == (403, "origin_forbidden")
-    programs = await web.client.post("/tokenize", json={"prompt": ""}, headers={"Host": name})
-    assert programs.status_code == 200
+    for headers in ({"Host": name}, {"Host": name, "Origin": f"http://{name}"}):
+        response = await web.client.get(path, headers=headers)
+        if NAMES[name] == 403:
+            assert error(response) == (403, "host_forbidden")
+            assert "--api-key" in response.text
+        else:
+            assert response.status_code == (404 if path == "/nothing" else 200)
+        generation = await web.client.post("/v1/chat/completions", json=CHAT, headers=headers)  # without Quart
+        assert generation.status_code == NAMES[name]
+
+
+class TestWithAnotherHost:
+    @pytest.fixture
+    def settings(self, settings: ServeSettings) -> ServeSettings:
+        return msgspec.structs.replace(settings, host="Llm.Internal")
+
+    async def test_it_answers_under_the_name_that_it_listens_on(self, web: Web) -> None:
+        assert (await web.client.get("/v1/models", headers={"Host": "llm.internal:8000"})).status_code == 200
+        assert (await web.client.get("/v1/models", headers={"Host": "internal"})).status_code == 403
+
+
+class TestOnAUnixSocket:
+    @pytest.fixture
+    def settings(self, settings: ServeSettings) -> ServeSettings:
+        return msgspec.structs.replace(settings, uds="/run/triolet.sock")
+
+    async def test_any_name_will_do(self, web: Web) -> None:
+        assert (await web.client.get("/v1/models", headers={"Host": "triolet"})).status_code == 200
+
+
+class TestWithOperatorKeys:
+    @pytest.fixture
+    def settings(self, settings: ServeSettings) -> ServeSettings:
+        return msgspec.structs.replace(settings, api_keys=("client",), operator_keys=("operator",))
+
+    @pytest.mark.parametrize("path", ["/metrics", "/internal/ledger"])
+    async def test_what_shows_the_whole_server_asks_for_them(self, web: Web, path: str) -> None:
+        assert (await web.client.get(path, headers={"Authorization": "Bearer operator"})).status_code == 200
+        for headers in ({}, {"Authorization": "Bearer client"}):
+            response = await web.client.get(path, headers=headers)
+            assert error(response) == (401, "invalid_api_key")
+            assert "operator key" in response.text
+
+    @pytest.mark.parametrize("path", ["/v1/models", "/version", "/health/ready", "/nothing"])
+    async def test_they_open_nothing_else(self, web: Web, path: str) -> None:
+        response = await web.client.get(path, headers={"Authorization": "Bearer operator"})
+        assert error(response) == (401, "invalid_api_key")
 
 
 async def test_the_pages_files(web: Web) -> None:
@@ -204,6 +263,21 @@ async def test_the_pages_files(web: Web) -> None:
         assert (await web.client.get(path)).status_code == 404
 
 
+# An address that begins at the server's root, in markup, styles or scripts.
+FROM_ROOT = re.compile(r"""(?:href|src|action)="/|url\(["']?/|(?:fetch|import|URL|WebSocket)\(["'`]/|["'`]/static/""")
+
+
+@pytest.mark.parametrize("text", ['<a href="/">', "url(/a.svg)", 'fetch("/v1/models")', "`/static/${name}`"])
+def test_an_address_from_the_root_is_recognized(text: str) -> None:
+    assert FROM_ROOT.search(text)
+
+
+def test_the_pages_work_under_any_path() -> None:
+    texts = {name: file.data for name, file in read_page().items() if name.endswith((".html", ".css", ".js", ".svg"))}
+    found = {name: FROM_ROOT.findall(text.decode()) for name, text in texts.items()}
+    assert not {name: addresses for name, addresses in found.items() if addresses}
+
+
 class TestWithKeys:
     @pytest.fixture
     def settings(self, settings: ServeSettings) -> ServeSettings:
@@ -213,7 +287,7 @@ class TestWithKeys:
         headers = {"Host": "llm.example", "Origin": "http://llm.example", "Authorization": "Bearer first"}
         assert (await web.client.post("/tokenize", json={"prompt": ""}, headers=headers)).status_code == 200
 
-    @pytest.mark.parametrize("path", ["/", "/static/chat.css", "/health/live"])
+    @pytest.mark.parametrize("path", ["/", "/docs", "/static/chat.css", "/health/live"])
     async def test_the_page_and_liveness_are_open(self, web: Web, path: str) -> None:
         assert (await web.client.get(path)).status_code == 200
 
@@ -234,6 +308,25 @@ class TestWithKeys:
             assert error(response) == (401, "invalid_api_key")
             assert response.headers["www-authenticate"] == "Bearer"
 
+    async def test_wrong_keys_wait_and_right_ones_do_not(self, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(errors, "WRONG_KEY_SECONDS", math.inf)
+        answered: list[str] = []
+
+        async def ask(method: str, path: str, key: str) -> None:
+            await web.client.request(method, path, json=CHAT, headers={"Authorization": f"Bearer {key}"})
+            answered.append(f"{path} {key}")
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                for path in ("/v1/models", "/v1/chat/completions"):
+                    nursery.start_soon(ask, "POST" if "chat" in path else "GET", path, "wrong")
+                while web.engine.gateway.accounts.http_errors["invalid_api_key"] < 2:
+                    await trio.lowlevel.checkpoint()
+                await ask("POST", "/v1/chat/completions", "first")
+                await ask("GET", "/v1/models", "first")
+                nursery.cancel_scope.cancel()
+        assert answered == ["/v1/chat/completions first", "/v1/models first"]
+
     async def test_each_key_is_a_tenant(self, web: Web) -> None:
         for key in ("first", "secönd"):
             headers = {b"Authorization": b"bearer " + key.encode()}
@@ -241,6 +334,11 @@ class TestWithKeys:
         first, second = (request.tenant for request in web.engine.requests)
         assert first != second
         assert "first" not in first
+
+    async def test_a_key_may_come_as_anthropics_clients_send_it(self, web: Web) -> None:
+        assert (await web.client.get("/v1/models", headers={"X-API-Key": "first"})).status_code == 200
+        for headers in ({"X-API-Key": "wrong"}, {"X-API-Key": ""}, {"X-API-Key": "first", "Authorization": "Bearer x"}):
+            assert error(await web.client.get("/v1/models", headers=headers)) == (401, "invalid_api_key")
 
     async def test_a_right_key_in_the_query_is_still_refused(self, web: Web) -> None:
         headers = {"Authorization": "Bearer first"}

@@ -6,30 +6,12 @@ import trio
 import trio.testing
 from trio_websocket import wrap_client_stream
 
-from triolet.protocol.messages import Credit
-from triolet.protocol.requests import Generate
-
-from .conftest import ScriptedEngine, Web
+from .conftest import Web, flood
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 PIECE = "x" * 65536
 PIECES = 1000  # 64 MiB in all, far beyond what the kernel takes for one connection
 TAKEN = 400  # of them at most: loopback buffers grow to a few MiB in each direction
-OUTBOX = 8  # tokens, in the settings of these tests
-
-
-async def flood(engine: ScriptedEngine, request: Generate) -> None:
-    """Generates as the scheduler does: only on credit."""
-    engine.gateway.started(request.id)
-    credit = OUTBOX
-    for engine.delivered in range(1, PIECES + 1):
-        while not credit:
-            message = await engine.receive()
-            credit += message.tokens if isinstance(message, Credit) else 0
-        engine.token(request, PIECE)
-        credit -= 1
-        await trio.lowlevel.checkpoint()
-    engine.gateway.complete(request.id, "stop")
 
 
 async def wait_stalled() -> None:
@@ -39,10 +21,10 @@ async def wait_stalled() -> None:
 
 
 async def test_of_a_stream(web: Web) -> None:
-    web.engine.script = flood
+    web.engine.script = flood(PIECES, PIECE)
     body = json.dumps(CHAT | {"stream": True}).encode()
     stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rsplit(":")[-1]))
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
     await stream.send_all(f"{head}{len(body)}\r\n\r\n".encode() + body)
     await web.engine.wait_for_requests(1)
     await wait_stalled()
@@ -52,7 +34,7 @@ async def test_of_a_stream(web: Web) -> None:
 
 
 async def test_of_a_socket(web: Web) -> None:
-    web.engine.script = flood
+    web.engine.script = flood(PIECES, PIECE)
     host = web.url.removeprefix("http://")
     port = int(host.split(":")[1])
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:

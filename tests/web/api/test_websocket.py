@@ -136,6 +136,12 @@ async def test_a_name_in_use_is_refused(web: Web, scripts: SimpleNamespace) -> N
         assert (finished["type"], finished["id"], finished["seq"]) == ("finished", "a", 2)
 
 
+async def test_the_handshakes_fallback_model_replaces_one_that_is_not_here(web: Web) -> None:
+    async with connect(web, **{"X-Model-Fallback": "larger, tiny"}) as client:
+        await client.create("r1", model="large")
+        assert (await client.hear_all("r1"))[0]["model"] == "tiny"
+
+
 @pytest.mark.parametrize("request_body", [CHAT, {"prompt": "Hi"}])
 async def test_stream_options_need_no_stream(web: Web, request_body: dict[str, object]) -> None:
     async with connect(web) as client:
@@ -152,7 +158,7 @@ async def test_stream_options_need_no_stream(web: Web, request_body: dict[str, o
     ("request_body", "code", "param"),
     [
         ({"messages": [], "temperature": 1}, "invalid_messages", "messages"),
-        ({"messages": [{"role": "user", "content": "Hi"}], "tools": [1]}, "unsupported_parameter", "tools"),
+        ({"messages": [{"role": "user", "content": "Hi"}], "tools": [1]}, "invalid_type", "tools[0]"),
         ({"messages": [{"role": "user", "content": "Hi"}], "model": "x"}, "model_not_found", "model"),
         ({"messages": [{"role": "user", "content": "Hi"}], "stream": False}, "invalid_value", "stream"),
         ({"messages": [{"role": "user", "content": "Hi"}], "determinism": "fast"}, "invalid_value", "determinism"),
@@ -259,7 +265,7 @@ async def test_a_draining_server_closes_a_socket_once_it_is_idle(web: Web, scrip
 async def test_pages_of_other_origins_are_refused(web: Web) -> None:
     assert await refused(web, "/v1/stream", {"Origin": "https://elsewhere.example"}) == (403, "origin_forbidden")
     foreign = {"Host": "rebound.example", "Origin": "http://rebound.example"}
-    assert await refused(web, "/v1/stream", foreign) == (403, "origin_forbidden")
+    assert await refused(web, "/v1/stream", foreign) == (403, "host_forbidden")
     async with connect(web, origin=web.url) as client:
         await client.create("a")
         await client.hear_all("a")

@@ -62,7 +62,7 @@ async def shake_hands(
 ) -> tuple[trio.SocketStream, bytes, bytes]:
     """The stream, the answer's head without its date, and what followed."""
     stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rpartition(":")[2]))
-    await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode() + more)
+    await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode() + more)
     received = b""
     while b"\r\n\r\n" not in received:
         received += await stream.receive_some()
@@ -127,7 +127,7 @@ async def test_a_handshake_where_there_is_no_websocket_is_a_request(web: Web) ->
     with trio.fail_after(SOON):
         stream, head, _ = await shake_hands(web, "/v1/nothing")
         assert head.startswith(b"HTTP/1.1 404")
-        await stream.send_all(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.send_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
         while b"live" not in received:
             received += await stream.receive_some()
@@ -220,7 +220,7 @@ async def test_whoever_ends_the_socket_ends_its_requests(
         await client.stream.send_all(client_bytes(create("a"), create("b")))
         await client.hear(4)
         assert web.engine.gateway.live_requests == 2
-        assert len(web.engine.gateway.on_refusal) == 1
+        assert len(web.engine.gateway.on_news) == 1
         if how == "reset":
             client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
         if how in ("end", "reset"):
@@ -229,7 +229,7 @@ async def test_whoever_ends_the_socket_ends_its_requests(
             await client.stream.send_all(client_bytes(CLOSE) if how == "closing frame" else b"\x82\x80\x00\x00\x00\x00")
         await web.engine.gateway.wait_idle()
         await client.stream.aclose()
-        assert not web.engine.gateway.on_refusal
+        assert not web.engine.gateway.on_news
 
 
 @WAYS
@@ -247,7 +247,7 @@ async def test_a_server_that_is_cancelled_ends_the_requests_of_its_sockets(
             await client.hear(2)
         nursery.cancel_scope.cancel()
     assert web.engine.gateway.live_requests == 0
-    assert not web.engine.gateway.on_refusal
+    assert not web.engine.gateway.on_news
     await client.stream.aclose()
 
 

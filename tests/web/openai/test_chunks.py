@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import (
+    CallStart,
     ChoiceFinished,
     Finished,
+    PromptTokens,
     Started,
     StreamEvent,
     Token,
@@ -48,6 +50,23 @@ EVENTS: list[StreamEvent] = [
 ]
 
 
+READ: list[StreamEvent] = [  # an answer with thoughts and calls
+    Started(id="r", model="tiny", prompt_tokens=7),
+    Token(id="r", index=0, text="So", tokens=1, kind="reasoning"),
+    Token(id="r", index=0, text="", tokens=1, kind="reasoning"),
+    Token(id="r", index=0, text=" be it.", tokens=2, kind="reasoning", logprobs=LOGPROBS),
+    Token(id="r", index=0, text="I look.", tokens=1),
+    Token(id="r", index=0, text="", tokens=9, kind="tool", starts=CallStart(call=0, id="call_1", name="weather")),
+    Token(id="r", index=0, text='{"city": ', tokens=0, kind="tool"),
+    Token(id="r", index=0, text='"Rome"}', tokens=0, kind="tool"),
+    Token(id="r", index=1, text="{}", tokens=9, kind="tool", starts=CallStart(call=0, id="call_2", name="time")),
+    Token(
+        id="r", index=1, text="{}", tokens=9, kind="tool", call=1, starts=CallStart(call=1, id="call_3", name="time")
+    ),
+    ChoiceFinished(id="r", index=0, reason="tool_calls", stop_tokens=1),
+    ChoiceFinished(id="r", index=1, reason="tool_calls", stop_tokens=1),
+    Finished(id="r", reason="tool_calls", usage=Usage(prompt_tokens=7, completion_tokens=34, reasoning_tokens=4)),
+]
 DIALECTS: dict[str, Dialect[Any]] = {"chat": CHAT, "completion": COMPLETIONS}
 
 
@@ -68,6 +87,68 @@ def test_a_stream_is_the_golden_one(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_stream_with_usage_is_the_golden_one(dialect: str) -> None:
     golden(f"{dialect}_stream_usage.txt", Chunks(reply(dialect, include_usage=True)).encode(EVENTS))
+
+
+TOKENS: list[StreamEvent] = [
+    Started(id="r", model="tiny", prompt_tokens=2),
+    PromptTokens(id="r", index=0, token_ids=(5, 6), logprobs=(TokenLogprob(token_id=5, logprob=None), *LOGPROBS)),
+    Token(id="r", index=0, text="a", tokens=1, token_ids=(7,)),
+    Token(id="r", index=0, text="", tokens=0, token_ids=(2,)),  # the stop token
+    ChoiceFinished(id="r", index=0, reason="stop", stop_tokens=1),
+    Finished(id="r", reason="stop", usage=Usage(prompt_tokens=2, completion_tokens=2)),
+]
+SCORES = [
+    None,
+    {
+        "5": {"logprob": -0.5, "rank": 0, "decoded_token": " b"},
+        "6": {"logprob": -9999.0, "rank": 2, "decoded_token": "\ufffd"},
+    },
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_token_ids_are_where_vllm_has_them(dialect: str) -> None:
+    made = reply(dialect, choices=1, token_ids=True, prompt_logprobs=True)
+    answer = WholeAnswer(made, logprobs=False)
+    answer.extend(TOKENS)
+    finished = TOKENS[-1]
+    assert isinstance(finished, Finished)
+    body = json.loads(msgspec.json.encode(answer.body(finished)))
+    holder = body if dialect == "chat" else body["choices"][0]
+    assert (holder["prompt_token_ids"], holder["prompt_logprobs"]) == ([5, 6], SCORES)
+    assert body["choices"][0]["token_ids"] == [7, 2]
+    streamed = Chunks(made._replace(prompt_logprobs=False)).encode(TOKENS).decode().split("\n\n")
+    pieces = [json.loads(each.removeprefix("data: ")) for each in streamed if each.startswith("data: {")]
+    holders = pieces if dialect == "chat" else [piece["choices"][0] for piece in pieces]
+    assert [each["prompt_token_ids"] for each in holders if "prompt_token_ids" in each] == [[5, 6]]
+    ids = [piece["choices"][0].get("token_ids") for piece in pieces]
+    assert [each for each in ids if each is not None] == [[7], [2]]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_best_of_several_are_the_answer(dialect: str) -> None:
+    """By the mean log probability of what was generated, the stop token included and an echo not."""
+    answer = WholeAnswer(reply(dialect, choices=6, best=2, of=3), logprobs=False)
+
+    def token(index: int, text: str, *logprobs: float, tokens: int = 1, stops: bool = False) -> Token:
+        scores = tuple(TokenLogprob(token_id=5, logprob=value, stops=stops) for value in logprobs)
+        return Token(id="r", index=index, text=text, tokens=tokens, logprobs=scores)
+
+    answer.extend(
+        [
+            token(0, "echo", -9.0, tokens=0), token(0, " a", -1.0), token(0, "", -0.2, tokens=0, stops=True),
+            token(1, "echo", -9.0, tokens=0), token(1, " b", -0.7),
+            token(2, "echo", -9.0, tokens=0), token(2, " c", -0.1, -0.9, -0.2, tokens=3),
+            token(3, "d", -1.0), token(4, "e", -3.0), token(5, "f", -2.0),
+        ]
+    )  # fmt: skip
+    usage = Usage(prompt_tokens=7, completion_tokens=9)
+    body = json.loads(msgspec.json.encode(answer.body(Finished(id="r", reason="length", usage=usage))))
+    texts = [choice["text"] if dialect == "completion" else choice["message"]["content"] for choice in body["choices"]]
+    assert texts == ["echo c", "echo a", "d", "f"]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert [choice["logprobs"] for choice in body["choices"]] == [None] * 4
+    assert body["usage"]["completion_tokens"] == 9
 
 
 def test_usage_in_every_chunk_counts_up() -> None:
@@ -98,7 +179,7 @@ def test_no_text_splits_an_event(character: str) -> None:
 
 
 def test_a_stream_that_breaks_ends_without_done() -> None:
-    failed = Chunks.failed(ApiError("engine_error", "the step failed"))
+    failed = Chunks(reply("chat")).failed(ApiError("engine_error", "the step failed"))
     assert failed == (
         b'data: {"error":{"message":"the step failed","type":"server_error","param":null,"code":"engine_error"}}\n\n'
     )
@@ -142,3 +223,21 @@ def test_the_whole_answer_is_the_golden_one(dialect: str) -> None:
     finished = EVENTS[-1]
     assert isinstance(finished, Finished)
     golden(f"{dialect}.json", msgspec.json.format(msgspec.json.encode(answer.body(finished)), indent=2) + b"\n")
+
+
+def test_thoughts_and_calls_are_those_of_the_golden_stream() -> None:
+    golden("chat_read_stream.txt", Chunks(reply("chat", include_usage=True)).encode(READ))
+
+
+def test_thoughts_and_calls_are_those_of_the_golden_answer() -> None:
+    answer = WholeAnswer(reply("chat"), logprobs=False)
+    answer.extend(READ)
+    finished = READ[-1]
+    assert isinstance(finished, Finished)
+    golden("chat_read.json", msgspec.json.format(msgspec.json.encode(answer.body(finished)), indent=2) + b"\n")
+
+
+def test_tokens_that_show_nothing_count_in_the_running_usage() -> None:
+    chunks = Chunks(reply("chat", continuous_usage=True))
+    data = chunks.encode([Token(id="r", index=0, text="", tokens=3, kind="reasoning")])
+    assert json.loads(data.removeprefix(b"data: "))["usage"]["completion_tokens"] == 3

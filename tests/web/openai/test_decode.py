@@ -39,8 +39,8 @@ def refusal(data: bytes, decoder: "msgspec.json.Decoder[Any]") -> tuple[str, str
         b'{"\xff": 1}',
         b'{"model": "\\ud800"}',
         b'{"model": "a\x01"}',
-        b'{"tools": ' + b"[" * 100_000,
-        b'{"tools": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"functions": ' + b"[" * 100_000,
+        b'{"functions": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
 def test_what_is_no_json_object_in_utf8(data: bytes) -> None:
@@ -48,7 +48,7 @@ def test_what_is_no_json_object_in_utf8(data: bytes) -> None:
 
 
 WRONG_FIELDS: list[tuple[dict[str, object], str, str]] = [
-    ({"max_tokens": 5.0}, "invalid_type", "max_tokens"),
+    ({"max_tokens": 5.5}, "invalid_type", "max_tokens"),
     ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
     ({"max_tokens": True}, "invalid_type", "max_tokens"),
     ({"max_tokens": 2**64}, "integer_out_of_range", "max_tokens"),
@@ -58,7 +58,7 @@ WRONG_FIELDS: list[tuple[dict[str, object], str, str]] = [
     ({"n": 1_000_000}, "integer_out_of_range", "n"),
     ({"best_of": 1_000_000}, "integer_out_of_range", "best_of"),
     ({"top_logprobs": 1_000_000}, "integer_out_of_range", "top_logprobs"),
-    ({"top_p": 0}, "invalid_value", "top_p"),
+    ({"top_p": -0.1}, "invalid_value", "top_p"),
     ({"top_k": -5}, "invalid_value", "top_k"),
     ({"top_k": 0.5}, "invalid_value", "top_k"),
     ({"min_p": 2}, "invalid_value", "min_p"),
@@ -67,6 +67,7 @@ WRONG_FIELDS: list[tuple[dict[str, object], str, str]] = [
     ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty"),
     ({"repetition_penalty": -1}, "invalid_value", "repetition_penalty"),
     ({"repetition_penalty": 1e38}, "invalid_value", "repetition_penalty"),
+    ({"repetition_penalty": 1e-300}, "invalid_value", "repetition_penalty"),
     ({"seed": 1.5}, "invalid_value", "seed"),
     ({"seed": "x"}, "invalid_value", "seed"),
     ({"stop": 5}, "invalid_stop", "stop"),
@@ -98,7 +99,13 @@ WRONG_FIELDS: list[tuple[dict[str, object], str, str]] = [
     ({"messages": [{"role": "usr", "content": ""}]}, "invalid_value", "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "invalid_value", "messages[0].content"),
     ({"messages": [HELLO, {"role": "user", "content": 5}]}, "invalid_type", "messages[1].content"),
-    ({"messages": [HELLO | {"cache_control": 1}]}, "unknown_parameter", "messages[0].cache_control"),
+    ({"messages": [HELLO | {"mood": 1}]}, "unknown_parameter", "messages[0].mood"),
+    ({"nothing": None, "mood": 1}, "unknown_parameter", "mood"),
+    ({"nothing": None, "messages": [5]}, "invalid_type", "messages[0]"),
+    ({"max_tokens": 5.0, "n": 2.5}, "invalid_type", "n"),
+    ({"reasoning_effort": "much"}, "invalid_value", "reasoning_effort"),
+    ({"chat_template_kwargs": {str(i): 0 for i in range(65)}}, "invalid_value", "chat_template_kwargs"),
+    ({"documents": ["text"]}, "invalid_type", "documents[0]"),
     ({"messages": [HELLO | {"name": "a\nb"}]}, "invalid_messages", "messages[0].name"),
     ({"messages": [{"role": "tool", "content": ""}]}, "invalid_messages", "messages[0].tool_call_id"),
     (
@@ -186,3 +193,33 @@ def test_what_clients_send_by_habit_is_accepted() -> None:
     )
     assert len(body.messages) == 3
     assert body.logit_bias == {5: 1.0}
+
+
+def test_a_null_of_an_unknown_name_asks_for_nothing() -> None:
+    fields = {"seed": None, "top_a": None, "messages": [HELLO | {"weight": None, "name": None}], "max_tokens": 7}
+    body = decode(json.dumps(fields).encode(), CHAT)
+    assert (len(body.messages), body.max_tokens) == (1, 7)
+
+
+def test_a_whole_number_may_be_spelt_as_a_float() -> None:
+    body = decode(
+        json.dumps({"messages": [HELLO], "max_tokens": 100.0, "seed": -1.0, "temperature": 1.0}).encode(), CHAT
+    )
+    assert (body.max_tokens, body.seed, body.temperature) == (100, -1, 1.0)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"top_a": null, "messages": [', b'{"top_a": null, "messages": [{"role": "user", "content": "\xff"}]}']
+)
+def test_a_body_that_is_read_twice_may_be_broken(data: bytes) -> None:
+    assert refusal(data, CHAT) == ("invalid_json", None)
+
+
+def test_a_name_is_refused_with_what_a_name_may_be() -> None:
+    with pytest.raises(ApiError, match=r"^messages\[0\]\.name: is not a name; send 1 to 128 characters without spaces"):
+        decode(json.dumps({"messages": [HELLO | {"name": "a b"}]}).encode(), CHAT)
+    tools = [{"type": "function", "function": {"name": "a b"}}]
+    with pytest.raises(
+        ApiError, match=r"^tools\[0\]\.function\.name: is not a name; send 1 to 128 letters, digits, _, "
+    ):
+        decode(json.dumps({"messages": [HELLO], "tools": tools}).encode(), CHAT)

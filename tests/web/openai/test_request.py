@@ -10,31 +10,15 @@ from triolet.protocol.errors import ApiError
 from triolet.protocol.openai_requests import ChatBody, CompletionBody, StreamOptions
 from triolet.protocol.requests import ChatPrompt, Generate, TextPrompt, TokenPrompt
 from triolet.protocol.settings import LimitSettings
-from triolet.protocol.steps import MemoryPlan, Ready
+from triolet.web.generation.asked import Origin, ServedModel
 from triolet.web.openai.decode import refuse_unsupported
-from triolet.web.openai.request import Origin, ServedModel, generate_from_chat, generate_from_completion
+from triolet.web.openai.request import generate_from_chat, generate_from_completion
+
+from ..api.conftest import READY
 
 SERVED = ServedModel(
     model="tiny",
-    ready=Ready(
-        model="tiny",
-        architecture="llama",
-        parameters=1,
-        device="cpu",
-        dtype="float32",
-        quantize="none",
-        context_length=128,
-        vocab_size=100,
-        eos_token_ids=(2,),
-        max_step_tokens=64,
-        max_running=8,
-        memory=MemoryPlan(
-            weights_bytes=1, workspace_bytes=1, kv_bytes=1, num_blocks=4, block_size=64, sequences_at_full_length=2.0
-        ),
-        sampling_defaults={"temperature": 0.6, "top_k": 20},
-        versions={},
-        pid=1,
-    ),
+    ready=READY,
     limits=LimitSettings(max_stop_strings=4, max_stop_length=10, max_choices=16),
 )
 ORIGIN = Origin(id="r1", tenant="t", arrival_time=1.5)
@@ -49,6 +33,12 @@ def chat(**fields: object) -> Generate:
 def completion(**fields: object) -> Generate:
     data = json.dumps({"prompt": "Once"} | fields).encode()
     return generate_from_completion(msgspec.json.decode(data, type=CompletionBody), SERVED, ORIGIN)
+
+
+def prompt_of(request: Generate) -> ChatPrompt:
+    (prompt,) = request.prompts
+    assert isinstance(prompt, ChatPrompt)
+    return prompt
 
 
 def test_a_bare_chat_takes_the_models_defaults() -> None:
@@ -69,8 +59,49 @@ def test_what_the_client_says_wins_over_the_models_defaults() -> None:
     assert (sampling.seed, sampling.min_tokens) == (2**64 - 1, 3)
 
 
+def test_a_prompt_may_be_cut_or_have_a_suffix() -> None:
+    request = completion(prompt=[1] * 500, truncate_prompt_tokens=-1, truncation_side="right")
+    assert (request.truncate_prompt_tokens, request.truncation_side) == (-1, "right")
+    assert completion(suffix=" there").prompts == (TextPrompt(text="Once", suffix=" there"),)
+    for wrong, param in (
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": 129}, "truncate_prompt_tokens"),
+        ({"truncation_side": "left"}, "truncation_side"),
+        ({"suffix": "x", "prompt": [1]}, "suffix"),
+        ({"suffix": "x", "echo": True}, "suffix"),
+        ({"suffix": "x", "truncate_prompt_tokens": 5}, "suffix"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            completion(**wrong)
+        assert caught.value.param == param
+
+
+def test_allowed_tokens_are_a_bit_each() -> None:
+    assert chat(allowed_token_ids=[0, 9, 99, 9]).sampling.allowed_tokens == bytes([1, 2, *[0] * 10, 8, 0, 0, 0])
+    assert chat().sampling.allowed_tokens == b""
+    with pytest.raises(ApiError, match="allowed_token_ids: token ids must be below 100"):
+        chat(allowed_token_ids=[100])
+    assert chat(bad_words=["a b"]).bad_words == ("a b",)
+
+
+def test_log_probabilities_of_the_prompt() -> None:
+    request = completion(prompt_logprobs=3)
+    assert (request.prompt_logprobs, request.sampling.prompt_logprobs, request.sampling.logprobs) == (3, 3, None)
+    request = completion(prompt_logprobs=0, echo=True, logprobs=2)
+    assert (request.prompt_logprobs, request.sampling.prompt_logprobs, request.sampling.logprobs) == (0, 2, 2)
+    with pytest.raises(ApiError, match="leave stream out"):
+        chat(prompt_logprobs=1, stream=True)
+
+
 def test_requests_without_a_seed_differ() -> None:
     assert chat().sampling.seed != chat().sampling.seed
+    assert chat(seed=-1).sampling.seed != chat(seed=-1).sampling.seed
+    assert chat(seed=-2).sampling.seed == 2**64 - 2
+
+
+def test_top_p_zero_leaves_the_most_probable_token() -> None:
+    sampling = chat(top_p=0).sampling
+    assert (sampling.top_k, sampling.top_p) == (1, 1.0)
 
 
 def test_every_other_parameter_arrives() -> None:
@@ -105,6 +136,34 @@ def test_logprobs_alone_means_the_chosen_tokens_only() -> None:
     assert chat(logprobs=True).sampling.logprobs == 0
     assert chat(logprobs=False).sampling.logprobs is None
     assert completion(logprobs=3).sampling.logprobs == 3
+    assert completion(logprobs=False).sampling.logprobs is None
+    with pytest.raises(ApiError, match="logprobs is a number here"):
+        completion(logprobs=True)
+
+
+def test_tokens_as_ids_need_log_probabilities() -> None:
+    assert chat(logprobs=True, return_tokens_as_token_ids=True).tokens_as_ids
+    assert completion(logprobs=0, return_tokens_as_token_ids=True).tokens_as_ids
+    assert not chat(return_tokens_as_token_ids=False).tokens_as_ids
+    for request in (chat, completion):
+        with pytest.raises(ApiError, match="needs logprobs") as caught:
+            request(return_tokens_as_token_ids=True)
+        assert (caught.value.code, caught.value.param) == ("invalid_value", "return_tokens_as_token_ids")
+
+
+def test_no_tokens_are_asked_for_only_beside_an_echo() -> None:
+    assert completion(max_tokens=0, echo=True).max_tokens == 0
+    with pytest.raises(ApiError, match="needs echo: true") as caught:
+        completion(max_tokens=0)
+    assert caught.value.param == "max_tokens"
+
+
+def test_special_tokens_are_added_as_asked() -> None:
+    assert completion(prompt=["a"], add_special_tokens=False).prompts == (
+        TextPrompt(text="a", add_special_tokens=False),
+    )
+    assert prompt_of(chat()).add_special_tokens is False
+    assert prompt_of(chat(add_special_tokens=True)).add_special_tokens is True
 
 
 def test_turns_become_plain_text_and_known_roles() -> None:
@@ -159,10 +218,12 @@ def test_echo_with_logprobs_asks_for_the_prompts_too() -> None:
         ({"top_logprobs": 3}, "invalid_value", "top_logprobs"),
         ({"min_tokens": 5, "max_tokens": 4}, "invalid_value", "min_tokens"),
         ({"stream_options": {"include_usage": True}}, "invalid_type", "stream_options"),
-        ({"seed": -1}, "invalid_value", "seed"),
+        ({"seed": -(2**63) - 1}, "invalid_value", "seed"),
         ({"seed": 2**64}, "invalid_value", "seed"),
         ({"n": 17}, "integer_out_of_range", "n"),
-        ({"best_of": 2}, "unsupported_parameter", "best_of"),
+        ({"best_of": 2, "n": 3}, "invalid_value", "best_of"),
+        ({"best_of": 2, "stream": True}, "invalid_value", "best_of"),
+        ({"best_of": 17}, "integer_out_of_range", "best_of"),
         ({"stop": ""}, "invalid_stop", "stop"),
         ({"stop": ["a", ""]}, "invalid_stop", "stop[1]"),
         ({"stop": "a" * 11}, "invalid_stop", "stop"),
@@ -194,6 +255,8 @@ def test_prompts_that_cannot_be(prompt: object, code: str, param: str) -> None:
     with pytest.raises(ApiError) as caught:
         completion(prompt=prompt)
     assert (caught.value.code, caught.value.param) == (code, param)
+    said = "This model's maximum context length is 128 tokens." in caught.value.message
+    assert said == (code == "context_length_exceeded")
 
 
 @pytest.mark.parametrize(
@@ -205,8 +268,7 @@ def test_prompts_that_cannot_be(prompt: object, code: str, param: str) -> None:
         {"parallel_tool_calls": True},
         {"response_format": {"type": "text"}},
         {"modalities": ["text"]},
-        {"store": False},
-        {"service_tier": "auto"},
+        {"typical_p": 1.0, "mirostat": 0, "grammar": "", "thinking": None, "include_reasoning": True},
         {"max_tokens": 3, "max_completion_tokens": 3},
         {"best_of": 1},
         {"stop": []},
@@ -220,22 +282,29 @@ def test_values_that_ask_for_nothing_are_accepted(fields: dict[str, object]) -> 
     chat(**fields)
 
 
+# Every field whose value changes nothing. docs/api.md says why for each.
+HINTS = (
+    "cache_control", "cache_prompt", "id_slot", "keep_alive", "metadata", "prediction", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "request_id", "rid", "safety_identifier", "service_tier",
+    "spaces_between_special_tokens", "store", "ttl", "user", "verbosity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["x", True, {"a": [1, None]}, None])
+@pytest.mark.parametrize("name", HINTS)
+def test_hints_may_have_any_value(name: str, value: object) -> None:
+    chat(**{name: value})
+    completion(**{name: value})
+
+
 NOT_IMPLEMENTED: list[tuple[dict[str, object], str]] = [
-    ({"tools": [{"type": "function"}]}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{}]}, "functions"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "text", "x" * 300: 1}}, "response_format"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {}}, "audio"),
-    ({"prediction": {}}, "prediction"),
+    ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
     ({"web_search_options": {}}, "web_search_options"),
-    ({"reasoning_effort": "high"}, "reasoning_effort"),
-    ({"guided_json": {}}, "guided_json"),
-    ({"structured_outputs": {"json": {}}}, "structured_outputs"),
-    ({"store": True}, "store"),
-    ({"store": 0}, "store"),
-    ({"service_tier": "priority"}, "service_tier"),
+    ({"typical_p": 0.5}, "typical_p"),
+    ({"mirostat": 2}, "mirostat"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"length_penalty": True}, "length_penalty"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
@@ -257,7 +326,10 @@ def test_every_undecoded_field_is_checked(body: type[ChatBody | CompletionBody |
     """A field that is neither decoded nor refused would be ignored silently."""
     known = {"messages": [HELLO]} if body is ChatBody else {"prompt": "a"}
     for field in msgspec.structs.fields(body):
-        if "Raw" not in str(field.type):
+        if "Raw" not in str(field.type) or field.name in (
+            *HINTS,
+            "guided_json",
+        ):  # web/openai/formats.py reads that one
             continue
         value: dict[str, object] = {field.name: {"asks": "something"}}
         if body is StreamOptions:

@@ -177,7 +177,7 @@ async def test_a_draining_server_ends_its_watchers(house: House) -> None:
 
 
 async def test_the_page_and_what_is_not_a_websocket(house: House) -> None:
-    async with httpx.AsyncClient(base_url=house.url) as client:
+    async with httpx.AsyncClient(base_url=house.url, timeout=SOON) as client:
         page = await client.get("/dashboard")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -205,7 +205,7 @@ class TestWithKeys:
                     True,
                     1008,
                 )
-        async with httpx.AsyncClient(base_url=house.url) as client:
+        async with httpx.AsyncClient(base_url=house.url, timeout=SOON) as client:
             wrong = await client.get("/v1/dashboard", headers=HANDSHAKE | {"Authorization": "Bearer wrong"})
             assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
             assert (await client.get("/dashboard")).status_code == 200  # the page itself is open; it asks

@@ -18,7 +18,7 @@ from triolet.protocol.stream_frames import FinishedFrame, ToClient, TokenFrame
 from triolet.web.asgi import Application
 from triolet.web.exchange import Wire, Written
 from triolet.web.routes.frames import Frames
-from triolet.web.routes.stream_outgoing import FrameSink, Outgoing
+from triolet.web.routes.stream_outgoing import Outgoing, send_answer
 from triolet.web.transport.transport import serve
 
 SOON = 20.0
@@ -33,6 +33,8 @@ _FRAME = msgspec.json.Decoder[ToClient](ToClient)
 class Streams:
     """A conversation: three outboxes behind one socket of a real server. `written` is what went past its task."""
 
+    tenant: str | None = ""
+
     def __init__(self, falsify: Callable[[bytes], bytes] = lambda data: data) -> None:
         self.outboxes = {name: Outbox(name, lambda taken: None) for name in NAMES}
         self.falsify = falsify
@@ -40,7 +42,8 @@ class Streams:
         self.tasks = 0  # times that a stream had to wait for the socket's task
 
     def app(self) -> Application:
-        engine: Any = SimpleNamespace(gateway=None)  # no route of it starts a generation
+        settings = SimpleNamespace(access_log=False)
+        engine: Any = SimpleNamespace(gateway=None, settings=settings)  # no route of it starts a generation
         app = Application("streams", engine, Counter(), max_body_bytes=0)
         app.socket_route("/", lambda handshake: self)
         return app
@@ -62,16 +65,12 @@ class Streams:
         wire.close(1000)
 
     async def _stream(self, outbox: Outbox, frames: Frames, outgoing: Outgoing) -> None:
-        sink, ended = FrameSink(frames, outgoing), False
-        while not ended:
-            events = await outbox.drain(sink)
-            unsent, sink.unsent = sink.unsent, None
-            if events:
-                ended = isinstance(events[-1], Finished)
-                unsent = outgoing.post_all(frames.encode(events))
-            if unsent is not None:
-                self.tasks += 1
-                await unsent.wait()
+        def post(frame: bytes) -> trio.Event | None:
+            unsent = outgoing.post(frame)
+            self.tasks += unsent is not None
+            return unsent
+
+        await send_answer(outbox, frames, post, lambda: None)
 
     async def step(self, text: str) -> None:
         """One token for each stream, as a step of the engine brings them."""

@@ -46,11 +46,19 @@ async def test_a_server_without_connections_sleeps(start_server: StartServer) ->
     assert await after_the_timers() == math.inf
 
 
-async def test_open_connections_wait_for_nothing_but_their_keep_alive_time(start_server: StartServer) -> None:
+async def test_open_connections_wait_for_nothing_but_their_keep_alive_time(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 4000.0)
     served = await start_server(keep_alive_timeout=3600.0)
     for _ in range(5):
         await served.connect()
-    assert await next_deadline() > 3000.0
+    assert await next_deadline() > 3600.0
+    for _ in range(5):
+        stream = await served.connect()
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream.receive_some()
+    assert 3000.0 < await after_the_timers() <= 3600.0
 
 
 async def test_an_open_websocket_is_pinged_and_no_more(start_server: StartServer) -> None:
@@ -129,17 +137,23 @@ async def test_pings_reach_a_client_that_reads_and_break_no_message_of_one_that_
     protocol = Connection(ConnectionType.CLIENT)
     message, messages = "x" * 2**18, 40  # 10 MiB there and back: more than all the buffers between
     pings = echoed = 0
+    turn = trio.Lock()
 
     async def send() -> None:
         for _ in range(messages):
-            await stream.send_all(protocol.send(TextMessage(data=message)))
+            async with turn:
+                await stream.send_all(protocol.send(TextMessage(data=message)))
+
+    async def answer(ping: PingEvent) -> None:
+        async with turn:
+            await stream.send_all(protocol.send(ping.response()))
 
     with trio.fail_after(SOON):
         await stream.send_all(HANDSHAKE)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += await stream.receive_some()
-        protocol.receive_data(answer.partition(b"\r\n\r\n")[2])
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += await stream.receive_some()
+        protocol.receive_data(head.partition(b"\r\n\r\n")[2])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             await three.wait()  # while nobody reads
@@ -150,5 +164,6 @@ async def test_pings_reach_a_client_that_reads_and_break_no_message_of_one_that_
                     else:
                         assert isinstance(event, PingEvent)
                         pings += 1
+                        nursery.start_soon(answer, event)
                 if echoed < messages * len(message) or pings < 10:
                     protocol.receive_data(await stream.receive_some(2**18))

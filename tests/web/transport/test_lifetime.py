@@ -9,9 +9,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from triolet.web.timers import Deadlines
 from triolet.web.transport import http1 as guard_http1
+from triolet.web.transport import transport as server
 
-from ..conftest import Served, StartServer
+from ..conftest import ReadToEnd, Served, StartServer
 
 SOON = 10.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 
@@ -57,14 +59,46 @@ async def test_a_kept_alive_connection_serves_again_and_ends_when_idle(start_ser
         assert await at_end(stream)
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-async def test_a_client_that_never_completes_a_request_is_closed(start_server: StartServer, said: bytes) -> None:
-    served = await start_server(keep_alive_timeout=0.1)
-    stream = await served.connect()
-    if said:
-        await stream.send_all(said)
+async def test_a_client_that_says_nothing_is_closed(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
+    served = await start_server()
     with trio.fail_after(SOON):
-        assert await at_end(stream)
+        assert await at_end(await served.connect())
+
+
+@pytest.mark.parametrize("before", [b"", get("/")])
+async def test_a_head_that_comes_too_slowly_is_answered_408(
+    start_server: StartServer, read_to_end: ReadToEnd, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    served = await start_server(keep_alive_timeout=3600.0)
+    stream = await served.connect()
+    with trio.fail_after(SOON):
+        await stream.send_all(before + b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        answers = await read_to_end(stream)
+    assert answers.count(b"HTTP/1.1 200 OK") == bool(before)
+    assert b"HTTP/1.1 408 Request Timeout\r\n" in answers
+    assert b"request_timeout" in answers
+
+
+async def test_a_slow_body_has_another_time_than_the_head(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Deadlines] = []  # of the heads, then of idle connections
+
+    def recorded(seconds: float) -> Deadlines:
+        made.append(Deadlines(seconds))
+        return made[-1]
+
+    monkeypatch.setattr(server, "Deadlines", recorded)
+    served = await start_server(keep_alive_timeout=3600.0)
+    stream = await served.connect()
+    with trio.fail_after(SOON):
+        await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+        await wait_all_tasks_blocked(0.05)
+        assert not made[0].call_first(None)
+        await stream.send_all(b"hello")
+        await receive_until(stream, b"5")
 
 
 async def test_a_disconnect_ends_a_silent_stream(start_server: StartServer) -> None:

@@ -67,7 +67,7 @@ def by_h11(data: bytes) -> tuple[h11.Request, bytes]:
     return request, body
 
 
-@settings(max_examples=1000)
+@settings(max_examples=1000, deadline=None)
 @given(heads())
 @example(HEAD)
 @example(HEAD.replace(b"Authorization: ", b"Authorization:"))

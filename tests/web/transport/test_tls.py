@@ -20,9 +20,9 @@ from triolet.actors.gateway.outbox import Outbox
 from triolet.protocol.events import Finished, Started, Token, Usage
 from triolet.web.asgi import chunk_writer
 from triolet.web.exchange import Written
+from triolet.web.generation.event_stream import event_stream
 from triolet.web.openai.chunks import Chunks
 from triolet.web.openai.dialect import COMPLETIONS, Reply
-from triolet.web.openai.sse import event_stream
 from triolet.web.transport import receiving as guard_receiving
 from triolet.web.transport.http2 import HIGH_WATER
 from triolet.web.transport.tls import CertificateError, Certificates, TlsSession, load_context

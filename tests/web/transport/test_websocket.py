@@ -15,9 +15,10 @@ from wsproto import WSConnection
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Pong, Request, TextMessage
 
+from triolet.web.body_budget import SMALL_BYTES, BodyBudget, BodyShare
 from triolet.web.exchange import Wire
 from triolet.web.transport.sending import Sending
-from triolet.web.transport.websocket import OpenSocket
+from triolet.web.transport.websocket import UNANSWERED_PINGS, OpenSocket
 
 from ..conftest import StartServer
 
@@ -31,6 +32,8 @@ TRIES = 20  # trio runs two tasks of one tick in either order
 
 class ClosingSoon:
     """Another task closes the socket that its first message came by."""
+
+    tenant: str | None = ""
 
     def __init__(self) -> None:
         self.heard: list[str | bytes] = []
@@ -55,13 +58,17 @@ def conversation() -> ClosingSoon:
 
 
 @asynccontextmanager
-async def opened(conversation: ClosingSoon) -> AsyncGenerator[tuple[OpenSocket, trio.SocketStream]]:
+async def opened(
+    conversation: ClosingSoon, max_message: int = 1000, bodies: BodyBudget | None = None
+) -> AsyncGenerator[tuple[OpenSocket, trio.SocketStream]]:
     """The socket, and its client's stream, at whose end it is closed."""
     ours, theirs = (trio.SocketStream(trio.socket.from_stdlib_socket(sock)) for sock in socket.socketpair())
     sending = Sending(ours, 20.0, lambda: None, lambda: None)
     with trio.fail_after(20.0):
         async with ours, theirs, trio.open_nursery() as nursery:
-            open_socket = OpenSocket(conversation, sending, nursery, ours.send_eof, 1000)
+            open_socket = OpenSocket(
+                conversation, sending, nursery, ours.send_eof, max_message, bodies or BodyBudget(2**20)
+            )
             open_socket.begin()
             yield open_socket, theirs
 
@@ -87,6 +94,93 @@ async def test_a_ping_that_waits_does_not_follow_the_closing_frame(conversation:
         received = b"".join([data async for data in stream])
     assert received.endswith(Connection(ConnectionType.SERVER).send(CloseConnection(code=1001)))
     assert received.count(b"\x89\x00") == 1  # the first one, as it was opened
+
+
+def frames(close: bytes) -> list[Event]:
+    client = Connection(ConnectionType.CLIENT)
+    client.receive_data(close)
+    return [event for event in client.events() if not isinstance(event, Ping | Pong)]
+
+
+async def test_before_the_key_no_large_message_is_collected(conversation: ClosingSoon) -> None:
+    conversation.tenant = None
+    client = Connection(ConnectionType.CLIENT)
+    async with opened(conversation, max_message=2**20) as (open_socket, stream):
+        await open_socket.handle(RawData(client.send(TextMessage(data="k" * 5000, message_finished=False))))
+        received = b"".join([data async for data in stream])
+    (close,) = frames(received)
+    assert isinstance(close, CloseConnection)
+    assert close.code == 1009
+    assert conversation.heard == ["the end"]
+
+
+async def test_a_message_for_which_there_is_no_room_is_refused(conversation: ClosingSoon) -> None:
+    client = Connection(ConnectionType.CLIENT)
+    bodies = BodyBudget(2**17)
+    others = BodyShare(bodies)
+    assert others.grow(SMALL_BYTES + 2**16, "other")
+    large = client.send(TextMessage(data="k" * 3 * 2**16, message_finished=False))
+    async with opened(conversation, max_message=2**20, bodies=bodies) as (open_socket, stream):
+        await open_socket.handle(RawData(large))
+        received = b"".join([data async for data in stream])
+    (close,) = frames(received)
+    assert isinstance(close, CloseConnection)
+    assert close.code == 1013
+    others.release()
+    assert bodies.take("", 2**16)  # everything was given back
+
+
+async def test_a_message_counts_until_it_is_handled(conversation: ClosingSoon, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies, room = BodyBudget(2**18), list[bool]()
+
+    async def receive(message: str | bytes) -> None:
+        room.append(bodies.take("other", 2**16 + 1))
+
+    monkeypatch.setattr(conversation, "receive", receive)
+    client = Connection(ConnectionType.CLIENT)
+    pieces = [client.send(TextMessage(data="k" * 2**16, message_finished=last)) for last in (False, False, True)]
+    async with opened(conversation, max_message=2**20, bodies=bodies) as (open_socket, _):
+        for piece in pieces:
+            await open_socket.handle(RawData(piece))
+        assert room == [False]
+        assert bodies.take("other", 2**17)
+        open_socket.leave()
+
+
+@pytest.mark.parametrize(
+    "event", [TextMessage(data="x", message_finished=False), Ping(), Pong()], ids=["fragments", "pings", "pongs"]
+)
+async def test_a_flood_of_frames_that_bring_nothing_closes(conversation: ClosingSoon, event: Event) -> None:
+    client = Connection(ConnectionType.CLIENT)
+    flood = b"".join(client.send(event) for _ in range(2000))
+    async with opened(conversation, max_message=2**20) as (open_socket, stream):
+        open_socket.nursery.start_soon(open_socket.handle, RawData(flood))
+        received = b"".join([data async for data in stream])  # pongs too
+    (close,) = frames(received)
+    assert isinstance(close, CloseConnection)
+    assert close.code == 1008
+
+
+async def test_large_fragments_are_no_flood(conversation: ClosingSoon) -> None:
+    client = Connection(ConnectionType.CLIENT)
+    async with opened(conversation, max_message=2**22, bodies=BodyBudget(2**23)) as (open_socket, _):
+        for _ in range(2000):
+            await open_socket.handle(RawData(client.send(TextMessage(data="x" * 2000, message_finished=False))))
+        await open_socket.handle(RawData(client.send(TextMessage(data="."))))
+        open_socket.leave()
+    assert len(conversation.heard[0]) == 4_000_001
+
+
+async def test_a_client_that_answers_no_ping_is_closed_and_one_that_speaks_is_not(conversation: ClosingSoon) -> None:
+    async with opened(conversation) as (open_socket, stream):
+        for _ in range(10):
+            await open_socket.handle(RawData(Connection(ConnectionType.CLIENT).send(Pong())))
+            open_socket.ping()
+        assert conversation.heard == []
+        for _ in range(UNANSWERED_PINGS + 1):
+            open_socket.ping()
+        assert conversation.heard == ["the end"]
+        assert [data async for data in stream]  # until it is closed
 
 
 class WebSocketClient:

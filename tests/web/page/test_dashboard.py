@@ -6,33 +6,20 @@ import re
 import signal
 import threading
 import urllib.request
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from .chromium import ICONS_DRAWN, PATIENCE_MS, browsing, fresh_page, serving
+from ..chromium import ICONS_DRAWN, PATIENCE_MS, serving
 
 # Two rows and 42 KV blocks. Two prompts of the traffic take 19 each: the next one waits for a row, and once the answers
 # have grown by two blocks, one of them waits for blocks.
 SMALL = ("--max-running", "2", "--kv-cache-memory", "4MiB")
 
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer right"}  # the key is for those that ask for one
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    with fresh_page(browser) as opened:
-        yield opened
 
 
 @contextmanager

@@ -1,0 +1,141 @@
+"""Requests whose answers must match a grammar: what they wait for, and rows that bring several tokens."""
+
+from triolet.actors.scheduler.grammars import KEPT, Grammars
+from triolet.protocol.messages import Cancel, WorkerLost
+from triolet.protocol.requests import Thinking
+from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
+
+from .scheduling import Bench, admit, choices_of, computed, done, ready, text
+
+
+def order(number: int, grammar: str, *forget: int) -> PrepareGrammar:
+    return PrepareGrammar(grammar=number, text=grammar, forget=forget)
+
+
+def answered(step: Step, *tokens: int, computed: int | None = None) -> StepDone:
+    """The answer to a step of one sequence."""
+    (chunk,) = step.chunks
+    row = Row(sequence=chunk.sequence, tokens=tokens, computed=computed)
+    return StepDone(step=step.step, rows=(row,), duration=0.01, model_duration=0.005)
+
+
+def test_a_request_waits_for_its_grammar_and_others_go_before_it() -> None:
+    bench = Bench()
+    thinking = Thinking(begin=(7,), end=(8,), open=True)
+    bench.send(admit("a", text(3), grammar="x", thinking=thinking, reasoning_budget=9), admit("b", text(4, 50)))
+    assert bench.state.take_grammars() == [order(1, "x")]
+    assert computed(bench.step()) == {2: 4}
+    assert bench.whereabouts("a") == {0: "grammar"}
+    standing = bench.state.standing("a", 0.0)
+    assert standing is not None
+    assert standing.blocked_on is not None
+    assert standing.blocked_on.kind == "grammar"
+    bench.send(GrammarReady(grammar=1))
+    (record,) = bench.step().new
+    assert (record.grammar, record.thinking, record.reasoning_budget) == (1, thinking, 9)
+
+
+def test_one_text_is_built_once_and_kept_for_the_next_request() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(3), grammar="x"), admit("b", text(3), grammar="x"))
+    assert bench.state.take_grammars() == [order(1, "x")]
+    bench.send(GrammarReady(grammar=1), Cancel(id="a"), Cancel(id="b"), admit("c", text(3), grammar="x"))
+    assert not bench.state.take_grammars()
+    assert bench.step().new[0].grammar == 1
+
+
+def test_a_grammar_that_cannot_be_built_fails_its_requests_alone() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(3), grammar="x"), admit("b", text(3), grammar="y"))
+    bench.state.take_grammars()
+    bench.send(GrammarFailed(grammar=1, message="It is too large."), GrammarReady(grammar=2))
+    (failed,) = [choice for message in bench.texts() for choice in choices_of(message)]
+    assert (failed.id, failed.error, failed.message) == ("a", "grammar_failed", "It is too large.")
+    assert computed(bench.step()) == {2: 3}
+    bench.send(admit("again", text(3), grammar="x"))
+    assert bench.state.take_grammars() == [order(3, "x", 1)]
+
+
+def test_a_new_worker_builds_again_what_is_in_use() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(3), grammar="x"), admit("b", text(3), grammar="y"))
+    bench.state.take_grammars()
+    bench.send(GrammarReady(grammar=1), GrammarReady(grammar=2))
+    bench.step()
+    bench.send(Cancel(id="a"), WorkerLost(reason="test"))
+    assert not bench.state.take_grammars()
+    bench.send(ready(), GrammarReady(grammar=2))  # an answer that nobody asked this worker for
+    assert bench.state.take_grammars() == [order(2, "y")]
+    assert bench.state.plan() is None
+    bench.send(GrammarReady(grammar=2))
+    assert bench.step().new[0].tokens == (*text(3), 5)
+
+
+def test_a_grammar_that_kills_every_worker_ends_its_request() -> None:
+    bench = Bench(max_losses=2)
+    bench.send(admit("a", text(3), grammar="x"), admit("b", text(3, 50)))
+    for _ in range(2):
+        bench.state.take_grammars()
+        bench.step()
+        bench.send(WorkerLost(reason="test"), ready())
+    failed = [choice.id for message in bench.texts() for choice in choices_of(message) if choice.error]
+    assert failed == ["a"]
+
+
+def test_unused_grammars_are_forgotten_the_longest_unused_first() -> None:
+    grammars, forgotten = Grammars(), list[int]()
+    for number in range(KEPT + 2):
+        grammar = grammars.use(str(number))
+        forgotten += [old for made in grammars.orders() for old in made.forget]
+        grammars.release(grammar)
+    grammars.use("new")
+    (last,) = grammars.orders()
+    assert [*forgotten, *last.forget] == [1, 2]
+    assert grammars.use(str(5)) is not None
+    assert not grammars.orders()  # it is still built
+
+
+def test_the_worker_computes_forced_tokens_with_the_step_that_is_under_way() -> None:
+    bench = Bench(max_steps_in_flight=2, outbox_tokens=100)
+    bench.send(admit("a", text(10)))
+    first, second = bench.plan(), bench.plan()
+    bench.send(answered(first, 5, 6, 7))
+    assert bench.state.plan() is None  # the second step may compute 6 and 7 too
+    bench.send(answered(second, 8, computed=3))
+    (sequence,) = bench.state.table.sequences.values()
+    assert (sequence.generated, sequence.computed, sequence.unread) == ([5, 6, 7, 8], 13, 0)
+    assert computed(bench.plan()) == {1: 1}
+
+
+def test_what_the_worker_could_not_compute_is_planned() -> None:
+    bench = Bench(max_steps_in_flight=2, outbox_tokens=100)
+    bench.send(admit("a", text(10)))
+    first, second = bench.plan(), bench.plan()
+    bench.send(answered(first, 5, 6, 7, 8), answered(second, computed=2))
+    (sequence,) = bench.state.table.sequences.values()
+    assert (sequence.generated, sequence.computed, sequence.unread) == ([5, 6, 7, 8], 12, 0)
+    assert sequence.live.credit == 96
+    third = bench.plan()
+    assert [(chunk.start, chunk.count, chunk.sample) for chunk in third.chunks] == [(12, 2, True)]
+    bench.send(answered(third, 9))
+    assert sequence.generated == [5, 6, 7, 8, 9]
+
+
+def test_forced_tokens_end_a_choice_like_others() -> None:
+    for tokens, max_tokens, kept, reason in (((5, 6, 0, 9), 50, (5, 6), "stop"), ((5, 6, 7), 2, (5, 6), "length")):
+        bench = Bench(max_steps_in_flight=2)
+        bench.send(admit("a", text(10), max_tokens=max_tokens))
+        first, second = bench.plan(), bench.plan()
+        bench.send(answered(first, *tokens), answered(second, 9, computed=3))
+        (choice,) = [choice for message in bench.texts() for choice in choices_of(message)]
+        assert (choice.tokens, choice.reason) == (kept, reason)
+        assert bench.state.statistics().blocks.owned == 0
+
+
+def test_a_reader_without_credit_is_timed_even_if_its_last_row_brought_nothing() -> None:
+    bench = Bench(max_steps_in_flight=2, outbox_tokens=3, stall_timeout=10.0)
+    bench.send(admit("a", text(10)))
+    first, second = bench.plan(), bench.plan()
+    bench.send(answered(first, 5, 6, 7), answered(second, computed=1))
+    assert bench.state.table.timers.next_due() == 10.0
+    bench.send(done(first))  # an answer that came before is no step any more

@@ -1,0 +1,102 @@
+"""docs/clients.md: which clients ran, in which versions."""
+
+import subprocess
+
+from .catalogue import CLIENTS, HERE, Client, pinned
+from .tools import TOOLS, Tool
+
+PAGE = HERE.parents[1] / "docs" / "clients.md"
+_PAGE = """# Clients that are tested
+
+`make clients` installs these clients from PyPI and npm, runs them against `triolet serve` with the bundled model, and
+writes this page. The same runs are tests (`tests/clients/`). Continuous integration does all but those of h2load,
+lm-eval and Open WebUI; it needs npm for them. Open WebUI's calls are recorded, and continuous integration replays them.
+
+| client | version | streams, second turn, usage | a prompt that does not fit is |
+|---|---|---|---|
+{rows}
+
+| tool | version | what it does |
+|---|---|---|
+{tools}
+
+All ran on {date} with Python {python} and Node {node}.
+
+Each client asks "What is 3 plus 4?" and reads the answer in pieces (the generated clients as a whole) and its token
+counts. It sends its own message of this answer back with another turn. Then it sends a prompt that is longer than the
+context. The answers must be those of plain HTTP, and the last must be the client's own error, by which programs trim or
+fall back. Those with tools then ask for the weather in Rome, run a function, and give its result to the model.
+
+The programs in `tests/clients/programs/` are short, and show how each client is pointed at Triolet. For instance:
+
+<!-- not run: it needs LangChain; `make clients` runs it -->
+```python
+{example}```
+
+## Open WebUI
+
+Add a connection to `http://127.0.0.1:8000/v1` (with `/v1`, without a slash at its end), or start Open WebUI with it:
+
+<!-- not run: it needs Open WebUI; `make clients` runs it in a process of its own -->
+```sh
+export OPENAI_API_BASE_URL=http://127.0.0.1:8000/v1
+export OPENAI_API_KEY=none
+export DEFAULT_MODEL_PARAMS='{{"function_calling": "legacy"}}'
+open-webui serve
+```
+
+- **Tools.** Open WebUI sends about 35 [tools](tools.md) of its own with each message, which models that know tools may
+  call. For a small model they are too many, and the bundled one then calls tools for no reason. The variable above
+  switches them off for a new installation. In an existing one: Settings, Admin, Models, Model Defaults, Model
+  Parameters, Function Calling: Legacy.
+- **Continue Response** continues the answer if the connection's provider is llama.cpp. Otherwise Open WebUI does not
+  say that it wants a continuation, and Triolet begins a new message.
+- **In a container**, `127.0.0.1` is the container. Start Triolet with `--host 0.0.0.0 --api-key KEY`, and connect
+  to `http://host.docker.internal:8000/v1` (on Linux, `docker run --add-host=host.docker.internal:host-gateway`).
+- **Token counts** appear for models with the capability Usage.
+- **Direct connections** come from the browser: start Triolet with `--allow-origin` and the address of Open WebUI.
+- **Parameters:** those of the menu up to `presence_penalty` are taken, and Triolet's others under "Add Custom
+  Parameter". Those of Ollama and llama.cpp (`num_ctx`, `repeat_penalty`, `mirostat` and so on) are refused by name.
+- Images, and embeddings for documents, need another server: [Not supported](not-supported.md).
+- Titles, tags and follow-up questions are asked for as JSON after an answer. The bundled model is too small to write
+  it, and Open WebUI then keeps the question as the title.
+
+## curl over HTTP/2 without TLS
+
+curl 7.88 (Debian 12) with `--http2-prior-knowledge` fails with error 16 from the second request of a connection on. It
+does so with nghttpd as well. With TLS and `--http2` it runs any number of requests at once. Without TLS add
+`--parallel-immediate`, which opens a connection for each.
+"""
+
+
+def rows() -> list[str]:
+    return [_row(client) for client in CLIENTS]
+
+
+def _row(client: Client) -> str:
+    shown = f"yes{', and tools' * client.tools}" if client.streams else "without streams"
+    overflow = "`, code `".join(client.overflow.split())
+    return f"| {client.name} (`{client.package}`) | {client.version} | {shown} | `{overflow}` |"
+
+
+def _tool_row(tool: Tool) -> str:
+    if tool.packages:
+        shown = ", ".join(pinned(tool.requirements, name) for name in tool.packages)
+    else:
+        said = subprocess.run([tool.command, "--version"], capture_output=True, text=True, check=True).stdout
+        shown = said.split("/")[-1]
+    return f"| {tool.name} | {shown.strip()} | {tool.does} |"
+
+
+def write(date: str, python: str, node: str) -> None:
+    example = (HERE / "programs" / "ask_langchain.py").read_text()
+    PAGE.write_text(
+        _PAGE.format(
+            rows="\n".join(rows()),
+            tools="\n".join(map(_tool_row, TOOLS)),
+            date=date,
+            python=python,
+            node=node,
+            example=example,
+        )
+    )

@@ -1,0 +1,84 @@
+"""Who may import whom, and what pure modules must not touch; tests/test_house.py checks it."""
+
+FOLDERS = ("protocol", "kernels", "models", "actors", "web", "cli", "loadtest")
+
+# What a folder may import of ours. Longer prefixes win: a file or sub-folder may be allowed more than its folder.
+# An actor's folder knows the actors that it calls; who is wired to whom stands in the files above them.
+_BODIES = ("web.arriving_body", "web.body_budget", "web.large_json")
+_EXCHANGE = ("protocol", "web.access", *_BODIES, "web.errors", "web.exchange", "web.timers")
+_ANSWERED = ("web.generation.asked", "web.generation.collected", "web.generation.sse")
+_AS_CHAT = ("web.openai.conversation", "web.openai.decode", "web.openai.request")  # dialects that become a chat
+_DIALECTS = ("web.openai", "web.responses", "web.anthropic", "web.ollama")
+_ROUTED = ("web.arriving_upload", "web.asgi", "web.auth", "actors.batch", "actors.observe")  # by Quart
+_CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.logs", "actors.turns")  # by any actor
+_STEPPED = (
+    "protocol.events",
+    "protocol.requests",
+    "protocol.sampling",
+    "protocol.settings",
+    "protocol.steps",
+)  # what a step consists of
+_ON_A_DEVICE = (
+    *("kernels", "models.checkpoint", "models.guides", "models.steps", *_STEPPED),
+    *("models.errors", "models.host", "models.memory_plan", "models.stepper"),
+)
+_LOADED = ("models.errors", "models.load", "models.stepper")  # what the executor sees of a model
+_COMPILED = ("models.checkpoint.grammar", "models.errors", "actors.executor.blocking_link")  # in its own process
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "protocol": ("protocol",),
+    "kernels": ("kernels",),
+    "models": ("models", "kernels", *_STEPPED),
+    "models.checkpoint": ("models.checkpoint", "models.errors", "protocol.steps"),
+    "models.guides": ("models.guides", "kernels.sampling", "models.checkpoint", "models.errors", *_STEPPED),
+    "models.steps": ("models.guides", "models.steps", "kernels.sampling", *_STEPPED),
+    "models.cpu": ("models.cpu", *_ON_A_DEVICE),
+    "models.gpu": ("models.gpu", *_ON_A_DEVICE),
+    "models.demo.training": ("models.demo.training",),
+    "actors": ("protocol", "actors"),
+    "actors.supervisor": (*_CALLED, "actors.supervisor"),
+    "actors.gateway": (*_CALLED, "actors.gateway", "actors.supervisor.worker_status"),
+    "actors.tokenizer": (*_CALLED, "actors.tokenizer", "actors.gateway", "models.checkpoint.files", "models.errors"),
+    "actors.grammar": (*_CALLED, *_COMPILED, "actors.grammar", "actors.gateway", "actors.supervisor"),
+    "actors.batch": (*_CALLED, "actors.batch", "actors.database"),
+    "actors.admission": (*_CALLED, "actors.admission", "actors.gateway"),
+    "actors.scheduler": ("protocol", "actors.scheduler"),
+    "actors.scheduler.scheduler": ("protocol", "actors.scheduler", "actors.turns"),
+    "actors.detokenizer": (*_CALLED, "actors.detokenizer", "actors.gateway", "actors.tokenizer"),
+    "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", *_LOADED),
+    "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),
+    "web": ("protocol", "actors.batch.folder", "actors.database", "actors.gateway", "actors.observe.observe", "web"),
+    "web.transport": (*_EXCHANGE, "web.transport", "web.asgi"),
+    "web.generation": (*_EXCHANGE, "web.generation", "actors.front_actors", "actors.observe.observe"),
+    "web.openai": (*_EXCHANGE, *_ANSWERED, "web.openai"),
+    "web.responses": (
+        *(*_EXCHANGE, "web.asgi", "web.generation", "web.openai", "web.responses"),
+        *("actors.database", "actors.gateway.gateway", "actors.observe.observe"),
+    ),
+    "web.anthropic": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.anthropic"),
+    "web.ollama": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.openai.logprobs", "web.ollama"),
+    "web.routes": (*_EXCHANGE, *_ROUTED, *_DIALECTS, "web.routes", "web.generation"),
+    "cli": FOLDERS,
+    "loadtest": ("loadtest", "protocol"),
+    "loadtest.compare": ("loadtest", "protocol", "actors.engine", "cli"),
+    "loadtest.web.scripted_worker": ("loadtest", "protocol", "actors"),  # the other end of the link
+    "loadtest.structured": ("loadtest", "protocol", "actors.grammar.compile", "models.checkpoint.grammar"),
+    "loadtest.structured.speed": ("loadtest", "protocol", "actors.engine", "models.checkpoint"),
+    "loadtest.quality": ("loadtest", "protocol", "models", "kernels.gemm", "kernels.simd", "actors.tokenizer"),
+    "loadtest.device": ("loadtest", "protocol", "kernels", "models", "actors"),
+}
+DEVICE_LIBRARIES = frozenset({"torch", "triton", "numba", "llvmlite", "transformers"})
+MAY_USE_DEVICE_LIBRARIES = ("kernels", "models", "actors.executor", "loadtest.device", "loadtest.peers")
+# What pure modules decide depends on their arguments alone: no trio, no clock, no randomness of their own. That is so
+# in these folders and in every module whose docstring says "Pure". `Random` may be imported: its seed is an argument.
+PURE = ("protocol", "kernels", "models", "actors.scheduler")
+IMPURE_LIBRARIES = frozenset({"trio", "time", "datetime", "random", "secrets", "uuid"})
+IMPURE_NAMES = frozenset({"os.urandom", "os.getrandom"})
+NOT_HIDDEN = frozenset({"random.Random"})
+MAY_BE_IMPURE = {
+    "actors.scheduler.scheduler": {"trio"},  # the actor beside the modules that decide for it
+    "models.cpu.stepper": {"time"},  # every step reports the seconds of its forward pass
+    "models.gpu.stepper": {"time"},  # likewise
+    "models.demo.training.train": {"time"},  # a program that prints its progress
+}
+# The modules that the front process starts from. What they import when imported must leave the device libraries alone.
+FRONT = ("cli.main", "cli.serve", "cli.several", "cli.front", "actors.engine", "web.app", "web.transport.transport")

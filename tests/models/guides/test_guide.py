@@ -1,0 +1,321 @@
+"""Guides on the bundled model's tokenizer, without a model: tokens are drawn at random from what a mask allows."""
+
+import json
+import queue
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llguidance import LLMatcher
+
+import triolet.models.demo
+from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.guides.grammars import GrammarStore, load_grammars
+from triolet.models.guides.guide import Guide
+from triolet.models.guides.masks import MaskThread
+from triolet.protocol.requests import Thinking
+from triolet.protocol.sampling import Sampling
+from triolet.protocol.steps import MAX_FORCED, GrammarFailed, GrammarReady, PrepareGrammar, SequenceRecord
+
+PROMPT = (5, 6, 7)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a_long_fixed_key": {"enum": ["red", "reddish", "green"]},
+        "numbers": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+        "text": {"type": "string", "maxLength": 6},
+        "flag": {"type": "boolean"},
+    },
+    "required": ["a_long_fixed_key", "numbers", "text", "flag"],
+    "additionalProperties": False,
+}
+JSON_TEXT = LLMatcher.grammar_from_json_schema(SCHEMA, overrides={"whitespace_flexible": False})
+SIGN = LLMatcher.grammar_from_regex("yes, of course|no")
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return Checkpoint(Path(next(iter(triolet.models.demo.__path__))) / "checkpoint")
+
+
+class Bench:
+    """A store with some grammars, and guides of it."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.eos = checkpoint.generation.eos_token_ids
+        self.stores = {jumps: load_grammars(checkpoint, jump_ahead=jumps) for jumps in (False, True)}
+        self.answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
+        for store in self.stores.values():
+            for number, text in ((1, JSON_TEXT), (2, SIGN)):
+                assert self.prepare(number, text, store=store) == GrammarReady(grammar=number)
+
+    def prepare(self, number: int, text: str, *forget: int, store: GrammarStore) -> GrammarReady | GrammarFailed:
+        store.prepare(PrepareGrammar(grammar=number, text=text, forget=forget), self.answers.put)
+        return self.answers.get()
+
+    def guide(
+        self,
+        grammar: int,
+        *answer: int,
+        jumps: bool = True,
+        thinking: Thinking | None = None,
+        budget: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Guide:
+        record = SequenceRecord(
+            sequence=1,
+            tokens=PROMPT + answer,
+            prompt_tokens=len(PROMPT),
+            sampling=sampling or Sampling(),
+            stop_token_ids=self.eos,
+            grammar=grammar,
+            thinking=thinking,
+            reasoning_budget=budget,
+        )
+        guide = self.stores[jumps].guide(record)
+        assert guide is not None
+        return guide
+
+    def text(self, tokens: list[int]) -> str:
+        tokenizer = self.stores[True]._tokenizer
+        assert tokenizer is not None
+        return tokenizer.decode_str([token for token in tokens if token not in self.eos])
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        tokenizer = self.stores[True]._tokenizer
+        assert tokenizer is not None
+        return tuple(tokenizer.tokenize_str(text))
+
+
+@pytest.fixture(scope="module")
+def bench(checkpoint: Checkpoint) -> Bench:
+    return Bench(checkpoint)
+
+
+def allowed(guide: Guide) -> list[int] | None:
+    """The tokens that may come; None: any."""
+    if not guide.ready:
+        guide.fill()
+    if not guide.masked:
+        return None
+    return np.flatnonzero(np.unpackbits(guide.mask.view(np.uint8), bitorder="little")).tolist()
+
+
+def drawn(guide: Guide, rng: random.Random, eos: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Rows of an answer: a token that may come, and those that follow it. Prefers the end where it is allowed."""
+    for _ in range(200):
+        choice = allowed(guide)
+        assert choice, "no token may come"
+        ends = [token for token in choice if token in eos]
+        token = rng.choice(ends or choice)
+        row = (token, *guide.take(token))
+        assert not guide.failed
+        yield row
+        if row[-1] in eos:
+            return
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_jumps_are_tokens_that_the_masks_allow(bench: Bench, seed: int) -> None:
+    """The same answer token by token: every forced token may come there, and the masks behind the rows are equal."""
+    guide, slow = bench.guide(1), bench.guide(1, jumps=False)
+    tokens: list[int] = []
+    for row in drawn(guide, random.Random(seed), bench.eos):
+        for token in row:
+            assert token in (allowed(slow) or [])
+            assert slow.take(token) == ()
+        tokens += row
+        assert allowed(guide) == allowed(slow)
+    found = json.loads(bench.text(tokens))
+    assert list(found) == list(SCHEMA["properties"])  # type: ignore[call-overload]  # JSON
+
+
+def test_fixed_keys_take_few_rows(bench: Bench) -> None:
+    rows = list(drawn(bench.guide(1), random.Random(3), bench.eos))
+    assert sum(map(len, rows)) > 2 * len(rows)
+    assert max(map(len, rows)) <= 1 + MAX_FORCED
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_sequence_that_comes_back_is_guided_from_where_it_was(bench: Bench, seed: int) -> None:
+    guide, tokens = bench.guide(1), list[int]()
+    for row in drawn(guide, random.Random(seed), bench.eos):
+        tokens += row
+        assert allowed(bench.guide(1, *tokens)) == allowed(guide)
+
+
+def test_the_end_of_the_answer_is_forced_where_the_grammar_ends(bench: Bench) -> None:
+    guide = bench.guide(2)
+    (first,) = [token for token in allowed(guide) or [] if bench.text([token]) == "n"]
+    row = guide.take(first)
+    assert bench.text([first, *row]) == "no"
+    assert row[-1] == bench.eos[0]
+    assert allowed(guide) is None
+    slow = bench.guide(2, *bench.ids("no"), jumps=False)
+    assert allowed(slow) == [bench.eos[0]]
+
+
+def test_a_token_that_the_grammar_forbids_is_noticed(bench: Bench) -> None:
+    guide = bench.guide(2)
+    assert guide.take(bench.ids("{")[0]) == ()
+    assert guide.failed
+    assert allowed(guide) is None
+
+
+def test_no_jumps_where_a_forced_token_would_lack_something(bench: Bench) -> None:
+    first = bench.ids("n")[0]
+    for sampling in (Sampling(logprobs=0), Sampling(bad_words=((9,),)), Sampling(allowed_tokens=b"\xff" * 256)):
+        assert bench.guide(2, sampling=sampling).take(first) == ()
+
+
+def test_thoughts_begin_with_their_mark_or_not_at_all(bench: Bench) -> None:
+    thinking = Thinking(begin=(1500,), end=(1600, 1601))
+    guide = bench.guide(2, thinking=thinking)
+    assert set(allowed(guide) or []) == {*(allowed(bench.guide(2)) or []), 1500}
+    assert guide.take(1500) == ()
+    assert set(range(2048)) - set(allowed(guide) or []) == set(bench.eos)  # the answer cannot end here
+    for token in (7, 1600, 8, 1600):
+        guide.take(token)
+    assert guide.take(1601) == ()
+    assert allowed(guide) == allowed(bench.guide(2))
+    straight = bench.guide(2, thinking=thinking)
+    straight.take(bench.ids("n")[0])
+    assert 1500 not in (allowed(straight) or [])
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_spent_budget_ends_the_thoughts(bench: Bench, jumps: bool) -> None:
+    thinking = Thinking(begin=(1500,), end=(1600, 1601, 1602), open=True)
+    guide, tokens = bench.guide(2, thinking=thinking, budget=3, jumps=jumps), [7, 8, 1600]
+    rows = [guide.take(token) for token in tokens]
+    if jumps:
+        assert rows == [(), (), (1601, 1602)]  # the model had begun the mark
+    else:
+        for token in (1601, 1602):
+            assert allowed(guide) == [token]
+            guide.take(token)
+    assert allowed(guide) == allowed(bench.guide(2))
+    assert allowed(bench.guide(2, 7, 8, 9, 1600, thinking=thinking, budget=3, jumps=False)) == [1601]
+
+
+def test_a_budget_without_a_grammar_guides_the_thoughts_alone(bench: Bench) -> None:
+    thinking = Thinking(begin=(1500, 1501), end=(1600,))
+    guide = bench.guide(0, thinking=thinking, budget=1)
+    assert allowed(guide) is None
+    assert not guide.over
+    assert [guide.take(token) for token in (1500, 1501, 7, 8)] == [(), (), (1600,), ()]
+    assert guide.over
+    assert not bench.guide(2, *bench.ids("no")).over
+    assert allowed(guide) is None
+    assert bench.guide(0, thinking=thinking, budget=0).take(1500) == ()  # "1500" alone may be text
+
+
+def test_a_prompt_that_is_open_may_have_no_budget_at_all(bench: Bench) -> None:
+    guide = bench.guide(2, thinking=Thinking(begin=(), end=(1600,), open=True), budget=0)
+    assert allowed(guide) == [1600]
+
+
+def test_grammars_that_cannot_be_built_say_why(bench: Bench, checkpoint: Checkpoint) -> None:
+    store = bench.stores[True]
+    failed = bench.prepare(7, "start: (((", store=store)
+    assert isinstance(failed, GrammarFailed)
+    assert failed.message.startswith("The grammar of the answer cannot be built: ")
+    failed = bench.prepare(8, SIGN, store=GrammarStore(None, (), 2048))
+    assert isinstance(failed, GrammarFailed)
+    assert "no tokenizer" in failed.message
+
+
+def test_a_grammar_with_too_many_parses_at_once_is_refused(bench: Bench) -> None:
+    def text(rules: int) -> str:
+        names = [f"r{number}" for number in range(rules)]
+        lines = [f'{name}: "a" {name} "b" | "{name}"' for name in names]
+        return LLMatcher.grammar_from_lark("\n".join(["start: " + " | ".join(names), *lines]))
+
+    store = bench.stores[True]
+    assert isinstance(bench.prepare(30, text(500), 30, store=store), GrammarReady)
+    failed = bench.prepare(30, text(2500), 30, store=store)
+    assert isinstance(failed, GrammarFailed)
+    assert "Too many items" in failed.message
+
+
+def test_a_builder_that_raises_fails_the_grammar_and_builds_the_next(bench: Bench, checkpoint: Checkpoint) -> None:
+    store = load_grammars(checkpoint, jump_ahead=True)
+    right, store._tokenizer = store._tokenizer, 5  # type: ignore[assignment]  # no tokenizer
+    failed = bench.prepare(1, SIGN, store=store)
+    assert isinstance(failed, GrammarFailed)
+    assert failed.message == "The grammar of the answer cannot be built: TypeError"
+    store._tokenizer = right
+    assert bench.prepare(2, SIGN, store=store) == GrammarReady(grammar=2)
+
+
+def test_forgotten_grammars_are_gone(bench: Bench) -> None:
+    store = bench.stores[True]
+    bench.prepare(20, SIGN, store=store)
+    bench.prepare(21, SIGN, 20, store=store)
+    assert 20 not in store._built
+    assert 21 in store._built
+
+
+def test_masks_are_filled_by_another_thread_once(bench: Bench) -> None:
+    thread, guides = MaskThread(), [bench.guide(1), bench.guide(2)]
+    thread.begin(guides)
+    thread.begin(guides)
+    assert thread._under_way == 1
+    thread.wait()
+    assert [guide.mask.any() for guide in guides] == [True, True]
+    thread.begin([object.__new__(_Broken)])
+    with pytest.raises(TypeError):  # what goes wrong there is raised here
+        thread.wait()
+
+
+class _Broken(Guide):
+    ready = False
+
+    def fill(self) -> None:
+        raise TypeError
+
+
+class _Panic(BaseException):
+    """As PyO3 raises a panic: no Exception."""
+
+
+class _RaisingMatcher:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def consume_token(self, sampled_token: int) -> bool:
+        raise self.error
+
+    def compute_ff_tokens(self) -> list[int]:
+        raise self.error
+
+    def unsafe_compute_mask_ptr(self, trg_pointer: int, trg_byte_size: int) -> None:
+        raise self.error
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def is_error(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), _Panic()])
+def test_a_matcher_that_raises_fails_its_answer_alone(bench: Bench, error: BaseException) -> None:
+    def guide(*answer: int) -> Guide:
+        return Guide(
+            _RaisingMatcher(error), None, None, eos=bench.eos, vocab_size=2048, jumps=True, answer=answer
+        )  # fmt: skip
+
+    thread, filled, neighbour = MaskThread(), guide(), bench.guide(2)
+    thread.begin([filled, neighbour])
+    thread.wait()
+    assert (filled.failed, filled.masked, filled.ready) == (True, False, True)
+    assert not neighbour.failed
+    assert neighbour.mask.any()
+    taking = guide()
+    assert taking.take(5) == ()
+    assert taking.failed
+    assert guide(5).failed

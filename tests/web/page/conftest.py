@@ -1,0 +1,28 @@
+"""A browser per file of tests of the pages, and the server that they share."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from ...conftest import Server
+from ..chromium import browsing, fresh_page
+from .visitor import OUTBOX_TOKENS
+
+
+@pytest.fixture(scope="session")
+def server(serve_process: Callable[..., Server]) -> Server:
+    """Its answers can be held after a few tokens, so that tests do not wait for hundreds on a busy machine."""
+    return serve_process("--outbox-tokens", str(OUTBOX_TOKENS))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with fresh_page(browser) as opened:
+        yield opened

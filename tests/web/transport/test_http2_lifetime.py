@@ -1,0 +1,96 @@
+"""An HTTP/2 connection without a request is idle, however it came to be without one."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import h2.errors
+import h2.events
+import hyperframe.frame
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ..conftest import ReadToEnd, Served, StartServer
+from .test_hostile import HTTP2Client
+
+SOON = 10.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
+
+
+async def only_the_preface(served: Served, client: HTTP2Client) -> None:
+    await client.flush()
+
+
+async def a_reset_request(served: Served, client: HTTP2Client) -> None:
+    stream_id = client.request(b"/quiet")
+    await client.flush()
+    await served.begun.wait()
+    client.h2.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
+    await client.flush()
+    await served.ended.wait()
+
+
+async def an_answered_request(served: Served, client: HTTP2Client) -> None:
+    client.request()
+    await client.flush()
+
+
+IDLE = pytest.mark.parametrize("begin", [only_the_preface, a_reset_request, an_answered_request])
+Begin = Callable[[Served, HTTP2Client], Awaitable[None]]
+
+
+@IDLE
+async def test_it_is_closed_after_the_keep_alive_time(
+    start_server: StartServer, read_to_end: ReadToEnd, begin: Begin
+) -> None:
+    served = await start_server(keep_alive_timeout=0.3)
+    stream = await served.connect()
+    with trio.fail_after(SOON):
+        await begin(served, HTTP2Client(stream))
+        await read_to_end(stream)
+
+
+@IDLE
+async def test_it_does_not_delay_the_shutdown(start_server: StartServer, begin: Begin) -> None:
+    served = await start_server(drain_timeout=3600.0)
+    client = HTTP2Client(await served.connect())
+    with trio.fail_after(SOON):
+        await begin(served, client)
+        await wait_all_tasks_blocked(0.05)
+        served.stop.set()
+        await served.stopped.wait()
+
+
+async def test_frames_without_a_request_do_not_keep_it(start_server: StartServer, read_to_end: ReadToEnd) -> None:
+    served = await start_server(keep_alive_timeout=0.5)
+    stream = await served.connect()
+    client = HTTP2Client(stream)
+
+    async def knock() -> None:
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await client.flush(hyperframe.frame.PingFrame(0, b"8 bytes.").serialize())
+                await trio.sleep(0.1)
+
+    with trio.fail_after(SOON):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(knock)
+            await read_to_end(stream)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_opens_its_windows_after_each_frame_reads_large_answers(start_server: StartServer) -> None:
+    """Nine answers of 2 MB in one piece each: some 2,300 small frames of the client, in much less than a second."""
+    client = HTTP2Client(await (await start_server()).connect())
+    with trio.fail_after(SOON):
+        for _ in range(9):
+            stream_id = client.request(b"/large")
+            await client.flush()
+            ended = False
+            while not ended:
+                events = await client.events()
+                ended = any(isinstance(event, h2.events.StreamEnded) for event in events)
+                for event in events:
+                    if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
+                        for opened in (None,) if ended else (None, stream_id):
+                            client.h2.increment_flow_control_window(event.flow_controlled_length, opened)
+                await client.flush()
