@@ -32,6 +32,7 @@ class LiveTable:
         self.grammars = Grammars()
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
+        self.now = 0.0  # of the last message
         self._keys = PrefixKeys(secret)
 
     def add(self, admit: Admit, credit: int) -> LiveRequest:
@@ -58,7 +59,7 @@ class LiveTable:
         """A request's reader accepts `tokens` more tokens."""
         if live := self.requests.get(id):
             live.granted += tokens
-            self._note_credit(live)
+            self.note_credit(live)
 
     def finish(self, sequence: Sequence, kept: int | None = None) -> None:
         """End a sequence. Of its generated tokens `kept` (None: all) count against its reader's credit."""
@@ -73,7 +74,7 @@ class LiveTable:
         sequence.forget_unread()
         if kept is not None:
             live.spent -= len(sequence.generated) - kept
-        self._note_credit(live)
+        self.note_credit(live)
         if not live.choices:
             del self.requests[live.id]
             self.grammars.release(live.grammar)
@@ -128,7 +129,7 @@ class LiveTable:
                 self.queues_of(sequence.live).move(sequence, "waiting")
             sequence.forget_kv(self.pool)
             sequence.forget_unread()
-            self._note_credit(sequence.live)
+            self.note_credit(sequence.live)
         self.pool.audit_changes(())
         self.pool = BlockPool(self.pool.total if num_blocks is None else num_blocks, self.pool.evictions)
         return ran
@@ -141,9 +142,12 @@ class LiveTable:
             for sequence in chain(queues.running, queues.parked)
         )
 
-    def _note_credit(self, live: LiveRequest) -> None:
+    def note_credit(self, live: LiveRequest) -> None:
+        """Time how long a request waits for its reader: from when it has no credit and nothing more to read."""
         if live.credit > 0:
             self.timers.stop_starving(live.id)
+        elif live.choices and not live.unread:
+            self.timers.starve(live.id, self.now)
 
 
 class Timers:

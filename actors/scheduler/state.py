@@ -83,7 +83,6 @@ class SchedulerState:
         self._failure = ""  # why no worker will start again
         self._next_step = 1
         self._start_rate = StartRate()
-        self._now = 0.0  # of the last message
         self._texts: list[ToDetokenizer] = []
         self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
         self._background_steps: set[int] = set()  # of those in flight
@@ -91,11 +90,11 @@ class SchedulerState:
 
     def handle(self, message: ToScheduler, now: float) -> None:
         """Take in one message."""
-        self._now = now
         table = self.table
+        table.now = now
         match message:
             case StepDone():
-                self._apply(message, now)
+                self._apply(message)
             case Admit():
                 self._admit(message)
             case Credit(id=id, tokens=tokens):
@@ -166,7 +165,7 @@ class SchedulerState:
         if queues is table.queues:
             self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
             if plan.started:
-                self._start_rate.note(len(plan.started), len(queues.waiting), self._now)
+                self._start_rate.note(len(plan.started), len(queues.waiting), table.now)
         self.totals.preemptions += plan.preempted
         self.totals.displaced += plan.displaced
         self.totals.prefill_tokens += plan.prefill_tokens
@@ -264,7 +263,7 @@ class SchedulerState:
 
     # Steps come back.
 
-    def _apply(self, done: StepDone, now: float) -> None:
+    def _apply(self, done: StepDone) -> None:
         step = self.in_flight.pop(done.step, None)
         if step is None:
             return  # from a lost worker: its sequences are computed again
@@ -273,7 +272,7 @@ class SchedulerState:
         self._last_duration = done.duration
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
-        ids, rows, others = apply_step(step, done, self.table, self.totals, now)
+        ids, rows, others = apply_step(step, done, self.table, self.totals)
         texts = self._texts
         if done.step in self._background_steps:
             self._background_steps.discard(done.step)

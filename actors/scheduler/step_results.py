@@ -37,7 +37,7 @@ ERRORS: Final = {
 }
 
 
-def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals, now: float) -> StepResults:
+def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTotals) -> StepResults:
     """Apply the rows of a step, in the order of its chunks."""
     ids, rows, others = results = StepResults([], [], [])
     sequences, generated = table.sequences, 0
@@ -76,8 +76,7 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
         if live.granted <= live.spent:
             spent[live.id] = live
     for live in spent.values():
-        if live.choices and not live.unread:
-            table.timers.starve(live.id, now)
+        table.note_credit(live)
     totals.generated_tokens += generated
     return results
 

@@ -1,7 +1,9 @@
 """Requests whose answers must match a grammar: what they wait for, and rows that bring several tokens."""
 
+from math import inf
+
 from triolet.actors.scheduler.grammars import KEPT, Grammars
-from triolet.protocol.messages import Cancel, WorkerLost
+from triolet.protocol.messages import Cancel, Credit, WorkerLost
 from triolet.protocol.requests import Thinking
 from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
 
@@ -139,3 +141,14 @@ def test_a_reader_without_credit_is_timed_even_if_its_last_row_brought_nothing()
     bench.send(answered(first, 5, 6, 7), answered(second, computed=1))
     assert bench.state.table.timers.next_due() == 10.0
     bench.send(done(first))  # an answer that came before is no step any more
+
+
+def test_a_reader_without_credit_is_timed_even_if_the_worker_was_lost_meanwhile() -> None:
+    bench = Bench(max_steps_in_flight=2, outbox_tokens=3, stall_timeout=10.0)
+    bench.send(admit("a", text(10)))
+    first = bench.plan()
+    bench.plan()
+    bench.send(answered(first, 5, 6, 7, 8), WorkerLost(reason="planned"))  # with the second step's token
+    assert bench.state.table.timers.next_due() == 10.0
+    bench.send(Credit(id="a", tokens=2))
+    assert bench.state.table.timers.next_due() == inf

@@ -35,8 +35,8 @@ async def _take_all(desk: FrontDesk, stream: Stream, rng: random.Random, *, paus
 async def _take_some(
     desk: FrontDesk, stream: Stream, rng: random.Random, *, pause: float, grants: bool = False
 ) -> None:
-    if grants and stream.ahead == 0:
-        desk.give(stream, rng.randrange(1, 20))
+    if grants and stream.ahead <= 0:  # forced tokens come beyond the credit
+        desk.give(stream, rng.randrange(1, 20) - stream.ahead)
     if not stream.unread and stream.terminal is None:
         await stream.arrived.park()
     taken, stream.unread = stream.unread, 0
