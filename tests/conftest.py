@@ -95,9 +95,10 @@ def running_server(log: Path, *options: str) -> Generator[Server]:
     port = () if "--uds" in options else ("--port", "0")
     small = ("--kv-cache-memory", "384MiB")  # many run at the same time
     command = [str(Path(sys.executable).with_name("triolet")), "serve", *small, *port, *options]
+    own = os.environ | {"XDG_STATE_HOME": str(log.parent / "state")}  # two servers do not share a folder of batches
     with (
         log.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=own) as process,
     ):
         assert process.stdout is not None
         try:
