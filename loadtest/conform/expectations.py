@@ -1,5 +1,6 @@
 """What several checks ask for, and what they expect of every answer. Sources: OpenAI's OpenAPI document and clients."""
 
+from collections.abc import Container
 from typing import Any, Final
 
 import msgspec
@@ -25,10 +26,16 @@ async def ask(server: ExaminedServer, path: str = CHAT, **fields: Any) -> RawRep
     return reply
 
 
-async def ask_for(server: ExaminedServer, path: str, body: dict[str, Any], **fields: Any) -> RawReply:  # Any: JSON
+async def ask_for(
+    server: ExaminedServer,
+    path: str,
+    body: dict[str, Any],  # Any: JSON, here and below
+    refusals: Container[int] = REFUSED,
+    **fields: Any,
+) -> RawReply:
     """A request for something that a server need not have. Raises NotOffered."""
     reply = await server.post(path, body, **fields)
-    if reply.status in REFUSED:
+    if reply.status in refusals:
         raise NotOffered(reply.refusal)
     expect(reply.status == 200, f"it fails: {reply.refusal}")
     return reply
@@ -36,11 +43,7 @@ async def ask_for(server: ExaminedServer, path: str, body: dict[str, Any], **fie
 
 async def endpoint(server: ExaminedServer, path: str, body: dict[str, Any], **fields: Any) -> RawReply:  # Any: JSON
     """A plain request to an endpoint that a server need not have. Raises NotOffered."""
-    reply = await server.post(path, body, **fields)
-    if reply.status in NO_SUCH_THING:
-        raise NotOffered(reply.refusal)
-    expect(reply.status == 200, f"it is refused: {reply.refusal}")
-    return reply
+    return await ask_for(server, path, body, NO_SUCH_THING, **fields)
 
 
 def message(reply: RawReply) -> Any:  # Any: JSON

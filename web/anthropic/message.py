@@ -12,7 +12,7 @@ from ...protocol.anthropic_responses import (
     ToolUseBlock,
     message_usage,
 )
-from ...protocol.events import ChoiceFinished, Finished, StreamEvent, Token
+from ...protocol.events import ChoiceFinished, Finished, StreamEvent
 from ...protocol.requests import Generate
 from ..generation.asked import Whole
 from ..generation.collected import CollectedChoice
@@ -26,11 +26,7 @@ class WholeMessage(Whole):
         self._choice = CollectedChoice()
 
     def extend(self, events: Iterable[StreamEvent]) -> None:
-        for event in events:
-            if isinstance(event, Token):
-                self._choice.add(event)
-            elif isinstance(event, ChoiceFinished):
-                self._choice.end = event
+        self._choice.extend(events)
 
     def body(self, finished: Finished) -> AnthropicMessage:
         end = message_end(self._request, self._choice.end, finished)

@@ -1,11 +1,12 @@
 """What the events of one choice say, put together: its text, its thoughts and its tool calls."""
 
+from collections.abc import Iterable
 from math import fsum
 from typing import Any, Final
 
 import msgspec
 
-from ...protocol.events import CallStart, ChoiceFinished, PromptTokens, Token, TokenLogprob
+from ...protocol.events import CallStart, ChoiceFinished, PromptTokens, StreamEvent, Token, TokenLogprob
 
 
 class CollectedCall:
@@ -53,6 +54,14 @@ class CollectedChoice:
     @property
     def thoughts(self) -> str:
         return "".join(self._thoughts)
+
+    def extend(self, events: Iterable[StreamEvent]) -> None:
+        """Take the tokens of an answer's only choice, and its end."""
+        for event in events:
+            if isinstance(event, Token):
+                self.add(event)
+            elif isinstance(event, ChoiceFinished):
+                self.end = event
 
     def add(self, token: Token) -> None:
         self.logprobs.extend(token.logprobs)

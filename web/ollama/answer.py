@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from ...protocol.events import ChoiceFinished, Finished, StreamEvent, Token, TokenLogprob
+from ...protocol.events import Finished, StreamEvent, TokenLogprob
 from ...protocol.ollama_responses import (
     OllamaCall,
     OllamaCalledFunction,
@@ -50,11 +50,7 @@ class WholeOllamaAnswer(Whole):
         self._choice = CollectedChoice()
 
     def extend(self, events: Iterable[StreamEvent]) -> None:
-        for event in events:
-            if isinstance(event, Token):
-                self._choice.add(event)
-            elif isinstance(event, ChoiceFinished):
-                self._choice.end = event
+        self._choice.extend(events)
 
     def body(self, finished: Finished) -> OllamaChatAnswer | OllamaGenerateAnswer:
         choice = self._choice
