@@ -35,8 +35,8 @@ def started(command: str, port: int, log: Path) -> Generator[ServerProcess]:
 
 
 async def until_ready(client: HttpClient, key: str | None, process: ServerProcess | None) -> str:
-    """Wait until the server lists its models; returns the first one's name."""
-    why = ""
+    """Wait until the server lists its models; returns the first one's name. Raises RuntimeError if it never will."""
+    why, launched_here = "", process is not None and process.process is not None
     with trio.move_on_after(READY_SECONDS):
         while True:
             if process is not None and process.process is not None and process.process.poll() is not None:
@@ -45,5 +45,7 @@ async def until_ready(client: HttpClient, key: str | None, process: ServerProces
                 return next(iter(listed_models(await get_page(client, "/v1/models", key))), "")
             except (Fault, msgspec.MsgspecError) as error:
                 why = str(error)
+                if isinstance(error, Fault) and error.outcome == "connect" and not launched_here:
+                    raise RuntimeError(f"no server answers at {why}") from error
             await trio.sleep(0.1)
     raise RuntimeError(f"the server was not ready within {READY_SECONDS:g} s: {why}")

@@ -1,6 +1,7 @@
 """The behaviour benchmark against our server, which must do well, and against a bad one, which must not."""
 
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -170,6 +171,16 @@ def test_a_server_that_ends_at_once_is_told_in_a_line() -> None:
     )
     assert done.returncode == 1
     assert "Error: the server ended with exit code 1 before it was ready" in done.stderr
+
+
+def test_a_url_where_no_server_listens_is_told_at_once() -> None:
+    with socket.socket() as bound:  # and not listening, so nobody else can
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        command = [TRIOLET, "bench", "behaviour", "--url", f"http://{address}"]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert f"Error: no server answers at {address}" in done.stderr
 
 
 def test_a_command_without_a_port_is_refused() -> None:
