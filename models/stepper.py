@@ -29,6 +29,14 @@ class Stepper(Protocol):
         """Have a grammar built in another thread, which calls `answer`; sequences of later steps may name it."""
         ...
 
+    def load_adapter(self, number: int, path: str) -> None:
+        """Load a LoRA adapter from its folder; sequences of later steps may name it. Raises LoadError."""
+        ...
+
+    def forget_adapter(self, number: int) -> None:
+        """Give up the memory of an adapter, loaded or not. No sequence of a later step names it."""
+        ...
+
     def close(self) -> None:
         """Stop its threads and wait for its device. Idempotent."""
         ...

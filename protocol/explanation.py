@@ -19,6 +19,7 @@ Obstacle = Literal[
     "budget",  # the step's tokens are spent (--max-step-tokens)
     "credit",  # its reader is behind
     "grammar",  # the worker is building the grammar that its answer must match
+    "adapter",  # the worker is loading its LoRA adapter
     "prefix",  # another request is computing a prefix that it will share
     "unread",  # its last token is still on its way from the worker
     "worker",  # no worker is ready

@@ -11,7 +11,7 @@ from msgspec import Struct
 from .events import FinishReason, TokenLogprob
 from .message import Message
 from .requests import Generate
-from .steps import GrammarFailed, GrammarReady, Ready, StepDone, StepFailed
+from .steps import PreparationAnswer, Ready, StepDone, StepFailed
 
 
 class Tokenized(Message, frozen=True, kw_only=True):
@@ -79,17 +79,7 @@ ToTokenizer = Generate
 ToGrammar = Tokenized
 ToAdmission = Tokenized
 ToScheduler = (
-    Admit
-    | Cancel
-    | Credit
-    | Stop
-    | StepDone
-    | StepFailed
-    | GrammarReady
-    | GrammarFailed
-    | WorkerLost
-    | WorkerReady
-    | EngineFailed
+    Admit | Cancel | Credit | Stop | StepDone | StepFailed | PreparationAnswer | WorkerLost | WorkerReady | EngineFailed
 )
 
 

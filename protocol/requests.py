@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from .adapters import Adapter
 from .grammars import GrammarSource
 from .message import Message
 from .sampling import Sampling
@@ -134,7 +135,7 @@ class Generate(Message, frozen=True, kw_only=True):
     priority: int = 0  # lower runs first, within a tenant
     tenant: str = ""  # owner of its prefix cache and its share: a digest of the API key
     cache_salt: str = ""
-    adapter: str = ""
+    adapter: Adapter | None = None
     determinism: Determinism = "default"
     background: bool = False  # a batch's line: it runs in steps that no other request can use
     arrival_time: float = 0.0

@@ -24,9 +24,9 @@ class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
     prompt_tokens: int  # how many of `tokens` are the prompt
     sampling: Sampling
     stop_token_ids: tuple[int, ...]  # masked until sampling.min_tokens tokens are generated
-    adapter: str = ""
     strict: bool = False  # batch-invariant launches for every step that holds it
     grammar: int = 0  # what the answer must match: the number of a grammar that the worker has built; 0: none
+    adapter: int = 0  # the number of a LoRA adapter that the worker has loaded; 0: none
     thinking: Thinking | None = None  # how its thoughts are marked: they come before what the grammar describes
     reasoning_budget: int | None = None  # tokens that it may think
 
@@ -187,6 +187,29 @@ class GrammarFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-WorkerOrder = Step | PrepareGrammar  # what the scheduler says to the worker
+class PrepareAdapter(Message, frozen=True, kw_only=True):
+    """Load this LoRA adapter between two steps; answered with AdapterReady or AdapterFailed. First forget `forget`."""
+
+    adapter: int  # its number, never used for another content
+    path: str  # its folder
+    forget: tuple[int, ...] = ()  # no sequence of a later step names them
+
+
+class AdapterReady(Message, frozen=True, kw_only=True):
+    """Sequences with this adapter may come."""
+
+    adapter: int
+
+
+class AdapterFailed(Message, frozen=True, kw_only=True):
+    """The worker cannot load this adapter; `message` is a plain sentence."""
+
+    adapter: int
+    message: str
+
+
+Preparation = PrepareGrammar | PrepareAdapter
+PreparationAnswer = GrammarReady | GrammarFailed | AdapterReady | AdapterFailed
+WorkerOrder = Step | Preparation  # what the scheduler says to the worker
 ToWorker = LoadModel | WorkerOrder | Ping
-FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed | GrammarReady | GrammarFailed | Pong
+FromWorker = LoadProgress | Ready | LoadFailed | StepDone | StepFailed | PreparationAnswer | Pong

@@ -16,14 +16,26 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
 from ...models.errors import LoadError
 from ...models.stepper import PendingStep, Stepper
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import FromWorker, LoadFailed, PrepareGrammar, Ready, ReportProgress, Step, StepFailed
+from ...protocol.steps import (
+    AdapterFailed,
+    AdapterReady,
+    FromWorker,
+    LoadFailed,
+    Preparation,
+    PrepareAdapter,
+    PrepareGrammar,
+    Ready,
+    ReportProgress,
+    Step,
+    StepFailed,
+)
 from ..supervisor.process_facts import peak_resident_bytes
 
 _LOG: Final = logging.getLogger("triolet.executor")
@@ -84,8 +96,11 @@ class StepThreads:
         """Run a step after those before it."""
         self._steps.submit(partial(self._begin, step))
 
-    def prepare(self, order: PrepareGrammar) -> None:
-        """Have a grammar built beside the steps. In their order: those before may need what it forgets."""
+    def prepare(self, order: Preparation) -> None:
+        """Have a grammar built beside the steps, or load an adapter between them.
+
+        In the steps' order: those before may need what it forgets.
+        """
         self._steps.submit(partial(self._prepare, order))
 
     def forget_waiting(self) -> None:
@@ -122,10 +137,19 @@ class StepThreads:
             answer = LoadFailed(code="internal_error", message=message)
         self._deliver(answer)
 
-    def _prepare(self, order: PrepareGrammar) -> None:
-        if not self._broken:
-            assert self._stepper is not None, "a grammar before the model is loaded"
-            self._stepper.prepare_grammar(order, self._deliver)
+    def _prepare(self, order: Preparation) -> None:
+        if self._broken:
+            return
+        assert self._stepper is not None, "a grammar or an adapter before the model is loaded"
+        match order:
+            case PrepareGrammar():
+                self._stepper.prepare_grammar(order, self._deliver)
+            case PrepareAdapter():
+                for number in order.forget:
+                    self._stepper.forget_adapter(number)
+                self._deliver(_load_adapter(self._stepper, order))
+            case _:
+                assert_never(order)
 
     def _begin(self, step: Step) -> None:
         if self._broken:
@@ -157,3 +181,15 @@ class StepThreads:
         _LOG.error("step %d failed", step.step, exc_info=error)
         self._broken = True
         self._deliver(StepFailed(step=step.step, message=f"{type(error).__name__}: {error}"))
+
+
+def _load_adapter(stepper: Stepper, order: PrepareAdapter) -> AdapterReady | AdapterFailed:
+    try:
+        stepper.load_adapter(order.adapter, order.path)
+    except LoadError as error:
+        return AdapterFailed(adapter=order.adapter, message=str(error))
+    except Exception as error:  # anything that a damaged file can raise: the model itself is as it was
+        _LOG.exception("loading the adapter in %s failed", order.path)
+        message = f"{type(error).__name__} while loading the adapter in {order.path}: {error}"
+        return AdapterFailed(adapter=order.adapter, message=message)
+    return AdapterReady(adapter=order.adapter)

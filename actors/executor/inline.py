@@ -12,15 +12,17 @@ import trio
 from ...protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
+    AdapterFailed,
+    AdapterReady,
     FromWorker,
     GrammarFailed,
     GrammarReady,
     LoadFailed,
     LoadProgress,
     Pong,
-    PrepareGrammar,
     Ready,
     ReportProgress,
+    Step,
     StepDone,
     StepFailed,
     WorkerOrder,
@@ -59,11 +61,11 @@ async def run_inline(
 
     async def submit_steps(threads: StepThreads) -> None:
         async for order in steps:
-            if isinstance(order, PrepareGrammar):
+            if isinstance(order, Step):
+                status.step_sent(order.step, trio.current_time())
+                threads.submit(order)
+            else:
                 threads.prepare(order)
-                continue
-            status.step_sent(order.step, trio.current_time())
-            threads.submit(order)
 
     async def hear() -> None:
         """No process could be silent: the event loop that checks also runs this."""
@@ -101,7 +103,7 @@ def _pass_on(
             status.lose("failed", reason)
             scheduler.send_nowait(message)
             scheduler.send_nowait(EngineFailed(reason=reason))
-        case GrammarReady() | GrammarFailed():
+        case GrammarReady() | GrammarFailed() | AdapterReady() | AdapterFailed():
             scheduler.send_nowait(message)
         case LoadProgress():
             status.progress(message, trio.current_time())

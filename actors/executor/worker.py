@@ -18,7 +18,18 @@ from typing import Final, NoReturn, assert_never
 import msgspec
 
 from ...protocol.settings import EngineSettings
-from ...protocol.steps import FromWorker, LoadFailed, LoadModel, Ping, Pong, PrepareGrammar, Step, StepFailed, ToWorker
+from ...protocol.steps import (
+    FromWorker,
+    LoadFailed,
+    LoadModel,
+    Ping,
+    Pong,
+    PrepareAdapter,
+    PrepareGrammar,
+    Step,
+    StepFailed,
+    ToWorker,
+)
 from ..logs import log_to_stderr
 from ..supervisor.child_process import die_with_parent
 from .blocking_link import BlockingLink
@@ -48,7 +59,7 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
         match message:
             case Step():
                 threads.submit(message)
-            case PrepareGrammar():
+            case PrepareGrammar() | PrepareAdapter():
                 threads.prepare(message)
             case Ping():
                 link.send(Pong())

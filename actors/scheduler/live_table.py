@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
 from math import inf
 
+from ...protocol.adapters import Adapter
 from ...protocol.events import FinishReason
 from ...protocol.messages import Admit, ChoiceTokens
-from ...protocol.steps import Step
+from ...protocol.steps import PrepareAdapter, PrepareGrammar, Step
 from .blocks import BlockPool
-from .grammars import Grammars
 from .prefix_keys import PrefixKeys, SharedPrompt
+from .prepared import KEPT_ADAPTERS, KEPT_GRAMMARS, Preparations
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 
@@ -29,7 +30,8 @@ class LiveTable:
         self.background = Queues()  # the lines of batches
         self.pool = BlockPool(0)  # has the worker's size once one is ready
         self.timers = Timers(stall_timeout)
-        self.grammars = Grammars()
+        self.grammars = Preparations(_grammar_order, KEPT_GRAMMARS)
+        self.adapters = Preparations(_adapter_order, KEPT_ADAPTERS)
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
         self.now = 0.0  # of the last message
@@ -39,10 +41,13 @@ class LiveTable:
         """Add a request with all its choices, waiting. Choices of one prompt share its tokens and keys."""
         generate = admit.request
         assert generate.id not in self.requests, f"request id {generate.id} twice"
-        live = self.requests[generate.id] = LiveRequest(admit, credit, self.grammars.use(generate.grammar))
+        adapter = self.adapters.use(generate.adapter)
+        live = LiveRequest(admit, credit, self.grammars.use(generate.grammar), adapter)
+        self.requests[live.id] = live
         if generate.deadline is not None:
             self.timers.set_deadline(live.id, generate.deadline)
-        root = self._keys.root(generate.tenant, generate.adapter, generate.cache_salt, generate.determinism)
+        used = str(adapter.number) if adapter else ""
+        root = self._keys.root(generate.tenant, used, generate.cache_salt, generate.determinism)
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
             prompt = SharedPrompt(tokens, generate.n, root, self._keys)
             for index in range(number * generate.n, (number + 1) * generate.n):
@@ -78,6 +83,7 @@ class LiveTable:
         if not live.choices:
             del self.requests[live.id]
             self.grammars.release(live.grammar)
+            self.adapters.release(live.adapter)
             self.timers.forget(live.id)
         if not self.requests:
             self.pool.audit_changes(())  # no sequence is left, so no block may be owned
@@ -101,15 +107,19 @@ class LiveTable:
         """The requests whose answers must match this grammar."""
         return [live for live in self.requests.values() if live.grammar and live.grammar.number == number]
 
+    def with_adapter(self, number: int) -> list[LiveRequest]:
+        """The requests that use this adapter."""
+        return [live for live in self.requests.values() if live.adapter and live.adapter.number == number]
+
     def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
         """Requests that may be killing workers: computed in each of the last lost workers, without a token since.
 
-        So are those whose grammar the worker was building.
+        So are those whose grammar or adapter the worker was preparing.
         Neighbours of the culprit that got no token either are suspects too. That is better than losing the engine.
         """
         found: dict[str, LiveRequest] = {}
-        building = [one for one in self.sequences.values() if one.live.grammar and one.live.grammar.building]
-        for sequence in (*self.computed_in(steps), *building):
+        waiting = [one for one in self.sequences.values() if one.live.awaits_preparation]
+        for sequence in (*self.computed_in(steps), *waiting):
             sequence.losses += 1
             if sequence.losses >= max_losses:
                 found[sequence.live.id] = sequence.live
@@ -123,6 +133,7 @@ class LiveTable:
         ran = 0
         self.dropped.clear()
         self.grammars.forget_worker()
+        self.adapters.forget_worker()
         for sequence in self.sequences.values():
             if sequence.place != "waiting":
                 ran += 1
@@ -148,6 +159,14 @@ class LiveTable:
             self.timers.stop_starving(live.id)
         elif live.choices and not live.unread:
             self.timers.starve(live.id, self.now)
+
+
+def _grammar_order(number: int, text: str, forget: tuple[int, ...]) -> PrepareGrammar:
+    return PrepareGrammar(grammar=number, text=text, forget=forget)
+
+
+def _adapter_order(number: int, adapter: Adapter, forget: tuple[int, ...]) -> PrepareAdapter:
+    return PrepareAdapter(adapter=number, path=adapter.path, forget=forget)
 
 
 class Timers:

@@ -1,9 +1,10 @@
 """Names of KV block contents: a chain of keyed hashes. Equal names mean equal prefixes in the same namespace.
 
 A block's key covers the previous block's key and its own token ids. The chain starts from tenant, adapter, cache salt
-and determinism: on a GPU a strict request must not read a default one's KV, which has other last bits. The hash is
-keyed with a secret drawn at start, so nobody outside the process can compute or guess a key. A client can neither
-collide with another's blocks nor learn from timing whether another tenant sent a text.
+and determinism: on a GPU a strict request must not read a default one's KV, which has other last bits. An adapter
+counts by its number in the worker, which stands for one reading of its files. The hash is keyed with a secret drawn at
+start, so nobody outside the process can compute or guess a key. A client can neither collide with another's blocks nor
+learn from timing whether another tenant sent a text.
 """
 
 from array import array

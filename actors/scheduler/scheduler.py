@@ -27,9 +27,9 @@ async def run_scheduler(
     """Run until the inbox is closed.
 
     The inbox may be unbounded: a live request sends few messages, credit is granted in batches, and there is one
-    StepDone per step in flight and one answer per grammar. `steps` should hold as many steps as may be in flight. What
-    a lost worker left in it must be discarded before the next worker is announced. `batch_texts` is needed where
-    background requests come.
+    StepDone per step in flight and one answer per grammar or adapter. `steps` should hold as many steps as may be in
+    flight. What a lost worker left in it must be discarded before the next worker is announced. `batch_texts` is needed
+    where background requests come.
     """
     with inbox, steps, texts:
         task_status.started()
@@ -50,8 +50,8 @@ async def run_scheduler(
             for message in waiting(inbox):  # messages that arrived meanwhile count for the next plan
                 state.handle(message, now)
             state.expire(now)
-            for grammar in state.take_grammars():
-                await pass_on(steps, grammar)
+            for order in state.take_preparations():
+                await pass_on(steps, order)
             while step := state.plan():
                 await pass_on(steps, step)
             state.totals.plan_seconds += trio.current_time() - now

@@ -9,13 +9,14 @@ from typing import Final, Literal
 
 from msgspec import structs
 
+from ...protocol.adapters import Adapter
 from ...protocol.events import TokenLogprob
 from ...protocol.messages import Admit, OpenChoice
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, Row, SequenceRecord
 from .blocks import BlockPool
-from .grammars import Grammar
 from .prefix_keys import Key, SharedPrompt
+from .prepared import Prepared
 
 # With fewer tokens in the last KV block, computing them again is faster than copying: a copy waits for a step. Time to
 # the first tokens of two choices, computed against copied: 0.10 s and 0.13 s for 8 tokens, 0.19 s and 0.18 s for 16.
@@ -28,12 +29,20 @@ class LiveRequest:
     """An accepted request: its choices share one credit, one deadline and one end."""
 
     __slots__ = (
-        "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "spent", "stop_set", "stop_token_ids",
+        "adapter", "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "spent", "stop_set",
+        "stop_token_ids",
     )  # fmt: skip
 
-    def __init__(self, admit: Admit, credit: int, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self,
+        admit: Admit,
+        credit: int,
+        grammar: Prepared[str] | None = None,
+        adapter: Prepared[Adapter] | None = None,
+    ) -> None:
         self.generate = admit.request
         self.grammar = grammar  # what its answers must match
+        self.adapter = adapter
         self.id = admit.request.id
         self.stop_token_ids = admit.stop_token_ids
         self.stop_set = frozenset(admit.stop_token_ids)
@@ -46,6 +55,11 @@ class LiveRequest:
     def credit(self) -> int:
         """How many more tokens may be generated before the reader takes some."""
         return self.granted - self.spent
+
+    @property
+    def awaits_preparation(self) -> bool:
+        """Whether the worker prepares something for it now."""
+        return any(one.under_way for one in (self.grammar, self.adapter) if one)
 
     @property
     def unread(self) -> int:
@@ -180,9 +194,9 @@ class Sequence:
             prompt_tokens=self.prompt_tokens,
             sampling=sampling,
             stop_token_ids=self.live.stop_token_ids,
-            adapter=self.live.generate.adapter,
             strict=self.strict,
             grammar=self.live.grammar.number if self.live.grammar else 0,
+            adapter=self.live.adapter.number if self.live.adapter else 0,
             thinking=self.live.generate.thinking,
             reasoning_budget=self.live.generate.reasoning_budget,
         )

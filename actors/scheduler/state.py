@@ -29,10 +29,12 @@ from ...protocol.messages import (
 from ...protocol.reports import SchedulerStatistics, SchedulerTotals
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import (
+    AdapterFailed,
+    AdapterReady,
     BlockCopy,
     GrammarFailed,
     GrammarReady,
-    PrepareGrammar,
+    Preparation,
     Ready,
     Step,
     StepDone,
@@ -106,10 +108,15 @@ class SchedulerState:
                 if live := table.requests.get(id):
                     self._drop(live, reason)
             case GrammarReady(grammar=number):
-                table.grammars.built(number)
+                table.grammars.done(number)
             case GrammarFailed(grammar=number, message=text):
                 self._fail(table.with_grammar(number), "grammar_failed", text)
                 table.grammars.failed(number)
+            case AdapterReady(adapter=number):
+                table.adapters.done(number)
+            case AdapterFailed(adapter=number, message=text):
+                self._fail(table.with_adapter(number), "adapter_failed", f"The LoRA adapter cannot be loaded: {text}")
+                table.adapters.failed(number)
             case StepFailed(step=step, message=text):
                 # All its sequences fail, even those that could continue: one of them may have broken the worker.
                 flying = [self.in_flight[step]] if step in self.in_flight else []
@@ -187,9 +194,11 @@ class SchedulerState:
         self.in_flight[step.step] = step
         return step
 
-    def take_grammars(self) -> list[PrepareGrammar]:
-        """Grammars that the worker must build before it gets another step."""
-        return self.table.grammars.orders() if self.waits.limits is not None else []
+    def take_preparations(self) -> list[Preparation]:
+        """What the worker must begin to prepare before it gets another step."""
+        if self.waits.limits is None:
+            return []
+        return self.table.grammars.orders() + self.table.adapters.orders()
 
     def take_texts(self) -> list[ToDetokenizer]:
         """Messages for the detokenizer, in order."""

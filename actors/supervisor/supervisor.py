@@ -16,6 +16,8 @@ from msgspec import structs
 from ...protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
+    AdapterFailed,
+    AdapterReady,
     FromWorker,
     GrammarFailed,
     GrammarReady,
@@ -150,10 +152,8 @@ class Supervisor:
                     self._on_progress(message)
                 case Ready() | LoadFailed():
                     return message
-                case StepDone() | StepFailed() | GrammarReady() | GrammarFailed() | Pong():
-                    raise LinkError(f"a {type(message).__name__} before Ready")
                 case _:
-                    assert_never(message)
+                    raise LinkError(f"a {type(message).__name__} before Ready")
 
     async def _converse(self, link: Link[FromWorker], ready: Ready) -> str:
         """Carry steps and answers until the worker is gone."""
@@ -235,7 +235,7 @@ class Supervisor:
                     case StepFailed():
                         _LOG.error("step %d failed in the worker: %s", message.step, message.message)
                         self._scheduler.send_nowait(message)
-                    case GrammarReady() | GrammarFailed():
+                    case GrammarReady() | GrammarFailed() | AdapterReady() | AdapterFailed():
                         self._scheduler.send_nowait(message)
                     case Pong():
                         pass

@@ -5,6 +5,7 @@ from time import perf_counter
 
 from ...kernels.sampling.launch import CpuSampler
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
+from ..errors import UnsupportedModel
 from ..guides.grammars import GrammarStore
 from ..guides.masks import MaskThread
 from ..stepper import PendingStep
@@ -41,6 +42,12 @@ class CpuStepper:
 
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         self._grammars.prepare(order, answer)
+
+    def load_adapter(self, number: int, path: str) -> None:
+        raise UnsupportedModel("adapter", path, "LoRA adapters are not offered by this worker")
+
+    def forget_adapter(self, number: int) -> None:
+        """It has none."""
 
     def close(self) -> None:
         self._runner.close()

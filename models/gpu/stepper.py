@@ -16,6 +16,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
+from ..errors import UnsupportedModel
 from ..guides.grammars import GrammarStore
 from ..stepper import PendingStep
 from ..steps.sequences import Piece
@@ -50,6 +51,12 @@ class GpuStepper:
 
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         self._grammars.prepare(order, answer)
+
+    def load_adapter(self, number: int, path: str) -> None:
+        raise UnsupportedModel("adapter", path, "LoRA adapters are not offered by this worker")
+
+    def forget_adapter(self, number: int) -> None:
+        """It has none."""
 
     def close(self) -> None:
         """Wait until the device has finished with our memory. A step has already reported any failure."""

@@ -41,6 +41,12 @@ class CountingCore:
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         raise AssertionError("no request has a grammar")
 
+    def load_adapter(self, number: int, path: str) -> None:
+        raise AssertionError("no request has an adapter")
+
+    def forget_adapter(self, number: int) -> None:
+        raise AssertionError("no request has an adapter")
+
     def begin_step(self, step: Step) -> PendingStep:
         if step.step >= self._fails_at:
             raise ZeroDivisionError("the kernel is broken")

@@ -12,14 +12,17 @@ from trio.testing import wait_all_tasks_blocked
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.executor.inline import run_inline
 from triolet.actors.supervisor.worker_status import WorkerStatus
-from triolet.models.errors import UnsupportedModel
+from triolet.models.errors import CheckpointError, UnsupportedModel
 from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerReady
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
+    AdapterFailed,
+    AdapterReady,
     GrammarFailed,
     GrammarReady,
     LoadProgress,
+    PrepareAdapter,
     PrepareGrammar,
     Ready,
     ReportProgress,
@@ -50,6 +53,17 @@ class Core:
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         self.threads.add(threading.get_ident())
         answer(GrammarReady(grammar=order.grammar))
+
+    def load_adapter(self, number: int, path: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.log.append(f"load {path}")
+        if path == "missing":
+            raise CheckpointError("adapter", path, "there is no such folder")
+        if path == "damaged":
+            raise IndexError("list index out of range")
+
+    def forget_adapter(self, number: int) -> None:
+        self.log.append(f"forget {number}")
 
     def begin_step(self, step: Step) -> PendingStep:
         self.threads.add(threading.get_ident())
@@ -90,9 +104,13 @@ class House:
         )
         assert await self.messages.receive() == WorkerReady(ready=ready)
 
+    def order(self, *orders: WorkerOrder) -> None:
+        for order in orders:
+            self._to_executor.send_nowait(order)
+
     def send(self, *numbers: int) -> None:
         for number in numbers:
-            self._to_executor.send_nowait(Step(step=number, chunks=()))
+            self.order(Step(step=number, chunks=()))
 
     async def receive(self, count: int) -> list[int]:
         """The numbers of so many steps that were done."""
@@ -113,6 +131,29 @@ async def test_everything_runs_in_one_thread_and_in_order(make_ready: Callable[[
     assert len(core.threads) == 1
     assert core.threads.isdisjoint({threading.get_ident()})
     assert core.log[-1] == "closed"
+
+
+async def test_adapters_are_loaded_and_forgotten_between_steps(
+    make_ready: Callable[[], Ready], caplog: pytest.LogCaptureFixture
+) -> None:
+    core = Core(make_ready())
+    house = House(core)
+    async with trio.open_nursery() as nursery:
+        await house.start(nursery)
+        house.send(1)
+        house.order(PrepareAdapter(adapter=1, path="a"), PrepareAdapter(adapter=2, path="missing"))
+        house.send(2)
+        house.order(PrepareAdapter(adapter=3, path="damaged", forget=(1,)))
+        answers = [await house.messages.receive() for _ in range(5)]
+        nursery.cancel_scope.cancel()
+    assert core.log == ["step 1", "load a", "load missing", "step 2", "forget 1", "load damaged", "closed"]
+    assert len(core.threads) == 1
+    assert [answer for answer in answers if not isinstance(answer, StepDone)] == [
+        AdapterReady(adapter=1),
+        AdapterFailed(adapter=2, message="adapter = 'missing': there is no such folder"),
+        AdapterFailed(adapter=3, message="IndexError while loading the adapter in damaged: list index out of range"),
+    ]
+    assert "loading the adapter in damaged failed" in caplog.text
 
 
 class Device(Core):

@@ -2,7 +2,8 @@
 
 from math import inf
 
-from triolet.actors.scheduler.grammars import KEPT, Grammars
+from triolet.actors.scheduler.live_table import LiveTable
+from triolet.actors.scheduler.prepared import KEPT_GRAMMARS
 from triolet.protocol.messages import Cancel, Credit, WorkerLost
 from triolet.protocol.requests import Thinking
 from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
@@ -25,7 +26,7 @@ def test_a_request_waits_for_its_grammar_and_others_go_before_it() -> None:
     bench = Bench()
     thinking = Thinking(begin=(7,), end=(8,), open=True)
     bench.send(admit("a", text(3), grammar="x", thinking=thinking, reasoning_budget=9), admit("b", text(4, 50)))
-    assert bench.state.take_grammars() == [order(1, "x")]
+    assert bench.state.take_preparations() == [order(1, "x")]
     assert computed(bench.step()) == {2: 4}
     assert bench.whereabouts("a") == {0: "grammar"}
     standing = bench.state.standing("a", 0.0)
@@ -40,34 +41,34 @@ def test_a_request_waits_for_its_grammar_and_others_go_before_it() -> None:
 def test_one_text_is_built_once_and_kept_for_the_next_request() -> None:
     bench = Bench()
     bench.send(admit("a", text(3), grammar="x"), admit("b", text(3), grammar="x"))
-    assert bench.state.take_grammars() == [order(1, "x")]
+    assert bench.state.take_preparations() == [order(1, "x")]
     bench.send(GrammarReady(grammar=1), Cancel(id="a"), Cancel(id="b"), admit("c", text(3), grammar="x"))
-    assert not bench.state.take_grammars()
+    assert not bench.state.take_preparations()
     assert bench.step().new[0].grammar == 1
 
 
 def test_a_grammar_that_cannot_be_built_fails_its_requests_alone() -> None:
     bench = Bench()
     bench.send(admit("a", text(3), grammar="x"), admit("b", text(3), grammar="y"))
-    bench.state.take_grammars()
+    bench.state.take_preparations()
     bench.send(GrammarFailed(grammar=1, message="It is too large."), GrammarReady(grammar=2))
     (failed,) = [choice for message in bench.texts() for choice in choices_of(message)]
     assert (failed.id, failed.error, failed.message) == ("a", "grammar_failed", "It is too large.")
     assert computed(bench.step()) == {2: 3}
     bench.send(admit("again", text(3), grammar="x"))
-    assert bench.state.take_grammars() == [order(3, "x", 1)]
+    assert bench.state.take_preparations() == [order(3, "x", 1)]
 
 
 def test_a_new_worker_builds_again_what_is_in_use() -> None:
     bench = Bench()
     bench.send(admit("a", text(3), grammar="x"), admit("b", text(3), grammar="y"))
-    bench.state.take_grammars()
+    bench.state.take_preparations()
     bench.send(GrammarReady(grammar=1), GrammarReady(grammar=2))
     bench.step()
     bench.send(Cancel(id="a"), WorkerLost(reason="test"))
-    assert not bench.state.take_grammars()
+    assert not bench.state.take_preparations()
     bench.send(ready(), GrammarReady(grammar=2))  # an answer that nobody asked this worker for
-    assert bench.state.take_grammars() == [order(2, "y")]
+    assert bench.state.take_preparations() == [order(2, "y")]
     assert bench.state.plan() is None
     bench.send(GrammarReady(grammar=2))
     assert bench.step().new[0].tokens == (*text(3), 5)
@@ -77,7 +78,7 @@ def test_a_grammar_that_kills_every_worker_ends_its_request() -> None:
     bench = Bench(max_losses=2)
     bench.send(admit("a", text(3), grammar="x"), admit("b", text(3, 50)))
     for _ in range(2):
-        bench.state.take_grammars()
+        bench.state.take_preparations()
         bench.step()
         bench.send(WorkerLost(reason="test"), ready())
     failed = [choice.id for message in bench.texts() for choice in choices_of(message) if choice.error]
@@ -85,8 +86,8 @@ def test_a_grammar_that_kills_every_worker_ends_its_request() -> None:
 
 
 def test_unused_grammars_are_forgotten_the_longest_unused_first() -> None:
-    grammars, forgotten = Grammars(), list[int]()
-    for number in range(KEPT + 2):
+    grammars, forgotten = LiveTable(b"", 1.0).grammars, list[int]()
+    for number in range(KEPT_GRAMMARS + 2):
         grammar = grammars.use(str(number))
         forgotten += [old for made in grammars.orders() for old in made.forget]
         grammars.release(grammar)

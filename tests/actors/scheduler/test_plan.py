@@ -7,9 +7,10 @@ import pytest
 from triolet.actors.scheduler.fair_share import choose_victim
 from triolet.actors.scheduler.sequence import Place
 from triolet.actors.scheduler.state import SchedulerState
+from triolet.protocol.adapters import Adapter
 from triolet.protocol.messages import Cancel, Credit, OpenChoice
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import Step
+from triolet.protocol.steps import AdapterReady, Step
 
 from .scheduling import Bench, admit, done, ready, text
 
@@ -140,7 +141,7 @@ def test_a_prefix_is_not_shared_with_another_tenant_salt_adapter_or_determinism(
     others: tuple[dict[str, Any], ...] = (
         {"tenant": "t"},
         {"cache_salt": "s"},
-        {"adapter": "l"},
+        {"adapter": Adapter("l", "/l")},
         {"determinism": "strict"},
     )
     for other in others:
@@ -148,6 +149,8 @@ def test_a_prefix_is_not_shared_with_another_tenant_salt_adapter_or_determinism(
         bench.send(admit("a", text(200)))
         bench.step()
         bench.send(admit("b", text(200), **other), admit("c", text(200)))
+        bench.state.take_preparations()
+        bench.send(AdapterReady(adapter=1))
         assert counts(bench) == {1: 1, 2: 200, 3: 8}
 
 

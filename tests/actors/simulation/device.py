@@ -19,7 +19,7 @@ from triolet.protocol.events import TokenLogprob
 from triolet.protocol.messages import Admit
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import BLOCK_SIZE
-from triolet.protocol.steps import Chunk, PrepareGrammar, Row, SequenceRecord, Step, StepDone
+from triolet.protocol.steps import Chunk, Preparation, PrepareGrammar, Row, SequenceRecord, Step, StepDone
 
 VOCABULARY = 48
 EOS = 0
@@ -103,12 +103,16 @@ class FakeDevice:
         self._poisoned = poisoned
         self._last_step = 0
         self.grammars: set[int] = set()
+        self.adapters: set[int] = set()
         self.jumped = 0  # tokens that came without being sampled
 
-    def prepare(self, order: PrepareGrammar) -> None:
-        assert order.grammar not in self.grammars, f"grammar {order.grammar} is here already"
-        self.grammars -= set(order.forget)
-        self.grammars.add(order.grammar)
+    def prepare(self, order: Preparation) -> None:
+        number, here = (
+            (order.grammar, self.grammars) if isinstance(order, PrepareGrammar) else (order.adapter, self.adapters)
+        )
+        assert number not in here, f"{order} is here already"
+        here -= set(order.forget)
+        here.add(number)
 
     def apply(self, step: Step, duration: float) -> StepDone:
         assert step.step > self._last_step, "step ids only grow"
@@ -118,6 +122,7 @@ class FakeDevice:
         for record in step.new:
             assert record.sequence not in self.rows, f"sequence {record.sequence} is known already"
             assert not record.grammar or record.grammar in self.grammars, "its grammar is not built"
+            assert not record.adapter or record.adapter in self.adapters, "its adapter is not loaded"
             self.rows[record.sequence] = _Row(record)
         sources, targets = {copy.source for copy in step.copies}, {copy.target for copy in step.copies}
         assert len(targets) == len(step.copies), "two copies into one block"

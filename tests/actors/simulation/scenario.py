@@ -6,6 +6,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from triolet.protocol.adapters import Adapter
 from triolet.protocol.messages import Admit, ToDetokenizer
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
@@ -76,6 +77,7 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
         ),
         n=rng.choice((1, 1, 1, 1, 2, 4)),
         grammar=grammar,
+        adapter=rng.choice((None, None, Adapter("a", "/a"), Adapter("b", "/b"))),
         priority=rng.choice((0, 0, 0, 0, -1, 5)),
         tenant=rng.choice(("", "", "a")),
         cache_salt=rng.choice(("", "", "", "salt")),
@@ -90,7 +92,7 @@ def _next_turn(rng: random.Random, turn: Admit, admit: Admit, context: int) -> A
     """`admit` with a prompt that begins with those of `turn` and its answer, or with a part of it."""
     answer = expected_tokens(turn.prompts[0], turn.request.sampling, turn.stop_token_ids)
     prompt = (*turn.prompts[0], *islice(answer, turn.max_tokens[0]), rng.randrange(1, VOCABULARY))[: context - 1]
-    names = ("tenant", "cache_salt", "determinism")
+    names = ("tenant", "adapter", "cache_salt", "determinism")
     request = replace(
         admit.request,
         prompts=(TokenPrompt(token_ids=prompt),),

@@ -6,11 +6,16 @@ import trio
 
 from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerLost, WorkerReady
 from triolet.protocol.steps import (
+    AdapterFailed,
+    AdapterReady,
     GrammarFailed,
     GrammarReady,
     MemoryPlan,
+    Preparation,
+    PreparationAnswer,
     PrepareGrammar,
     Ready,
+    Step,
     StepFailed,
     WorkerOrder,
 )
@@ -87,14 +92,20 @@ class Supervised:
                 await trio.sleep(rng.uniform(0, 0.2))
 
     async def _build(
-        self, device: FakeDevice, order: PrepareGrammar, scheduler: trio.MemorySendChannel[ToScheduler]
+        self, device: FakeDevice, order: Preparation, scheduler: trio.MemorySendChannel[ToScheduler]
     ) -> None:
         await trio.sleep(self._rng.uniform(0, 0.1))
-        if self._rng.random() < self._scenario.poison_rate * 10:
-            scheduler.send_nowait(GrammarFailed(grammar=order.grammar, message="planned"))
-            return
-        device.prepare(order)
-        scheduler.send_nowait(GrammarReady(grammar=order.grammar))
+        fails = self._rng.random() < self._scenario.poison_rate * 10
+        if not fails:
+            device.prepare(order)
+        answer: PreparationAnswer
+        if isinstance(order, PrepareGrammar):
+            number = order.grammar
+            answer = GrammarFailed(grammar=number, message="planned") if fails else GrammarReady(grammar=number)
+        else:
+            number = order.adapter
+            answer = AdapterFailed(adapter=number, message="planned") if fails else AdapterReady(adapter=number)
+        scheduler.send_nowait(answer)
 
     async def _serve(
         self,
@@ -106,7 +117,7 @@ class Supervised:
         """Run steps until the worker dies (True) or the scheduler is gone (False)."""
         rng = self._rng
         async for step in steps:
-            if isinstance(step, PrepareGrammar):
+            if not isinstance(step, Step):
                 if rng.random() < self._scenario.death_rate:
                     scheduler.send_nowait(WorkerLost(reason="planned"))
                     return True

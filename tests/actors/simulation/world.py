@@ -116,9 +116,7 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
         step = plan()
         if step is None:
             stuck = [] if state.in_flight or state.waits.limits is None else list(state.table.sequences.values())
-            able = [
-                one for one in stuck if one.live.credit > 0 and not (one.live.grammar and one.live.grammar.building)
-            ]
+            able = [one for one in stuck if one.live.credit > 0 and not one.live.awaits_preparation]
             require(not able, "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues

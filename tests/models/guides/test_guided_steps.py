@@ -14,7 +14,7 @@ from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.messages import Admit, StepTokens, WorkerReady
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import GrammarFailed, GrammarReady, MemoryPlan, Ready, StepDone
+from triolet.protocol.steps import GrammarFailed, GrammarReady, MemoryPlan, PrepareGrammar, Ready, StepDone
 
 from ..gpu.gpu_house import SPEC, make_cpu_stepper, make_gpu_model
 
@@ -94,7 +94,8 @@ class Engine:
         for one in admits:
             self.state.handle(one, 0.0)
             self.texts[one.request.id] = ""
-        for order in self.state.take_grammars():
+        for order in self.state.take_preparations():
+            assert isinstance(order, PrepareGrammar)
             answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
             self.stepper.prepare_grammar(order, answers.put)
             self.state.handle(answers.get(), 0.0)

@@ -47,6 +47,8 @@ export function reason(row, view, limits) {
       return `its reader, ${plural(row.tokens_behind ?? 0, "token")} behind`;
     case "grammar":
       return "the grammar of its answer, which the worker builds";
+    case "adapter":
+      return "its LoRA adapter, which the worker loads";
     case "prefix":
       return "a running request that computes the same prefix";
     case "unread":
@@ -65,6 +67,7 @@ export const REASONS = {
   step: "the next step",
   credit: "their reader",
   grammar: "a grammar",
+  adapter: "a LoRA adapter",
   prefix: "a shared prefix",
   unread: "a token on its way",
   worker: "the worker",
