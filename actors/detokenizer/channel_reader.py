@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from ..tokenizer.call_syntax import json_calls
 from .answer_parts import Calls, GuidedCall, Kind, ReadPart
+from .json_extent import ends_in_string
 from .stop_strings import StopScanner
 
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -115,10 +116,14 @@ class ChannelReader:
             else:
                 self._state = "between"
             return
-        self._state = "text"
-        nothing = "" if self.calls.guided else "{}"  # a guided call has arguments, or it was cut
-        arguments = body.strip() or nothing
+        # Without arguments and without its end, it was cut.
+        arguments = body.strip() or "{}" if mark and not self.calls.guided else body
         found = json_calls(f'{{"name": "{self._name}", "arguments": {arguments}}}', self.calls.tools)
+        if found is None and mark and ends_in_string(body):
+            self._held = body + mark
+            self._go("call")
+            return
+        self._state = "text"
         if found is None or len(found) != 1:
             self._give(body, pieces)
         else:

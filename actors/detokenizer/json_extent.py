@@ -1,4 +1,4 @@
-"""Where a JSON object ends, found while its text arrives in pieces. Pure.
+"""Where a JSON object ends, found while its text arrives in pieces; and whether a text ends inside a string. Pure.
 
 It looks at strings and brackets alone: for a text that is JSON, the end is exact.
 """
@@ -8,6 +8,7 @@ from typing import Final
 
 _SIGNS: Final = re.compile(r'[{}\[\]"]')
 _STRING: Final = re.compile(r'["\\]')
+_QUOTE: Final = re.compile(r"""\\.|["']""", re.DOTALL)
 
 
 class JsonExtent:
@@ -46,8 +47,12 @@ class JsonExtent:
             self.done = self._depth <= 0
 
 
-def ends_in_string(text: str) -> bool:
-    """Whether a text that begins as JSON ends inside a string."""
-    extent = JsonExtent()
-    extent.read(text)
-    return extent.in_string
+def ends_in_string(text: str, quotes: str = '"') -> bool:
+    """Whether a text, of which all that is quoted are strings, ends inside one; `quotes` may begin them."""
+    begun = ""
+    for sign in _QUOTE.finditer(text):
+        if sign[0] == begun:
+            begun = ""
+        elif not begun and sign[0] in quotes:
+            begun = sign[0]
+    return begun != ""

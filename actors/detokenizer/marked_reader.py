@@ -155,8 +155,8 @@ class MarkedReader:
                 self._go("call")
                 return ""
         else:
-            found = syntax.read(body, calls.tools)
-            if found is None and mark and ends_in_string(body):  # the mark is part of an argument
+            found = syntax.read(body, calls.tools) if mark or not syntax.needs_end else None
+            if found is None and mark and ends_in_string(body, syntax.quotes):  # the mark is part of an argument
                 self._held = body + mark
                 self._go("call")
                 return ""

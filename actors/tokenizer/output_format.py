@@ -49,12 +49,14 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
     read: ReadCalls
     begins: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()  # without one, and in any case, the answer's end ends a call
+    needs_end: bool = False  # a call that was cut looks like a shorter one
     around: tuple[str, ...] = ()  # written before the first call and behind the last; they say nothing
     inside: tuple[str, ...] = ()  # other control tokens of a call
     bare: str = ""  # an answer that begins so may be a call without a marker, as long as `plausible` says so
     plausible: Callable[[str, Tools], bool] = may_be_json_call
     head: str = ""  # pattern of what stands before a call's arguments, which are JSON; groups `name`
     form: CallForm | None = None  # None: a grammar cannot write these calls
+    quotes: str = '"'  # around strings, in which a text that ends a call is part of an argument
     id_length: int = 0  # of a call's id, if templates want one; 0: `call_` and 24 digits
 
     @property
@@ -97,6 +99,8 @@ QWEN_CODER: Final = CallSyntax(
     ),
     begins=("<tool_call>",),
     ends=("</tool_call>",),
+    needs_end=True,
+    quotes="",
 )
 GLM: Final = CallSyntax(
     read=tagged(
@@ -105,6 +109,8 @@ GLM: Final = CallSyntax(
     ),
     begins=("<tool_call>",),
     ends=("</tool_call>",),
+    needs_end=True,
+    quotes="",
 )
 LLAMA: Final = CallSyntax(
     read=json_calls,
@@ -119,6 +125,7 @@ LLAMA_4: Final = CallSyntax(
     ends=("<|python_end|>",),
     bare="[",
     plausible=may_be_python_call,
+    quotes="\"'",
     form=CallForm(_ENTRY, "}", between=", ", first="[", last="]"),
 )
 _MISTRAL_CALL: Final = named_json(
@@ -150,6 +157,7 @@ GEMMA: Final = CallSyntax(
     read=python_calls,
     begins=("```tool_code\n", "```tool_call\n"),
     ends=("```",),
+    quotes="\"'",
     form=CallForm(_ENTRY, "}", between=", ", first="```tool_code\n[", last="]\n```"),
 )
 _DEEPSEEK_CALL: Final = named_json(

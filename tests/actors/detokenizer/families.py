@@ -175,6 +175,8 @@ GARBLED = (
     (HERMES, "  <tool_call>" + '{"name": "now", "arguments": ' + '{"a": ' * 3000 + "1" + "}" * 3001 + "</tool_call>\n"),
     (HERMES, "a <tool_call>"),
     (CODER, "<tool_call><function=now>oops</function></tool_call>"),
+    (CODER, "<tool_call><function=get_weather><parameter=city>Ro"),
+    ("<tool_call><arg_key>", "<tool_call>get_weather\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>"),
     (PYTHON_TAG, '{"name": "get_weather", "parameters": '),
     (PYTHON_TAG, '{"name": "unknown", "parameters": {}}'),
     ("<|python_start|>", "[get_weather(city=open('/etc/passwd').read())]"),

@@ -219,12 +219,13 @@ MANY = 1 << 17
     [
         (MISTRAL, "[TOOL_CALLS]f" + " " * MANY),
         (MISTRAL, "[TOOL_CALLS]f[CALL_ID]" + "{" * MANY),
+        (HERMES, '<tool_call>{"' + '\\"' * MANY + "</tool_call>"),
         (CODER, "<tool_call>" + "<function=" * MANY),
         (CODER, "<tool_call><function=now>" + "<parameter=" * MANY + "</function>"),
         (GLM, "<tool_call>now" + "<arg_key>a</arg_key><arg_value>" * MANY),
         ("<｜tool▁call▁begin｜>```json", "<｜tool▁call▁begin｜>" + "a```json{" * MANY),
     ],
-    ids=["mistral, spaces", "mistral, braces", "coder, functions", "coder, parameters", "glm", "deepseek"],
+    ids=["spaces", "braces", "quotes", "functions", "parameters", "glm", "deepseek"],
 )
 def test_no_garbled_call_takes_time_that_grows_with_its_square(template: str, raw: str) -> None:
     """With such patterns this would take from minutes to hours."""
