@@ -98,7 +98,7 @@ class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
-    Admission and scheduler enforce `deadline`; no API sets it yet.
+    Admission and scheduler enforce `deadline`.
     `determinism` "strict" gives bit-equal tokens and log probabilities, alone and in any batch, even on a GPU. On the
     CPU every request gets this.
     """

@@ -29,6 +29,7 @@ STREAM_FIELDS: Final[tuple[Field, ...]] = (
 )
 
 FALLBACK_HEADER: Final = "X-Model-Fallback"  # of requests: names of models, in order, to use if theirs is not here
+TIMEOUT_HEADER: Final = "X-Request-Timeout"  # of requests: seconds until the answer is ended
 EXPLAIN_HEADER: Final = "X-Triolet-Explain"  # of requests that want one (generation/explain.py), and of answers
 
 WRITE_CHUNK: Final = "triolet.write_chunk"  # in the ASGI state of a connection that speaks HTTP/1.1: its WriteChunk

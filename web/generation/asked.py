@@ -36,6 +36,7 @@ class Origin(NamedTuple):
     name: str = ""
     traceparent: str = ""
     fallbacks: tuple[str, ...] = ()  # models to use instead of one that is not served, the first that is
+    deadline: float | None = None
 
 
 class Whole(ABC):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -11,7 +12,17 @@ import trio
 from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
 from ..errors import error_of, unready_error
-from ..exchange import EXPLAIN_HEADER, FALLBACK_HEADER, Content, Exchange, Headers, LastPiece, WriteChunk, json_content
+from ..exchange import (
+    EXPLAIN_HEADER,
+    FALLBACK_HEADER,
+    TIMEOUT_HEADER,
+    Content,
+    Exchange,
+    Headers,
+    LastPiece,
+    WriteChunk,
+    json_content,
+)
 from ..timers import Deadlines
 from .asked import Asked, Origin, Pieces, Read, ServedModel, Whole
 from .event_stream import EventSource, event_stream, next_events
@@ -57,14 +68,31 @@ def fallback_models(headers: Headers) -> tuple[str, ...]:
     return tuple(name for name in map(str.strip, names) if name)
 
 
-def origin(engine: "Server", tenant: str, fallbacks: tuple[str, ...] = ()) -> Origin:
-    return Origin(engine.gateway.new_id(), tenant, trio.current_time(), fallbacks=fallbacks)
+def deadline(headers: Headers, now: float) -> float | None:
+    """When the request's or the handshake's `X-Request-Timeout` is over; raises ApiError (400) for what is no time."""
+    text = headers.get(TIMEOUT_HEADER, "")
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        problem = f"The header {TIMEOUT_HEADER} must be a number of seconds above 0."
+        raise ApiError("invalid_value", problem, param=TIMEOUT_HEADER)
+    return now + seconds
+
+
+def origin(engine: "Server", tenant: str, headers: Headers) -> Origin:
+    """`headers` are those of the request, or of its socket's handshake. Raises ApiError (400) for a wrong timeout."""
+    id, now = engine.gateway.new_id(), trio.current_time()
+    return Origin(id, tenant, now, fallbacks=fallback_models(headers), deadline=deadline(headers, now))
 
 
 def origin_of(engine: "Server", exchange: Exchange) -> Origin:
     """The origin of an HTTP request, which has an X-Request-Id and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
-    asks = origin(engine, exchange.tenant, fallback_models(exchange.headers))
+    asks = origin(engine, exchange.tenant, exchange.headers)
     return asks._replace(name=exchange.request_id, traceparent=found[0] if found else "")
 
 

@@ -15,6 +15,7 @@ from msgspec import Meta, Raw, Struct, UnsetType
 from ...protocol.errors import ApiError, ErrorCode
 from ...protocol.openai_tools import ReasoningEffort, ToolChoiceWord
 from ...protocol.requests import Determinism
+from ..exchange import TIMEOUT_HEADER
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ _SAME_AS = {
     "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
     "stop_sequences": "stop",
+    "timeout": f"the header {TIMEOUT_HEADER}",
 }
 
 

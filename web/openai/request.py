@@ -143,6 +143,7 @@ def _generate(
         cache_salt=body.cache_salt or "",
         determinism=body.determinism or "default",
         arrival_time=origin.arrival_time,
+        deadline=origin.deadline,
     )
 
 

@@ -14,9 +14,9 @@ from ...protocol.events import Failed, Finished
 from ...protocol.response_answers import ResponseErrorEvent
 from ..auth import Keys
 from ..errors import unexpected
-from ..exchange import Handshake, Wire
+from ..exchange import Handshake, Headers, Wire
 from ..generation.event_stream import EventSource
-from ..generation.generation import fallback_models, origin, served_model
+from ..generation.generation import origin, served_model
 from ..generation.sse import encode
 from ..large_json import decode_aside
 from ..openai.decode import decode
@@ -37,11 +37,11 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 class ResponseSocket:
     """One client's connection."""
 
-    def __init__(self, engine: "Server", responses: Responses, tenant: str, fallbacks: tuple[str, ...]) -> None:
+    def __init__(self, engine: "Server", responses: Responses, tenant: str, headers: Headers) -> None:
         self._engine = engine
         self._responses = responses
         self._tenant = tenant
-        self._fallbacks = fallbacks
+        self._headers = headers  # of the handshake
         self._running: str | None = None  # the request whose response is made
         self._busy = False  # from a `response.create` to the end of its response
         self._ended = False
@@ -80,7 +80,7 @@ class ResponseSocket:
         if self._busy:
             problem = "A response is being made on this socket; wait for its end, or open another socket."
             raise ApiError("conflict", problem)
-        served, asks = served_model(self._engine), origin(self._engine, self._tenant, self._fallbacks)
+        served, asks = served_model(self._engine), origin(self._engine, self._tenant, self._headers)
 
         def read(event: str) -> Read:
             return read_response(served, asks, _body(event))
@@ -156,4 +156,4 @@ def open_socket(engine: "Server", responses: Responses, keys: Keys, handshake: H
     tenant = keys.tenant_of_handshake(handshake)
     if tenant is None:
         raise ApiError("invalid_api_key", "An API key is needed: send the header `Authorization: Bearer KEY`.")
-    return ResponseSocket(engine, responses, tenant, fallback_models(handshake.headers))
+    return ResponseSocket(engine, responses, tenant, handshake.headers)

@@ -24,7 +24,7 @@ from ..auth import Keys
 from ..errors import unexpected
 from ..exchange import Handshake, Wire
 from ..generation.event_stream import EventSource
-from ..generation.generation import fallback_models, origin, served_model
+from ..generation.generation import origin, served_model
 from ..large_json import decode_aside
 from ..openai.decode import decode
 from ..openai.dialect import CHAT, COMPLETIONS, Body, Dialect
@@ -64,14 +64,14 @@ class StreamSocket:
     """One client's connection: its running requests, by the client's names, and frames waiting to be sent."""
 
     __slots__ = (
-        "_answers", "_ended", "_engine", "_fallbacks", "_followed", "_keys", "_outgoing", "_patience", "_running",
+        "_answers", "_ended", "_engine", "_followed", "_headers", "_keys", "_outgoing", "_patience", "_running",
         "_tenant", "_told", "_unsent", "_wire",
     )  # fmt: skip
 
     def __init__(self, engine: "Server", answers: ResumableAnswers, keys: Keys, handshake: Handshake) -> None:
         """Raises ApiError (401) for a wrong key."""
         self._engine = engine
-        self._fallbacks = fallback_models(handshake.headers)
+        self._headers = handshake.headers
         self._answers = answers
         self._keys = keys
         self._tenant = keys.tenant_of_handshake(handshake)  # None: not known yet
@@ -215,7 +215,7 @@ class StreamSocket:
         self._check_room()
         if frame.resume_seconds is not None:
             self._answers.check(frame.resume_seconds)
-        asks, served = origin(self._engine, tenant, self._fallbacks), served_model(self._engine)
+        asks, served = origin(self._engine, tenant, self._headers), served_model(self._engine)
 
         def read(body: msgspec.Raw) -> Generate:
             if decode(body, _KIND).prompt is not msgspec.UNSET:
