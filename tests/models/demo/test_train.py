@@ -37,7 +37,7 @@ def test_a_second_run_goes_on_from_the_first(tmp_path: Path) -> None:
     shutil.copy(CHECKPOINT / "tokenizer.json", tmp_path / "tokenizer.json")
     assert "going on" not in trained(tmp_path, 0.001)
     again = trained(tmp_path, 0.002)
-    assert re.search(r"going on after 0\.0 minutes", again)
+    assert re.search(r"going on after \d+\.\d minutes", again)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["MistralForCausalLM"]
     exported = {path.name for path in (tmp_path / "out").iterdir()}
