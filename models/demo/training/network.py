@@ -1,7 +1,8 @@
 """The demo model as the trainer sees it: a Mistral decoder in plain torch, with the names of its Hugging Face export.
 
-Float32 master weights; the trainer runs it under bfloat16 autocast. Queries, keys and values are one matrix here, and
-so are gate and up; `export_tensors` splits them. Rotary pairs are (i, i + head_dim / 2), as in Hugging Face.
+Float32 master weights; where the CPU is good at it, the trainer runs it under bfloat16 autocast. Queries, keys and
+values are one matrix here, and so are gate and up; `export_tensors` splits them. Rotary pairs are (i, i + head_dim /
+2), as in Hugging Face.
 """
 
 from dataclasses import asdict, dataclass

@@ -30,7 +30,7 @@ from .corpus import conversation
 from .export import export
 from .heldout import kept_out
 from .network import Network, NetworkShape, import_tensors
-from .optimizer import Optimizer, new_gradients, new_momenta, shared_zeros
+from .optimizer import FASTEST, Optimizer, new_gradients, new_momenta, shared_zeros
 from .pack import BLOCK, Packer
 from .tokenizer import plain, train_tokenizer
 
@@ -95,7 +95,7 @@ class TrainingProcess:
         """Run one step; returns the mean loss of the answers in this process's rows."""
         inputs, targets, answers = self.packer.rows(self.options.batch // self.options.workers, self.options.context)
         counted = answers | (torch.rand(answers.shape) < PROMPT_SHARE)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=FASTEST is torch.bfloat16):
             logits = self.shared.network.head(self.hidden(inputs)[counted])
         each = F.cross_entropy(logits.float(), targets[counted], reduction="none")
         each.mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
