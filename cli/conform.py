@@ -94,9 +94,10 @@ async def _examine(
         model = model or await first_model(url, key)
     server = ExaminedServer(url, model=model, key=key)
     results = list[CheckResult]()
-    wanted = sum(len(group.checks) for group in GROUPS if not groups or group.name in groups)
+    chosen = [group for group in GROUPS if not groups or group.name in groups]
+    wanted = sum(len(group.checks) for group in chosen)
     with Console(stderr=True).status(f"examining {name}") as status:
-        async for result in conform(server, seconds=seconds, chosen=lambda group: not groups or group.name in groups):
+        async for result in conform(server, chosen, seconds=seconds):
             results.append(result)
             status.update(f"examining {name}: {len(results)} of {wanted} checks")
     await server.close()
