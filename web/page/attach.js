@@ -32,16 +32,22 @@ export function setUpAttaching({ onChange, tokensOf }) {
     onChange();
   }
 
-  async function add(list) {
-    const before = files;
+  let adding = Promise.resolve();
+  const add = (list) => {
+    adding = adding.then(() => addAll(list)); // one after another, so that each is measured with all that came before it
+  };
+
+  async function addAll(list) {
+    const problems = [];
     for (const file of list) {
       try {
-        const added = await read(file, before, tokensOf);
+        const added = await read(file, files, tokensOf);
         change([...files.filter(({ name }) => name !== added.name), added]);
       } catch (error) {
-        toast(error.message);
+        problems.push(error.message);
       }
     }
+    if (problems.length > 0) toast(problems.join(" "));
     $("prompt").focus();
   }
 
@@ -77,12 +83,14 @@ export function setUpAttaching({ onChange, tokensOf }) {
 // { name, text, tokens }. Throws an Error that says why the file cannot be part of the question.
 async function read(file, others, tokensOf) {
   const name = file.name.replace(/[\p{Cc}\p{Zl}\p{Zp}]+/gu, " ").trim() || "file";
-  const { tokens: before, room } = await tokensOf(withFiles(others.filter((other) => other.name !== name), ""));
+  const beside = others.filter((other) => other.name !== name);
+  const { room } = await tokensOf("");
   if (file.size > room * LONGEST_TOKEN) throw new Error(tooLong(name, `${file.size.toLocaleString("en")} bytes`, room));
   const text = await textOf(file, name);
   const { tokens } = await tokensOf(withFiles([{ name, text }], ""));
   if (tokens > room) throw new Error(tooLong(name, tokens === Infinity ? `${file.size.toLocaleString("en")} bytes` : `${tokens.toLocaleString("en")} tokens`, room));
-  if (tokens + before > room) throw new Error(`“${name}” does not fit beside the other files. Remove one of them, or attach a shorter file.`);
+  const together = beside.length > 0 ? await tokensOf(withFiles([...beside, { name, text }], "")) : { tokens };
+  if (together.tokens > room) throw new Error(`“${name}” does not fit beside the other files. Remove one of them, or attach a shorter file.`);
   return { name, text, tokens };
 }
 

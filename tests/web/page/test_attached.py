@@ -74,6 +74,20 @@ def test_files_are_dropped_and_pasted_and_removed(page: Page, server: Server) ->
     expect(page.get_by_role("button", name="Send")).to_be_disabled()
 
 
+def test_files_chosen_together_must_fit_together(page: Page, server: Server) -> None:
+    """The context has room for 7,680 tokens: for two of these files and a short one, and for no third."""
+    visit(page, server.url)
+    long = b"word " * 3000  # as many tokens
+    files = [
+        FilePayload(name=name, mimeType="text/plain", buffer=content)
+        for name, content in (("a.txt", long), ("b.txt", long), ("c.txt", long), ("d.txt", long), ("e.txt", b"short"))
+    ]
+    page.locator("#attach-file").set_input_files(files=files)
+    expect(page.locator("#attached .chip-name")).to_have_text(["a.txt", "b.txt", "e.txt"])
+    expect(page.locator("#toast-text")).to_contain_text("“c.txt” does not fit beside the other files.")
+    expect(page.locator("#toast-text")).to_contain_text("“d.txt” does not fit beside the other files.")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
