@@ -27,7 +27,7 @@ export class Answers {
   }
 
   // Ask for an answer and store its record, { id, state: "streaming", … }. One that has text is continued; `base` is how
-  // many tokens that has.
+  // many tokens that has. `scores` is a list where the probabilities of its tokens are kept.
   begin(chat, message) {
     const { promise: written, resolve } = Promise.withResolvers();
     this.#claim(message.id, () => written, { fresh: true }); // first, since the page follows what it shows
@@ -69,7 +69,7 @@ export class Answers {
     if (message.content) {
       await this.#end(message, { state: "lost" });
     } else {
-      Object.assign(message, { state: "streaming", code: undefined }); // nothing of it was seen
+      Object.assign(message, { state: "streaming", code: undefined, scores: message.scores && [] }); // nothing of it was seen
       await this.#ask(message);
     }
   }
@@ -154,8 +154,8 @@ export class Answers {
     if (frame.kind === "tool") takeCall(message, frame);
     const text = tagged(message, frame);
     message.content += text;
-    const scores = frame.logprobs?.content.map(scoreOf) ?? [];
-    if (scores.length > 0) (message.scores ??= []).push(...scores);
+    const scores = (message.scores && frame.logprobs?.content.map(scoreOf)) ?? [];
+    message.scores?.push(...scores);
     this.#conversations.grow(message, text, scores);
     if (message.content && now - run.saved > SAVE_EVERY_MS) {
       run.saved = now;

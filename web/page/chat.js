@@ -15,6 +15,7 @@ import { History } from "./history.js";
 import { migrate } from "./migrate.js";
 import { setUpSidebar, toast } from "./panels.js";
 import { leftOutOf, requestOf, roomFor, TOO_LARGE } from "./request.js";
+import { scoresFor } from "./scores.js";
 import { setUpScrolling } from "./scrolling.js";
 import { findConversations, wholeCharacters } from "./search.js";
 import { setUpSettings } from "./settings.js";
@@ -167,7 +168,8 @@ function goOn(message) {
 
 function begin(message) {
   const asked = { model: connection.model().id, ...settings.asked() };
-  answers.begin(conversations.chats.get(message.chat), { ...message, state: "streaming", asked });
+  const scores = scoresFor(message, asked.sampling);
+  answers.begin(conversations.chats.get(message.chat), { ...message, state: "streaming", asked, scores });
   follow(true);
   composer.focus(); // the button that was clicked is gone
   announce("The model is answering.");

@@ -124,7 +124,7 @@ export class Conversations {
     const message = chat === this.open ? this.messages.get(id) : undefined;
     if (message?.content.length !== at) return; // the next `changed` brings the whole
     Object.assign(message, fields, { content: message.content + text });
-    if (scores.length > 0) (message.scores ??= []).push(...scores);
+    message.scores?.push(...scores);
     this.#onChange(chat, message);
   }
 

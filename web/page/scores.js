@@ -12,6 +12,9 @@ export function scoreOf({ token, logprob, bytes, top_logprobs: top }) {
   return [token, logprob, alternatives, token.includes("\ufffd") && bytes ? bytes : null];
 }
 
+// The scores with which an answer begins, or goes on after `content`: they cover all of it, or there are none.
+export const scoresFor = ({ content, scores }, { logprobs }) => (logprobs && (scores || !content) ? (scores ?? []) : undefined);
+
 export class ScoresView {
   node = make("div", "scores");
   #text = make("div", "scores-text");

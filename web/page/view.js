@@ -148,7 +148,7 @@ export class AnswerView {
     this.calls.update(message);
     this.node.setAttribute("aria-busy", String(streaming));
     this.copy.hidden = this.copyAs.hidden = streaming || !content;
-    this.asTokens.hidden = !message.scores;
+    this.asTokens.hidden = !message.scores?.length;
     this.retry.hidden = streaming || state === "failed";
     this.failure.hidden = state !== "failed";
     this.failureText.textContent = error ?? "";
@@ -163,9 +163,9 @@ export class AnswerView {
   #show(tokens) {
     const { content, state, scores } = this.message;
     this.tokensShown = tokens;
-    this.prose.hidden = Boolean(tokens && scores);
+    this.prose.hidden = Boolean(tokens && scores?.length);
     this.asTokens.setAttribute("aria-pressed", String(tokens));
-    if (scores && !this.scores) {
+    if (this.prose.hidden && !this.scores) {
       this.scores = new ScoresView();
       this.prose.before(this.scores.node);
     }

@@ -12,9 +12,13 @@ from .visitor import Held, answer, ask, history, hold_answers, letters, visit, w
 QUESTION = "What is 1 + 2?"
 
 
-def switch_on(page: Page) -> None:
+def open_settings(page: Page) -> None:
     page.get_by_role("button", name="Settings", exact=True).click()
     page.locator(".group summary", has_text="Answer").click()
+
+
+def switch_on(page: Page) -> None:
+    open_settings(page)
     page.get_by_label("Token probabilities").check()
     page.get_by_label("Close the settings").click()
 
@@ -91,6 +95,31 @@ def test_nothing_is_asked_or_kept_where_the_switch_is_off(page: Page, server: Se
     assert "top_logprobs" not in created[0]
     expect(page.get_by_role("button", name="Tokens")).to_have_count(0)
     expect(page.locator(".scores")).to_have_count(0)
+
+
+def test_probabilities_of_a_part_never_hide_the_rest(page: Page, server: Server) -> None:
+    """An answer that is cut and continued, with the switch on for its first part, for its second one, for both."""
+    frames: list[dict[str, Any]] = []
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda data: frames.append(json.loads(data))))
+    tokens = page.get_by_role("listbox", name="Tokens of the answer").get_by_role("option")
+    visit(page, server.url)
+    open_settings(page)
+    for first, then in ((True, False), (False, True), (True, True)):
+        frames.clear()
+        page.get_by_role("button", name="New chat").click()
+        page.get_by_label("Max tokens").fill("4")
+        page.get_by_label("Token probabilities").set_checked(first)
+        ask(page, "Tell me a story.")
+        expect(page.locator(".stats")).to_contain_text("4 tokens")
+        page.get_by_label("Token probabilities").set_checked(then)
+        page.get_by_role("button", name="Continue").click()
+        expect(page.locator(".stats")).to_contain_text("8 tokens")
+        wait_for_answers(page, 1)
+        whole = first and then
+        expect(page.locator(".assistant .prose")).to_be_visible(visible=not whole)
+        expect(tokens).to_have_count(8 if whole else 0)
+        shown = "".join(tokens.all_text_contents()) if whole else answer(page)
+        assert letters(shown) == letters("".join(frame.get("text", "") for frame in frames)), (first, then)
 
 
 @pytest.mark.parametrize(
