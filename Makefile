@@ -48,7 +48,8 @@ bench: .venv/.serve
 kernels: .venv/.test
 	$(BIN)/python -m triolet.loadtest.device.compile_kernels --processes 2 $(ARGS)
 
-clients: .venv/.test .venv-clients/.installed .venv-clients/.lm-eval .venv-clients/.open-webui
+clients: .venv/.test .venv-clients/.installed .venv-clients/.lm-eval .venv-clients/.open-webui \
+    .venv-clients/.openai-2
 	$(BIN)/python -m tests.clients
 
 architecture: .venv/.test
@@ -89,7 +90,8 @@ clean:
 	npm ci --prefix tests/clients --silent --no-fund --no-audit && wait $$first && wait $$second
 	@touch $@
 
-# 600 and 770 MB, so apart: continuous integration does without. Open WebUI needs Python 3.11 or 3.12.
+# 220 to 770 MB, so apart: continuous integration does without. Open WebUI needs Python 3.11 or 3.12. In `openai-2` are
+# clients that want versions before 3 of OpenAI's.
 .venv-clients/.%: tests/clients/requirements-%.txt
 	@$(PYTHON) -m venv .venv-clients/requirements-$*
 	@.venv-clients/requirements-$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps \

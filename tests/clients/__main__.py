@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from ..conftest import running_server
-from .catalogue import CLIENTS, check, expected, run
+from .catalogue import CLIENTS, check, plain_answers, run
 from .page import PAGE, write
 from .tools import TOOLS
 from .tools import run as run_tool
@@ -15,8 +15,9 @@ from .tools import run as run_tool
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder, "log")) as server:
-        plain = expected(server.url)
+        plain = plain_answers(server.url)
         for client in CLIENTS:
+            assert not client.missing, f"{client.name}: {client.missing}"
             print(f"{client.name} {client.version}…", flush=True)
             check(client, run(client, server.url), plain)
         for tool in TOOLS:

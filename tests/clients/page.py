@@ -1,8 +1,9 @@
 """docs/clients.md: which clients ran, in which versions."""
 
 import subprocess
+from typing import get_args
 
-from .catalogue import CLIENTS, HERE, Client, pinned
+from .catalogue import CLIENTS, HERE, Client, Feature, pinned
 from .tools import TOOLS, Tool
 
 PAGE = HERE.parents[1] / "docs" / "clients.md"
@@ -10,10 +11,11 @@ _PAGE = """# Clients that are tested
 
 `make clients` installs these clients from PyPI and npm, runs them against `triolet serve` with the bundled model, and
 writes this page. The same runs are tests (`tests/clients/`). Continuous integration does all but those of h2load,
-lm-eval and Open WebUI; it needs npm for them. Open WebUI's calls are recorded, and continuous integration replays them.
+instructor, LlamaIndex, lm-eval and Open WebUI; it needs npm for them. Open WebUI's calls are recorded, and continuous
+integration replays them.
 
-| client | version | streams, second turn, usage | a prompt that does not fit is |
-|---|---|---|---|
+| client | version | stream, second turn, usage | tools | objects | responses | batches | a prompt that does not fit |
+|---|---|---|---|---|---|---|---|
 {rows}
 
 | tool | version | what it does |
@@ -25,7 +27,15 @@ All ran on {date} with Python {python} and Node {node}.
 Each client asks "What is 3 plus 4?" and reads the answer in pieces (the generated clients as a whole) and its token
 counts. It sends its own message of this answer back with another turn. Then it sends a prompt that is longer than the
 context. The answers must be those of plain HTTP, and the last must be the client's own error, by which programs trim or
-fall back. Those with tools then ask for the weather in Rome, run a function, and give its result to the model.
+fall back.
+
+- **Tools:** the client asks for the weather in Rome, runs a function, and gives its result to the model, which answers.
+- **Objects:** an answer becomes an object of the class that the program wants, by what the client has for it: `parse`
+  (OpenAI, Anthropic), `with_structured_output` with two of its methods (LangChain), `response_format` (LiteLLM),
+  `as_structured_llm` (LlamaIndex), `output_type` as a tool and as a schema (Pydantic AI), `generateObject` (AI SDK),
+  `format` (Ollama). See [structured output](structured-output.md).
+- **Responses:** whole, streamed and continued by `previous_response_id`; with Python parsed, and over the WebSocket.
+- **Batches:** a file is uploaded, a batch of it created and asked for until it is completed, and its result read.
 
 The programs in `tests/clients/programs/` are short, and show how each client is pointed at Triolet. For instance:
 
@@ -74,9 +84,11 @@ def rows() -> list[str]:
 
 
 def _row(client: Client) -> str:
-    shown = f"yes{', and tools' * client.tools}" if client.streams else "without streams"
+    shown = ["yes" if client.streams else "without streams"]
+    shown += ["yes" if feature in client.features else "" for feature in get_args(Feature)]
     overflow = "`, code `".join(client.overflow.split())
-    return f"| {client.name} (`{client.package}`) | {client.version} | {shown} | `{overflow}` |"
+    cells = (f"{client.name} (`{client.package}`)", client.version, *shown, f"`{overflow}`")
+    return f"| {' | '.join(cells)} |"
 
 
 def _tool_row(tool: Tool) -> str:

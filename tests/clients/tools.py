@@ -55,11 +55,19 @@ TOOLS = (
     ),
     Tool(
         "lm-eval",
-        "`local-completions` with log probabilities and `tokenizer_backend=remote`; `local-chat-completions`",
+        "`local-completions` with a task of log likelihoods and `tokenizer_backend=remote`; `local-chat-completions`",
         "ask_lm_eval.py",
         {"choice": 1.0, "chat": 1.0},
         requirements="requirements-lm-eval",
         packages=("lm-eval",),
+    ),
+    Tool(
+        "instructor",
+        "an object from a tool's arguments and from a JSON schema, whole and in parts",
+        "ask_instructor.py",
+        {"TOOLS": [True, True], "TOOLS_STRICT": [True, True], "JSON_SCHEMA": [True, True]},
+        requirements="requirements-openai-2",
+        packages=("instructor",),
     ),
     Tool(
         "Open WebUI",

@@ -1,8 +1,10 @@
 // The AI SDK with its provider for compatible servers. Its retries are off, so the error is the call's own.
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+import { APICallError, generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
-const triolet = createOpenAICompatible({ name: "triolet", baseURL: `${process.argv[2]}/v1`, includeUsage: true });
+const triolet = createOpenAICompatible({
+  name: "triolet", baseURL: `${process.argv[2]}/v1`, includeUsage: true, supportsStructuredOutputs: true,
+});
 const options = { model: triolet("triolet-demo"), temperature: 0, maxRetries: 0 };
 const question = { role: "user", content: "What is 3 plus 4?" };
 
@@ -26,7 +28,13 @@ const weather = tool({
 const called = await generateText({
   ...options, tools: { get_weather: weather }, stopWhen: stepCountIs(3), prompt: "What is the weather in Rome?",
 });
+const { object } = await generateObject({
+  ...options, messages: [question],
+  schema: jsonSchema({
+    type: "object", properties: { result: { type: "integer" } }, required: ["result"], additionalProperties: false,
+  }),
+});
 console.log(JSON.stringify({
   pieces, answer: await stream.text, tokens: [usage.inputTokens, usage.outputTokens], second: second.text, overflow,
-  called: called.text,
+  called: called.text, formed: Number.isInteger(object.result),
 }));

@@ -1,4 +1,4 @@
-"""langchain-openai: ChatOpenAI, with its own exception for a context that overflows."""
+"""langchain-openai: ChatOpenAI with a tool and with a form, and its own exception for a context that overflows."""
 
 import json
 import sys
@@ -7,9 +7,16 @@ from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langchain_openai.chat_models.base import OpenAIContextOverflowError
+from pydantic import BaseModel
 
 QUESTION = HumanMessage("What is 3 plus 4?")
 WEATHER = HumanMessage("What is the weather in Rome?")
+
+
+class Sum(BaseModel):
+    """A sum."""
+
+    result: int
 
 
 @tool
@@ -36,6 +43,10 @@ except OpenAIContextOverflowError as raised:
 agent = model.bind_tools([get_weather])
 asks = agent.invoke([WEATHER])
 called = agent.invoke([WEATHER, asks, *(get_weather.invoke(call) for call in asks.tool_calls)])
+formed = [
+    model.with_structured_output(Sum, method=method).invoke([QUESTION])
+    for method in ("json_schema", "function_calling")
+]
 
 print(json.dumps({
     "pieces": [chunk.content for chunk in chunks if chunk.content],
@@ -44,4 +55,5 @@ print(json.dumps({
     "second": second.content,
     "overflow": error,
     "called": called.content,
+    "formed": all(isinstance(answer, Sum) for answer in formed),
 }))  # fmt: skip

@@ -7,8 +7,21 @@ import sys
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-up on the Internet at import
 
 import litellm
+from pydantic import BaseModel
 
 QUESTION = {"role": "user", "content": "What is 3 plus 4?"}
+WEATHER = {"role": "user", "content": "What is the weather in Rome?"}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "The weather in a city.", "parameters": PARAMETERS},
+}
+
+
+class Sum(BaseModel):
+    result: int
+
+
 options = {
     "model": "hosted_vllm/triolet-demo",
     "api_base": sys.argv[1] + "/v1",
@@ -22,6 +35,13 @@ message = whole.choices[0].message
 second = litellm.completion(
     messages=[QUESTION, message.model_dump(), {"role": "user", "content": "Thank you"}], **options
 )
+asks = litellm.completion(messages=[WEATHER], tools=[TOOL], **options).choices[0].message
+(call,) = asks.tool_calls
+city = json.loads(call.function.arguments)["city"]
+sky = json.dumps({"temperature": 21, "sky": "sunny"}) if city == "Rome" else "unknown"
+result = {"role": "tool", "tool_call_id": call.id, "content": sky}
+called = litellm.completion(messages=[WEATHER, asks.model_dump(), result], tools=[TOOL], **options)
+formed = litellm.completion(messages=[QUESTION], response_format=Sum, **options).choices[0].message.content
 try:
     litellm.completion(messages=[{"role": "user", "content": "word " * 9000}], **options)
     error = None
@@ -34,4 +54,6 @@ print(json.dumps({
     "tokens": [whole.usage.prompt_tokens, whole.usage.completion_tokens],
     "second": second.choices[0].message.content,
     "overflow": error,
+    "called": called.choices[0].message.content,
+    "formed": isinstance(Sum.model_validate_json(formed), Sum),
 }))  # fmt: skip

@@ -4,7 +4,8 @@ import asyncio
 import json
 import sys
 
-from pydantic_ai import Agent
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.exceptions import ModelContextWindowExceededError
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -13,6 +14,12 @@ model = OpenAIChatModel("triolet-demo", provider=OpenAIProvider(base_url=sys.arg
 agent = Agent(model, model_settings={"temperature": 0})
 
 forecaster = Agent(model, model_settings={"temperature": 0})
+
+
+class Sum(BaseModel):
+    """A sum."""
+
+    result: int
 
 
 @forecaster.tool_plain
@@ -33,6 +40,7 @@ async def main() -> dict[str, object]:
     except ModelContextWindowExceededError as raised:
         error = type(raised).__name__
     called = await forecaster.run("What is the weather in Rome?")
+    formed = [await agent.run("What is 3 plus 4?", output_type=form) for form in (Sum, NativeOutput(Sum))]
     return {
         "pieces": pieces,
         "answer": "".join(pieces),
@@ -40,6 +48,7 @@ async def main() -> dict[str, object]:
         "second": second.output,
         "overflow": error,
         "called": called.output,
+        "formed": all(isinstance(run.output, Sum) for run in formed),
     }
 
 
