@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai import LengthFinishReasonError, OpenAI
+from openai.types.chat import ChatCompletion
 
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import (
@@ -235,6 +238,40 @@ def test_thoughts_and_calls_are_those_of_the_golden_answer() -> None:
     finished = READ[-1]
     assert isinstance(finished, Finished)
     golden("chat_read.json", msgspec.json.format(msgspec.json.encode(answer.body(finished)), indent=2) + b"\n")
+
+
+def openai_reads(name: str) -> Any:  # Any: OpenAI's class
+    """What the streaming helper of the official client puts together from a golden stream."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=(GOLDEN / name).read_bytes(), headers={"content-type": "text/event-stream"})
+
+    http: Any = httpx.Client(transport=httpx.MockTransport(answer))  # Any: it may come with an httpx of its own
+    with (
+        OpenAI(base_url="http://test/v1", api_key="none", http_client=http) as client,
+        client.chat.completions.stream(model="tiny", messages=[{"role": "user", "content": "Hi"}]) as stream,
+    ):
+        try:
+            return stream.get_final_completion()
+        except LengthFinishReasonError as error:  # so it says that an answer was cut
+            return error.completion
+
+
+def read_by_openai(completion: Any) -> list[object]:
+    """What is compared of an answer. The client adds up fields that it does not know, too: the thoughts."""
+    said: list[object] = [completion.usage.model_dump() if completion.usage else None]
+    for choice in completion.choices:
+        message = choice.message
+        calls = [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+        others: dict[str, Any] = message.model_extra or {}
+        said.append((choice.index, message.content or "", others.get("reasoning_content"), calls, choice.finish_reason))
+    return said
+
+
+@pytest.mark.parametrize(("stream", "whole"), [("chat_stream_usage", "chat"), ("chat_read_stream", "chat_read")])
+def test_openais_client_makes_the_golden_answer_of_the_golden_stream(stream: str, whole: str) -> None:
+    expected = ChatCompletion.model_validate_json((GOLDEN / f"{whole}.json").read_bytes())
+    assert read_by_openai(openai_reads(f"{stream}.txt")) == read_by_openai(expected)
 
 
 def test_tokens_that_show_nothing_count_in_the_running_usage() -> None:
