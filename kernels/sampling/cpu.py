@@ -15,7 +15,7 @@ from .draws import draw_filtered, draw_unfiltered
 from .filters import weigh
 from .keys import rank_of, report_top, scan
 from .numbers import GREEDY_BELOW, ONE
-from .rows import NOT_FINITE, OK
+from .rows import NONE_LEFT, NOT_FINITE, OK
 
 ALL_ALLOWED = np.uint32(0xFFFFFFFF)
 NEGATIVE_INFINITY = np.float32(-np.inf)
@@ -84,6 +84,9 @@ def sample_rows(
             adjust(scratch, row, index, seen_starts, seen_tokens, seen_counts, bias_starts, bias_tokens, bias_values,
                    banned_starts, banned_tokens, mask_lines, masks)  # fmt: skip
             best, usable = scan(source_bits)
+            if not usable and scratch.max() == NEGATIVE_INFINITY:  # and no NaN
+                status[index] = NONE_LEFT
+                continue
         if not usable:
             status[index] = NOT_FINITE
             continue

@@ -9,9 +9,9 @@ from ..gpu.language import jit, tl
 from .gpu_numbers import LOWEST_RANK, NEGATIVE_INFINITY, gumbel, ranked, token_of, value_of, weight
 from .gpu_rows import POSITION, SEED, TARGET, best_of, draws, half, integer, long, sharpness, usable
 from .gpu_threshold import keeps, least_weight
-from .rows import NOT_FINITE, OK
+from .rows import NONE_LEFT, NOT_FINITE, OK
 
-_OK, _NOT_FINITE = tl.constexpr(OK), tl.constexpr(NOT_FINITE)
+_OK, _NOT_FINITE, _NONE_LEFT = tl.constexpr(OK), tl.constexpr(NOT_FINITE), tl.constexpr(NONE_LEFT)
 _DRAWN = tl.constexpr(2)  # one more occurrence in the table of seen tokens, see gpu_penalties.py
 
 
@@ -54,7 +54,7 @@ def draw_kernel(
 
 @jit
 def pick_kernel(
-    rows, best, faults, scores, seen, seen_slots, ids, status,
+    rows, best, raw_best, faults, scores, seen, seen_slots, ids, status,
     VOCAB: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """A program per row: its token (0 where it is not usable), its status, and the token's entry among those seen."""
@@ -67,7 +67,9 @@ def pick_kernel(
         token = token_of(best_of(scores, row, BLOCKS, PADDED_BLOCKS))
     token = tl.where(sound, tl.where(target < 0, token, target), 0)
     tl.store(ids + row, token)
-    tl.store(status + row, tl.where(sound, _OK, _NOT_FINITE).to(tl.uint8))
+    raw_top = best_of(raw_best, row, BLOCKS, PADDED_BLOCKS)
+    problem = tl.where(usable(raw_top, faults, row, BLOCKS, PADDED_BLOCKS), _NONE_LEFT, _NOT_FINITE)
+    tl.store(status + row, tl.where(sound, _OK, problem).to(tl.uint8))
     slot = tl.load(seen_slots + row).to(tl.int64)
     if (slot >= 0) & (target < 0) & sound:
         entry = seen + slot * VOCAB + token

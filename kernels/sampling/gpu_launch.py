@@ -83,7 +83,7 @@ def _sample_some(
         work.adjusted, words, work.best, work.faults, work.kept, work.scores, **tiled, **grouped, FILTERS=filters
     )
     pick_kernel[(count,)](
-        words, work.best, work.faults, work.scores, rows.seen, seen_slots, ids, out.status[part], **whole
+        words, work.best, work.raw_best, work.faults, work.scores, rows.seen, seen_slots, ids, out.status[part], **whole
     )
     if reports:
         survey_kernel[tiles](

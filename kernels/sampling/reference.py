@@ -13,7 +13,8 @@ In this order, on float32 logits:
     on the batch, nor on the filters, nor on how often a sequence was computed again.
 
 Log probabilities and ranks are of the raw logits, before step 1, and independent of the temperature.
-A row with NaN or +inf, or with nothing but -inf left, is reported as NOT_FINITE and draws nothing.
+A row with NaN or +inf, or with nothing but -inf, is reported as NOT_FINITE and draws nothing. One that has nothing but
+-inf left after step 4 is NONE_LEFT, and draws nothing either.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .numbers import GREEDY_BELOW, LOWEST, ONE, gumbel, philox, token_counter, weight
-from .rows import MAX_TOP, NOT_FINITE, OK, Float32Array, Sampled, SamplingRows
+from .rows import MAX_TOP, NONE_LEFT, NOT_FINITE, OK, Float32Array, Sampled, SamplingRows
 
 
 def sample(logits: Float32Array, batch: SamplingRows) -> Sampled:
@@ -38,7 +39,8 @@ def sample(logits: Float32Array, batch: SamplingRows) -> Sampled:
         row, raw = batch.rows[index], logits[index]
         adjusted = _adjust(raw, batch, index) if row["target"] < 0 else raw
         if not (_usable(raw) and _usable(adjusted)):
-            result.status[index] = NOT_FINITE
+            none_left = _usable(raw) and bool(np.all(adjusted == -np.inf))
+            result.status[index] = NONE_LEFT if none_left else NOT_FINITE
             continue
         result.status[index] = OK
         result.tokens[index] = token = _choose(adjusted, row) if row["target"] < 0 else row["target"]

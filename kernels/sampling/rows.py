@@ -15,7 +15,8 @@ Uint32Array = npt.NDArray[np.uint32]
 Float32Array = npt.NDArray[np.float32]
 
 MAX_TOP = 20  # alternatives reported per token
-OK, NOT_FINITE = 0, 1  # Sampled.status
+# Sampled.status. NONE_LEFT: the logits are usable, and bias, bans and mask together leave no token.
+OK, NOT_FINITE, NONE_LEFT = 0, 1, 2
 
 # One record per row. Fields are in the order in which they act.
 ROW = np.dtype(

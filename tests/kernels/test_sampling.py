@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from triolet.kernels.compile_cache import compilations
 from triolet.kernels.sampling import numbers, reference
 from triolet.kernels.sampling.launch import CpuSampler
-from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, Sampled, SamplingRows, mask_words
+from triolet.kernels.sampling.rows import MAX_TOP, NONE_LEFT, NOT_FINITE, OK, ROW, Sampled, SamplingRows, mask_words
 
 Float32Array = npt.NDArray[np.float32]
 NEUTRAL = {"repetition": 1, "temperature": 1, "top_p": 1, "target": -1, "top": -1}
@@ -330,7 +330,7 @@ def test_penalties_bias_and_bans() -> None:
         logits,
         SamplingRows(make_rows(1), banned_starts=np.array([0, 4], np.int64), banned_tokens=everything),
     )
-    assert result.status == [NOT_FINITE]
+    assert result.status == [NONE_LEFT]
 
 
 def test_a_mask_allows_its_tokens_only() -> None:
@@ -343,7 +343,10 @@ def test_a_mask_allows_its_tokens_only() -> None:
     result = CpuSampler(70).sample(logits, batch)
     assert result.tokens[:3].tolist() == [0, 2, 0]
     assert result.tokens[3] in {2, 40, 69}
-    assert result.status.tolist() == [OK, OK, OK, OK, NOT_FINITE]
+    assert result.status.tolist() == [OK, OK, OK, OK, NONE_LEFT]
+    logits[2, 3], logits[4] = np.nan, -np.inf  # what a mask forbids or leaves is not the reason
+    assert CpuSampler(70).sample(logits, batch).status.tolist() == [OK, OK, NOT_FINITE, OK, NOT_FINITE]
+    logits[:] = np.linspace(4, 0, 70, dtype=np.float32)
     batch.banned_starts, batch.banned_tokens = np.array([0, 0, 1, 1, 1, 1], np.int64), np.array([2], np.int32)
     assert CpuSampler(70).sample(logits, batch).tokens[1] == 40
     with pytest.raises(ValueError, match="masks of 4 words"):

@@ -33,7 +33,7 @@ from triolet.kernels.sampling.gpu_buffers import (
 )
 from triolet.kernels.sampling.gpu_rows import ROW_WORDS
 from triolet.kernels.sampling.reference import sample as reference
-from triolet.kernels.sampling.rows import MAX_TOP, NOT_FINITE, OK, ROW, SamplingRows
+from triolet.kernels.sampling.rows import MAX_TOP, NONE_LEFT, NOT_FINITE, OK, ROW, SamplingRows
 
 from .mutants import mutated
 from .number_kernel import number_kernel
@@ -235,7 +235,7 @@ def mask_case() -> None:
     found = check(logits, SamplingRows(rows, mask_lines=lines, masks=masks))
     assert found.ids[0] == 5
     assert np.isin(found.ids[1:4], [0, 31, 32, 270, 290, 299]).all()
-    assert found.status.tolist() == [OK, OK, OK, OK, NOT_FINITE]
+    assert found.status.tolist() == [OK, OK, OK, OK, NONE_LEFT]
 
 
 def test_a_grammar_allows_its_tokens_only() -> None:
