@@ -20,7 +20,7 @@ ErrorCode = Literal[
     "invalid_event", "rate_limit_exceeded", "server_overloaded", "deadline_exceeded", "engine_error",
     "nonfinite_logits", "engine_unavailable", "model_loading", "shutting_down", "internal_error",
     "unsupported_endpoint", "host_forbidden", "conflict", "storage_full", "grammar_failed",
-    "adapter_failed",
+    "adapter_failed", "no_token_left",
 ]  # fmt: skip
 
 
@@ -72,6 +72,7 @@ REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
     "deadline_exceeded": ErrorKind(504, _SERVER),
     "grammar_failed": ErrorKind(400, _INVALID),
     "adapter_failed": ErrorKind(500, _SERVER),
+    "no_token_left": ErrorKind(400, _INVALID),
     "engine_error": ErrorKind(500, _SERVER),
     "nonfinite_logits": ErrorKind(500, _SERVER),
     "engine_unavailable": ErrorKind(503, _SERVER),

@@ -29,11 +29,11 @@ class Ending(NamedTuple):
 
 LENGTH: Final = Ending("length")
 ERRORS: Final = {
-    "nonfinite_logits": "No token can follow: the model gave no usable numbers, or allowed_token_ids, bad_words and "
-    "logit_bias together forbid every token.",
+    "nonfinite_logits": "No token can follow: the model gave no usable numbers.",
+    "no_token_left": "No token can follow: allowed_token_ids, bad_words and logit_bias together forbid every token.",
     "grammar_failed": "No token continues this answer as its grammar demands, or the grammar has become too complex to "
-    "follow, or the model gave no usable numbers; simplify the grammar, and use no allowed_token_ids, bad_words, "
-    "logit_bias or stop_token_ids that forbid what it needs.",
+    "follow; simplify the grammar, and use no allowed_token_ids, bad_words, logit_bias or stop_token_ids that forbid "
+    "what it needs.",
 }
 
 

@@ -14,6 +14,7 @@ from ...kernels.sampling.rows import ROW, Int32Array, Int64Array, Sampled, Sampl
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, Row
 from ..steps.sequences import Piece, SequenceState
+from ..steps.steps import learn_guided
 
 Pieces = Sequence[Piece[SequenceState]]
 
@@ -142,7 +143,16 @@ class SteadyRows:
         self.pieces = pieces  # for every step; `start` is that of the first one
         self.batch = batch
         self.rows = rows
+        self.over = False  # the next step needs new rows
+        self._guided = [place for place, piece in enumerate(pieces) if piece.state.guide is not None]
+        self.guides = [guide for piece in pieces if (guide := piece.state.guide) is not None]
         self.greedy = bool(np.all((rows.rows["temperature"] < GREEDY_BELOW) | (rows.rows["top_k"] == 1)))
+        if self.guides:
+            self.greedy = False
+            rows.masks = np.empty((len(pieces), self.guides[0].mask.size), np.uint32)
+            rows.mask_lines = np.full(len(pieces), -1, np.int32)
+            for place, guide in zip(self._guided, self.guides, strict=True):
+                guide.write_into(rows.masks[place])
         self._ids = [piece.sequence for piece in pieces]
         self._starts = [piece.start + 1 for piece in pieces]  # of the next step
         self._room = [piece.state.blocks.size * BLOCK_SIZE for piece in pieces]  # tokens that fit into their blocks
@@ -154,9 +164,16 @@ class SteadyRows:
     def after(cls, pieces: Pieces, batch: Batch, rows: SamplingRows, sampled: Sampled) -> "SteadyRows | None":
         """The rows of a finished step; None if the next step is likely to need new rows."""
         for piece in pieces:
-            if piece.length != 1 or not piece.sample or piece.scored or not piece.state.plain or piece.state.top >= 0:
+            state = piece.state
+            if piece.length != 1 or not piece.sample or piece.scored or not state.listless or state.top >= 0:
                 return None
         return None if any(sampled.status.tolist()) else cls(pieces, batch, rows, sampled.tokens)
+
+    def add_masks(self) -> None:
+        """The same as `add_masks`, once those of the guides are filled."""
+        lines = self.rows.mask_lines
+        for place, guide in zip(self._guided, self.guides, strict=True):
+            lines[place] = place if guide.masked else -1
 
     def collect(self, sampled: Sampled) -> list[Row] | None:
         """The same as `collect` if every row gave its token. None: one did not, and these rows end here."""
@@ -165,7 +182,22 @@ class SteadyRows:
         self._drawn = sampled.tokens
         tokens = sampled.tokens.tolist()
         self._untold.append(tokens)
-        return [Row(sequence=id, tokens=(token,)) for id, token in zip(self._ids, tokens, strict=True)]
+        rows = [Row(sequence=id, tokens=(token,)) for id, token in zip(self._ids, tokens, strict=True)]
+        return self._guide(rows, tokens) if self._guided else rows
+
+    def _guide(self, rows: list[Row], tokens: list[int]) -> list[Row]:
+        """Tell the guides their tokens. A row that gets more than its token, or whose guide ends, ends these rows."""
+        for place, guide in zip(self._guided, self.guides, strict=True):
+            forced = guide.take(tokens[place])
+            if forced or guide.failed or guide.over:
+                if not self.over:
+                    self.settle()
+                    self.over = True
+                error = learn_guided(self.pieces[place].state, forced)
+                rows[place] = Row(
+                    sequence=self._ids[place], tokens=() if error else (tokens[place], *forced), error=error
+                )
+        return rows
 
     def settle(self) -> None:
         """Give the sequences their tokens. Call it before anything else reads them."""

@@ -81,13 +81,17 @@ class CpuStepper:
 
     def _go_on(self, steady: SteadyRows) -> tuple[list[Row], float]:
         """Run a step of the last step's sequences, each with the token just drawn."""
+        self._masks.begin(steady.guides)
         began = perf_counter()
         logits = self._runner.forward(steady.batch)
         seconds = perf_counter() - began
+        if steady.guides:
+            self._masks.wait()
+            steady.add_masks()
         sampled = self._sampler.greedy(logits) if steady.greedy else self._sampler.sample(logits, steady.rows)
         results = steady.collect(sampled)
         if results is None:
             steady.settle()
             return collect(steady.pieces, sampled), seconds
-        self._steady = steady
+        self._steady = None if steady.over else steady
         return results, seconds

@@ -6,14 +6,14 @@ It takes every token of the answer, says which tokens are forced behind it, and 
 are: what the grammar alone allows, the end of the answer behind a complete match, and the end of the thoughts when
 their budget is spent. It knows neither batches nor devices.
 
-A grammar that a token breaks, that grows too complex or that leaves no token is `failed`: the sequence ends with an
-error. `llguidance` never raises for these; its matcher enters an error state. Should it raise all the same, that fails
-the one answer too, and not the worker.
+A grammar that a token breaks or that grows too complex is `failed`: the sequence ends with an error. One that leaves no
+token has an empty mask, which the sampler reports. `llguidance` never raises for these; its matcher enters an error
+state. Should it raise all the same, that fails the one answer too, and not the worker.
 """
 
 import logging
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ class Matcher(Protocol):
     """The part of `llguidance.LLMatcher` that a guide uses. All calls release the GIL."""
 
     def consume_token(self, sampled_token: int) -> bool: ...
+    def consume_tokens(self, sampled_tokens: list[int]) -> bool: ...
     def compute_ff_tokens(self) -> list[int]: ...
     def unsafe_compute_mask_ptr(self, trg_pointer: int, trg_byte_size: int) -> None: ...
     def is_stopped(self) -> bool: ...
@@ -94,7 +95,10 @@ class Thoughts:
 class Guide:
     """One answer's guide. One thread at a time uses it."""
 
-    __slots__ = ("_ended", "_eos", "_jumps", "_matcher", "_thoughts", "failed", "mask", "masked", "ready")
+    __slots__ = (
+        "_address", "_due", "_ended", "_eos", "_jumps", "_matcher", "_sampled", "_thoughts", "failed", "mask", "masked",
+        "ready",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -112,46 +116,60 @@ class Guide:
         self._thoughts = Thoughts(thinking, budget, completes=matcher is not None)
         self._eos = tuple(eos)
         self._jumps = jumps  # whether forced tokens follow at once; otherwise the mask allows only the next of them
+        self._due: deque[int] = deque()  # forced tokens that the matcher has taken, and the answer has not yet
+        self._sampled: list[int] = []  # tokens that nothing follows at once: `fill` takes them, beside the model
         self._ended = False
         self.failed = False
-        self.mask: Uint32Array = np.zeros(mask_words(vocab_size), np.uint32)  # of the next token, one bit per token
-        self.ready = False  # it is filled
+        self.ready = False  # the mask is filled
         self.masked = False  # it forbids something; otherwise it is not filled in
-        with self._failing_alone():
+        self.write_into(np.zeros(mask_words(vocab_size), np.uint32))
+        try:
             for token in answer:
                 self._take(token)
+        except BaseException as error:
+            self._fail_alone(error)
+
+    def write_into(self, mask: Uint32Array) -> None:
+        """From now on fill this memory: one bit per token, for the next token."""
+        self.mask = mask
+        self._address = mask.ctypes.data  # kept, since asking for it takes as long as some masks
+        self.ready = False
 
     def take(self, token: int) -> tuple[int, ...]:
         """The token that was sampled; returns those that are forced behind it, which it takes too."""
         self.ready = False
+        if not self._jumps:
+            self._sampled.append(token)
+            return ()
         forced: list[int] = []
-        with self._failing_alone():
+        try:
             self._take(token)
-            while self._jumps and len(forced) < MAX_FORCED and (more := self._forced()):
+            while len(forced) < MAX_FORCED and (more := self._forced()):
                 for following in more[: MAX_FORCED - len(forced)]:
                     self._take(following)
                     forced.append(following)
+        except BaseException as error:
+            self._fail_alone(error)
         return tuple(forced)
 
     def fill(self) -> None:
-        """Fill the mask of the next token."""
-        mask, self.masked = self.mask, False
-        with self._failing_alone():
-            self.masked = self._fill(mask)
-            if (self._matcher is not None and self._matcher.is_error()) or (self.masked and not mask.any()):
-                self.failed = True
+        """Fill the mask of the next token, behind all that were taken."""
+        self.masked = False
+        try:
+            for token in self._sampled:
+                self._take(token)
+            self._sampled.clear()
+            self.masked = self._fill(self.mask)
+        except BaseException as error:
+            self._fail_alone(error)
         self.ready = True
 
-    @contextmanager
-    def _failing_alone(self) -> Generator[None, None, None]:
-        """What the matcher raises makes this guide `failed`, and goes no further."""
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # a panic in Rust is no Exception
-            _LOG.exception("following a grammar failed")
-            self.failed = True
+    def _fail_alone(self, error: BaseException) -> None:
+        """What the matcher raises makes this guide `failed`, and goes no further. A panic in Rust is no Exception."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise error
+        _LOG.error("following a grammar failed", exc_info=error)
+        self.failed = True
 
     @property
     def over(self) -> bool:
@@ -159,9 +177,14 @@ class Guide:
         return self._matcher is None and self._thoughts.place == "over"
 
     def _take(self, token: int) -> None:
-        if self.failed or self._ended or self._thoughts.take(token):
+        if self.failed or self._ended:
             return
-        if token in self._eos and (self._matcher is None or self._matcher.is_stopped()):
+        if self._due:
+            self.failed = self._due.popleft() != token
+            self._ended = token in self._eos
+        elif self._thoughts.place != "over" and self._thoughts.take(token):
+            return
+        elif token in self._eos and (self._matcher is None or self._matcher.is_stopped()):
             self._ended = True
         elif self._matcher is not None and not self._matcher.consume_token(token):
             self.failed = True
@@ -169,27 +192,49 @@ class Guide:
             self._ended = token in self._eos
 
     def _forced(self) -> Sequence[int]:
+        """The tokens that must come next, as far as they are known now."""
         if self.failed or self._ended:
             return ()
         if self._thoughts.place != "over":
             return self._thoughts.forced()
         if self._matcher is None:
             return ()
-        return self._eos[:1] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+        if not self._due:
+            self._look_ahead(self._matcher)
+        return tuple(self._due)
+
+    def _look_ahead(self, matcher: Matcher) -> None:
+        """Let the matcher take what it allows only one continuation for.
+
+        To find these tokens it spells out the forced text, which takes longer than many masks: once, not for each.
+        """
+        if matcher.is_stopped():
+            self._due.append(self._eos[0])
+        elif forced := matcher.compute_ff_tokens():
+            self.failed = not matcher.consume_tokens(forced)
+            self._due.extend(forced)
 
     def _fill(self, mask: Uint32Array) -> bool:
         if self.failed or self._ended:
             return False
+        if self._due:
+            return _only(mask, self._due[0])
         first = self._thoughts.first
         if self._thoughts.place != "over" and first is None:
             return self._fill_within_thoughts(mask)
-        if self._matcher is None:
+        matcher = self._matcher
+        if matcher is None:
             return False
-        if self._matcher.is_stopped():
+        if matcher.is_stopped():
+            self.failed = matcher.is_error()
             return _only(mask, self._eos[0])
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if first is not None:
+        matcher.unsafe_compute_mask_ptr(self._address, mask.nbytes)
+        if matcher.is_error():
+            self.failed = True
+        elif first is not None:
             _allow(mask, first)
+        elif np.count_nonzero(mask) == 1:  # perhaps one token only
+            self._look_ahead(matcher)
         return True
 
     def _fill_within_thoughts(self, mask: Uint32Array) -> bool:
@@ -206,7 +251,7 @@ class Guide:
 
 def _only(mask: Uint32Array, token: int) -> bool:
     mask[:] = 0
-    _allow(mask, token)
+    mask[token // 32] = 1 << (token % 32)
     return True
 
 

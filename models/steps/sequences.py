@@ -117,9 +117,14 @@ class SequenceState:
         return guide.mask if allowed is None else guide.mask & allowed
 
     @property
+    def listless(self) -> bool:
+        """Whether the sampler needs only its row, and the mask of its guide if it has one."""
+        return self.seen is None and not self.edited
+
+    @property
     def plain(self) -> bool:
         """Whether the sampler needs only its row, without lists and masks."""
-        return self.seen is None and not self.edited and self.guide is None
+        return self.guide is None and self.seen is None and not self.edited
 
     @property
     def total(self) -> int:

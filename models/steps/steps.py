@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
-from ...kernels.sampling.rows import OK, Int32Array, Sampled
+from ...kernels.sampling.rows import NONE_LEFT, NOT_FINITE, OK, Int32Array, Sampled
 from ...protocol.events import TokenLogprob, TopLogprob
 from ...protocol.steps import Chunk, Row, Step
-from .sequences import Piece, State
+from .sequences import Piece, SequenceState, State
 
 PLACEHOLDER = 0  # the token of a failed row; the sequence is dropped soon
+_ERRORS = {OK: "", NOT_FINITE: "nonfinite_logits", NONE_LEFT: "no_token_left"}  # codes of protocol.errors
 
 
 def block_copies(step: Step) -> tuple[Int32Array, Int32Array]:
@@ -60,28 +61,21 @@ def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
     results: list[Row] = []
     for sequence, state, start, length, sample, scored in pieces:
         last = first + scored
-        failed = not sound and any(code != OK for code in status[first : last + sample])
-        forced: tuple[int, ...] = ()
+        problem = OK if sound else next((code for code in status[first : last + sample] if code != OK), OK)
         if sample:  # even if it failed: the next step may already run and expects a token here
-            state.learn_token(start + length, PLACEHOLDER if failed else tokens[last])
-            if (guide := state.guide) is not None:
-                if not failed:
-                    forced = guide.take(tokens[last])
-                    state.learn_forced(forced)
-                    # Not beside forced tokens: a step planned before them needs the guide, and is the last such step.
-                    if guide.over and not forced:
-                        state.guide = None
-                if guide.failed or (failed and guide.masked):  # a mask without tokens makes a row unusable too
-                    results.append(Row(sequence=sequence, error="grammar_failed"))
-                    first = last + sample
-                    continue
-        if failed:
-            results.append(Row(sequence=sequence, error="nonfinite_logits"))
+            state.learn_token(start + length, PLACEHOLDER if problem else tokens[last])
+        forced: tuple[int, ...] = ()
+        error = _error(state, problem)
+        if sample and not problem and (guide := state.guide) is not None:
+            forced = guide.take(tokens[last])
+            error = learn_guided(state, forced)
+        if error:
+            results.append(Row(sequence=sequence, error=error))
         elif scored or (sample and state.top >= 0):
             results.append(
                 Row(
                     sequence=sequence,
-                    tokens=(tokens[last],) if sample else (),
+                    tokens=(tokens[last], *forced) if sample else (),
                     logprobs=(_logprob(sampled, last, state.top),) if sample and state.top >= 0 else (),
                     prompt_logprobs=tuple(_logprob(sampled, row, state.prompt_top) for row in range(first, last)),
                 )
@@ -90,6 +84,23 @@ def collect(pieces: Sequence[Piece[State]], sampled: Sampled) -> list[Row]:
             results.append(Row(sequence=sequence, tokens=(tokens[last], *forced) if sample else ()))
         first = last + sample
     return results
+
+
+def learn_guided(state: SequenceState, forced: tuple[int, ...]) -> str:
+    """A sequence's guide has taken its token: it learns those forced behind it. Returns the code of an error, or ""."""
+    guide = state.guide
+    assert guide is not None, "only guided sequences have forced tokens"
+    state.learn_forced(forced)
+    # Not beside forced tokens: a step planned before them needs the guide, and is the last such step.
+    if guide.over and not forced:
+        state.guide = None
+    return "grammar_failed" if guide.failed else ""
+
+
+def _error(state: SequenceState, problem: int) -> str:
+    """The error of a row by the sampler's status."""
+    masked = state.guide is not None and state.guide.masked
+    return "grammar_failed" if problem == NONE_LEFT and masked else _ERRORS[problem]
 
 
 def with_computed(rows: Iterable[Row], pieces: Iterable[Piece[State]], chunks: Iterable[Chunk]) -> Iterator[Row]:

@@ -1,5 +1,7 @@
 """Rows that are moved on from step to step give what rows made anew for every step give."""
 
+import queue
+import re
 from collections.abc import Iterator
 from random import Random
 
@@ -8,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from triolet.kernels.sampling.rows import Sampled
 from triolet.models.checkpoint.rope import RopeSpec
@@ -17,10 +20,11 @@ from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch, SteadyRows, make_rows
 from triolet.models.cpu.stepper import CpuStepper
+from triolet.models.guides.grammars import GrammarStore
 from triolet.models.steps.sequences import SequenceState, SequenceTable
 from triolet.models.steps.steps import collect
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import Chunk, Row, SequenceRecord, Step
+from triolet.protocol.steps import Chunk, GrammarFailed, GrammarReady, PrepareGrammar, Row, SequenceRecord, Step
 
 VOCAB, BLOCK, LENGTH = 40, 64, 192
 SPEC = ModelSpec(
@@ -50,39 +54,67 @@ def runner() -> Iterator[CpuRunner]:
     runner.close()
 
 
+class Letters:
+    """A tokenizer of single characters: a token's id is its code."""
+
+    eos_token_id, bos_token_id, special_token_ids = 0, None, (0,)
+    tokens = tuple(bytes([code]) for code in range(VOCAB))
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def grammars(*, jump_ahead: bool) -> GrammarStore:
+    """Number 1 is a text without an end in which one sign brings three others."""
+    tokenizer = LLTokenizer(TokenizerWrapper(Letters()), n_vocab=VOCAB)
+    store = GrammarStore(tokenizer, (0,), VOCAB, jump_ahead=jump_ahead)
+    answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
+    order = PrepareGrammar(grammar=1, text=LLMatcher.grammar_from_regex("([ !\"#]|[$]%&')*[(]"))
+    store.prepare(order, answers.put)
+    assert answers.get() == GrammarReady(grammar=1)
+    return store
+
+
 class Life:
     """A stepper and what the scheduler would know of its sequences; every sequence has three blocks of its own."""
 
-    def __init__(self, runner: CpuRunner) -> None:
-        self.stepper = CpuStepper(runner)
+    def __init__(self, runner: CpuRunner, grammars: GrammarStore | None = None) -> None:
+        self.stepper = CpuStepper(runner, grammars)
         self.totals: dict[int, int] = {}
+        self.computed: dict[int, int] = {}
         self.said: list[tuple[Row, ...]] = []
 
-    def start(self, number: int, length: int, sampling: Sampling) -> None:
+    def start(self, number: int, length: int, sampling: Sampling, grammar: int = 0) -> None:
         tokens = tuple((7 * number + 3 * place) % VOCAB for place in range(length))
         record = SequenceRecord(
-            sequence=number, tokens=tokens, prompt_tokens=length, sampling=sampling, stop_token_ids=()
+            sequence=number,
+            tokens=tokens,
+            prompt_tokens=length,
+            sampling=sampling,
+            stop_token_ids=(),
+            grammar=grammar,
         )
         self.totals[number] = length
         blocks = tuple(3 * number + block for block in range(-(-length // BLOCK)))
         self._run((Chunk(sequence=number, start=0, count=length, blocks=blocks, sample=True),), new=(record,))
 
     def step(self, *sequences: int, dropped: tuple[int, ...] = ()) -> None:
-        """One more token each."""
+        """One more token each, behind those that were forced."""
         self._run(tuple(map(self._next, sequences)), dropped=dropped)
 
     def _next(self, number: int) -> Chunk:
-        start = self.totals[number] - 1
-        blocks = (3 * number + start // BLOCK,) if start % BLOCK == 0 else ()
-        return Chunk(sequence=number, start=start, count=1, blocks=blocks, sample=True)
+        start, end = self.computed[number], self.totals[number]
+        blocks = tuple(3 * number + block for block in range(-(-start // BLOCK), -(-end // BLOCK)))
+        return Chunk(sequence=number, start=start, count=end - start, blocks=blocks, sample=True)
 
     def _run(
         self, chunks: tuple[Chunk, ...], new: tuple[SequenceRecord, ...] = (), dropped: tuple[int, ...] = ()
     ) -> None:
         step = Step(step=1, chunks=chunks, new=new, dropped=dropped)
         self.said.append(self.stepper.begin_step(step).wait().rows)
-        for chunk in chunks:
-            self.totals[chunk.sequence] += 1
+        for chunk, row in zip(chunks, self.said[-1], strict=True):
+            self.totals[chunk.sequence] += max(len(row.tokens), 1)
+            self.computed[chunk.sequence] = chunk.start + chunk.count
 
 
 def live(runner: CpuRunner, *, temperature: float = 0.0) -> list[tuple[Row, ...]]:
@@ -103,6 +135,52 @@ def live(runner: CpuRunner, *, temperature: float = 0.0) -> list[tuple[Row, ...]
     return life.said
 
 
+def guided_life(runner: CpuRunner, *, jump_ahead: bool, temperature: float = 1.0) -> list[tuple[Row, ...]]:
+    """Two sequences with a grammar and one without, together and apart."""
+    life = Life(runner, grammars(jump_ahead=jump_ahead))
+    for number in range(3):
+        life.start(number, 20, Sampling(temperature=temperature, seed=number), grammar=int(number < 2))
+    for _ in range(16):
+        life.step(0, 1, 2)
+    for _ in range(4):
+        life.step(1, 0)
+    for _ in range(16):
+        life.step(0, 1, 2)
+    return life.said
+
+
+@pytest.mark.parametrize("jump_ahead", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_guided_sequences_are_the_same(
+    runner: CpuRunner, monkeypatch: pytest.MonkeyPatch, jump_ahead: bool, temperature: float
+) -> None:
+    moved = guided_life(runner, jump_ahead=jump_ahead, temperature=temperature)
+    text = bytes(token for step in moved for row in step if row.sequence == 0 for token in row.tokens)
+    assert re.fullmatch(rb"([ !\"#]|[$]%&')*(\([\0-\x28]*|[$]%?&?)?", text)
+    anew(monkeypatch)
+    assert guided_life(runner, jump_ahead=jump_ahead, temperature=temperature) == moved
+
+
+def test_guided_steps_are_moved_on(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without jumps all of them."""
+    moves = moved_on(monkeypatch)
+    guided_life(runner, jump_ahead=False)
+    assert sum(moves) >= 30
+
+
+def moved_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """From now on: of each step, whether its rows are those of the last one."""
+    moves: list[bool] = []
+    advance = SteadyRows.advance
+
+    def counted(rows: SteadyRows, chunks: tuple[Chunk, ...]) -> bool:
+        moves.append(advance(rows, chunks))
+        return moves[-1]
+
+    monkeypatch.setattr(SteadyRows, "advance", counted)
+    return moves
+
+
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*step: object) -> None: ...
 
@@ -118,14 +196,7 @@ def test_the_tokens_are_the_same(runner: CpuRunner, monkeypatch: pytest.MonkeyPa
 
 
 def test_most_steps_are_moved_on(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    moves: list[bool] = []
-    advance = SteadyRows.advance
-
-    def counted(rows: SteadyRows, chunks: tuple[Chunk, ...]) -> bool:
-        moves.append(advance(rows, chunks))
-        return moves[-1]
-
-    monkeypatch.setattr(SteadyRows, "advance", counted)
+    moves = moved_on(monkeypatch)
     live(runner)
     assert sum(moves) >= 70
 

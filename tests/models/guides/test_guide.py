@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 import triolet.models.demo
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.guides.grammars import GrammarStore, load_grammars
-from triolet.models.guides.guide import Guide
+from triolet.models.guides.guide import Guide, Matcher
 from triolet.models.guides.masks import MaskThread
 from triolet.protocol.requests import Thinking
 from triolet.protocol.sampling import Sampling
@@ -120,17 +120,51 @@ def drawn(guide: Guide, rng: random.Random, eos: tuple[int, ...]) -> Iterator[tu
 
 @pytest.mark.parametrize("seed", range(25))
 def test_jumps_are_tokens_that_the_masks_allow(bench: Bench, seed: int) -> None:
-    """The same answer token by token: every forced token may come there, and the masks behind the rows are equal."""
-    guide, slow = bench.guide(1), bench.guide(1, jumps=False)
+    """The same answer token by token: every forced token may come there, and the masks behind the rows are equal.
+
+    So are the masks of the grammar alone, which looks at one token at a time.
+    """
+    guide, slow, grammar = bench.guide(1), bench.guide(1, jumps=False), bench.stores[False]._built[1].deep_copy()
     tokens: list[int] = []
     for row in drawn(guide, random.Random(seed), bench.eos):
         for token in row:
             assert token in (allowed(slow) or [])
+            alone = grammar.compute_bitmask()[: slow.mask.nbytes]  # its last word holds no token
+            assert grammar.is_stopped() or alone == slow.mask.tobytes()
             assert slow.take(token) == ()
+            assert grammar.consume_token(token)
         tokens += row
         assert allowed(guide) == allowed(slow)
     found = json.loads(bench.text(tokens))
     assert list(found) == list(SCHEMA["properties"])  # type: ignore[call-overload]  # JSON
+
+
+def test_a_forced_text_is_spelt_once_without_jumps_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = bench.guide(1, jumps=False)
+    counted = _Counting(guide._matcher)
+    guide._matcher = counted
+    rows = list(drawn(guide, random.Random(3), bench.eos))
+    assert counted.masks < 0.6 * len(rows)
+    assert guide.mask.base is None
+    guide.write_into(memory := np.zeros((2, 64), np.uint32)[1])
+    guide.fill()
+    assert guide.mask is memory
+
+
+class _Counting:
+    """A matcher that counts its masks."""
+
+    def __init__(self, matcher: Matcher | None) -> None:
+        assert matcher is not None
+        self.masks = 0
+        self._matcher = matcher
+        self.consume_token, self.consume_tokens = matcher.consume_token, matcher.consume_tokens
+        self.compute_ff_tokens, self.is_stopped = matcher.compute_ff_tokens, matcher.is_stopped
+        self.is_error = matcher.is_error
+
+    def unsafe_compute_mask_ptr(self, trg_pointer: int, trg_byte_size: int) -> None:
+        self.masks += 1
+        self._matcher.unsafe_compute_mask_ptr(trg_pointer, trg_byte_size)
 
 
 def test_fixed_keys_take_few_rows(bench: Bench) -> None:
@@ -287,6 +321,9 @@ class _RaisingMatcher:
         self.error = error
 
     def consume_token(self, sampled_token: int) -> bool:
+        raise self.error
+
+    def consume_tokens(self, sampled_tokens: list[int]) -> bool:
         raise self.error
 
     def compute_ff_tokens(self) -> list[int]:
