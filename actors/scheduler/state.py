@@ -45,6 +45,7 @@ from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
 from .queues import Queues
+from .reach import foresee
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
@@ -282,6 +283,8 @@ class SchedulerState:
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         ids, rows, others = apply_step(step, done, self.table, self.totals)
+        if len(self.in_flight) == 1 and any(len(row.tokens) > 1 for row in done.rows):  # the next one computes them
+            self._foresee(*self.in_flight.values())
         texts = self._texts
         if done.step in self._background_steps:
             self._background_steps.discard(done.step)
@@ -289,6 +292,10 @@ class SchedulerState:
             texts = self._batch_texts
         if ids or others:
             texts.append(StepTokens(ids=tuple(ids), rows=tuple(rows), others=tuple(others)))
+
+    def _foresee(self, step: Step) -> None:
+        assert self.waits.limits is not None, "no worker, and a step in flight"
+        self.in_flight[step.step] = foresee(step, self.table.sequences, self.waits.limits.max_step_tokens)
 
     # Requests end.
 

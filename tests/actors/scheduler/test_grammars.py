@@ -8,7 +8,7 @@ from triolet.protocol.messages import Cancel, Credit, WorkerLost
 from triolet.protocol.requests import Thinking
 from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
 
-from .scheduling import Bench, admit, choices_of, computed, done, ready, text
+from .scheduling import EOS, Bench, admit, choices_of, computed, done, ready, text
 
 
 def order(number: int, grammar: str, *forget: int) -> PrepareGrammar:
@@ -103,23 +103,42 @@ def test_the_worker_computes_forced_tokens_with_the_step_that_is_under_way() -> 
     bench.send(admit("a", text(10)))
     first, second = bench.plan(), bench.plan()
     bench.send(answered(first, 5, 6, 7))
-    assert bench.state.plan() is None  # the second step may compute 6 and 7 too
+    (chunk,) = bench.plan().chunks  # behind 6 and 7, which the second step will compute
+    assert (chunk.start, chunk.count, chunk.sample) == (13, 1, True)
     bench.send(answered(second, 8, computed=3))
     (sequence,) = bench.state.table.sequences.values()
-    assert (sequence.generated, sequence.computed, sequence.unread) == ([5, 6, 7, 8], 13, 0)
-    assert computed(bench.plan()) == {1: 1}
+    assert (sequence.generated, sequence.computed, sequence.unread) == ([5, 6, 7, 8], 14, 1)
+
+
+def test_a_step_that_may_not_reach_the_forced_tokens_is_awaited() -> None:
+    bench = Bench(max_steps_in_flight=2, outbox_tokens=100)
+    bench.send(admit("a", text(62)))
+    first, _ = bench.plan(), bench.plan()
+    bench.send(answered(first, 5, 6, 7))
+    assert bench.state.plan() is None  # its block has room for two of three
+
+
+def test_a_choice_that_has_ended_may_take_tokens_of_the_step_that_is_under_way() -> None:
+    for count, planned in ((7, True), (8, False)):  # 38 tokens to spare, of which the first may have 32
+        bench = Bench(worker=ready(max_step_tokens=40), max_steps_in_flight=2, outbox_tokens=100)
+        bench.send(admit("a", text(10)), admit("b", text(10)))
+        bench.step()
+        first, _ = bench.plan(), bench.plan()
+        rows = (Row(sequence=1, tokens=(5, EOS, 7)), Row(sequence=2, tokens=tuple(range(5, 5 + count))))
+        bench.send(StepDone(step=first.step, rows=rows, duration=0.01, model_duration=0.005))
+        assert (bench.state.plan() is not None) == planned
 
 
 def test_what_the_worker_could_not_compute_is_planned() -> None:
     bench = Bench(max_steps_in_flight=2, outbox_tokens=100)
-    bench.send(admit("a", text(10)))
+    bench.send(admit("a", text(62)))
     first, second = bench.plan(), bench.plan()
     bench.send(answered(first, 5, 6, 7, 8), answered(second, computed=2))
     (sequence,) = bench.state.table.sequences.values()
-    assert (sequence.generated, sequence.computed, sequence.unread) == ([5, 6, 7, 8], 12, 0)
+    assert (sequence.generated, sequence.computed, sequence.unread) == ([5, 6, 7, 8], 64, 0)
     assert sequence.live.credit == 96
     third = bench.plan()
-    assert [(chunk.start, chunk.count, chunk.sample) for chunk in third.chunks] == [(12, 2, True)]
+    assert [(chunk.start, chunk.count, chunk.sample) for chunk in third.chunks] == [(64, 2, True)]
     bench.send(answered(third, 9))
     assert sequence.generated == [5, 6, 7, 8, 9]
 
@@ -137,7 +156,7 @@ def test_forced_tokens_end_a_choice_like_others() -> None:
 
 def test_a_reader_without_credit_is_timed_even_if_its_last_row_brought_nothing() -> None:
     bench = Bench(max_steps_in_flight=2, outbox_tokens=3, stall_timeout=10.0)
-    bench.send(admit("a", text(10)))
+    bench.send(admit("a", text(63)))
     first, second = bench.plan(), bench.plan()
     bench.send(answered(first, 5, 6, 7), answered(second, computed=1))
     assert bench.state.table.timers.next_due() == 10.0
