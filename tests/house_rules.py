@@ -23,13 +23,25 @@ _ON_A_DEVICE = (
     *("models.errors", "models.host", "models.memory_plan", "models.stepper"),
 )
 _LOADED = ("models.errors", "models.load", "models.stepper")  # what the executor sees of a model
-_COMPILED = ("models.checkpoint.grammar", "models.errors", "actors.executor.blocking_link")  # in its own process
+_COMPILED = (
+    "models.checkpoint.grammar",
+    "models.errors",
+    "models.idle_time",
+    "actors.executor.blocking_link",
+)  # in its own process
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol",),
     "kernels": ("kernels",),
     "models": ("models", "kernels", *_STEPPED),
     "models.checkpoint": ("models.checkpoint", "models.errors", "protocol.steps"),
-    "models.guides": ("models.guides", "kernels.sampling", "models.checkpoint", "models.errors", *_STEPPED),
+    "models.guides": (
+        "models.guides",
+        "kernels.sampling",
+        "models.checkpoint",
+        "models.errors",
+        "models.idle_time",
+        *_STEPPED,
+    ),
     "models.steps": ("models.guides", "models.steps", "kernels.sampling", *_STEPPED),
     "models.cpu": ("models.cpu", *_ON_A_DEVICE),
     "models.gpu": ("models.gpu", *_ON_A_DEVICE),

@@ -1,4 +1,4 @@
-"""The process that compiles grammars: one after another, at a low priority, within limits of CPU time and memory.
+"""The process that compiles grammars: one after another, in time that nobody needs, within limits of CPU and memory.
 
 `python -m triolet.actors.grammar.compiler_process FD`, started only by `GrammarCompiler`. A grammar that exceeds a
 limit ends the process: the library cannot be stopped otherwise in the middle of its work. CPU time is counted instead
@@ -10,18 +10,20 @@ import resource
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from ...models.checkpoint.grammar import COMPILER_STACK, open_grammar_tokenizer
 from ...models.errors import CheckpointError
+from ...models.idle_time import in_idle_time
 from ...protocol.grammars import CompileGrammar, CompilerReady, OpenCompiler, ToCompiler
 from ..executor.blocking_link import BlockingLink
 from ..supervisor.child_process import die_with_parent
 from .compile import compile_grammar
 
-_NICE: Final = 10  # a tenth of a core if the model wants them all: a little grammar still takes 10 ms only
+_NICE: Final = 10  # of a little grammar, which ends before it gets idle time alone
 _DECODER: Final = msgspec.msgpack.Decoder[ToCompiler](ToCompiler)
 
 
@@ -35,7 +37,6 @@ def serve(link: BlockingLink[ToCompiler]) -> None:
         link.send(CompilerReady(problem=str(error)))
         return
     _limit_memory(first.memory)
-    resource.setrlimit(resource.RLIMIT_STACK, (COMPILER_STACK, resource.RLIM_INFINITY))
     os.nice(_NICE)  # not before: the first grammar waits for the start
     link.send(CompilerReady())
     while True:
@@ -43,7 +44,7 @@ def serve(link: BlockingLink[ToCompiler]) -> None:
         assert isinstance(message, CompileGrammar), f"a second {type(message).__name__}"
         _limit_cpu_time(first.cpu_seconds)
         try:
-            verdict = compile_grammar(message.source, tokenizer)
+            verdict = in_idle_time(partial(compile_grammar, message.source, tokenizer), stack=COMPILER_STACK)
         except MemoryError:
             os.abort()  # as the library does
         link.send(verdict)

@@ -1,7 +1,7 @@
 """GrammarStore: builds grammars in a thread of their own, and gives every sequence a guide.
 
-Building takes a millisecond as a rule, and up to a second for what the limits allow. It releases the GIL, and its
-thread has the lowest priority, so the steps of other requests go on meanwhile. The front's compiler has accepted the
+Building takes a millisecond as a rule, and up to a second for what the limits allow. It releases the GIL, and what
+takes long goes on in idle time, so the steps of other requests go on meanwhile. The front's compiler has accepted the
 grammar within the same limits. A built grammar is a matcher in its first state; a sequence gets a copy, which shares
 the lexer's tables. Which grammars are kept, the front decides.
 
@@ -10,11 +10,10 @@ which no stream would get one.
 """
 
 import logging
-import os
 import queue
-import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from llguidance import LLMatcher, LLTokenizer
@@ -23,12 +22,12 @@ from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Seque
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.grammar import COMPILER_STACK, LIMITS, open_grammar_tokenizer
 from ..errors import CheckpointError
+from ..idle_time import in_idle_time
 from .guide import Guide
 
 Answer = Callable[[GrammarReady | GrammarFailed], None]
 _Job = tuple[PrepareGrammar, Answer]
 _LOG: Final = logging.getLogger("triolet.grammars")
-LOWEST_PRIORITY: Final = 19
 
 
 class GrammarStore:
@@ -55,8 +54,9 @@ class GrammarStore:
 
     def prepare(self, order: PrepareGrammar, answer: Answer) -> None:
         """Build a grammar in the other thread, which calls `answer`."""
-        if self._thread is None:
-            self._thread = self._start_thread()
+        if self._thread is None:  # a daemon: the worker may exit in the middle of a grammar
+            self._thread = threading.Thread(target=self._build_all, name="triolet-grammar", daemon=True)
+            self._thread.start()
         self._jobs.put((order, answer))
 
     def guide(self, record: SequenceRecord) -> Guide | None:
@@ -78,25 +78,13 @@ class GrammarStore:
             answer=record.tokens[record.prompt_tokens :],
         )
 
-    def _start_thread(self) -> threading.Thread:
-        """A daemon: the worker may exit in the middle of a grammar."""
-        thread = threading.Thread(target=self._build_all, name="triolet-grammar", daemon=True)
-        usual = threading.stack_size(2 * COMPILER_STACK)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(usual)
-        return thread
-
     def _build_all(self) -> None:
-        if sys.platform == "linux":  # elsewhere a priority belongs to the whole process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while True:
             order, answer = self._jobs.get()
             for number in order.forget:  # here, since one of them may have been under way
                 self._built.pop(number, None)
             try:
-                result = self._build(order)
+                result = in_idle_time(partial(self._build, order), stack=2 * COMPILER_STACK)
             except Exception as error:  # the library promises none; a request that waits for ever would be worse
                 _LOG.exception("building grammar %d failed", order.grammar)
                 message = f"The grammar of the answer cannot be built: {type(error).__name__}"
