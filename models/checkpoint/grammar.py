@@ -17,10 +17,10 @@ MAX_TOKENIZER_BYTES: Final = 128 << 20  # the largest known have 33 MB
 COMPILER_STACK: Final = 4 << 20  # bytes
 LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=1_000_000,  # some 20 ms of regular expressions
-    step_lexer_fuel=200_000,  # 14 ms for a mask
-    # 50 ms for a mask of a grammar so ambiguous that each item costs more than the last (s: s s | "a" | "b" | "ab"),
-    # and few ms for others. A schema with 100 optional fields of four types each needs some 1,500.
-    step_max_items=4_000,
+    step_lexer_fuel=100_000,  # 7 ms for a mask
+    # 8 ms for a mask of a grammar so ambiguous that each item costs more than the last (s: s s | "a" | "b" | "ab"; with
+    # 4,000 it is 50 ms), and few ms for others. A schema with 100 optional fields of four types each needs some 1,500.
+    step_max_items=2_000,
     max_lexer_states=20_000,  # 1 to 2 kB each
     max_grammar_size=500_000,  # symbols
     verbose_errors=False,  # an error is told to its client, who does not need the parser's state
