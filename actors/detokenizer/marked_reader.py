@@ -15,6 +15,7 @@ from .json_extent import ends_in_string
 from .stop_strings import StopScanner
 
 _NO_CALLS: Final = CallSyntax(read=json_calls)
+MAX_HEAD: Final = 1024  # characters in which a call shows what it is; behind them it is read as a whole
 State = Literal["start", "thought", "text", "call"]
 
 
@@ -26,6 +27,8 @@ class MarkedReader:
         self._syntax = form.calls if form.calls and calls else _NO_CALLS
         self.calls = calls or Calls({}, "")
         self._held = ""  # of the state's text, what is not passed on yet
+        self._late: list[str] = []  # the text behind it, of a call that is read as a whole: joined at its end
+        self._whole = False  # it is such a call
         self._gap: str = ""  # white space before the call that is being read
         self._mark = ""  # that began it
         self._skips_space = in_thought  # white space at the beginning of what follows is dropped
@@ -43,6 +46,7 @@ class MarkedReader:
 
     def _go(self, state: State) -> None:
         self._state: State = state
+        self._whole = False
         begins = (*self._syntax.begins, *self._syntax.around)
         opening = (self._thoughts.begin,) if self._thoughts else ()
         marks = {
@@ -58,11 +62,15 @@ class MarkedReader:
         while text:
             match = self._scanner.scan(text)
             end = match.end if match else len(text)
-            self._held, text = self._held + text[:end], text[end:]
-            if match is None:
-                text = self._wait(pieces)
+            if self._whole:
+                self._late.append(text[:end])
             else:
-                before, self._held = self._held.removesuffix(match.stop), ""
+                self._held += text[:end]
+            text = text[end:]
+            if match is None:
+                text = text if self._whole else self._wait(pieces)
+            else:
+                before = self._take_held().removesuffix(match.stop)
                 again = self._pass(match.stop, before, pieces)
                 text = again + text
         return pieces
@@ -95,13 +103,20 @@ class MarkedReader:
             sure = self._held[: len(self._held) - self._scanner.held]
             self._held = self._held[len(sure) :]
             pieces += self._guided.read(sure)
-        elif self._mark or (self.calls.guided and not self._head):
-            pass  # it is read as a whole, at its end
-        elif not self._syntax.plausible(self._held, self.calls.tools):
+            return ""
+        doubtful = not self._mark and (self._head is not None or not self.calls.guided)
+        if doubtful and not self._syntax.plausible(self._held, self.calls.tools):
             text, self._held = self._gap + self._held, ""
             self._go("text")
             return text
+        self._whole = (self._head is None and not doubtful) or len(self._held) > MAX_HEAD
         return ""
+
+    def _take_held(self) -> str:
+        """All that is held back; then nothing is."""
+        text, self._held = self._held + "".join(self._late), ""
+        self._late.clear()
+        return text
 
     def _pass(self, mark: str, before: str, pieces: list[ReadPart]) -> str:
         """A mark is complete. Returns text that must be read again, in another state."""
@@ -179,7 +194,7 @@ class MarkedReader:
 
     def finish(self) -> list[ReadPart]:
         pieces: list[ReadPart] = []
-        text, self._held = self._held, ""
+        text = self._take_held()
         if self._state == "call":
             self._end_call("", text, pieces)
         else:

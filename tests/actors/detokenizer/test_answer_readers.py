@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from triolet.actors.detokenizer.answer_parts import AnswerReader, Calls, ReadPart
 from triolet.actors.detokenizer.channel_reader import ChannelReader
 from triolet.actors.detokenizer.json_extent import JsonExtent
-from triolet.actors.detokenizer.marked_reader import MarkedReader
+from triolet.actors.detokenizer.marked_reader import MAX_HEAD, MarkedReader
 from triolet.actors.tokenizer.call_syntax import MAX_PYTHON
 from triolet.actors.tokenizer.output_format import output_format
 
@@ -265,3 +265,30 @@ def test_a_json_value_ends_where_it_ends(value: object) -> None:
     extent = JsonExtent()
     assert sum(extent.read(letter) for letter in text + "}] x") == len(text)
     assert extent.done
+
+
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize(("template", "before"), [(HERMES, "<tool_call>"), (PYTHON_TAG, "")])
+def test_a_head_that_never_ends_is_looked_at_a_bounded_number_of_times(
+    monkeypatch: pytest.MonkeyPatch, template: str, before: str, guided: bool
+) -> None:
+    """However long the answer is: what is looked at again with every token stays short."""
+    looks: list[int] = []
+    begin, wait = MarkedReader._begin_guided, MarkedReader._wait_for_call
+
+    def begins(self: MarkedReader, body: str, pieces: list[ReadPart]) -> str:
+        looks.append(len(body))
+        return begin(self, body, pieces)
+
+    def waits(self: MarkedReader, pieces: list[ReadPart]) -> str:
+        looks.append(len(self._held))
+        return wait(self, pieces)
+
+    monkeypatch.setattr(MarkedReader, "_begin_guided", begins)
+    monkeypatch.setattr(MarkedReader, "_wait_for_call", waits)
+    made, answer = reader(template, guided=guided), before + '{"name": "' + "a" * 20 * MAX_HEAD
+    pieces = [piece for character in answer for piece in made.read(character)]
+    assert not pieces
+    assert len(looks) <= 2 * MAX_HEAD + 2
+    assert max(looks) <= MAX_HEAD + 1
+    assert text_of(made.finish(), "text") == answer
