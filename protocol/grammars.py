@@ -9,6 +9,18 @@ from .message import Message
 MAX_GRAMMAR_BYTES: Final = 1 << 18  # of one grammar or schema: larger ones are hardly in use, and many are kept
 
 
+# As Python and most models write JSON: `{"a": 1, "b": [2, 3]}`. Without these spaces a small model writes nonsense, and
+# where it may write any it may write nothing else. What is known in advance also takes no steps of the model's.
+JSON_SPACING: Final[dict[str, object]] = {
+    "item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False
+}  # fmt: skip
+
+
+def spacing_of(pattern: str | None) -> dict[str, object]:
+    """The compiler's options for the white space of JSON: `pattern` is a regex for each gap."""
+    return JSON_SPACING if pattern is None else {"whitespace_pattern": pattern}
+
+
 class GrammarSource(Struct, frozen=True, kw_only=True):
     """A schema or grammar as the client wrote it; not compiled yet.
 

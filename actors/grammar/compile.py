@@ -13,13 +13,10 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from ...models.checkpoint.grammar import LIMITS
-from ...protocol.grammars import GrammarAccepted, GrammarRefused, GrammarSource
+from ...protocol.grammars import GrammarAccepted, GrammarRefused, GrammarSource, spacing_of
 
 Json = dict[str, Any]  # Any: JSON values
 
-# As Python and most models write JSON. Without these spaces a small model writes nonsense, and where it may write any
-# it may write nothing else. What is known in advance also takes no steps of the model's.
-_SPACED: Final[dict[str, object]] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 _OWN_OPTIONS: Final = "x-guidance"
 _UNKNOWN_KEYWORDS: Final = re.compile(r"Unimplemented keys: \[(.*)\]")
 _MAX_MESSAGE: Final = 500  # characters
@@ -68,9 +65,7 @@ def _grammar_text(source: GrammarSource) -> str:
 def _schema_text(schema: Any, source: GrammarSource) -> str:  # Any: a JSON value
     if isinstance(schema, dict) and _OWN_OPTIONS in schema:
         raise ValueError(f"{_OWN_OPTIONS} is not supported; leave it out")
-    pattern = source.whitespace_pattern
-    spacing = _SPACED if pattern is None else {"whitespace_pattern": pattern}
-    options: Any = {**spacing, "lenient": source.lenient}
+    options: Any = {**spacing_of(source.whitespace_pattern), "lenient": source.lenient}
     return LLMatcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), overrides=options)
 
 

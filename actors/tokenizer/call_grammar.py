@@ -12,13 +12,14 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from ...protocol.errors import ApiError
-from ...protocol.grammars import GrammarSource
+from ...protocol.grammars import GrammarSource, spacing_of
 from ...protocol.requests import FunctionTool, ToolUse
 from .output_format import LINE, CallForm, CallSyntax, OutputFormat
 
 MAX_CALLS: Final = 32  # of one answer, in parallel
 _SPACE: Final = "/[ \\n]{1,2}/?"
-_SPACING: Final = "[ ]?"  # a regex for each gap in JSON
+# A regex for each gap in the arguments of a call: families differ, and each writes as it was taught.
+_SPACING: Final = "[ ]?"
 _COMBINED: Final = frozenset(("$ref", "anyOf", "oneOf", "allOf"))
 
 Json = dict[str, Any]  # Any: JSON values
@@ -149,19 +150,19 @@ def _schema(tool: FunctionTool) -> str:
     """
     closed: Json = {} if _COMBINED & tool.parameters.keys() else {"properties": {}, "additionalProperties": False}
     schema: Json = {"type": "object", **closed, **tool.parameters}
-    return _with_options(schema, "tools", lenient=not tool.strict)
+    return _with_options(schema, "tools", spacing_of(_SPACING), lenient=not tool.strict)
 
 
 def _answer(answer: GrammarSource) -> str:
-    spacing = _SPACING if answer.whitespace_pattern is None else answer.whitespace_pattern
-    return _with_options(json.loads(answer.text), answer.param, lenient=answer.lenient, spacing=spacing)
+    spacing = spacing_of(answer.whitespace_pattern)  # as without tools
+    return _with_options(json.loads(answer.text), answer.param, spacing, lenient=answer.lenient)
 
 
-def _with_options(schema: Json, param: str, *, lenient: bool, spacing: str = _SPACING) -> str:
+def _with_options(schema: Json, param: str, spacing: Json, *, lenient: bool) -> str:
     """Raises ApiError (400) if the schema has options of the compiler's already."""
     if "x-guidance" in schema:
         raise ApiError("invalid_grammar", f"{param}: x-guidance is not supported; leave it out.", param=param)
-    return json.dumps({**schema, "x-guidance": {"whitespace_pattern": spacing, "lenient": lenient}})
+    return json.dumps({**schema, "x-guidance": {**spacing, "lenient": lenient}})
 
 
 def _unguided(syntax: CallSyntax | None, answer: GrammarSource | None, *, must: bool) -> ApiError:

@@ -121,6 +121,7 @@ def test_an_answer_in_a_form_or_a_call() -> None:
     model = Model("<tool_call>", special=False)
     grammar = call_grammar((FunctionTool(name="now"),), ToolUse(), model.form, model.special, SCHEMA)
     assert model.accepts(grammar, '{"a": 1}')
+    assert not model.accepts(grammar, '{"a":1}')  # as without tools
     assert model.accepts(grammar, written(model, ("now", "{}")))
     assert not model.accepts(grammar, "Hello")
 
