@@ -3,23 +3,25 @@
     python -m triolet.loadtest.structured.speed [--random] [--rows 16] [--tokens 256] [--rounds 5]
 
 Runs the engine without a web server. Each round decodes `rows` free answers, then as many with a schema without
-jumping ahead, then with it; a schema whose keys are fixed, and one that is nearly all text. Then free streams run while
-large grammars are built, and while none is. `--random` takes a larger model of random weights, with 32,000 tokens. The
-result is one JSON object on standard output.
+jumping ahead, then with it; a schema whose keys are fixed, and one that is nearly all text. Speeds are counted by the
+clock and in CPU time of all processes, which a busy machine disturbs less. Then eight free streams run while large
+schemas are compiled and built, and while none is. `--random` takes a larger model of random weights, with 32,000
+tokens. The result is one JSON object on standard output.
 """
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Final
+from time import perf_counter, process_time
+from typing import Any, Final, NamedTuple
 
 import trio
 from llguidance import LLMatcher
@@ -31,6 +33,7 @@ from triolet.loadtest.machine import busy_share, machine, versions
 from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.protocol.events import Finished, Token
+from triolet.protocol.grammars import GrammarSource
 from triolet.protocol.requests import Generate, TextPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import EngineSettings, ServeSettings
@@ -56,25 +59,33 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {  # Any: JSON. Neither ends before 
 }
 
 
+class Speed(NamedTuple):
+    """Tokens in a second of the clock, and in a second of CPU time."""
+
+    clock: float
+    cpu: float
+
+
 def grammar_of(schema: dict[str, Any]) -> str:  # Any: JSON
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
 
 
-def slow_grammar(number: int) -> str:
-    """A grammar that takes most of a second to build; every number is another one."""
+def slow_schema(number: int) -> str:
+    """A schema that takes most of a second to compile, and to build again; every number is another one."""
     fields = {f"field_{(number * 3000 + place) * 7919 % 10_000_019}": {"type": "integer"} for place in range(3000)}
-    return grammar_of({"type": "object", "properties": fields})
+    return json.dumps({"type": "object", "properties": fields})
 
 
-def request(engine: Engine, seed: int, tokens: int, grammar: str = "") -> Generate:
+def request(engine: Engine, seed: int, tokens: int, grammar: str = "", *, schema: str = "") -> Generate:
     return Generate(
         id=engine.gateway.new_id(),
         model=engine.model_name,
         prompts=(TextPrompt(text=f"List {seed}:"),),
         sampling=Sampling(temperature=1.0, seed=seed),
         max_tokens=tokens,
-        ignore_eos=not grammar,
+        ignore_eos=not (grammar or schema),
         grammar=grammar,
+        grammar_source=GrammarSource(kind="json_schema", text=schema, param="schema") if schema else None,
     )
 
 
@@ -89,39 +100,47 @@ async def read(engine: Engine, generate: Generate, times: list[float] | None = N
     raise SystemExit(f"an answer failed: {event}")
 
 
-async def speed(engine: Engine, rows: int, tokens: int, grammar: str) -> float:
-    """Tokens a second of all rows together."""
+def cpu_seconds() -> float:
+    """CPU time of this process and of the processes that it has started and not ended."""
+    children = [Path(f"/proc/{pid}/stat") for task in Path("/proc/self/task").iterdir()
+                for pid in (task / "children").read_text().split()]  # fmt: skip
+    ticks = sum(sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13])) for stat in children)
+    return process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def speed(engine: Engine, rows: int, tokens: int, grammar: str) -> Speed:
+    """Of all rows together."""
     found: list[int] = []
 
     async def one(seed: int) -> None:
         found.append(await read(engine, request(engine, seed, tokens, grammar)))
 
-    began = perf_counter()
+    began, cpu = perf_counter(), cpu_seconds()
     async with trio.open_nursery() as nursery:
         for seed in range(rows):
             nursery.start_soon(one, seed)
     if found != [tokens] * rows:
         raise SystemExit(f"answers of {found} tokens, not {tokens}")
-    return rows * tokens / (perf_counter() - began)
+    return Speed(rows * tokens / (perf_counter() - began), rows * tokens / (cpu_seconds() - cpu))
 
 
-async def gaps(engine: Engine, tokens: int, *, building: bool, first: int) -> list[float]:
-    """Seconds between the events of four free streams, while grammars are built one after another or not."""
-    times: list[list[float]] = [[] for _ in range(4)]
+async def gaps(engine: Engine, tokens: int, schemas: Iterator[str]) -> list[float]:
+    """Seconds between the events of eight free streams, while a client asks for one schema after another."""
+    times: list[list[float]] = [[] for _ in range(8)]
+    ended = trio.Event()
 
     async def build() -> None:
-        number = first
-        while True:
-            await read(engine, request(engine, number, 1, slow_grammar(number)))
-            number += 1
+        for schema in schemas:
+            await read(engine, request(engine, 0, 1, schema=schema))
+            if ended.is_set():  # not cancelled: its schema would be built beside the next streams
+                return
 
     async with trio.open_nursery() as outer:
-        if building:
-            outer.start_soon(build)
+        outer.start_soon(build)
         async with trio.open_nursery() as nursery:
             for seed, mine in enumerate(times):
                 nursery.start_soon(read, engine, request(engine, seed, tokens), mine)
-        outer.cancel_scope.cancel()
+        ended.set()
     return [later - earlier for mine in times for earlier, later in pairwise(mine)]
 
 
@@ -148,30 +167,43 @@ def model_folder(*, random: bool) -> Generator[Path]:
 async def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:  # Any: JSON
     rows, tokens = options.rows, options.tokens
     grammars = {name: grammar_of(schema) for name, schema in SCHEMAS.items()}
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Speed]] = {}
     async with engine_of(model, rows, jumps=False) as slow, engine_of(model, rows, jumps=True) as fast:
         for _ in range(options.rounds):
             found.setdefault("free", []).append(await speed(fast, rows, tokens, ""))
             for name, grammar in grammars.items():
                 found.setdefault(f"{name}, no jumps", []).append(await speed(slow, rows, tokens, grammar))
                 found.setdefault(name, []).append(await speed(fast, rows, tokens, grammar))
-        quiet, building = list[float](), list[float]()
-        for number in range(options.rounds):
-            quiet += await gaps(fast, tokens, building=False, first=0)
-            building += await gaps(fast, tokens, building=True, first=1000 * number)
-    free = found["free"]
-    # The median of rounds says what happened; on a machine that others use, the best rounds say more of the program.
+        alone, beside = list[float](), list[float]()
+        schemas = map(slow_schema, count())
+        for _ in range(options.rounds):
+            alone.append(p99_ms(await gaps(fast, 2 * tokens, iter(()))))
+            beside.append(p99_ms(await gaps(fast, 2 * tokens, schemas)))
     shares = {
-        name: statistics.median(one / other for one, other in zip(values, free, strict=True))
-        for name, values in found.items()
+        kind: {name: shares_of(values, found["free"], place) for name, values in found.items() if name != "free"}
+        for place, kind in enumerate(Speed._fields)
     }
-    best = {name: max(values) / max(free) for name, values in found.items()}
-    p99 = {name: statistics.quantiles(values, n=100)[98] for name, values in (("quiet", quiet), ("building", building))}
     return {
-        "tokens_per_second": {name: [round(value) for value in values] for name, values in found.items()},
-        "share_of_free_speed": {name: round(value, 3) for name, value in shares.items()},
-        "share_of_free_speed_in_the_best_rounds": {name: round(value, 3) for name, value in best.items()},
-        "gap_p99_ms": {name: round(1000 * value, 2) for name, value in p99.items()},
+        "tokens": {name: [[round(value) for value in one] for one in values] for name, values in found.items()},
+        "share_of_free_speed": shares,
+        "gap_p99_ms": {"alone": alone, "beside": beside},
+        "gap_p99_beside_to_alone": spread([one / other for one, other in zip(beside, alone, strict=True)]),
+    }
+
+
+def p99_ms(seconds: list[float]) -> float:
+    return round(1000 * statistics.quantiles(seconds, n=100)[98], 3)
+
+
+def spread(ratios: list[float]) -> dict[str, float]:
+    return {name: round(of(ratios), 3) for name, of in (("median", statistics.median), ("min", min), ("max", max))}
+
+
+def shares_of(values: list[Speed], free: list[Speed], place: int) -> dict[str, float]:
+    """Of the free speed in the same round; on a machine that others use, the best rounds say more of the program."""
+    best = max(one[place] for one in values) / max(one[place] for one in free)
+    return spread([one[place] / other[place] for one, other in zip(values, free, strict=True)]) | {
+        "best": round(best, 3)
     }
 
 

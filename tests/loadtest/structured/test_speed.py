@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from triolet.loadtest.structured.speed import DEMO, SCHEMAS, grammar_of, slow_grammar
+from triolet.loadtest.structured.speed import DEMO, SCHEMAS, grammar_of, slow_schema
 from triolet.models.checkpoint.checkpoint import Checkpoint
 from triolet.models.guides.grammars import load_grammars
 
 
-def test_every_slow_grammar_is_another_one() -> None:
-    assert len({slow_grammar(number) for number in range(5)}) == 5
+def test_every_slow_schema_is_another_one() -> None:
+    assert len({slow_schema(number) for number in range(5)}) == 5
 
 
 def test_answers_of_the_schemas_are_never_complete_before_they_are_full() -> None:
