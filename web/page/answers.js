@@ -26,13 +26,16 @@ export class Answers {
     listen("stop", ({ id }) => this.#cancel(id));
   }
 
-  // Ask for an answer and store its record, { id, state: "streaming", … }. One that has text is continued; `base` is how
-  // many tokens that has. `scores` is a list where the probabilities of its tokens are kept.
-  begin(chat, message) {
-    const { promise: written, resolve } = Promise.withResolvers();
-    this.#claim(message.id, () => written, { fresh: true }); // first, since the page follows what it shows
-    resolve(this.#ask(message));
-    this.#conversations.add(chat, [message]);
+  // Ask for answers and store their records, { id, state: "streaming", … }; the first is what the conversation then shows.
+  // One that has text is continued; `base` is how many tokens that has. `scores` is a list where the probabilities of its
+  // tokens are kept. `others` are messages to store with them.
+  begin(chat, messages, others = []) {
+    for (const message of messages) {
+      const { promise: written, resolve } = Promise.withResolvers();
+      this.#claim(message.id, () => written, { fresh: true }); // first, since the page follows what it shows
+      resolve(this.#ask(message));
+    }
+    this.#conversations.add(chat, [...others, ...messages], { leaf: messages[0].id });
   }
 
   // Go on with an answer once the tab that writes it is gone.

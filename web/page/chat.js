@@ -1,11 +1,11 @@
 // The chat page: brings the conversations, the running answers, the server and what is shown together.
 
 import { Answers } from "./answers.js";
-import { filesIn } from "./attached.js";
+import { setUpAsking } from "./asking.js";
+import { difference, SIDES, sidesOf } from "./compare.js";
 import { setUpComposer } from "./composer.js";
 import { setUpConnection } from "./connection.js";
 import { Conversations, leafOf, newId } from "./conversations.js";
-import { countTokens, showContext } from "./context.js";
 import { copyText } from "./copy.js";
 import { Database } from "./database.js";
 import { $ } from "./dom.js";
@@ -13,13 +13,14 @@ import { setUpTheme } from "./frame.js";
 import { setUpFiles } from "./files.js";
 import { History } from "./history.js";
 import { migrate } from "./migrate.js";
+import { chosenModel } from "./models.js";
 import { setUpSidebar, toast } from "./panels.js";
-import { leftOutOf, requestOf, roomFor, TOO_LARGE } from "./request.js";
-import { scoresFor } from "./scores.js";
+import { setUpPicker } from "./picker.js";
+import { setUpRequests } from "./requests.js";
 import { setUpScrolling } from "./scrolling.js";
-import { findConversations, wholeCharacters } from "./search.js";
+import { findConversations } from "./search.js";
 import { setUpSettings } from "./settings.js";
-import { loadCurrent, loadKey, loadSettings, saveCurrent } from "./store.js";
+import { loadCurrent, loadSettings, saveCurrent } from "./store.js";
 import { Thread } from "./thread.js";
 import { newestLeaf, pathTo } from "./tree.js";
 import { showExamples } from "./welcome.js";
@@ -31,15 +32,19 @@ const closeSidebar = setUpSidebar();
 const database = await Database.open(storageTrouble);
 await migrate(database);
 const conversations = await Conversations.load(database, changed);
-const connection = setUpConnection(modelChanged);
-const answers = new Answers(connection.socket, conversations, requestFor);
+const connection = setUpConnection(modelsChanged);
+const requests = setUpRequests(conversations, connection.models);
+const answers = new Answers(connection.socket, conversations, requests.forAnswer);
 const follow = setUpScrolling();
 const history = new History({ open: openAndClose, remove, rename, find });
 setUpFiles({ current: () => ({ chat: current, path: path() }), conversations });
-const settings = setUpSettings((values) => change({ settings: values }));
+const settings = setUpSettings({ onChange: (values, side) => change(side ? { second: values } : { settings: values }), onCompare: compare });
+const showModel = setUpPicker((model) => change({ settings: { ...current.settings, model } }));
 const ifValid = (action) => (...details) => settings.valid() && action(...details); // false: a setting is wrong
-const thread = new Thread($("messages"), { answer: ifValid(answer), edit: ifValid(edit), retry: ifValid(retry), goOn: ifValid(goOn), choose, respond: ifValid(respond), callOf });
-const composer = setUpComposer({ mayAsk: settings.valid, onSend: ask, onStop: stop, onInput: countContext, tokensOf });
+const asking = setUpAsking({ conversations, requests, answers, current: () => current, path, pair: () => thread.pair, onBegin: begun });
+const asks = Object.fromEntries(["answer", "edit", "retry", "goOn", "respond"].map((name) => [name, ifValid(asking[name])]));
+const thread = new Thread($("messages"), { ...asks, choose, decide, callOf: (message) => requests.callOf(message, current.settings) });
+const composer = setUpComposer({ mayAsk: () => settings.valid() && decided(), onSend: ask, onStop: stop, onInput: countContext, tokensOf: (text) => requests.tokensOf(text, current.settings) });
 let current = conversations.chats.get(loadCurrent()) ?? newChat(loadCurrent() ?? newId());
 
 // The open conversation
@@ -83,14 +88,37 @@ function showConversation() {
   const messages = path();
   const wasRunning = thread.busy;
   thread.show(conversations.messages, messages);
-  const last = messages.at(-1);
-  if (wasRunning && !thread.busy && last && last.state !== "failed") announce(last.content); // a failure has role="alert"
-  for (const message of messages) if (message.state === "streaming") answers.follow(message);
+  if (wasRunning && !thread.busy) ended();
+  for (const message of thread.shown) if (message.state === "streaming") answers.follow(message);
   $("welcome").hidden = messages.length > 0;
   document.title = current.title ? `${current.title} – Triolet` : "Triolet";
-  settings.show(current.settings);
   composer.busy(thread.busy);
+  showSettings();
+}
+
+function showSettings() {
+  const models = connection.models();
+  const sides = sidesOf(current);
+  settings.show(sides, models);
+  showModel(models, current.settings.model);
+  const gone = sides.map(({ model }) => [model, chosenModel(models, model)]).filter(([, { gone }]) => gone);
+  const notes = gone.map(([name, { model }]) => `“${name}” is not served now: “${model.id}” answers in its place.`);
+  if (notes[0] && !$("note").textContent.includes(notes[0])) announce(notes[0]);
+  if (current.comparing) notes.push(comparison(sides.map(requests.askedFor)));
+  $("note").textContent = notes.join(" ");
   countContext();
+}
+
+function comparison([one, other]) {
+  const words = [difference(one, other), difference(other, one)].map((words, side) => `${SIDES[side]}: ${words}.`);
+  return `Each question gets two answers. ${difference(one, other) ? words.join(" ") : "Their settings are the same."}`;
+}
+
+// No answer that is shown is running any more.
+function ended() {
+  const written = (thread.pair ?? thread.shown.slice(-1)).filter(({ state }) => state !== "failed"); // a failure has role="alert"
+  announce(written.map(({ content }) => content).join("\n\n"));
+  connection.refresh(); // a model may have been loaded for it, or be gone
 }
 
 function change(fields) {
@@ -128,74 +156,21 @@ function storageTrouble(words) {
   if (words) toast(words);
 }
 
-// Asking
+// The answers
 
 async function ask(text) {
   await opening;
-  const { files, typed } = filesIn(text);
-  const title = current.title || wholeCharacters((typed || files[0].name).split("\n")[0], 0, 80);
-  const last = path().at(-1);
-  question({ ...record("user", last?.id ?? null), content: text }, { title });
+  asking.ask(text);
 }
 
-function edit(message, text) {
-  question({ ...record("user", message.parent), content: text });
-}
-
-function question(message, fields) {
-  conversations.add(current, [message], fields); // before anything is asked of the server, so that it cannot be lost
-  answer(message);
-}
-
-function retry(message) {
-  answer(conversations.messages.get(message.parent));
-}
-
-function answer(asking) {
-  begin({ ...record("assistant", asking.id), content: "" });
-}
-
-// The results of an answer's calls: the next answer has them.
-function respond(message, results) {
-  conversations.add(current, [{ ...message, results }]);
-  answer(message);
-}
-
-// Go on with an answer that was cut.
-function goOn(message) {
-  begin({ ...message, base: message.stats?.tokens ?? 0, code: undefined });
-}
-
-function begin(message) {
-  const asked = { model: connection.model().id, ...settings.asked() };
-  const scores = scoresFor(message, asked.sampling);
-  answers.begin(conversations.chats.get(message.chat), { ...message, state: "streaming", asked, scores });
+function begun(count) {
   follow(true);
   composer.focus(); // the button that was clicked is gone
-  announce("The model is answering.");
-}
-
-function record(role, parent) {
-  return { id: newId(), chat: current.id, parent, role, created: Date.now() };
-}
-
-async function requestFor({ id, chat, parent, content, asked }) {
-  const { max_model_len: limit } = connection.model();
-  const messages = new Map((await conversations.messagesOf(chat)).map((message) => [message.id, message]));
-  const asking = pathTo(messages, content ? id : parent);
-  if (limit) asked.leftOut = await leftOutOf(asking, asked, limit, countTokens).catch(() => 0);
-  return requestOf(asking, asked);
-}
-
-// The request for an answer, as another program would make it. An imported answer does not say with which settings.
-function callOf({ parent, asked = { model: connection.model().id, ...settings.asked() } }) {
-  const request = requestOf(pathTo(conversations.messages, parent), asked);
-  return { base: new URL("v1", document.baseURI).href, request, key: loadKey() !== null };
+  announce(count > 1 ? "Two answers are being written." : "The model is answering.");
 }
 
 function stop() {
-  const message = path().find(({ state }) => state === "streaming");
-  if (message) answers.stop(message.id);
+  for (const { id, state } of thread.shown) if (state === "streaming") answers.stop(id);
 }
 
 function choose(id) {
@@ -203,32 +178,33 @@ function choose(id) {
   change({ leaf: newestLeaf(conversations.messages, id) });
 }
 
+function compare(wanted) {
+  change({ comparing: wanted, second: current.second ?? current.settings });
+}
+
+function decide(message) {
+  asking.decide(message);
+  composer.focus();
+  toast("The other answer is kept as a version of this one.");
+}
+
+function decided() {
+  if (!thread.pair) return true;
+  const choice = document.querySelector(".pair .choose:not([hidden])");
+  toast(choice ? "Choose the answer to go on with first." : "Both answers failed. Try one of them again, or edit the question.");
+  (choice ?? document.querySelector(".pair .failure button")).focus();
+  return false;
+}
+
 // The page around the answer
 
-function modelChanged() {
-  showExamples(connection.model().id, ifValid(ask));
-  countContext();
+function modelsChanged() {
+  showExamples(requests.askedFor(current.settings).model, ifValid(ask));
+  showSettings();
 }
 
 function countContext() {
-  const { id, max_model_len: limit } = connection.model();
-  const messages = path();
-  const growing = messages.at(-1)?.state === "streaming" ? messages.pop() : undefined;
-  if (composer.text()) messages.push({ role: "user", content: composer.text() });
-  const { continue_final_message, ...request } = requestOf(messages, { model: id, ...settings.asked() });
-  showContext(request, limit, growing?.stats?.tokens);
-}
-
-// How many tokens a question takes that consists of `text`, and how many it may take; those are not known
-// while no model is.
-async function tokensOf(text) {
-  const { id: model, max_model_len: limit } = connection.model();
-  if (!limit) return { room: Infinity };
-  const room = Math.max(0, roomFor(limit, settings.asked().sampling));
-  if (!text) return { tokens: 0, room };
-  const request = requestOf([{ role: "user", content: text }], { model, ...settings.asked() });
-  const tokens = await countTokens(request).catch(({ status }) => (TOO_LARGE.has(status) ? Infinity : undefined));
-  return { tokens, room };
+  requests.countContext(path(), composer.text(), current.settings);
 }
 
 function announce(text) {

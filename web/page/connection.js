@@ -7,10 +7,9 @@ import * as server from "./server.js";
 import { EngineSocket } from "./socket.js";
 import { loadKey, saveKey } from "./store.js";
 
-const NO_MODEL = {};
-
-// Returns { socket, start(), model() }: the last is the chosen model as /v1/models lists it. `onModel` hears of another.
-export function setUpConnection(onModel) {
+// Returns { socket, start(), models(), refresh() }: the models as /v1/models listed them last, and what asks again.
+// `onModels` hears of a list.
+export function setUpConnection(onModels) {
   let models = [];
   let listed = false; // by the server as it runs now
   const socket = new EngineSocket(showState, showEngine);
@@ -25,7 +24,7 @@ export function setUpConnection(onModel) {
     $("status").dataset.state = state;
     $("status-text").textContent = words[state];
     if (state === "waiting") listed = false;
-    if (state === "ready" && !listed) loadModels().catch(() => {}); // the next connection asks again
+    if (state === "ready" && !listed) refresh(); // the next connection asks again
     if (state === "refused") start(true);
   }
 
@@ -47,12 +46,8 @@ export function setUpConnection(onModel) {
       throw error;
     }
     listed = true;
-    const chosen = $("model").value;
-    $("model").replaceChildren(...models.map(({ id }) => new Option(id, id, false, id === chosen)));
-    $("model").hidden = models.length < 2;
-    $("model-name").hidden = models.length > 1;
-    $("model-name").textContent = models[0]?.id ?? "No model";
-    onModel();
+    if (models.length === 0) $("model-name").textContent = "No model";
+    onModels();
     return true;
   }
 
@@ -70,6 +65,6 @@ export function setUpConnection(onModel) {
     socket.connect(loadKey());
   }
 
-  $("model").addEventListener("change", onModel);
-  return { socket, start, model: () => models.find(({ id }) => id === $("model").value) ?? models[0] ?? NO_MODEL };
+  const refresh = () => loadModels().catch(() => {});
+  return { socket, start, models: () => models, refresh };
 }

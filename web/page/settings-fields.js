@@ -52,6 +52,22 @@ export const GROUPS = [
   ]],
 ];
 
+export const SPECS = GROUPS.flatMap(([, specs]) => specs);
+
+// What a conversation's settings ask for, as texts by name: { model, system, sampling, problems }. `sampling` has the names and
+// types of the API; `problems` has words for each text that cannot be sent.
+export function asked({ model = "", system = "", ...texts }) {
+  const sampling = {};
+  const problems = new Map();
+  for (const spec of SPECS) {
+    const { value, problem } = read(spec, texts[spec.name] ?? "");
+    if (problem) problems.set(spec.name, problem);
+    else if (value !== undefined) Object.assign(sampling, { [spec.name]: value, ...spec.also });
+  }
+  if (sampling.min_tokens > sampling.max_tokens) problems.set("min_tokens", `Min tokens is above Max tokens (${sampling.max_tokens}).`);
+  return { model, system: system.trim(), sampling, problems };
+}
+
 // The value that a field's text asks for: { value }, undefined where the field is empty; or { problem }, in words.
 export function read(field, text) {
   const kept = text.trim();

@@ -1,62 +1,80 @@
-// The panel with the settings of one conversation. What stands in the fields is kept as it was typed, also if it is
-// wrong; a wrong field says so, and nothing is sent until it is mended.
+// The panel with the settings of one conversation, or of the two answers that it compares. What stands in the fields is
+// kept as it was typed, also if it is wrong; a wrong field says so, and nothing is sent until it is mended.
 
 import { $, make } from "./dom.js";
+import { fillModels } from "./picker.js";
 import { toast } from "./panels.js";
-import { GROUPS, read } from "./settings-fields.js";
+import { asked, GROUPS, SPECS } from "./settings-fields.js";
 import { saveSettings } from "./store.js";
 
-// onChange(values) is called when somebody changes one; `values` is what stands in the fields. Returns
-//   show(values)  show those of another conversation;
-//   asked()       what they ask for: { system, sampling }, the latter with the names and types of the API;
-//   valid()       whether all can be sent; otherwise shows the first that cannot.
-export function setUpSettings(onChange) {
+// onChange(values, side) is called when somebody changes one; `values` is what stands in the fields, `side` is 1 for the
+// second answer's. onCompare(whether): two answers are wanted, or one. Returns
+//   show(sides, models)  show those of another conversation, { values } of one answer or of two;
+//   valid()              whether all can be sent; otherwise shows the first that cannot.
+export function setUpSettings({ onChange, onCompare }) {
   const form = $("settings-form");
   const fields = new Map();
   $("settings-groups").append(...GROUPS.map((group, index) => groupNode(group, index === 0, fields)));
   const controls = [...form.elements].filter((control) => control.name);
+  let [sides, side, models] = [[{}], 0, []];
   const collect = () => Object.fromEntries(controls.map((control) => [control.name, textOf(control)]).filter(([, text]) => text !== ""));
   const toggle = (open) => {
     $("settings").hidden = !open;
     $("open-settings").setAttribute("aria-expanded", String(open));
     $(open ? "set-system" : "open-settings").focus();
   };
+  const check = () => {
+    const { problems } = asked(sides[side]);
+    for (const { name } of SPECS) say(fields.get(name), problems.get(name) ?? "");
+  };
+  const showSide = (shown) => {
+    side = Math.min(shown, sides.length - 1);
+    const values = sides[side];
+    $("model-field").hidden = !fillModels($("set-model"), models, values.model);
+    for (const control of controls) if (textOf(control) !== (values[control.name] ?? "")) setText(control, values[control.name] ?? "");
+    $("compare").checked = sides.length > 1;
+    $("sides").hidden = sides.length < 2;
+    for (const radio of document.getElementsByName("side")) radio.checked = Number(radio.value) === side;
+    check();
+  };
+  const change = (values) => {
+    sides[side] = values;
+    check();
+    onChange(values, side);
+  };
   $("open-settings").addEventListener("click", () => toggle($("settings").hidden));
   $("close-settings").addEventListener("click", () => toggle(false));
   $("settings").addEventListener("keydown", (event) => event.key === "Escape" && toggle(false));
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", () => {
-    for (const field of fields.values()) check(field);
-    checkTogether(fields);
-    onChange(collect());
+  $("compare").addEventListener("change", () => {
+    side = 1; // what shall be different
+    onCompare($("compare").checked);
   });
-  const show = (values) => {
-    for (const control of controls) if (textOf(control) !== (values[control.name] ?? "")) setText(control, values[control.name] ?? "");
-    for (const field of fields.values()) check(field);
-    checkTogether(fields);
-  };
+  $("sides").addEventListener("change", ({ target }) => showSide(Number(target.value)));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => change(collect()));
   form.addEventListener("reset", (event) => {
     event.preventDefault();
-    show({});
-    onChange({});
+    change({});
   });
   $("keep-settings").addEventListener("click", () => {
     saveSettings(collect());
     toast("New chats begin with these settings.");
   });
   return {
-    show,
-    asked() {
-      const read = [...fields.values()].filter(({ value }) => value !== undefined).map(({ spec, value }) => ({ [spec.name]: value, ...spec.also }));
-      return { system: $("set-system").value.trim(), sampling: Object.assign({}, ...read) };
+    show(...shown) {
+      [sides, models] = shown;
+      showSide(side);
     },
     valid() {
-      const wrong = [...fields.values()].find(({ problem }) => problem);
-      if (!wrong) return true;
+      const wrong = sides.findIndex((values) => asked(values).problems.size > 0);
+      if (wrong < 0) return true;
+      showSide(wrong);
       toggle(true);
-      wrong.control.closest("details").open = true;
-      wrong.control.focus();
-      toast(`Nothing was sent. ${wrong.problem}`);
+      const [[name, problem]] = asked(sides[wrong]).problems;
+      const { control } = fields.get(name);
+      control.closest("details").open = true;
+      control.focus();
+      toast(`Nothing was sent. ${problem}`);
       return false;
     },
   };
@@ -87,7 +105,7 @@ function fieldNode(spec) {
   label.htmlFor = control.id;
   const node = make("div", `field ${spec.kind}`);
   node.append(label, control, message, help);
-  return { spec, node, control, message, value: undefined, problem: "" };
+  return { node, control, message };
 }
 
 function controlOf({ kind, empty = "default", choices }) {
@@ -114,20 +132,8 @@ function setText(control, text) {
   else control.value = text;
 }
 
-function check(field) {
-  const { value, problem = "" } = read(field.spec, textOf(field.control));
-  field.value = value;
-  say(field, problem);
-}
-
-function checkTogether(fields) {
-  const [least, most] = [fields.get("min_tokens"), fields.get("max_tokens")];
-  if (least.value > most.value) say(least, `Min tokens is above Max tokens (${most.value}).`);
-}
-
-function say(field, problem) {
-  field.problem = problem;
-  field.message.textContent = problem;
-  if (problem) field.control.setAttribute("aria-invalid", "true");
-  else field.control.removeAttribute("aria-invalid");
+function say({ control, message }, problem) {
+  message.textContent = problem;
+  if (problem) control.setAttribute("aria-invalid", "true");
+  else control.removeAttribute("aria-invalid");
 }

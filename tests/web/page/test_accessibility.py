@@ -93,6 +93,23 @@ def test_fingers_hit_what_can_be_clicked(filled: Page) -> None:
     assert filled.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
+def test_axe_finds_nothing_in_two_answers_side_by_side(filled: Page) -> None:
+    look(filled, PHONE, "light")
+    filled.get_by_role("button", name="Settings", exact=True).click()
+    filled.get_by_label("Two answers to compare").check()
+    filled.get_by_label("Temperature").fill("0")
+    assert findings(filled) == ""
+    assert filled.evaluate(TOO_SMALL, LEAST_TOUCH) == []
+    filled.get_by_role("button", name="Close the settings").click()
+    ask(filled, "code")
+    wait_for_answers(filled, 5)
+    assert filled.evaluate(TOO_SMALL, LEAST_TOUCH) == []
+    assert filled.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    look(filled, DESKTOP, "dark")
+    assert findings(filled) == ""
+    filled.get_by_role("button", name="Go on with the first answer").click()
+
+
 def test_a_keyboard_reaches_everything_and_sees_where_it_is(filled: Page) -> None:
     look(filled, DESKTOP, "light")
     filled.get_by_role("textbox", name="Message").focus()

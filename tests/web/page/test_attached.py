@@ -1,12 +1,14 @@
 """Text files as part of a question: chosen, dropped or pasted; bounded by the context; binary files are refused."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import FilePayload, Page, expect
+from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from ...conftest import Server
+from ..chromium import fresh_page
 from .visitor import visit, wait_for_answers
 
 NOTES = "Anna has a cat.\n```\nTom has a dog.\n"  # a fence of its own
@@ -88,6 +90,14 @@ def test_files_chosen_together_must_fit_together(page: Page, server: Server) -> 
     expect(page.locator("#toast-text")).to_contain_text("“d.txt” does not fit beside the other files.")
 
 
+@pytest.fixture(scope="module")
+def nothing_attached(browser: Browser, server: Server) -> Iterator[Page]:
+    """Tests leave it so."""
+    with fresh_page(browser) as opened:
+        visit(opened, server.url)
+        yield opened
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -99,17 +109,16 @@ def test_files_chosen_together_must_fit_together(page: Page, server: Server) -> 
     ],
     ids=["not UTF-8", "zero byte", "empty", "too many tokens", "too many bytes"],
 )
-def test_what_cannot_be_attached_is_refused(page: Page, server: Server, content: bytes, reason: str) -> None:
-    visit(page, server.url)
+def test_what_cannot_be_attached_is_refused(nothing_attached: Page, content: bytes, reason: str) -> None:
+    page = nothing_attached
     file = FilePayload(name="it", mimeType="application/octet-stream", buffer=content)
     page.locator("#attach-file").set_input_files(files=[file])
     expect(page.locator("#toast-text")).to_contain_text(reason)
     expect(page.locator("#attached")).to_be_hidden()
 
 
-def test_a_question_keeps_its_files_through_text_and_back(page: Page, server: Server) -> None:
-    page.goto(server.url)
-    both = page.evaluate(
+def test_a_question_keeps_its_files_through_text_and_back(nothing_attached: Page) -> None:
+    both = nothing_attached.evaluate(
         """async () => {
           const { filesIn, withFiles } = await import("/static/attached.js");
           const files = [{ name: "a.md", text: "```js\\n1\\n```" }, { name: "b `c`", text: "\\n\\n2" }];

@@ -1,17 +1,19 @@
 """The settings of a conversation: every sampling parameter, with the API's limits; a wrong value is never left out."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from triolet.protocol.openai_requests import ChatBody
 from triolet.protocol.settings import LimitSettings
 from triolet.web.openai.decode import neutral_values
 
 from ...conftest import Server
+from ..chromium import fresh_page
 from .visitor import ask, visit, wait_for_answers
 
 # What a request has besides its settings, or what only programs use.
@@ -65,6 +67,14 @@ def test_every_parameter_has_a_field_with_the_limits_of_the_api(page: Page, serv
     assert f"At most {parameters['logit_bias']['maxProperties']}" in fields["logit_bias"]["help"]
 
 
+@pytest.fixture(scope="module")
+def reading(browser: Browser, server: Server) -> Iterator[Page]:
+    """For what the modules of the page do: tests change nothing on it."""
+    with fresh_page(browser) as opened:
+        opened.goto(server.url)
+        yield opened
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -82,9 +92,8 @@ def test_every_parameter_has_a_field_with_the_limits_of_the_api(page: Page, serv
         ),
     ],
 )
-def test_values_have_the_types_of_the_api(page: Page, server: Server, name: str, text: str, value: object) -> None:
-    page.goto(server.url)
-    assert page.evaluate(READ, [name, text]) == {"value": value}
+def test_values_have_the_types_of_the_api(reading: Page, name: str, text: str, value: object) -> None:
+    assert reading.evaluate(READ, [name, text]) == {"value": value}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +111,8 @@ def test_values_have_the_types_of_the_api(page: Page, server: Server, name: str,
         ("cache_salt", "a b", "Cache salt may have 1 to 128 letters, digits, - and _."),
     ],
 )
-def test_wrong_values_are_named_with_their_limits(
-    page: Page, server: Server, name: str, text: str, problem: str
-) -> None:
-    page.goto(server.url)
-    assert page.evaluate(READ, [name, text]) == {"problem": problem}
+def test_wrong_values_are_named_with_their_limits(reading: Page, name: str, text: str, problem: str) -> None:
+    assert reading.evaluate(READ, [name, text]) == {"problem": problem}
 
 
 def test_a_wrong_value_is_marked_and_nothing_is_sent_until_it_is_mended(page: Page, server: Server) -> None:
