@@ -1,7 +1,8 @@
 """A SQLite database in the data folder, as one process uses it.
 
-Every process of a server opens it for itself; SQLite (WAL) keeps them apart. SQL runs in a thread, one transaction
-after another, so the event loop never waits for a disk. A killed process loses no committed change: the
+Every process of a server opens it for itself; SQLite (WAL) keeps them apart. SQL runs in threads, so the event loop
+never waits for a disk: one transaction after another in one, and in the other what only reads, which waits for no
+transaction, of whatever process. A killed process loses no committed change: the
 write-ahead log is the kernel's once it is written.
 """
 
@@ -33,8 +34,10 @@ class Database:
     def __init__(self, file: Path, schema: str) -> None:
         self.file = file
         self._schema = schema
-        self._one = trio.CapacityLimiter(1)
+        self._one_change = trio.CapacityLimiter(1)
+        self._one_reading = trio.CapacityLimiter(1)
         self._connection: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
 
     @property
     def exists(self) -> bool:
@@ -54,20 +57,41 @@ class Database:
             connection.execute("COMMIT")
             return result
 
-        return await trio.to_thread.run_sync(run, limiter=self._one)
+        return await trio.to_thread.run_sync(run, limiter=self._one_change)
+
+    async def read(self, look: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """`look(connection, …)` at what was committed when it began. It cannot write, and takes no lock to do so."""
+        if self._connection is None:
+            await self.run(lambda _: None)  # the tables are there afterwards
+
+        def run() -> T:
+            if self._reader is None:
+                self._reader = self._connect()
+                self._reader.execute("PRAGMA query_only = ON")
+            self._reader.execute("BEGIN")
+            try:
+                return look(self._reader, *args, **named)
+            finally:
+                self._reader.execute("ROLLBACK")
+
+        return await trio.to_thread.run_sync(run, limiter=self._one_reading)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        for connection in (self._reader, self._connection):
+            if connection is not None:
+                connection.close()
+        self._connection = self._reader = None
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(self.file, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what clients say is for nobody else
-            connection = sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection = self._connect()
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.executescript(self._schema)
             self._connection = connection
         return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)

@@ -82,7 +82,7 @@ class BatchRunner:
             while True:
                 try:
                     await self._clean()
-                    unended = await self._folder.run(batches.unended)
+                    unended = await self._folder.read(batches.unended)
                     for one in unended:
                         await self._look_at(one, nursery)
                 except (OSError, sqlite3.Error) as error:
@@ -97,7 +97,7 @@ class BatchRunner:
     async def _look_at(self, one: OpenBatch, nursery: trio.Nursery) -> None:
         batch = one.batch
         if batch.id not in self._running:
-            status = await self._folder.run(batches.status_of, batch.id)
+            status = await self._folder.read(batches.status_of, batch.id)
             if status not in UNENDED:
                 return  # it has ended since it was seen
             self._running[batch.id] = trio.CancelScope()
@@ -128,7 +128,7 @@ class BatchRunner:
 
     async def _run_lines(self, one: OpenBatch) -> None:
         batch = one.batch
-        counts = await self._folder.run(batches.line_counts, batch.id)
+        counts = await self._folder.read(batches.line_counts, batch.id)
         left = counts.total - counts.completed - counts.failed
         self._figures.lines_waiting += left
         input = os.open(self._folder.file_path(batch.input_file_id), os.O_RDONLY | os.O_CLOEXEC)
@@ -148,7 +148,7 @@ class BatchRunner:
                     nursery.start_soon(run_row)
                 after = 0
                 with to_rows:
-                    while found := await self._folder.run(batches.next_lines, batch.id, after, LINES_AT_ONCE):
+                    while found := await self._folder.read(batches.next_lines, batch.id, after, LINES_AT_ONCE):
                         for line in found:
                             await to_rows.send(line)
                         after = found[-1].number
@@ -191,7 +191,7 @@ class BatchRunner:
         now = int(time.time())
         gone = await self._folder.run(files.take_expired, now, self._began)
         await self._folder.run(batches.forget_old, now - FILE_SECONDS)
-        known = await self._folder.run(files.known_ids)
+        known = await self._folder.read(files.known_ids)
 
         def remove() -> None:
             for path in (self._folder.path / "files").iterdir():

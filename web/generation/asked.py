@@ -50,6 +50,10 @@ class Whole(ABC):
     @abstractmethod
     def body(self, finished: Finished) -> msgspec.Struct: ...
 
+    def worded(self, error: ApiError) -> ApiError:
+        """The engine's error, naming the parameters as this dialect does."""
+        return error
+
 
 class Pieces(ABC):
     """Encodes the events of one stream, in order. With the last event it writes the stream's only end.

@@ -103,6 +103,13 @@ def _wants_explanation(exchange: Exchange) -> bool:
     return value == "1"
 
 
+def refuse_explanation(exchange: Exchange, remedy: str) -> None:
+    """Raises ApiError (400) if an explanation is wanted of what is answered before it runs, or never does."""
+    if _wants_explanation(exchange):
+        message = f"{EXPLAIN_HEADER}: there is nothing to explain yet; {remedy}."
+        raise ApiError("unsupported_parameter", message, param=EXPLAIN_HEADER)
+
+
 async def _streamed(
     outbox: EventSource,
     pieces: Pieces,
@@ -163,6 +170,6 @@ async def whole(outbox: EventSource, answer: Whole) -> bytes:
         answer.extend(events)
         last = events[-1]
         if isinstance(last, Failed):
-            raise error_of(last)
+            raise answer.worded(error_of(last))
         if isinstance(last, Finished):
             return msgspec.json.encode(answer.body(last))

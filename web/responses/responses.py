@@ -17,7 +17,7 @@ from ...protocol.response_items import InputItem, ItemReference
 from ...protocol.response_requests import CreateResponse
 from ..exchange import Content, Exchange, LastPiece
 from ..generation.asked import Asked, Origin, ServedModel
-from ..generation.generation import answer, origin_of, served_model
+from ..generation.generation import answer, origin_of, refuse_explanation, served_model
 from ..timers import Deadlines
 from .answer import GrowingResponse
 from .background import BackgroundResponses
@@ -25,7 +25,7 @@ from .body import read_body
 from .events import ResponseEvents
 from .reply import begun_response
 from .request import generate_from_response, items_of, restated
-from .store import ResponseStore
+from .store import ResponseStore, stored_row
 from .truncation import truncate
 from .whole import WholeResponse
 
@@ -44,10 +44,11 @@ class Read(NamedTuple):
 
 
 class KnownConversation(NamedTuple):
-    """All items up to the response `id`."""
+    """All items up to the response `id`, and whether they are stored too."""
 
     id: str
     items: list[InputItem]
+    stored: bool
 
 
 class PreparedResponse(NamedTuple):
@@ -58,6 +59,7 @@ class PreparedResponse(NamedTuple):
     earlier: list[InputItem]
     items: list[InputItem]
     stored: bool
+    behind_stored: bool  # what came before is stored, or nothing did
 
 
 class Responses:
@@ -78,6 +80,7 @@ class Responses:
         turn = await self.prepare(read, served, asks)
         request, growing, body = turn.request, turn.growing, read.body
         if body.background:
+            refuse_explanation(exchange, "ask for it later, at /v1/requests/ID with the response's id")
             return await self._background.start(request, growing, turn.items)
         form = ResponseEvents(growing) if body.stream else WholeResponse(growing)
         try:
@@ -99,10 +102,11 @@ class Responses:
         body, items, request = read
         stored = self._store.wanted(body)
         earlier: list[InputItem] = []
+        behind_stored = True
         if request is None:
             previous = body.previous_response_id
             if last is not None and last.id == previous:
-                earlier, previous = last.items, None
+                earlier, previous, behind_stored = last.items, None, last.stored
             if previous is not None or _has_references(items):
                 recalled, items = await self._store.recall(previous, items, asks.tenant)
                 earlier = earlier or recalled
@@ -110,14 +114,23 @@ class Responses:
         if body.truncation == "auto":
             request = await truncate(self._engine, request, served.ready.context_length)
         response = begun_response(body, request, int(time.time()), store=stored)
-        return PreparedResponse(request, GrowingResponse(response, request.id), earlier, items, stored)
+        return PreparedResponse(request, GrowingResponse(response, request.id), earlier, items, stored, behind_stored)
 
-    async def keep(self, turn: PreparedResponse) -> None:
-        """Store the response. A disk that is full does not cost the client its answer."""
+    async def keep(self, turn: PreparedResponse) -> bool:
+        """Store the response, with its whole conversation as its input if that is not stored.
+
+        A disk that is full does not cost the client its answer; returns False.
+        """
+        items = turn.items if turn.behind_stored else [*turn.earlier, *turn.items]
+        row = stored_row(turn.growing.response, items, turn.request.tenant)
+        if not turn.behind_stored:
+            row = row._replace(previous=None)
         try:
-            await self._store.keep(turn.growing.response, turn.items, turn.request.tenant)
+            await self._store.keep(row)
         except (sqlite3.Error, OSError):
             _LOG.exception("a response could not be stored")
+            return False
+        return True
 
 
 def read_response(served: ServedModel, origin: Origin, data: bytes) -> Read:
@@ -134,7 +147,7 @@ def _has_references(items: list[InputItem]) -> bool:
 
 
 async def _kept(
-    stream: AsyncGenerator[bytes, None], keep: Callable[[], Awaitable[None]]
+    stream: AsyncGenerator[bytes, None], keep: Callable[[], Awaitable[object]]
 ) -> AsyncGenerator[bytes, None]:
     """The same stream; what it said is kept before its last piece leaves."""
     async with aclosing(stream) as pieces:

@@ -55,9 +55,9 @@ class ResponseStore:
             raise ApiError("unsupported_parameter", message, param="store")
         return self._by_default if asked is None else asked
 
-    async def keep(self, response: ResponseObject, items: Sequence[InputItem], tenant: str) -> None:
+    async def keep(self, row: StoredRow) -> None:
         """Raises sqlite3.Error or OSError if the disk does not take it."""
-        await self._database.run(stored_rows.keep, stored_row(response, items, tenant), self._storage, _now())
+        await self._database.run(stored_rows.keep, row, self._storage, _now())
 
     async def begin(self, row: StoredRow, runner: str) -> None:
         """The same for a response that is made in the background."""
@@ -85,17 +85,18 @@ class ResponseStore:
         Raises ApiError (400, 404, 409).
         """
         self._check(previous or "", "input" if previous is None else "previous_response_id")
-        return await self._database.run(stored_rows.recall, previous, items, tenant, _now())
+        return await self._database.read(stored_rows.recall, previous, items, tenant, _now())
 
     async def get(self, id: str, tenant: str) -> bytes:
         """The response as JSON. Raises ApiError (404)."""
         self._check(id)
-        return await self._database.run(stored_rows.get, id, tenant, _now())
+        found = await self._database.read(stored_rows.look, id, tenant, _now())
+        return await self._database.run(stored_rows.get, id, tenant, _now()) if found is None else found
 
     async def input_items(self, id: str, tenant: str) -> list[Raw]:
         """The items of its input, in their order. Raises ApiError (404)."""
         self._check(id)
-        return await self._database.run(stored_rows.input_items, id, tenant, _now())
+        return await self._database.read(stored_rows.input_items, id, tenant, _now())
 
     async def delete(self, id: str, tenant: str) -> None:
         """Raises ApiError (404)."""

@@ -128,6 +128,13 @@ def cancel(connection: sqlite3.Connection, id: str, tenant: str, now: int) -> bo
     return connection.execute("UPDATE running SET cancelled = 1 WHERE id = ?", (id,)).rowcount > 0
 
 
+def look(connection: sqlite3.Connection, id: str, tenant: str, now: int) -> bytes | None:
+    """The response as JSON; None if nobody makes it any more, which `get` notes. Raises ApiError (404)."""
+    stored = _column(connection, "response", id, tenant, now)
+    lost = "SELECT id FROM running WHERE id = ? AND seen_at < ?"
+    return None if connection.execute(lost, (id, now - LOST_SECONDS)).fetchone() else stored
+
+
 def get(connection: sqlite3.Connection, id: str, tenant: str, now: int) -> bytes:
     """The response as JSON. Raises ApiError (404), for another tenant's too."""
     stored = _column(connection, "response", id, tenant, now)

@@ -54,12 +54,12 @@ def register(app: Application, folder: DataFolder) -> None:
         if not folder.exists and after is None:  # asking makes nothing
             return _answer(FileList(data=[], first_id=None, last_id=None, has_more=False))
         page = partial(files.page, limit=limit, after=after, purpose=purpose, ascending=order == "asc")
-        return _answer(await folder.run(page, current_exchange().tenant, int(time.time())))
+        return _answer(await folder.read(page, current_exchange().tenant, int(time.time())))
 
     async def find(id: str) -> FileObject:
         if not folder.exists:
             raise ApiError("not_found", f"There is no file {id[:64]!r}.", param="file_id")
-        return await folder.run(files.get, id, current_exchange().tenant, int(time.time()))
+        return await folder.read(files.get, id, current_exchange().tenant, int(time.time()))
 
     @app.get(f"{PATH}/<id>")
     async def retrieve_file(id: str) -> Response:

@@ -13,7 +13,7 @@ from ...protocol.ollama_responses import OllamaAnswer, OllamaModels, OllamaRunni
 from ..asgi import Application, current_exchange
 from ..exchange import Content, Exchange, json_content
 from ..generation.asked import Asked, Origin, ServedModel
-from ..generation.generation import answer, fallback_models, origin_of, served_model
+from ..generation.generation import answer, fallback_models, origin_of, refuse_explanation, served_model
 from ..ollama.models import model_entry, model_page, running_entry
 from ..ollama.ollama import ollama_error, read_chat, read_generate
 from ..ollama.request import served_name
@@ -34,6 +34,7 @@ def register(app: Application) -> None:
         asked = await exchange.read_json(partial(read, served, origin))
         if isinstance(asked, Asked):
             return await answer(engine, app.openings, asked, exchange)
+        refuse_explanation(exchange, "without messages or a prompt a request only loads the model")
         return json_content(msgspec.json.encode(asked))
 
     app.generation_route("/api/chat")(partial(respond, read_chat))

@@ -111,12 +111,11 @@ class ResponseSocket:
 
     async def _keep(self, turn: PreparedResponse) -> None:
         """Before the client sees the end: it may go on at once."""
-        if turn.stored and not self._ended:
-            await self._responses.keep(turn)
+        stored = turn.stored and not self._ended and await self._responses.keep(turn)
         response = turn.growing.response
         items = [*turn.earlier, *turn.items, *said_items(encode(response))]
         fits = sum(len(encode(item)) for item in items) <= MAX_CONVERSATION_BYTES
-        self._last = KnownConversation(response.id, items) if fits else None
+        self._last = KnownConversation(response.id, items, stored) if fits else None
         self._busy, self._running = False, None
 
     def _leave_when_draining(self) -> None:

@@ -39,6 +39,9 @@ async def test_a_model_is_loaded_without_a_request(web: Web) -> None:
     response = await web.client.post("/api/generate", json={"model": "tiny"})
     assert (response.json()["done_reason"], response.json()["response"]) == ("load", "")
     assert not web.engine.requests
+    refused = await web.client.post("/api/generate", json={"model": "tiny"}, headers={"X-Triolet-Explain": "1"})
+    assert refused.status_code == 400
+    assert "only loads the model" in refused.json()["error"]
 
 
 async def test_the_model_is_listed_shown_and_running(web: Web) -> None:

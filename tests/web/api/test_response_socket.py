@@ -84,6 +84,24 @@ async def test_a_conversation_goes_on_though_nothing_is_stored(web: Web) -> None
     assert (refused["status"], refused["param"]) == (404, "previous_response_id")
 
 
+async def test_what_is_stored_behind_unstored_turns_brings_them_along(web: Web) -> None:
+    async with connect(web) as client:
+        await client.create(store=False)
+        first = (await client.hear_all())[-1]["response"]["id"]
+        await client.create("And?", store=True, previous_response_id=first)
+        second = (await client.hear_all())[-1]["response"]["id"]
+        await client.create("So?", store=True, previous_response_id=second)
+        third = (await client.hear_all())[-1]["response"]
+    assert third["previous_response_id"] == second
+    answer = await web.client.post(PATH, json={"input": "Now?", "previous_response_id": third["id"]})
+    assert answer.status_code == 200, answer.text
+    (prompt,) = web.engine.requests[-1].prompts
+    assert isinstance(prompt, ChatPrompt)
+    assert [turn.content for turn in prompt.messages] == ["Hi", TEXT, "And?", TEXT, "So?", TEXT, "Now?"]
+    listed = {id: (await web.client.get(f"{PATH}/{id}/input_items")).json() for id in (second, third["id"])}
+    assert [len(items["data"]) for items in listed.values()] == [3, 1]
+
+
 async def test_a_conversation_that_is_too_large_is_not_kept(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triolet.web.routes.response_socket.MAX_CONVERSATION_BYTES", 1000)
     async with connect(web) as client:

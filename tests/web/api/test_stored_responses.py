@@ -1,6 +1,8 @@
 """Stored responses over HTTP: when they are stored, and what may be done with them."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +103,17 @@ async def test_a_stored_response_is_not_streamed_again(web: Web) -> None:
     assert (await web.client.get(f"{PATH}/{id}?include[]=reasoning.encrypted_content")).status_code == 200
 
 
+async def test_reading_waits_for_no_writer(web: Web, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triolet.actors.database.BUSY_SECONDS", 0)
+    id = (await web.client.post(PATH, json=BODY)).json()["id"]
+    with closing(sqlite3.connect(f"{settings.data}/responses.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert (await web.client.get(f"{PATH}/{id}")).status_code == 200
+        assert (await web.client.get(f"{PATH}/{id}/input_items")).status_code == 200
+        answer = await web.client.post(PATH, json=BODY | {"previous_response_id": id, "store": False})
+        assert answer.status_code == 200, answer.text
+
+
 async def test_a_disk_that_fails_costs_no_answer(
     web: Web, settings: ServeSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +207,13 @@ async def test_only_what_is_in_the_background_is_cancelled(web: Web) -> None:
 async def test_what_the_background_does_not_go_with(web: Web, fields: dict[str, bool], param: str) -> None:
     answer = await web.client.post(PATH, json=BACKGROUND | fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_explanation_of_the_background_is_refused_with_the_place_to_ask(web: Web) -> None:
+    answer = await web.client.post(PATH, json=BACKGROUND, headers={"X-Triolet-Explain": "1"})
+    assert answer.status_code == 400
+    assert "/v1/requests/ID" in answer.json()["error"]["message"]
+    assert not web.engine.requests
 
 
 async def test_a_server_that_stops_stores_what_it_cut(
