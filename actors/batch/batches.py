@@ -51,11 +51,19 @@ class PlacedLine(NamedTuple):
 
 
 def create(
-    connection: sqlite3.Connection, body: CreateBatch, tenant: str, now: int, window: int = DAY_SECONDS
+    connection: sqlite3.Connection,
+    body: CreateBatch,
+    tenant: str,
+    now: int,
+    window: int = DAY_SECONDS,
+    *,
+    storage: int | None = None,
+    several_tenants: bool = False,
 ) -> BatchObject:
-    """It expires after `window` seconds.
+    """It expires after `window` seconds. `storage` is the room for all files in bytes; None: without a bound.
 
-    Raises ApiError: 404 for the input file, 400 if it is not for batches, 429 with too many open batches.
+    Raises ApiError: 404 for the input file, 400 if it is not for batches, 413 if there is no room for the list of its
+    lines, 429 with too many open batches.
     """
     try:
         file = files.get(connection, body.input_file_id, tenant, now)
@@ -70,6 +78,8 @@ def create(
     if count >= OPEN_BATCHES:
         text = f"{count} batches have not ended yet, and no more are taken; wait for one, or cancel one."
         raise ApiError("rate_limit_exceeded", text, retry_after=60)
+    if storage is not None:
+        files.check_room_for_lines(connection, file, tenant, storage, several_tenants=several_tenants)
     batch = BatchObject(
         id="batch_" + secrets.token_hex(16),
         endpoint=body.endpoint,
@@ -159,6 +169,20 @@ def move(
         "UPDATE batches SET status = ?, record = ? WHERE id = ?", (status, msgspec.json.encode(moved), id)
     )
     return status
+
+
+def begin_end(connection: sqlite3.Connection, id: str, now: int) -> BatchStatus:
+    """Its lines run no longer; returns how it will end. That is decided once, whatever is killed from here on."""
+    (record,) = connection.execute("SELECT record FROM batches WHERE id = ?", (id,)).fetchone()
+    batch = _BATCH.decode(record)
+    if batch.status == "cancelling":
+        return "cancelled"
+    expired = batch.expired_at is not None
+    if batch.status != "finalizing":
+        expired = batch.status == "validating" or bool(next_lines(connection, id, 0, 1))
+        more = {"expired_at": now} if expired else {}
+        move(connection, id, ("validating", "in_progress"), "finalizing", now, more)
+    return "expired" if expired else "completed"
 
 
 def fail(connection: sqlite3.Connection, id: str, errors: list[BatchError], now: int) -> BatchStatus:

@@ -1,6 +1,6 @@
 """The table of files. Each function is one transaction's work (`DataFolder.run`).
 
-All files together, those that still arrive and the results of running batches included, may take `storage` bytes. With
+All files together, those that still arrive and the tables of running batches included, may take `storage` bytes. With
 several API keys, a key may hold at most as many as then stay free for all others, like places for requests.
 Times are seconds since 1970.
 """
@@ -10,11 +10,14 @@ import sqlite3
 from typing import Final
 
 from ...protocol.errors import ApiError
-from ...protocol.openai_batches import UNENDED, FileList, FileObject, FilePurpose
+from ...protocol.openai_batches import MAX_LINES, UNENDED, FileList, FileObject, FilePurpose
 
 _COLUMNS: Final = "id, bytes, created_at, expires_at, filename, purpose"
 _USED_BY: Final = f"input_file_id = ? AND status IN ({', '.join('?' * len(UNENDED))})"
 _MIB: Final = 1 << 20
+LINE_BYTES: Final = 300  # measured: a row and its places in the indexes, besides its name, which is there twice
+_LINES_OF: Final = 5  # times the bytes of a file, its lines take in the table at most: a line has 67 at least
+MOST_LINE_BYTES: Final = MAX_LINES * (LINE_BYTES + 2 * 512)  # of one batch, before it has results
 
 
 def new_file_id() -> str:
@@ -33,17 +36,40 @@ def begin(
 def reserve(connection: sqlite3.Connection, id: str, size: int, storage: int, *, several_tenants: bool) -> None:
     """Room for a file that grows to `size`. Raises ApiError (413)."""
     (tenant, held) = connection.execute("SELECT tenant, bytes FROM files WHERE id = ?", (id,)).fetchone()
-    free = storage - _used(connection) + held
+    _refuse_full(connection, "file", size, held, tenant, storage, several_tenants=several_tenants)
+    connection.execute("UPDATE files SET bytes = ? WHERE id = ?", (size, id))
+
+
+def check_room_for_lines(
+    connection: sqlite3.Connection, file: FileObject, tenant: str, storage: int, *, several_tenants: bool
+) -> None:
+    """Room for the lines of a batch of this file, before they are read. Raises ApiError (413)."""
+    size = min(_LINES_OF * file.bytes, MOST_LINE_BYTES)
+    _refuse_full(connection, "input_file_id", size, 0, tenant, storage, several_tenants=several_tenants)
+
+
+def _refuse_full(
+    connection: sqlite3.Connection,
+    param: str,
+    size: int,
+    held: int,
+    tenant: str,
+    storage: int,
+    *,
+    several_tenants: bool,
+) -> None:
+    """Raises ApiError (413) unless what holds `held` bytes of this tenant may grow to `size`."""
+    free = storage - used(connection) + held
     if several_tenants:
-        free = (free + _used(connection, tenant) - held) // 2 - (_used(connection, tenant) - held)
+        free = (free + used(connection, tenant) - held) // 2 - (used(connection, tenant) - held)
     if size > free:
+        what = "The file does" if param == "file" else f"The list of this batch's lines ({size / _MIB:,.1f} MiB) does"
         whose = "this API key's share of " if several_tenants else ""
         message = (
-            f"The file does not fit: {max(free, 0) / _MIB:,.1f} MiB are left of {whose}the storage for files "
+            f"{what} not fit: {max(free, 0) / _MIB:,.1f} MiB are left of {whose}the storage for files "
             f"({storage / _MIB:,.0f} MiB, --batch-storage). Delete files that you no longer need."
         )
-        raise ApiError("storage_full", message, param="file")
-    connection.execute("UPDATE files SET bytes = ? WHERE id = ?", (size, id))
+        raise ApiError("storage_full", message, param=param)
 
 
 def complete(connection: sqlite3.Connection, id: str, size: int, keep: int | None = None) -> FileObject:
@@ -125,16 +151,24 @@ def known_ids(connection: sqlite3.Connection) -> set[str]:
     return {id for (id,) in connection.execute("SELECT id FROM files")}
 
 
-def _used(connection: sqlite3.Connection, tenant: str | None = None) -> int:
-    """Bytes that files take, and results that are not in a file yet: of one tenant, or of all."""
-    chosen = "" if tenant is None else " WHERE tenant = ?"
-    values = () if tenant is None else (tenant,)
-    (files,) = connection.execute(f"SELECT coalesce(sum(bytes), 0) FROM files{chosen}", values).fetchone()
-    results = "SELECT coalesce(sum(length(result)), 0) FROM lines"
-    if tenant is not None:
-        results += " WHERE batch IN (SELECT id FROM batches WHERE tenant = ?)"
-    (lines,) = connection.execute(results, values).fetchone()
-    return int(files + lines)
+def used(connection: sqlite3.Connection, tenant: str | None = None) -> int:
+    """Bytes that files take, and batches whose results are not in a file yet: of one tenant, or of all.
+
+    A batch that is still validated counts with as many as its lines may take.
+    """
+    whose, values = ("", ()) if tenant is None else (" AND tenant = ?", (tenant,))
+    (files,) = connection.execute(f"SELECT coalesce(sum(bytes), 0) FROM files WHERE true{whose}", values).fetchone()
+    (unread,) = connection.execute(
+        f"SELECT coalesce(sum(min(? * (SELECT bytes FROM files WHERE id = input_file_id), ?)), 0) FROM batches "
+        f"WHERE status = 'validating'{whose}",
+        (_LINES_OF, MOST_LINE_BYTES, *values),
+    ).fetchone()
+    (lines,) = connection.execute(
+        "SELECT coalesce(sum(? + 2 * length(CAST(custom_id AS BLOB)) + coalesce(length(result), 0)), 0) FROM lines "
+        f"WHERE batch IN (SELECT id FROM batches WHERE status != 'validating'{whose})",
+        (LINE_BYTES, *values),
+    ).fetchone()
+    return int(files + unread + lines)
 
 
 def _file(row: tuple[str, int, int, int, str, FilePurpose]) -> FileObject:

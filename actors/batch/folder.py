@@ -2,12 +2,13 @@
 
 Nothing is made before the first file comes. A killed process loses no committed change (actors/database.py).
 
-One server at a time: whoever runs the batches holds a lock on `lock`, in which its process id stands. The lock ends
-with the process, however that ends.
+One server at a time: whoever runs the batches holds a lock on `lock`, in which stands which process that is. The lock
+ends with the process, however that ends.
 """
 
 import fcntl
 import os
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -71,7 +72,7 @@ class DataFolder(Database):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(lock, 0)
-                os.write(lock, b"%d" % os.getpid())
+                os.write(lock, _who(os.getpid()).encode())
             except BlockingIOError:
                 os.close(lock)
                 return False
@@ -82,22 +83,43 @@ class DataFolder(Database):
         return True
 
     def refuse_if_foreign(self) -> None:
-        """Raises ApiError (409) if another server runs the batches of this folder."""
+        """Raises ApiError (409) if another server runs the batches of this folder, or nobody can know."""
         if self._lock is not None or not self.exists:
             return
         try:
+            owner = self._owner()
+        except OSError as error:
+            raise ApiError(
+                "conflict",
+                f"Whether another server runs the batches of {self.path} cannot be known: {error}. "
+                "Start this one with --data and a folder on a local disk that it may write to.",
+            ) from error
+        if owner not in (None, _who(os.getpid()), _who(os.getppid())):  # a web process is its server's child
+            raise ApiError(
+                "conflict",
+                f"Another server ({owner}) runs the batches of {self.path}; "
+                "start this one with --data and a folder of its own.",
+            )
+
+    def _owner(self) -> str | None:
+        """Who holds the lock. Raises OSError."""
+        try:
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            return
+            return None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(lock, 20)
-            if owner not in (b"%d" % os.getpid(), b"%d" % os.getppid()):  # a web process is its server's child
-                raise ApiError(
-                    "conflict",
-                    f"Another server (process {owner.decode()}) runs the batches of {self.path}; "
-                    "start this one with --data and a folder of its own.",
-                ) from None
+            return os.read(lock, 1024).decode(errors="replace")
         finally:
             os.close(lock)
+        return None
+
+
+def _who(pid: int) -> str:
+    """A process, told from those of other machines and containers, and from later ones with its number."""
+    try:
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # since boot: field 22 of proc(5)
+    except (OSError, IndexError):
+        ticks = "unknown"
+    return f"process {pid} on {socket.gethostname()}, start {ticks}"

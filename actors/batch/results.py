@@ -33,12 +33,8 @@ def line_result(custom_id: str, response: LineResponse | None, error: LineError 
 async def write_results(folder: DataFolder, open_batch: OpenBatch) -> BatchStatus:
     """End a batch that runs no longer; returns how. Lines without a result were not run, and the error file says so."""
     batch = open_batch.batch
-    now = int(time.time())
-    status = await folder.run(batches.move, batch.id, ("validating", "in_progress"), "finalizing", now)
-    end: BatchStatus = "cancelled" if status == "cancelling" else "completed"
-    while lines := await folder.run(batches.next_lines, batch.id, 0, LINES_AT_ONCE):
-        if end == "completed":
-            end = "expired"
+    end = await folder.run(batches.begin_end, batch.id, int(time.time()))
+    while lines := await folder.read(batches.next_lines, batch.id, 0, LINES_AT_ONCE):
         await folder.run(_not_run, batch.id, lines, _NOT_RUN[end])
     incoming = partial(
         IncomingFile, folder, tenant=open_batch.tenant, purpose="batch_output", keep_seconds=open_batch.keep_seconds
@@ -49,7 +45,7 @@ async def write_results(folder: DataFolder, open_batch: OpenBatch) -> BatchStatu
     ):
         for file, failed in ((output, False), (error, True)):
             after = 0
-            while rows := await folder.run(batches.results, batch.id, after, LINES_AT_ONCE, failed=failed):
+            while rows := await folder.read(batches.results, batch.id, after, LINES_AT_ONCE, failed=failed):
                 after = rows[-1][0]
                 await file.write(b"".join(result for _, result in rows))
             await file.sync()

@@ -26,6 +26,9 @@ _CREATE: Final = msgspec.json.Decoder(CreateBatch)
 
 
 def register(app: Application, folder: DataFolder) -> None:
+    settings = app.engine.settings
+    create = partial(batches.create, storage=settings.limits.batch_storage, several_tenants=len(settings.api_keys) > 1)
+
     def missing(id: str) -> ApiError:
         return ApiError("not_found", f"There is no batch {id[:64]!r}.", param="batch_id")
 
@@ -35,7 +38,7 @@ def register(app: Application, folder: DataFolder) -> None:
         folder.refuse_if_foreign()
         if not folder.exists:
             raise ApiError("not_found", f"There is no file {body.input_file_id!r}.", param="input_file_id")
-        return _answer(await folder.run(batches.create, body, current_exchange().tenant, int(time.time())))
+        return _answer(await folder.run(create, body, current_exchange().tenant, int(time.time())))
 
     @app.get(PATH)
     async def list_batches() -> Response:
@@ -43,13 +46,13 @@ def register(app: Application, folder: DataFolder) -> None:
         limit, after = query.limit(PAGE, MOST), query.text("after")
         if not folder.exists and after is None:
             return _answer(BatchList(data=[], first_id=None, last_id=None, has_more=False))
-        return _answer(await folder.run(partial(batches.page, limit=limit, after=after), current_exchange().tenant))
+        return _answer(await folder.read(partial(batches.page, limit=limit, after=after), current_exchange().tenant))
 
     @app.get(f"{PATH}/<id>")
     async def retrieve_batch(id: str) -> Response:
         if not folder.exists:
             raise missing(id)
-        return _answer(await folder.run(batches.get, id, current_exchange().tenant))
+        return _answer(await folder.read(batches.get, id, current_exchange().tenant))
 
     @app.post(f"{PATH}/<id>/cancel")
     async def cancel_batch(id: str) -> Response:

@@ -1,6 +1,7 @@
 """The table of files: room, pages, owners, expiry. And the folder's owner."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -148,4 +149,29 @@ async def test_a_folder_belongs_to_one_server(folder: DataFolder) -> None:
         assert refusal.value.status == 409
         owner.stdin.close()
     assert folder.try_lock()
-    assert (folder.path / "lock").read_text() == str(os.getpid())
+    assert f"process {os.getpid()} on {socket.gethostname()}" in (folder.path / "lock").read_text()
+
+
+async def test_a_process_of_another_machine_with_the_same_number_is_another_server(folder: DataFolder) -> None:
+    await store(folder, 1)
+    holder = DataFolder(folder.path)
+    assert holder.try_lock()
+    try:
+        folder.refuse_if_foreign()  # held by this process
+        lock = folder.path / "lock"
+        mine = lock.read_text()
+        for other in (mine.replace(f" on {socket.gethostname()}", " on elsewhere"), f"{mine}1", str(os.getpid())):
+            lock.write_text(other)
+            with pytest.raises(ApiError, match=f"Another server \\({other}\\)") as refusal:
+                folder.refuse_if_foreign()
+            assert refusal.value.status == 409
+    finally:
+        holder.close()
+
+
+async def test_a_lock_that_cannot_be_asked_for_is_refused_with_the_remedy(folder: DataFolder) -> None:
+    await store(folder, 1)
+    (folder.path / "lock").mkdir()
+    with pytest.raises(ApiError, match=r"cannot be known.*--data") as refusal:
+        folder.refuse_if_foreign()
+    assert refusal.value.status == 409

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import trio
 
-from triolet.actors.batch import batches, files, runner, validation
+from triolet.actors.batch import batches, runner, validation
 from triolet.actors.batch.folder import DataFolder
 from triolet.actors.batch.incoming import IncomingFile
 from triolet.actors.batch.runner import BatchRunner
@@ -40,13 +40,13 @@ def lines(count: int) -> bytes:
     return b"\n".join(json.dumps({"custom_id": f"{n}", "body": {"n": n}} | row).encode() for n in range(count))
 
 
-async def create(folder: DataFolder, content: bytes, tenant: str = "a") -> str:
+async def create(folder: DataFolder, content: bytes, tenant: str = "a", window: int = 3600) -> str:
     incoming = IncomingFile(folder, tenant=tenant, filename="in", purpose="batch", keep_seconds=3600)
     async with incoming:
         await incoming.write(content)
         await incoming.complete()
     body = CreateBatch(input_file_id=incoming.id, endpoint="/v1/completions", completion_window="24h")
-    return (await folder.run(batches.create, body, tenant, int(time.time()))).id
+    return (await folder.run(batches.create, body, tenant, int(time.time()), window)).id
 
 
 async def run(folder: DataFolder, answer: Answer, figures: BatchFigures | None = None, rows: int = 4) -> None:
@@ -230,6 +230,42 @@ async def test_an_expired_batch_keeps_what_is_done(folder: DataFolder) -> None:
     assert Counter(result["error"]["code"] for result in results if result["error"]) == {"batch_expired": 7}
 
 
+async def test_an_expired_batch_that_is_killed_while_it_ends_is_expired(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when every line has its result, and the files are not written."""
+    id = await create(folder, lines(3))
+    with trio.CancelScope() as scope:
+
+        async def answer(endpoint: str, body: bytes, tenant: str, name: str) -> bytes:
+            await folder.run(lambda c: expire(c, id))
+            await trio.sleep_forever()
+            raise AssertionError
+
+        class Killed(IncomingFile):
+            async def __aenter__(self) -> Self:
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+                raise AssertionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("triolet.actors.batch.results.IncomingFile", Killed)
+            await run(folder, answer, rows=1)
+    assert scope.cancelled_caught
+    assert (await folder.run(batches.get, id, "a")).request_counts.failed == 3
+    await run(folder, echo)
+    batch, found = await ended(folder, id)
+    assert (batch.status, batch.completed_at) == ("expired", None)
+    assert names(found) == each_once(3)
+
+
+async def test_a_batch_that_expires_before_its_lines_are_read_is_expired(folder: DataFolder) -> None:
+    id = await create(folder, lines(3), window=0)
+    await run(folder, echo)
+    batch, found = await ended(folder, id)
+    assert (batch.status, batch.completed_at, found) == ("expired", None, [])
+
+
 def expire(connection: Any, id: str) -> None:
     """Its 24 hours are over."""
     batches.move(connection, id, ("in_progress",), "in_progress", 0, {"expires_at": 1})
@@ -319,16 +355,3 @@ async def test_a_deleted_input_fails_the_batch(folder: DataFolder) -> None:
     batch, _ = await ended(folder, id)
     assert batch.errors is not None
     assert batch.errors.data[0].code == "missing_file"
-
-
-async def test_results_count_as_stored_until_they_are_in_a_file(folder: DataFolder) -> None:
-    id = await create(folder, lines(2))
-    batch = await folder.run(batches.get, id, "a")
-    await folder.run(batches.add_lines, id, [batches.PlacedLine(1, "a", 0, 9)])
-    await folder.run(partial(batches.put_result, failed=False), id, 1, b"x" * 1000)
-    size = (await folder.run(files.get, batch.input_file_id, "a", batch.created_at)).bytes
-    await folder.run(files.begin, "new", "a", "x", "batch", batch.created_at, 9)
-    reserve = partial(files.reserve, storage=size + 1100, several_tenants=False)
-    await folder.run(reserve, "new", 100)
-    with pytest.raises(ApiError, match="--batch-storage"):
-        await folder.run(reserve, "new", 101)
