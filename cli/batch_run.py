@@ -3,26 +3,23 @@
 import os
 import shutil
 import time
-from contextlib import suppress
 from functools import partial
-from hashlib import file_digest
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
-import msgspec
 import trio
 from msgspec import structs
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..actors.batch import batches
-from ..actors.batch.check import next_line
 from ..actors.batch.folder import DataFolder
 from ..actors.batch.incoming import IncomingFile
 from ..actors.core import Core
 from ..protocol.errors import ApiError
-from ..protocol.openai_batches import FILE_SECONDS, BatchEndpoint, BatchLine, BatchObject, CreateBatch, RequestCounts
+from ..protocol.openai_batches import FILE_SECONDS, BatchObject, CreateBatch, RequestCounts
 from ..protocol.settings import ServeSettings
+from .batch_file import digest_of, endpoint_of, refuse_invalid, refuse_other
+from .batch_progress import batch_progress
+from .batch_remote import SENT
 from .batches import run_batches
 from .refusals import Refusal
 from .report import LoadDisplay, standard_error
@@ -31,7 +28,6 @@ YEARS: Final = 10 * 365 * 24 * 3600  # seconds: a batch of one's own does not ex
 LOOK_SECONDS: Final = 0.25
 TENANT: Final = ""  # as in a server without keys
 _COPIED_AT_ONCE: Final = 1 << 20
-_LINE: Final = msgspec.json.Decoder(BatchLine)
 
 
 class BatchRun:
@@ -44,12 +40,18 @@ class BatchRun:
         self._output = output
         self._settings = structs.replace(settings, data=str(self.part))
         self._folder = DataFolder(self.part)
+        self._engine = {"model": str(Path(settings.engine.model).resolve()), "quantize": settings.engine.quantize}
         self._core = Core(self._settings)
 
     async def run(self) -> None:
         """Raises Refusal for a file that cannot be run, and where the output is in the way."""
         if self._output.exists() and not self._folder.exists:
             raise Refusal(f"{self._output} exists: move it away, or give another --output")
+        if (self.part / SENT).exists():
+            raise Refusal(
+                f"{self.part} was begun with --url: give that to go on, delete that folder to begin anew, "
+                "or give another --output"
+            )
         try:
             id = await self._find_or_create()
         except ApiError as error:
@@ -63,72 +65,47 @@ class BatchRun:
                 nursery.cancel_scope.cancel()
         finally:
             self._core.close()
-        batch = await self._folder.run(batches.get, id, TENANT)
-        self._refuse_invalid(batch)
+        batch = await self._folder.read(batches.get, id, TENANT)
+        if batch.errors is not None:
+            self._folder.close()
+            shutil.rmtree(self.part)
+        refuse_invalid(self._file, batch)
         self.counts = batch.request_counts
         await trio.to_thread.run_sync(self._write, batch)
 
     async def _find_or_create(self) -> str:
-        """The id of the batch in the folder. Raises Refusal if it is of another file."""
+        """The id of the batch in the folder. Raises Refusal if it was begun with other answers in mind."""
+        begun_with = {"sha256": await trio.to_thread.run_sync(digest_of, self._file), **self._engine}
+        if self._folder.exists:
+            self._folder.refuse_if_foreign()
+            page = await self._folder.read(partial(batches.page, limit=1), TENANT)
+            if page.data:
+                (batch,) = page.data
+                began = batch.metadata or {}
+                words = {
+                    "sha256": f"another file than {self._file}",
+                    "model": f"the model {began.get('model')}, not {begun_with['model']}",
+                    "quantize": f"--quantize {began.get('quantize')}, not {begun_with['quantize']}",
+                }
+                refuse_other(self.part, began, begun_with, words)
+                return batch.id
+        endpoint = endpoint_of(self._file, self._settings.limits.max_body_bytes)
+        now = int(time.time())
+        incoming = IncomingFile(
+            self._folder, tenant=TENANT, filename=self._file.name, purpose="batch", keep_seconds=FILE_SECONDS
+        )
         with self._file.open("rb") as file:
-            digest = await trio.to_thread.run_sync(lambda: file_digest(file, "sha256").hexdigest())
-            if self._folder.exists:
-                self._folder.refuse_if_foreign()
-                page = await self._folder.run(partial(batches.page, limit=1), TENANT)
-                if page.data:
-                    (batch,) = page.data
-                    if (batch.metadata or {}).get("sha256") != digest:
-                        raise Refusal(
-                            f"{self.part} was begun with another file than {self._file}: delete that folder to begin "
-                            "anew, or give another --output"
-                        )
-                    return batch.id
-            file.seek(0)
-            endpoint = self._endpoint_of(next_line(file, self._settings.limits.max_body_bytes))
-            file.seek(0)
-            now = int(time.time())
-            incoming = IncomingFile(
-                self._folder, tenant=TENANT, filename=self._file.name, purpose="batch", keep_seconds=FILE_SECONDS
-            )
             async with incoming:
                 while data := await trio.to_thread.run_sync(file.read, _COPIED_AT_ONCE):
                     await incoming.write(data)
                 await incoming.complete()
-        body = CreateBatch(
-            input_file_id=incoming.id, endpoint=endpoint, completion_window="24h", metadata={"sha256": digest}
-        )
+        body = CreateBatch(input_file_id=incoming.id, endpoint=endpoint, completion_window="24h", metadata=begun_with)
         return (await self._folder.run(batches.create, body, TENANT, now, YEARS)).id
 
-    def _endpoint_of(self, line: bytes) -> BatchEndpoint:
-        """The url of the first line; the runner checks all others against it."""
-        known: tuple[BatchEndpoint, ...] = get_args(BatchEndpoint)
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            url = _LINE.decode(line).url
-            for endpoint in known:
-                if url == endpoint:
-                    return endpoint
-            raise Refusal(f"{self._file}:1: url is {url[:64]!r}; send {' or '.join(known)}")
-        raise Refusal(f"{self._file}:1: the line is not a request; triolet batch --help shows one")
-
-    def _refuse_invalid(self, batch: BatchObject) -> None:
-        if batch.errors is not None:
-            shutil.rmtree(self.part)
-            problems = [f"{self._file}:{error.line or 1}: {error.message}" for error in batch.errors.data]
-            raise Refusal("no request was run\n" + "\n".join(problems))
-
     async def _show_progress(self, id: str) -> None:
-        """A bar on a terminal; elsewhere nothing until the end."""
-        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        console = Console(stderr=True)
-        with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-            task = progress.add_task("reading", total=None)
+        with batch_progress() as show:
             while True:
-                batch = await self._folder.run(batches.get, id, TENANT)
-                counts = batch.request_counts
-                if batch.status != "validating":
-                    progress.update(
-                        task, description="answering", total=counts.total, completed=counts.completed + counts.failed
-                    )
+                show(await self._folder.read(batches.get, id, TENANT))
                 await trio.sleep(LOOK_SECONDS)
 
     def _write(self, batch: BatchObject) -> None:

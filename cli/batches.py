@@ -41,10 +41,12 @@ async def run_batches(settings: ServeSettings, core: Core, ready: Ready, *, unti
         from ..web.generation.line import answer_line
         from ..web.openai.dialect import CHAT, COMPLETIONS
         from ..web.openai.openai import read
+        from ..web.responses.line import read_line
 
         readers: dict[BatchEndpoint, Read] = {
             "/v1/chat/completions": partial(read, CHAT),
             "/v1/completions": partial(read, COMPLETIONS),
+            "/v1/responses": read_line,
         }
         text = await read_text_tokenizer(settings.engine.model)
         async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct
 
-BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions"]
+BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 BatchStatus = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled",
 ]  # fmt: skip

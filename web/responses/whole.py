@@ -3,10 +3,12 @@
 import time
 from collections.abc import Iterable
 
+from ...protocol.errors import ApiError
 from ...protocol.events import Finished, StreamEvent, Token
 from ...protocol.response_answers import ResponseObject
 from ..generation.asked import Whole
 from .answer import GrowingResponse
+from .request import restated
 
 
 class WholeResponse(Whole):
@@ -21,3 +23,6 @@ class WholeResponse(Whole):
     def body(self, finished: Finished) -> ResponseObject:
         self._answer.finish(finished, int(time.time()))
         return self._answer.response
+
+    def worded(self, error: ApiError) -> ApiError:
+        return restated(error)
