@@ -72,8 +72,8 @@ def grammar_of(schema: dict[str, Any]) -> str:  # Any: JSON
 
 def slow_schema(number: int) -> str:
     """A schema that takes most of a second to compile, and to build again; every number is another one."""
-    fields = {f"field_{(number * 3000 + place) * 7919 % 10_000_019}": {"type": "integer"} for place in range(3000)}
-    return json.dumps({"type": "object", "properties": fields})
+    fields = {f"field_{(number * 8000 + place) * 7919 % 10_000_019}": {"type": "integer"} for place in range(8000)}
+    return json.dumps({"type": "object", "properties": fields, "required": [*fields]})
 
 
 def request(engine: Engine, seed: int, tokens: int, grammar: str = "", *, schema: str = "") -> Generate:
