@@ -19,7 +19,7 @@ class BatchEngine(FrontActors):
     def __init__(self, settings: ServeSettings, core: Core) -> None:
         limits = structs.replace(settings.limits, max_requests=MOST_LINES)
         own = structs.replace(settings, limits=limits, api_keys=())  # places are not divided between keys
-        super().__init__(own, scheduler=core.to_scheduler, status=core.status)
+        super().__init__(own, scheduler=core.to_scheduler, status=core.status, adapters=core.adapters)
 
     async def standing(self, id: str) -> Standing | None:
         """Nobody asks: clients know no ids of lines."""

@@ -13,10 +13,12 @@ from typing import Final
 
 import trio
 
-from ..protocol.messages import ToDetokenizer, ToScheduler
+from ..protocol.adapters import Adapter
+from ..protocol.messages import AdapterGone, ToDetokenizer, ToScheduler
 from ..protocol.reports import BatchFigures
-from ..protocol.settings import ServeSettings
+from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready, ReportProgress, WorkerOrder
+from .adapters import AdapterTable, given_adapters
 from .executor.inline import run_inline
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
@@ -25,7 +27,6 @@ from .supervisor.restart_budget import RESTARTS
 from .supervisor.supervisor import run_supervisor
 from .supervisor.worker_status import WorkerStatus
 
-_STEPS: Final = 4  # more than the steps in flight, which the scheduler bounds
 _TEXTS: Final = 64  # a step's text and the choices it opened; the reader empties it in one turn
 
 
@@ -40,16 +41,22 @@ class Core:
             max_losses=RESTARTS,  # the next loss would end the engine
             outbox_tokens=settings.limits.outbox_tokens,
             stall_timeout=settings.stall_timeout,
+            max_adapters=settings.limits.max_loras,
         )
-        # No fixed bound, but limited in use: a few messages per live request, one answer per step in flight.
+        # No fixed bound, but limited in use: a few messages per live request, one answer per step in flight; the steps
+        # in flight, and what live requests need prepared.
         self.to_scheduler, self._inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-        self._to_executor, self._steps = trio.open_memory_channel[WorkerOrder](_STEPS)
+        self._to_executor, self._steps = trio.open_memory_channel[WorkerOrder](float("inf"))
         self._to_texts, self.texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
         self._to_batches, self.batch_texts = trio.open_memory_channel[ToDetokenizer](_TEXTS)
         # During cancellation an actor may still `send_nowait` to one that has already ended. This clone keeps the
         # channel open for such messages, so the error that ended the engine is the only one raised.
         self._held_open = (self._inbox.clone(), self._steps.clone(), self.texts.clone(), self.batch_texts.clone())
         self._settings = settings
+        self.adapters = AdapterTable(model_name(settings), given_adapters(settings), self._forget)
+
+    def _forget(self, adapter: Adapter) -> None:
+        self.to_scheduler.send_nowait(AdapterGone(adapter=adapter))
 
     async def start(self, nursery: trio.Nursery, on_progress: ReportProgress, worker: ChildProcess | None) -> Ready:
         """Run both in `nursery`. Raises `EngineLoadError` if the model cannot be loaded.

@@ -40,7 +40,9 @@ class Engine(FrontActors):
     """A running engine: the `Server` whose scheduler is in this process."""
 
     def __init__(self, settings: ServeSettings, core: Core, traces: Traces | None) -> None:
-        super().__init__(settings, scheduler=core.to_scheduler, status=core.status, traces=traces)
+        super().__init__(
+            settings, scheduler=core.to_scheduler, status=core.status, adapters=core.adapters, traces=traces
+        )
         self._core = core
         self.observer = Observer(
             settings,
@@ -65,6 +67,12 @@ class Engine(FrontActors):
     def scheduler_statistics(self) -> SchedulerStatistics:
         """Queues, blocks and totals now."""
         return self._core.state.statistics()
+
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
+        self._adapters.put(await self.tried_adapter(name, path, replaces=replaces), replaces=replaces)
+
+    async def unload_adapter(self, name: str) -> None:
+        self._adapters.remove(name)
 
     async def health(self) -> Health:
         return self.observer.health()
@@ -142,6 +150,7 @@ async def _run(
             on_open(engine)
             text, ready = await _load(settings, partial(core.start, nursery, on_progress, worker))
             engine.start(nursery, text, ready, core.texts)
+            await engine.open()
             if beside is not None:
                 nursery.start_soon(beside, core, ready)
             task_status.started(engine)

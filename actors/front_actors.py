@@ -6,11 +6,13 @@ gateway -> tokenizer (-> grammar) -> admission -> to_scheduler
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 import trio
 
+from ..protocol.adapters import Adapter
 from ..protocol.errors import ApiError
 from ..protocol.explanation import Explanation, Standing
 from ..protocol.grammars import OpenCompiler
@@ -19,8 +21,10 @@ from ..protocol.openai_responses import TokenizerInfo
 from ..protocol.requests import Prompt
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready
+from .adapters import AdapterTable, try_adapter
 from .admission.admission import run_admission
 from .detokenizer.detokenizer import Detokenizer, run_detokenizer
+from .errors import EngineLoadError
 from .gateway.accounts import Accounts
 from .gateway.gateway import Gateway
 from .grammar.grammar import run_grammar
@@ -42,6 +46,7 @@ class FrontActors(ABC):
         *,
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
+        adapters: AdapterTable,
         process: str | None = None,
         traces: Traces | None = None,
     ) -> None:
@@ -52,6 +57,7 @@ class FrontActors(ABC):
         if traces is not None:
             self.accounts.traces = traces.counts
         self._status = status
+        self._adapters = adapters
         self._traces = traces
         self._scheduler = scheduler
         self.loaded = trio.Event()  # the model, and the tokenizer
@@ -85,7 +91,6 @@ class FrontActors(ABC):
             model=self.settings.engine.model, vocab_size=ready.vocab_size, eos_token_ids=ready.eos_token_ids
         )
         self._lane = lane
-        self.loaded.set()
         nursery.start_soon(
             partial(run_tokenizer, self._requests, self._to_admission, to_grammar, lane=lane, gateway=gateway)
         )
@@ -97,6 +102,17 @@ class FrontActors(ABC):
             nursery.start_soon(
                 partial(run_detokenizer, texts, tokenizer=text, gateway=gateway, scheduler=self._scheduler.clone())
             )
+
+    async def open(self) -> None:
+        """Try the adapters of the command line, and serve. Raises EngineLoadError if the worker cannot use one."""
+        for adapter in self._adapters.by_name.values():
+            if adapter.load:
+                continue  # this process came later: it was tried when a client had it loaded
+            try:
+                await try_adapter(self.gateway, self.model_name, adapter)
+            except ApiError as error:
+                raise EngineLoadError("invalid_checkpoint", f"--lora {adapter.name}: {error.message}") from None
+        self.loaded.set()
 
     def detokenizer(self, text: TextTokenizer) -> Detokenizer:
         """For a caller that already has the texts and needs no further turn of the event loop."""
@@ -123,6 +139,17 @@ class FrontActors(ABC):
 
     def begin_drain(self) -> None:
         self.gateway.refuse_new("shutting_down", "the server is shutting down")
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        return self._adapters.by_name
+
+    async def tried_adapter(self, name: str, path: str, *, replaces: bool) -> Adapter:
+        """A new adapter that the worker can use. Raises ApiError."""
+        self._adapters.check_new(name, replaces=replaces)
+        adapter = Adapter(name, path, time.time_ns())
+        await try_adapter(self.gateway, self.model_name, adapter)
+        return adapter
 
     async def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         await self.loaded.wait()

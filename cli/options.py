@@ -28,7 +28,7 @@ from .sources import (
     tell_notes,
     variable_name,
 )
-from .values import HTTP_URL, NAME, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, SIZE, read_api_keys
+from .values import ADAPTER, HTTP_URL, NAME, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, SIZE, read_api_keys
 
 BUNDLED_NAME: Final = "triolet-demo"  # in the API; its folder is called `checkpoint`
 BUNDLED_MODEL: Final = Path(__file__).resolve().parent.parent / "models" / "demo" / "checkpoint"
@@ -58,6 +58,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "root_path": Setting(ROOT_PATH, "Path under which a proxy shows the server, as /llm."),
         "uds": Setting(click.STRING, "Listen on a Unix socket at this path instead, for this user alone."),
         "served_model_name": Setting(NAME, "Name of the model in the API.  [default: the folder's name]"),
+        "loras": Setting(ADAPTER, "Offer a LoRA adapter, a folder in PEFT's format, as legal=DIR. May be repeated."),
         "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
         "data": Setting(
             click.STRING,
@@ -73,6 +74,9 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         ),
         "allow_origins": Setting(
             ORIGIN, "Let pages of this origin use the server, as http://localhost:3000; * for all. May be repeated."
+        ),
+        "lora_folder": Setting(
+            click.STRING, "Let clients with an operator key, if there are any, load adapters from this folder."
         ),
         "ssl_certfile": Setting(
             click.STRING, "Speak TLS, with this certificate and its chain (PEM); read again on SIGHUP."
@@ -103,6 +107,9 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "max_body_bytes": Setting(SIZE, "Largest body of a request, as 4MiB."),
         "max_stop_strings": Setting(_COUNT, "Stop strings of one request."),
         "max_stop_length": Setting(_COUNT, "Characters of one stop string."),
+        "max_loras": Setting(
+            _COUNT, "LoRA adapters in memory at once; the least recently used one leaves for another."
+        ),
         "max_socket_requests": Setting(_COUNT, "Unfinished requests of one WebSocket."),
         "max_resume_seconds": Setting(
             _SECONDS, "Longest wait of an answer for a client that lost its WebSocket; 0: none waits."

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from ..protocol.settings import EngineSettings, ServeSettings
+from ..protocol.settings import EngineSettings, ServeSettings, model_name
 from .sources import add_note, from_elsewhere
 
 SUPPORTED: Final = ("Linux", "x86_64")
@@ -152,6 +152,20 @@ def refuse_too_many_processes(settings: ServeSettings) -> None:
         )
 
 
+def refuse_adapters(settings: ServeSettings) -> None:
+    """Refuse LoRA adapters that are no folders of PEFT, and names that are taken. The worker checks the rest."""
+    seen = {model_name(settings)}
+    for text in settings.loras:
+        name, _, path = text.partition("=")
+        if name in seen:
+            raise Refusal(f"--lora {text}: the name {name} is taken; take another one")
+        if not (Path(path) / "adapter_config.json").is_file():
+            raise Refusal(f"--lora {text}: {path} has no adapter_config.json; name the folder of a PEFT adapter")
+        seen.add(name)
+    if settings.lora_folder is not None and not Path(settings.lora_folder).is_dir():
+        raise Refusal(f"--lora-folder {settings.lora_folder}: there is no such folder; make it, or take another one")
+
+
 def warn_of_open_pages(settings: ServeSettings) -> None:
     """Without a key, every page that a browser on this machine opens could use the model."""
     if "*" in settings.allow_origins and not settings.api_keys:
@@ -165,3 +179,4 @@ def refuse_early(settings: ServeSettings) -> None:
     refuse_certificate(settings)
     refuse_missing_packages(settings)
     refuse_too_many_processes(settings)
+    refuse_adapters(settings)

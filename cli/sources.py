@@ -35,6 +35,7 @@ _SINGULAR: Final = {  # options that may be repeated
     "api_keys": "api-key",
     "operator_keys": "operator-key",
     "allow_origins": "allow-origin",
+    "loras": "lora",
 }
 
 

@@ -47,6 +47,18 @@ class NameType(click.ParamType[str]):
         return str(value)
 
 
+class AdapterType(click.ParamType[str]):
+    """NAME=PATH."""
+
+    name = "name=path"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name, _, path = str(value).partition("=")
+        if not name.strip() or not path or ":" in name or name == "latest":
+            self.fail(f"{value!r} is not NAME=PATH, as in legal=adapters/legal; a name has no colon", param, ctx)
+        return str(value)
+
+
 class SizeType(click.ParamType[int]):
     """A number of bytes, at least one."""
 
@@ -136,6 +148,7 @@ _OWN_PATHS: Final = (  # how all routes begin
 HTTP_URL: Final = HttpUrlType()
 ROOT_PATH: Final = RootPathType()
 NAME: Final = NameType()
+ADAPTER: Final = AdapterType()
 ORIGIN: Final = OriginType()
 SIZE: Final = SizeType()
 SHARE_OR_SIZE: Final = ShareOrSizeType()

@@ -8,6 +8,10 @@ however many streams it moves.
 
 from typing import Literal
 
+from msgspec import Struct
+
+from .adapters import Adapter
+from .errors import ErrorCode
 from .message import Message
 from .messages import Admit, Cancel, Credit, DropRequest, StepTokens, Stop
 from .reports import Loading, WorkerState
@@ -22,6 +26,9 @@ Question = Literal[
     "about",  # what a dashboard receives first, and again for each new worker
     "view",  # what a dashboard shows
     "standing",  # where the request `id` stands in the scheduler
+    "offer_adapter",  # let all fronts know `adapter`: Refused, or nothing
+    "replace_adapter",  # the same, in place of one with its name
+    "remove_adapter",  # let no front know the adapter `id` any more: Refused, or nothing
     "explain",  # explain the request that `tenant` calls `id`, by whichever front holds it
 ]
 
@@ -45,6 +52,20 @@ class WorkerNews(Message, frozen=True, kw_only=True):
     reason: str
     ready: Ready | None
     loading: Loading | None = None
+
+
+class AdapterNews(Message, frozen=True, kw_only=True):
+    """scheduler -> front: the LoRA adapters that requests may name."""
+
+    adapters: tuple[Adapter, ...]
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """The answer to a question that is not granted: an ApiError."""
+
+    code: ErrorCode
+    message: str
+    param: str | None
 
 
 class ChoiceOpened(Message, frozen=True, kw_only=True):
@@ -81,6 +102,7 @@ class Inquiry(Message, frozen=True, kw_only=True):
     question: Question
     id: str = ""
     tenant: str = ""
+    adapter: Adapter | None = None
 
 
 class InquiryAnswer(Message, frozen=True, kw_only=True):
@@ -106,5 +128,5 @@ class ReloadCertificate(Message, frozen=True, kw_only=True):
     """scheduler -> front: read the TLS files again."""
 
 
-ToFront = OpenFront | WorkerNews | Texts | Inquiry | InquiryAnswer | Drain | ReloadCertificate | Ping
+ToFront = OpenFront | WorkerNews | AdapterNews | Texts | Inquiry | InquiryAnswer | Drain | ReloadCertificate | Ping
 FromFront = FrontReady | Mail | Inquiry | InquiryAnswer | Pong

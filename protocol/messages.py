@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from .adapters import Adapter
 from .events import FinishReason, TokenLogprob
 from .message import Message
 from .requests import Generate
@@ -49,6 +50,12 @@ class Credit(Message, frozen=True, kw_only=True):
     tokens: int
 
 
+class AdapterGone(Message, frozen=True, kw_only=True):
+    """web -> scheduler: no new request names this adapter; the worker forgets it after the last one that does."""
+
+    adapter: Adapter
+
+
 class Stop(Message, frozen=True, kw_only=True):
     """detokenizer -> scheduler: choice `index` matched a stop string after `tokens_kept` generated tokens."""
 
@@ -79,7 +86,17 @@ ToTokenizer = Generate
 ToGrammar = Tokenized
 ToAdmission = Tokenized
 ToScheduler = (
-    Admit | Cancel | Credit | Stop | StepDone | StepFailed | PreparationAnswer | WorkerLost | WorkerReady | EngineFailed
+    Admit
+    | Cancel
+    | Credit
+    | Stop
+    | AdapterGone
+    | StepDone
+    | StepFailed
+    | PreparationAnswer
+    | WorkerLost
+    | WorkerReady
+    | EngineFailed
 )
 
 

@@ -221,6 +221,8 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "triolet"
+    root: str  # of a LoRA adapter: the model under it
+    parent: str | None = None  # the same; null for the model
     max_model_len: int
 
 

@@ -140,3 +140,8 @@ class Generate(Message, frozen=True, kw_only=True):
     background: bool = False  # a batch's line: it runs in steps that no other request can use
     arrival_time: float = 0.0
     deadline: float | None = None
+
+    @property
+    def served_as(self) -> str:
+        """What answers call the model: the adapter's name, if there is one."""
+        return self.model if self.adapter is None else self.adapter.name

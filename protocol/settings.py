@@ -42,6 +42,7 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_stop_strings: int = 16
     max_stop_length: int = 256  # characters of one stop string
     outbox_tokens: int = 256  # default credit: tokens a stream may be ahead of its reader
+    max_loras: int = 16  # LoRA adapters in the worker at once
     max_socket_requests: int = 256  # concurrent requests on one WebSocket
     max_resume_seconds: float = 300.0  # longest wait of a WebSocket's answer for its client to come back; 0: none waits
     resume_memory: int = 64 * MIB  # bytes of all answers that are kept for this
@@ -61,6 +62,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ssl_certfile: str | None = None  # PEM, with the chain; turns TLS on
     ssl_keyfile: str | None = None  # None: the key is in ssl_certfile
     served_model_name: str | None = None  # None: the checkpoint folder's name
+    loras: tuple[str, ...] = ()  # NAME=PATH: LoRA adapters, in PEFT's format
+    lora_folder: str | None = None  # from which clients may load others while the server runs; None: they may not
     api_keys: tuple[str, ...] = ()
     operator_keys: tuple[str, ...] = ()  # for metrics, ledger and dashboard; none: an API key opens these too
     allow_origins: tuple[str, ...] = ()  # of pages whose scripts may use the server; "*": all

@@ -188,11 +188,16 @@ class GrammarFailed(Message, frozen=True, kw_only=True):
 
 
 class PrepareAdapter(Message, frozen=True, kw_only=True):
-    """Load this LoRA adapter between two steps; answered with AdapterReady or AdapterFailed. First forget `forget`."""
+    """Load this LoRA adapter between two steps; answered with AdapterReady or AdapterFailed."""
 
-    adapter: int  # its number, never used for another content
+    adapter: int  # its number, never another one's
     path: str  # its folder
-    forget: tuple[int, ...] = ()  # no sequence of a later step names them
+
+
+class ForgetAdapters(Message, frozen=True, kw_only=True):
+    """Give up the memory of these: no sequence of a later step names them. Not answered."""
+
+    adapters: tuple[int, ...]
 
 
 class AdapterReady(Message, frozen=True, kw_only=True):
@@ -208,7 +213,7 @@ class AdapterFailed(Message, frozen=True, kw_only=True):
     message: str
 
 
-Preparation = PrepareGrammar | PrepareAdapter
+Preparation = PrepareGrammar | PrepareAdapter | ForgetAdapters
 PreparationAnswer = GrammarReady | GrammarFailed | AdapterReady | AdapterFailed
 WorkerOrder = Step | Preparation  # what the scheduler says to the worker
 ToWorker = LoadModel | WorkerOrder | Ping

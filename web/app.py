@@ -22,6 +22,7 @@ from .openai.dialect import CHAT, COMPLETIONS
 from .openai.openai import read
 from .origins import Origins, allow_scripts
 from .routes import (
+    adapters,
     batches,
     dashboard,
     endpoint_list,
@@ -71,7 +72,7 @@ def create_app(engine: "Server") -> Application:
     folder = DataFolder(data_folder(settings.data))
     files.register(app, folder)
     batches.register(app, folder)
-    for part in (messages, ollama, explain, tokenize, operators, openapi, endpoint_list, page_files):
+    for part in (adapters, messages, ollama, explain, tokenize, operators, openapi, endpoint_list, page_files):
         part.register(app)
     return app
 

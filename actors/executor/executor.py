@@ -26,6 +26,7 @@ from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
     AdapterFailed,
     AdapterReady,
+    ForgetAdapters,
     FromWorker,
     LoadFailed,
     Preparation,
@@ -145,9 +146,10 @@ class StepThreads:
             case PrepareGrammar():
                 self._stepper.prepare_grammar(order, self._deliver)
             case PrepareAdapter():
-                for number in order.forget:
-                    self._stepper.forget_adapter(number)
                 self._deliver(_load_adapter(self._stepper, order))
+            case ForgetAdapters(adapters=numbers):
+                for number in numbers:
+                    self._stepper.forget_adapter(number)
             case _:
                 assert_never(order)
 

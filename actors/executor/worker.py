@@ -19,6 +19,7 @@ import msgspec
 
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
+    ForgetAdapters,
     FromWorker,
     LoadFailed,
     LoadModel,
@@ -59,7 +60,7 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
         match message:
             case Step():
                 threads.submit(message)
-            case PrepareGrammar() | PrepareAdapter():
+            case PrepareGrammar() | PrepareAdapter() | ForgetAdapters():
                 threads.prepare(message)
             case Ping():
                 link.send(Pong())

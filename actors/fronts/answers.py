@@ -1,6 +1,6 @@
 """The scheduler's process answers questions of web processes. Each question is answered in its own task."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Final, assert_never
 
@@ -8,7 +8,9 @@ import msgspec
 import trio
 
 from ...protocol.engine_view import VIEW_SECONDS
-from ...protocol.fronts import Inquiry
+from ...protocol.errors import ApiError
+from ...protocol.fronts import Inquiry, Refused
+from ..adapters import AdapterTable
 from ..observe.observe import Observer
 from .division import owner
 from .front_line import FrontLine
@@ -22,9 +24,20 @@ _FRESH: Final = VIEW_SECONDS / 2
 class Answers:
     """Answers from the scheduler's tables, and from the fronts, which it asks in turn."""
 
-    def __init__(self, observer: Observer, lines: Mapping[str, FrontLine]) -> None:
-        """`lines` are the current ones, by the name that begins the ids of a front's requests."""
+    def __init__(
+        self,
+        observer: Observer,
+        lines: Mapping[str, FrontLine],
+        adapters: AdapterTable,
+        tell_adapters: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`lines` are the current ones, by the name that begins the ids of a front's requests.
+
+        `tell_adapters` returns when every front has the table of adapters.
+        """
         self._observer = observer
+        self._adapters = adapters
+        self._tell_adapters = tell_adapters
         self._lines = lines
         self._taking = trio.Lock()
         self._taken = -inf  # when the last view was taken
@@ -44,6 +57,8 @@ class Answers:
                 return await self.shared_view()
             case "report" | "own_report":
                 return msgspec.msgpack.encode(await self._observer.report())
+            case "offer_adapter" | "replace_adapter" | "remove_adapter":
+                return await self._change_adapters(question)
             case _:
                 assert_never(question.question)
 
@@ -58,6 +73,17 @@ class Answers:
                 self._view = msgspec.msgpack.encode(await self._observer.view())
                 self._taken = trio.current_time()
             return self._view
+
+    async def _change_adapters(self, question: Inquiry) -> bytes:
+        try:
+            if question.adapter is None:
+                self._adapters.remove(question.id)
+            else:
+                self._adapters.put(question.adapter, replaces=question.question == "replace_adapter")
+        except ApiError as error:
+            return msgspec.msgpack.encode(Refused(code=error.code, message=error.message, param=error.param))
+        await self._tell_adapters()
+        return NOTHING
 
     async def _explain(self, question: Inquiry) -> bytes:
         """The explanation by the front that has the request. An id names the front; a client's name does not."""

@@ -10,10 +10,11 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from ...protocol.adapters import Adapter
 from ...protocol.engine_view import AboutEngine, View
 from ...protocol.errors import ApiError
 from ...protocol.explanation import Explanation, Standing
-from ...protocol.fronts import OpenFront, Question
+from ...protocol.fronts import OpenFront, Question, Refused
 from ...protocol.reports import FrontReport, Health, ServerReport
 from ..front_actors import FrontActors
 from ..observe.observe import Server, own_figures
@@ -30,7 +31,12 @@ class FrontEngine(FrontActors):
 
     def __init__(self, opening: OpenFront, link: FrontLink, traces: Traces | None) -> None:
         super().__init__(
-            opening.settings, scheduler=link.to_scheduler, status=link.status, process=opening.process, traces=traces
+            opening.settings,
+            scheduler=link.to_scheduler,
+            status=link.status,
+            adapters=link.adapters,
+            process=opening.process,
+            traces=traces,
         )
         self._questions = link.questions
 
@@ -60,6 +66,18 @@ class FrontEngine(FrontActors):
     async def standing(self, id: str) -> Standing | None:
         return await self._ask("standing", Standing, id)
 
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
+        adapter = await self.tried_adapter(name, path, replaces=replaces)
+        await self._wish("replace_adapter" if replaces else "offer_adapter", adapter=adapter)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._wish("remove_adapter", name)
+
+    async def _wish(self, question: Question, id: str = "", adapter: Adapter | None = None) -> None:
+        """Raises ApiError if it is refused."""
+        if refused := await self._ask(question, Refused, id, adapter=adapter):
+            raise ApiError(refused.code, refused.message, param=refused.param)
+
     def own_report(self) -> FrontReport:
         return FrontReport(
             live=self.gateway.live_requests,
@@ -68,9 +86,16 @@ class FrontEngine(FrontActors):
             kept=self.gateway.kept,
         )
 
-    async def _ask(self, question: Question, kind: type[_Answered], id: str = "", tenant: str = "") -> _Answered | None:
+    async def _ask(
+        self,
+        question: Question,
+        kind: type[_Answered],
+        id: str = "",
+        tenant: str = "",
+        adapter: Adapter | None = None,
+    ) -> _Answered | None:
         """Raises ApiError (503) if no answer comes in time."""
-        body = await self._questions.ask(question, id, tenant)
+        body = await self._questions.ask(question, id, tenant, adapter)
         if body is None:
             text = f"The scheduler's process did not answer within {ASK_SECONDS:g} s."
             raise ApiError("engine_unavailable", text, retry_after=2)
@@ -98,6 +123,7 @@ async def run_front(link: FrontLink, opening: OpenFront, *, on_open: Callable[[S
             text = await read_text_tokenizer(opening.settings.engine.model)
             engine.start(nursery, text, await link.wait_ready(), None)
             link.serve(engine.detokenizer(text).handle, engine.own_report, engine.own_explanation)
+            await engine.open()
     except Exception:
         last_word = ApiError("engine_error", "the engine failed; the server's log says how")
         raise

@@ -16,6 +16,7 @@ from msgspec import structs
 from ...protocol.errors import ApiError
 from ...protocol.explanation import Explanation
 from ...protocol.fronts import (
+    AdapterNews,
     ChoiceOpened,
     Drain,
     ForFront,
@@ -32,7 +33,9 @@ from ...protocol.fronts import (
 )
 from ...protocol.messages import Admit, Cancel, OpenChoice, ToDetokenizer, ToScheduler
 from ...protocol.reports import FrontReport
+from ...protocol.settings import model_name
 from ...protocol.steps import Ping, Pong, Ready
+from ..adapters import AdapterTable, given_adapters
 from ..supervisor.link import Link
 from ..supervisor.worker_status import WorkerStatus
 from .questions import Questions
@@ -68,6 +71,8 @@ class FrontLink:
         self._shift = opening.clock - (trio.current_time() - time.perf_counter())
         self._admitted: dict[str, Admit] = {}  # of live requests: the part that `ChoiceOpened` leaves out
         self._ready = trio.Event()
+        settings = opening.settings
+        self.adapters = AdapterTable(model_name(settings), given_adapters(settings), lambda adapter: None)
         self.questions = Questions(link.send_nowait, ASK_SECONDS)
         self._report: Callable[[], FrontReport] | None = None
         self._explain: Explain | None = None
@@ -131,6 +136,8 @@ class FrontLink:
                     self._handle([said for text in texts if (said := self._inbound(text)) is not None])
                 case WorkerNews():
                     self._take_news(message)
+                case AdapterNews(adapters=adapters):
+                    self.adapters.copy(adapters)
                 case Inquiry(number=number, question="explain"):
                     nursery.start_soon(self._answer, message)
                 case Inquiry(number=number):

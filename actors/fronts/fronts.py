@@ -15,7 +15,7 @@ from typing import Final
 import trio
 from msgspec import structs
 
-from ...protocol.fronts import Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
+from ...protocol.fronts import AdapterNews, Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
 from ...protocol.reports import Figures, FrontsReport, KeptFigures
 from ...protocol.settings import ServeSettings
 from ..core import Core
@@ -67,7 +67,7 @@ class Fronts:
             batches=core.batches,
             process_of=self._label,
         )
-        self._answers = Answers(self.observer, self._lines)
+        self._answers = Answers(self.observer, self._lines, core.adapters, self._tell_adapters)
         core.status.on_change.add(lambda: self._broadcast(self._news()))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -185,6 +185,7 @@ class Fronts:
         )
         self._lines[name] = line
         line.send(self._news())
+        line.send(self._adapters())
         if self._draining:
             line.send(Drain())
 
@@ -212,6 +213,14 @@ class Fronts:
     def _news(self) -> WorkerNews:
         status = self._core.status
         return WorkerNews(state=status.state, reason=status.reason, ready=status.ready, loading=status.loading)
+
+    def _adapters(self) -> AdapterNews:
+        return AdapterNews(adapters=tuple(self._core.adapters.by_name.values()))
+
+    async def _tell_adapters(self) -> None:
+        """Returns when they have taken it: an answer to a later message shows that."""
+        self._broadcast(self._adapters())
+        await self._collect_web()
 
     def _broadcast(self, message: ToFront) -> None:
         for line in self._lines.values():

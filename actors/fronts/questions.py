@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
+from ...protocol.adapters import Adapter
 from ...protocol.fronts import Inquiry, InquiryAnswer, Question
 
 NOTHING: Final = msgspec.msgpack.encode(None)  # the answer if there is nothing to say
@@ -16,6 +17,7 @@ class _Key(NamedTuple):
     question: Question
     id: str
     tenant: str
+    adapter: Adapter | None
 
 
 class _Pending:
@@ -39,14 +41,16 @@ class Questions:
         self._pending: dict[int, _Pending] = {}  # until the answer comes, in time or late
         self._joinable: dict[_Key, _Pending] = {}  # those of them that tasks wait for
 
-    async def ask(self, question: Question, id: str = "", tenant: str = "") -> bytes | None:
+    async def ask(
+        self, question: Question, id: str = "", tenant: str = "", adapter: Adapter | None = None
+    ) -> bytes | None:
         """The answer, or None if none comes in time. Tasks that ask the same meanwhile share it."""
-        key = _Key(question, id, tenant)
+        key = _Key(question, id, tenant, adapter)
         pending = self._joinable.get(key)
         if pending is None:
             number = next(self._numbers)
             pending = self._pending[number] = self._joinable[key] = _Pending(key)
-            self._send(Inquiry(number=number, question=question, id=id, tenant=tenant))
+            self._send(Inquiry(number=number, question=question, id=id, tenant=tenant, adapter=adapter))
         pending.waiting += 1
         try:
             with trio.move_on_after(self._seconds):

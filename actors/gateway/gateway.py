@@ -195,7 +195,7 @@ class Gateway:
         if live.started_at is None:
             live.started_at = trio.current_time()
             self.accounts.queue_time.observe(live.started_at - live.request.arrival_time)
-            self._put(live, Started(id=request_id, model=live.request.model, prompt_tokens=live.prompt_tokens))
+            self._put(live, Started(id=request_id, model=live.request.served_as, prompt_tokens=live.prompt_tokens))
 
     def stream(self, request_id: str) -> StreamRecord | None:
         """A live request, for `deliver_text`."""

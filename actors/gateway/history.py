@@ -95,7 +95,7 @@ class StreamRecord:
             tenant=request.tenant,
             traceparent=request.traceparent,
             operation="chat" if isinstance(request.prompts[0], ChatPrompt) else "text_completion",
-            model=request.model,
+            model=request.served_as,
             choices=len(request.prompts) * request.n,
             max_tokens=request.max_tokens,
             temperature=request.sampling.temperature,

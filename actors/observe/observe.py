@@ -8,12 +8,13 @@ second in which somebody watched.
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Final, Protocol
 
 import trio
 
+from ...protocol.adapters import Adapter
 from ...protocol.engine_view import AboutEngine, Limits, RateSample, View, WebProcesses, WorkerView
 from ...protocol.explanation import Explanation, Standing
 from ...protocol.openai_responses import TokenizerInfo
@@ -82,6 +83,19 @@ class Server(Protocol):
     async def detokenize(self, ids: tuple[int, ...]) -> str: ...
 
     async def tokenizer_info(self) -> TokenizerInfo: ...
+
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        """The LoRA adapters that requests may name, by name. Never changed, but replaced."""
+        ...
+
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
+        """Have the worker try it, and offer it. Raises ApiError: 400 if it cannot be used, or the name is taken."""
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Offer it no longer; requests that use it continue. Raises ApiError (404)."""
+        ...
 
     async def health(self) -> Health:
         """Whether a request sent now would be computed, judged by progress."""

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
 from math import inf
 
-from ...protocol.adapters import Adapter
 from ...protocol.events import FinishReason
 from ...protocol.messages import Admit, ChoiceTokens
-from ...protocol.steps import PrepareAdapter, PrepareGrammar, Step
+from ...protocol.steps import Preparation, Step
+from .adapters import Adapters, PreparedAdapter
 from .blocks import BlockPool
+from .grammars import Grammars
 from .prefix_keys import PrefixKeys, SharedPrompt
-from .prepared import KEPT_ADAPTERS, KEPT_GRAMMARS, Preparations
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 
@@ -23,15 +23,15 @@ from .sequence import LiveRequest, Sequence
 class LiveTable:
     """Requests by id, sequences by number, their queues, their blocks and their timers."""
 
-    def __init__(self, secret: bytes, stall_timeout: float) -> None:
+    def __init__(self, secret: bytes, stall_timeout: float, max_adapters: int = 16) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
         self.queues = Queues()
         self.background = Queues()  # the lines of batches
         self.pool = BlockPool(0)  # has the worker's size once one is ready
         self.timers = Timers(stall_timeout)
-        self.grammars = Preparations(_grammar_order, KEPT_GRAMMARS)
-        self.adapters = Preparations(_adapter_order, KEPT_ADAPTERS)
+        self.grammars = Grammars()
+        self.adapters = Adapters(max_adapters)
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.newest = 0  # the last sequence's number
         self.now = 0.0  # of the last message
@@ -111,6 +111,14 @@ class LiveTable:
         """The requests that use this adapter."""
         return [live for live in self.requests.values() if live.adapter and live.adapter.number == number]
 
+    def take_preparations(self) -> list[Preparation]:
+        """What the worker must begin to prepare, or forget, before its next step."""
+        return [*self.grammars.orders(), *self.adapters.orders(self._computing)]
+
+    def _computing(self) -> set[PreparedAdapter]:
+        known = (sequence.live.adapter for sequence in self.sequences.values() if sequence.known)
+        return {adapter for adapter in known if adapter}
+
     def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
         """Requests that may be killing workers: computed in each of the last lost workers, without a token since.
 
@@ -159,14 +167,6 @@ class LiveTable:
             self.timers.stop_starving(live.id)
         elif live.choices and not live.unread:
             self.timers.starve(live.id, self.now)
-
-
-def _grammar_order(number: int, text: str, forget: tuple[int, ...]) -> PrepareGrammar:
-    return PrepareGrammar(grammar=number, text=text, forget=forget)
-
-
-def _adapter_order(number: int, adapter: Adapter, forget: tuple[int, ...]) -> PrepareAdapter:
-    return PrepareAdapter(adapter=number, path=adapter.path, forget=forget)
 
 
 class Timers:

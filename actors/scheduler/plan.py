@@ -135,7 +135,7 @@ class Joining:
             return "unread"
         if (grammar := sequence.live.grammar) and not grammar.ready:
             return "grammar"
-        if (adapter := sequence.live.adapter) and not adapter.ready:
+        if (adapter := sequence.live.adapter) and not adapter.usable:
             return "adapter"
         if self._computing and (shareable := sequence.shareable_blocks):
             if self._comes_earlier(sequence.key(shareable - 1), sequence):

@@ -1,47 +1,43 @@
-"""What requests need in the worker before they can run: grammars and adapters. Pure: the worker keeps exactly these.
+"""What requests need in the worker before they can run: a grammar (grammars.py), an adapter (adapters.py). Pure.
 
-Each is prepared once for all requests that name it, and kept after the last of them for the next one, up to `kept` that
-nobody uses. A new worker prepares those in use again.
+Each is prepared once for all requests that name it. The scheduler says which, and the worker keeps exactly those.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Final, Generic, TypeVar
-
-from ...protocol.steps import Preparation
-
-# How many unused ones: a built grammar takes some hundred kilobytes in the worker, a few take megabytes; an adapter of
-# rank 16 takes about a hundredth of the model.
-KEPT_GRAMMARS: Final = 32
-KEPT_ADAPTERS: Final = 16
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 _Source = TypeVar("_Source", bound=Hashable)
-Order = Callable[[int, _Source, tuple[int, ...]], Preparation]  # prepare this under that number, and forget those
 
 
 class Prepared(Generic[_Source]):
     """One grammar or adapter: `ready` once the worker has it."""
 
-    __slots__ = ("number", "ordered", "ready", "source", "users")
+    __slots__ = ("held", "number", "ordered", "ready", "served", "source", "users", "wanted_since")
 
     def __init__(self, number: int, source: _Source) -> None:
-        self.number = number  # never used for another one, nor for this one after the worker had to forget it
+        self.number = number  # never another one's
         self.source = source
         self.users = 0  # unfinished requests
         self.ordered = self.ready = False
+        self.served = False  # a sequence of the worker has used it
+        self.held = False  # it is about to leave the worker: what does not run yet waits
+        self.wanted_since = 0  # in the order in which they came to be needed
 
     @property
     def under_way(self) -> bool:
         return self.ordered and not self.ready
 
+    @property
+    def usable(self) -> bool:
+        return self.ready and not self.held
+
 
 class Preparations(Generic[_Source]):
     """Those of one kind by their source, in the order of the last request with each."""
 
-    def __init__(self, order: Order[_Source], kept: int) -> None:
-        self._order = order
-        self._kept = kept
+    def __init__(self) -> None:
         self._all: dict[_Source, Prepared[_Source]] = {}
-        self._forgotten: list[int] = []  # the worker must forget these with the next order
+        self._forgotten: list[int] = []  # the worker must be told to forget these
         self._newest = 0
 
     def use(self, source: _Source | None) -> Prepared[_Source] | None:
@@ -58,12 +54,13 @@ class Preparations(Generic[_Source]):
 
     def release(self, prepared: Prepared[_Source] | None) -> None:
         """A request that needed it has ended."""
-        if prepared is None:
-            return
-        prepared.users -= 1
-        unused = [one for one in self._all.values() if not one.users]
-        for one in unused[: max(len(unused) - self._kept, 0)]:
-            self._drop(one)
+        if prepared is not None:
+            prepared.users -= 1
+            self.drop_unused()
+
+    def drop_unused(self) -> None:
+        """Give up those that nobody uses, as far as they are not kept."""
+        raise NotImplementedError
 
     def done(self, number: int) -> None:
         """The worker has it. The answer of a lost worker comes before the news of its loss, if it comes."""
@@ -75,27 +72,23 @@ class Preparations(Generic[_Source]):
         """The worker cannot prepare it: it tries again for the next request."""
         for prepared in tuple(self._all.values()):
             if prepared.number == number:
-                self._drop(prepared)
+                self.drop(prepared)
 
     def forget_worker(self) -> None:
         """The worker is gone with everything that it had."""
         self._forgotten.clear()
         for prepared in tuple(self._all.values()):
-            prepared.ordered = prepared.ready = False
+            prepared.ordered = prepared.ready = prepared.served = False
+            prepared.wanted_since = 0
             if not prepared.users:
                 del self._all[prepared.source]
 
-    def orders(self) -> list[Preparation]:
-        """What the worker must prepare now, for requests that wait for it."""
-        orders: list[Preparation] = []
-        for prepared in self._all.values():
-            if prepared.users and not prepared.ordered:
-                prepared.ordered = True
-                forget, self._forgotten = tuple(self._forgotten), []
-                orders.append(self._order(prepared.number, prepared.source, forget))
-        return orders
-
-    def _drop(self, prepared: Prepared[_Source]) -> None:
+    def drop(self, prepared: Prepared[_Source]) -> None:
+        """The next request with its source gets another number."""
         del self._all[prepared.source]
         if prepared.ordered:
             self._forgotten.append(prepared.number)
+
+    def take_forgotten(self) -> tuple[int, ...]:
+        forgotten, self._forgotten = tuple(self._forgotten), []
+        return forgotten

@@ -27,9 +27,9 @@ async def run_scheduler(
     """Run until the inbox is closed.
 
     The inbox may be unbounded: a live request sends few messages, credit is granted in batches, and there is one
-    StepDone per step in flight and one answer per grammar or adapter. `steps` should hold as many steps as may be in
-    flight. What a lost worker left in it must be discarded before the next worker is announced. `batch_texts` is needed
-    where background requests come.
+    StepDone per step in flight and one answer per grammar or adapter. `steps` must take any
+    number without waiting: what a lost worker left in it is discarded before the next worker is announced, and an order
+    that came after that would be for a worker that is gone. `batch_texts` is needed where background requests come.
     """
     with inbox, steps, texts:
         task_status.started()
@@ -51,9 +51,9 @@ async def run_scheduler(
                 state.handle(message, now)
             state.expire(now)
             for order in state.take_preparations():
-                await pass_on(steps, order)
+                steps.send_nowait(order)
             while step := state.plan():
-                await pass_on(steps, step)
+                steps.send_nowait(step)
             state.totals.plan_seconds += trio.current_time() - now
             for text in state.take_texts():
                 await pass_on(texts, text)

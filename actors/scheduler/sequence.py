@@ -186,6 +186,8 @@ class Sequence:
         assert self.unread == 0, self
         sampling = self.live.generate.sampling
         twin = self.index % self.live.generate.n
+        if self.live.adapter:
+            self.live.adapter.served = True
         if twin:  # so that the n choices of one prompt differ
             sampling = structs.replace(sampling, seed=(sampling.seed + twin) % 2**64)
         return SequenceRecord(

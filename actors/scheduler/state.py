@@ -13,6 +13,7 @@ from msgspec import structs
 from ...protocol.events import FinishReason
 from ...protocol.explanation import Standing
 from ...protocol.messages import (
+    AdapterGone,
     Admit,
     Cancel,
     ChoiceTokens,
@@ -67,6 +68,7 @@ class SchedulerState:
         max_losses: int,
         outbox_tokens: int = 256,
         stall_timeout: float = 60.0,
+        max_adapters: int = 16,  # in the worker
         max_steps_in_flight: int = 2,  # the worker starts the next step while the last one's answer travels
     ) -> None:
         """`secret` keys the names of KV blocks. A request fails when `max_losses` workers in a row die computing it.
@@ -74,7 +76,7 @@ class SchedulerState:
         Of a sequence whose rows may bring several tokens, at most two steps may be in flight: the third would begin
         behind tokens that the second may not have reached.
         """
-        self.table = LiveTable(secret, stall_timeout)
+        self.table = LiveTable(secret, stall_timeout, max_adapters)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
         self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
@@ -108,6 +110,8 @@ class SchedulerState:
             case Cancel(id=id, reason=reason):
                 if live := table.requests.get(id):
                     self._drop(live, reason)
+            case AdapterGone(adapter=adapter):
+                table.adapters.retire(adapter)
             case GrammarReady(grammar=number):
                 table.grammars.done(number)
             case GrammarFailed(grammar=number, message=text):
@@ -199,7 +203,7 @@ class SchedulerState:
         """What the worker must begin to prepare before it gets another step."""
         if self.waits.limits is None:
             return []
-        return self.table.grammars.orders() + self.table.adapters.orders()
+        return self.table.take_preparations()
 
     def take_texts(self) -> list[ToDetokenizer]:
         """Messages for the detokenizer, in order."""

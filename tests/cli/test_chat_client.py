@@ -131,7 +131,7 @@ async def test_a_second_interrupt_does_not_wait_for_the_server(capsys: pytest.Ca
     conversation = ChatConversation()
     async with _server(never_answer) as url, trio.open_nursery() as nursery:
         session = ChatSession(
-            _Client(url, None), ModelCard(id="m", created=0, max_model_len=64), conversation, PlainDisplay()
+            _Client(url, None), ModelCard(id="m", created=0, root="m", max_model_len=64), conversation, PlainDisplay()
         )
         assert not session.interrupt()
         nursery.start_soon(session.converse, _Lines("question", "/stats"))

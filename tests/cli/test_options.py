@@ -193,7 +193,7 @@ def test_the_command_line_wins_over_a_variable_and_that_over_the_file(
 
 def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that no option takes is refused by the name of its variable."""
-    free_text = {"model", "host", "data", "uds", "served_model_name", "ssl_certfile", "ssl_keyfile"}
+    free_text = {"model", "host", "data", "uds", "served_model_name", "ssl_certfile", "ssl_keyfile", "lora_folder"}
     for field in set(FIELDS) - free_text:
         with monkeypatch.context() as patch:
             patch.setenv(variable_name(field), "\N{SNOWMAN}")

@@ -10,6 +10,7 @@ from triolet.cli.main import main
 from triolet.cli.options import BUNDLED_MODEL
 from triolet.cli.refusals import (
     Refusal,
+    refuse_adapters,
     refuse_address,
     refuse_certificate,
     refuse_missing_model,
@@ -138,3 +139,20 @@ def test_a_unix_socket_needs_a_folder_that_takes_it(tmp_path: Path) -> None:
         refuse_used_socket("")
     refuse_used_socket(str(tmp_path / "some.sock"))
     assert not list(tmp_path.iterdir())  # the check leaves nothing
+
+
+def test_adapters_are_folders_of_peft_with_names_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").touch()
+    good = f"law={tmp_path}"
+    refuse_adapters(ServeSettings(engine=ENGINE, loras=(good, f"prose={tmp_path}"), lora_folder=str(tmp_path)))
+    for loras, folder, said in (
+        ((good, good), None, "the name law is taken"),
+        ((f"{BUNDLED_MODEL.name}={tmp_path}",), None, "is taken"),
+        (("law=nowhere",), None, "nowhere has no adapter_config.json"),
+        ((), str(tmp_path / "none"), "there is no such folder"),
+    ):
+        with pytest.raises(Refusal, match=said):
+            refuse_adapters(ServeSettings(engine=ENGINE, loras=loras, lora_folder=folder))
+    for text in ("law", "=x", "a:b=x", "latest=x"):
+        result = CliRunner().invoke(main, ["serve", "--lora", text])
+        assert (result.exit_code, "is not NAME=PATH" in result.output) == (2, True)

@@ -32,7 +32,7 @@ class WholeMessage(Whole):
         end = message_end(self._request, self._choice.end, finished)
         return AnthropicMessage(
             id=ID_PREFIX + self._request.id,
-            model=self._request.model,
+            model=self._request.served_as,
             content=self._content(),
             stop_reason=end.stop_reason,
             stop_sequence=end.stop_sequence,

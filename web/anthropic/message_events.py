@@ -83,7 +83,7 @@ class MessageEvents(Pieces):
         self._started = True
         message = AnthropicMessage(
             id=ID_PREFIX + self._request.id,
-            model=self._request.model,
+            model=self._request.served_as,
             content=[],
             stop_reason=None,
             stop_sequence=None,

@@ -24,7 +24,7 @@ from ...protocol.requests import ChatPrompt, Generate
 from ..generation.asked import Origin, ServedModel
 from ..openai.conversation import chat_prompt, without_empty_end
 from ..openai.decode import refuse_unsupported
-from ..openai.request import check_model, generate_from_chat, stop_strings
+from ..openai.request import generate_from_chat, named_adapter, stop_strings
 from .conversation import chat_turns
 
 SCHEMA: Final = "output_config.format.schema"
@@ -58,9 +58,9 @@ def _named(source: GrammarSource | None) -> GrammarSource | None:
     return None if source is None else msgspec.structs.replace(source, param=SCHEMA)
 
 
-def prompt_to_count(body: CountTokensBody, model: str, fallbacks: tuple[str, ...]) -> ChatPrompt:
+def prompt_to_count(body: CountTokensBody, served: ServedModel, fallbacks: tuple[str, ...]) -> ChatPrompt:
     """Raises ApiError (400, 404)."""
-    check_model(body.model, model, fallbacks)
+    named_adapter(body.model, served, fallbacks)
     with _anthropics_names():
         return chat_prompt(_chat(body))
 

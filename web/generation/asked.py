@@ -5,11 +5,13 @@ explanations, what a client's leaving does (generation.py).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
+from ...protocol.adapters import Adapter
 from ...protocol.errors import ApiError
 from ...protocol.events import Finished, StreamEvent
 from ...protocol.explanation import Explanation
@@ -25,6 +27,7 @@ class ServedModel(NamedTuple):
     model: str
     ready: Ready
     limits: LimitSettings
+    adapters: Mapping[str, Adapter] = MappingProxyType({})  # LoRA adapters by name
 
 
 class Origin(NamedTuple):

@@ -59,7 +59,7 @@ def served_model(engine: "Server") -> ServedModel:
     ready = engine.ready
     if ready is None:
         raise unready_error(engine.gateway.worker.health(trio.current_time()))
-    return ServedModel(engine.model_name, ready, engine.settings.limits)
+    return ServedModel(engine.model_name, ready, engine.settings.limits, engine.adapters)
 
 
 def fallback_models(headers: Headers) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ async def answer_line(engine: "FrontActors", read: Read, body: bytes, tenant: st
     """The answer's body. Raises ApiError: 400 and 404 for the line, and what the engine fails with."""
     if engine.ready is None:
         raise ApiError("engine_unavailable", "The worker is starting.")
-    served = ServedModel(engine.model_name, engine.ready, engine.settings.limits)
+    served = ServedModel(engine.model_name, engine.ready, engine.settings.limits, engine.adapters)
     asks = Origin(engine.gateway.new_id(), tenant, trio.current_time(), name=name)
     asked: Asked = await decode_aside(body, partial(read, served, asks), tenant)
     if not isinstance(asked.answer, Whole):

@@ -22,7 +22,7 @@ _GENERATE: Final = msgspec.json.Decoder(OllamaGenerateBody)
 def read_chat(served: ServedModel, origin: Origin, data: bytes) -> Asked | OllamaAnswer:
     """Raises ApiError (400, 404)."""
     body = decode(data, _CHAT)
-    reply = OllamaReply(True, served_name(body.model, served.model, origin.fallbacks), _now())
+    reply = OllamaReply(True, served_name(body.model, served, origin.fallbacks), _now())
     if not body.messages:
         return _loaded(reply)
     return _asked(generate_from_ollama_chat(body, served, origin), reply, body.stream)
@@ -31,7 +31,7 @@ def read_chat(served: ServedModel, origin: Origin, data: bytes) -> Asked | Ollam
 def read_generate(served: ServedModel, origin: Origin, data: bytes) -> Asked | OllamaAnswer:
     """Raises ApiError (400, 404)."""
     body = decode(data, _GENERATE)
-    reply = OllamaReply(False, served_name(body.model, served.model, origin.fallbacks), _now())
+    reply = OllamaReply(False, served_name(body.model, served, origin.fallbacks), _now())
     if not body.prompt:
         return _loaded(reply)
     return _asked(generate_from_ollama(body, served, origin), reply, body.stream)

@@ -14,7 +14,7 @@ from ...protocol.requests import Generate
 from ..generation.asked import Origin, ServedModel
 from ..openai.conversation import without_empty_end
 from ..openai.decode import refuse_unsupported
-from ..openai.request import check_model, generate_from_chat, generate_from_completion, stop_strings
+from ..openai.request import generate_from_chat, generate_from_completion, named_adapter, stop_strings
 from .conversation import chat_turns
 
 LATEST = ":latest"  # what Ollama adds to a name without a tag
@@ -41,15 +41,25 @@ def generate_from_ollama(body: OllamaGenerateBody, served: ServedModel, origin: 
             raise ApiError("invalid_value", f"{name} needs the chat template, which {way} out.", param=name)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     completion = CompletionBody(
-        prompt=prompt, suffix=body.suffix, add_special_tokens=bool(body.suffix), logprobs=logprobs, **_fields(body)
+        prompt=prompt,
+        suffix=body.suffix,
+        add_special_tokens=bool(body.suffix),
+        logprobs=logprobs,
+        **_fields(body, served),
     )
     return _completed(generate_from_completion(completion, served, origin), body, served)
 
 
-def served_name(name: str | None, served: str, fallbacks: tuple[str, ...] = ()) -> str:
+def served_name(name: str | None, served: ServedModel, fallbacks: tuple[str, ...] = ()) -> str:
     """The name for the answer: as the client calls the served model. Raises ApiError (404) for another model's."""
-    check_model(served if name == served + LATEST else name, served, fallbacks)
-    return name if name in (served, served + LATEST) else served
+    plain = _plain(name, served)
+    adapter = named_adapter(plain, served, fallbacks)
+    own = served.model if adapter is None else adapter.name
+    return name if name and plain in (own, f"{served.model}:{own}") else own
+
+
+def _plain(name: str | None, served: ServedModel) -> str | None:
+    return name if name is None or name == served.model else name.removesuffix(LATEST)
 
 
 def _generate(
@@ -70,12 +80,12 @@ def _generate(
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
         continue_final_message=isinstance(last, AssistantMessage) and not last.tool_calls,
-        **_fields(body),
+        **_fields(body, served),
     )
     return _completed(generate_from_chat(chat, served, origin), body, served)
 
 
-def _fields(body: OllamaBody) -> Fields:
+def _fields(body: OllamaBody, served: ServedModel) -> Fields:
     """Raises ApiError (400)."""
     refuse_unsupported(body)
     options = body.options or OllamaOptions()
@@ -84,6 +94,7 @@ def _fields(body: OllamaBody) -> Fields:
         message = "options.num_predict: 0 asks for nothing; send 1 or more, or -1 for up to the context."
         raise ApiError("integer_out_of_range", message, param="options.num_predict")
     return {
+        "model": _plain(body.model, served),
         "response_format": _response_format(body.format),
         "stream": body.stream is not False,
         "temperature": options.temperature,

@@ -27,7 +27,7 @@ def _reply(dialect: Dialect[Body], body: Body, request: Generate) -> Reply:
         dialect=dialect,
         id=dialect.id_prefix + request.id,
         created=int(time.time()),
-        model=request.model,
+        model=request.served_as,
         choices=len(request.prompts) * request.n,
         best=body.n or 1,
         of=request.n,

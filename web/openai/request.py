@@ -5,9 +5,11 @@ the field. The engine checks later what needs the tokenizer: lengths, the chat t
 """
 
 import random
+from difflib import get_close_matches
 
 import msgspec
 
+from ...protocol.adapters import Adapter
 from ...protocol.errors import ApiError, context_exceeded
 from ...protocol.openai_requests import ChatBody, CompletionBody, GenerateBody
 from ...protocol.requests import Generate, Prompt, TextPrompt, TokenPrompt
@@ -21,6 +23,7 @@ from .formats import grammar_source
 from .thinking import thinking_wish
 from .tools import chat_tools
 
+_SHOWN, _SHOWN_NAMES = 100, 20  # characters of a name, and names, in an error
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat answers may fill the context
 
 
@@ -69,10 +72,25 @@ def generate_from_completion(body: CompletionBody, served: ServedModel, origin: 
     )
 
 
-def check_model(model: str | None, served_model: str, fallbacks: tuple[str, ...] = ()) -> None:
-    """Raises ApiError (404) unless the model, or else one of the fallbacks, is the served one."""
-    if model not in (None, served_model) and served_model not in fallbacks:
-        raise ApiError("model_not_found", f"There is no model {model!r} here, only {served_model!r}.", param="model")
+def named_adapter(model: str | None, served: ServedModel, fallbacks: tuple[str, ...] = ()) -> Adapter | None:
+    """The LoRA adapter that a request's `model` names; None for the model itself.
+
+    Its name is `NAME` or `MODEL:NAME`. The first that is served counts, of `model` and the fallbacks. Raises ApiError
+    (404) if none is.
+    """
+    if model is None:
+        return None
+    for name in (model, *fallbacks):
+        if name == served.model:
+            return None
+        if adapter := served.adapters.get(name.removeprefix(f"{served.model}:")):
+            return adapter
+    names = [served.model, *served.adapters]
+    near = get_close_matches(model[:_SHOWN], names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    there = f"only {served.model!r}" if len(names) == 1 else f"but {', '.join(map(repr, names[:_SHOWN_NAMES]))}"
+    more = ", …" if len(names) > _SHOWN_NAMES else ""
+    raise ApiError("model_not_found", f"There is no model {model[:_SHOWN]!r} here, {there}{more}.{hint}", param="model")
 
 
 def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:
@@ -91,7 +109,7 @@ def _generate(
     logprobs: int | None,
     echo: bool = False,
 ) -> Generate:
-    check_model(body.model, served.model, origin.fallbacks)
+    adapter = named_adapter(body.model, served, origin.fallbacks)
     n = _choices_per_prompt(body)
     if len(prompts) * n > served.limits.max_choices:
         param = "best_of" if _chooses(body) else "n" if n > 1 else "prompt"
@@ -141,6 +159,7 @@ def _generate(
         priority=body.priority or 0,
         tenant=origin.tenant,
         cache_salt=body.cache_salt or "",
+        adapter=adapter,
         determinism=body.determinism or "default",
         arrival_time=origin.arrival_time,
         deadline=origin.deadline,

@@ -19,7 +19,7 @@ def begun_response(body: CreateResponse, request: Generate, created: int, *, sto
         background=bool(body.background),
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
-        model=request.model,
+        model=request.served_as,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,

@@ -19,9 +19,8 @@ def register(app: Application) -> None:
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
-        served_model(engine)  # refuses while it is loaded
-        exchange = current_exchange()
+        exchange, served = current_exchange(), served_model(engine)
         fallbacks = fallback_models(exchange.headers)
-        prompt = await exchange.read_json(partial(read_prompt, engine.model_name, fallbacks=fallbacks))
+        prompt = await exchange.read_json(partial(read_prompt, served, fallbacks=fallbacks))
         count = TokenCount(input_tokens=len(await engine.tokenize(prompt)))
         return Response(msgspec.json.encode(count), content_type="application/json")

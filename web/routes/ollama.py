@@ -42,8 +42,9 @@ def register(app: Application) -> None:
 
     @app.get("/api/tags")
     async def tags() -> Response:
-        entry = model_entry(engine.model_name, engine.created, served_model(engine).ready)
-        return _json(OllamaModels(models=[entry]))
+        served = served_model(engine)
+        names = (served.model, *served.adapters)
+        return _json(OllamaModels(models=[model_entry(name, engine.created, served.ready) for name in names]))
 
     @app.get("/api/ps")
     async def running() -> Response:
@@ -52,12 +53,11 @@ def register(app: Application) -> None:
 
     @app.post("/api/show")
     async def show() -> Response:
-        ready = served_model(engine).ready
-        exchange = current_exchange()
+        served, exchange = served_model(engine), current_exchange()
         body = await exchange.read_json(partial(decode, decoder=SHOW))
-        served_name(body.model or body.name, engine.model_name, fallback_models(exchange.headers))
+        served_name(body.model or body.name, served, fallback_models(exchange.headers))
         template = (await engine.tokenizer_info()).chat_template
-        return _json(model_page(engine.created, ready, template))
+        return _json(model_page(engine.created, served.ready, template))
 
     @app.get("/api/version")
     async def ollama_version() -> Response:

@@ -5,6 +5,7 @@ from importlib.metadata import version
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
+from ...protocol.adapters import LoadAdapterBody, UnloadAdapterBody
 from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
 from ...protocol.anthropic_responses import AnthropicError, AnthropicMessage, TokenCount
 from ...protocol.errors import REGISTRY, ErrorBody
@@ -169,6 +170,16 @@ def describe(title: str = "Triolet", root_path: str = "") -> Schema:
             ),
             "/v1/models": _get("list_models", "The models that are served.", ModelList),
             "/v1/models/{model}": _get("get_model", "One model.", ModelCard, path_parameter="model"),
+            "/v1/load_lora_adapter": _post(
+                "load_adapter",
+                "Offer a LoRA adapter from --lora-folder.",
+                LoadAdapterBody,
+                None,
+                media_type="text/plain",
+            ),
+            "/v1/unload_lora_adapter": _post(
+                "unload_adapter", "Offer it no longer.", UnloadAdapterBody, None, media_type="text/plain"
+            ),
             "/v1/requests/{id}": _get(
                 "explain_request",
                 "Why a request is where it is. `id` is the server's, the answer's (`chatcmpl-…`) or an X-Request-Id.",
@@ -251,13 +262,14 @@ def _post(
     name: str,
     summary: str,
     body: type[msgspec.Struct],
-    result: type[msgspec.Struct],
+    result: type[msgspec.Struct] | None,
     *,
+    media_type: str = "application/json",
     stream: Schema | None = None,
     error: type[msgspec.Struct] = ErrorBody,
 ) -> Schema:
     """`stream`: the content types of a streamed answer."""
-    content, more = _content(result), Schema(requestBody={"required": True, "content": _content(body)})
+    content, more = _content(result, media_type), Schema(requestBody={"required": True, "content": _content(body)})
     if stream is not None:
         more["parameters"] = [_EXPLAIN]
         content |= stream

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from ...protocol.adapters import LoadAdapterBody, UnloadAdapterBody
 from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
 from ...protocol.anthropic_responses import AnthropicError, AnthropicMessage, MessageEvent, TokenCount
 from ...protocol.errors import ErrorBody
@@ -53,7 +54,7 @@ Schema = dict[str, Any]  # Any: JSON values
 
 RECEIVED = (
     *(ChatBody, CompletionBody, MessagesBody, CountTokensBody, CreateResponse, CreateBatch),
-    *(TokenizeBody, DetokenizeBody),
+    *(TokenizeBody, DetokenizeBody, LoadAdapterBody, UnloadAdapterBody),
     *(OllamaChatBody, OllamaGenerateBody, OllamaShowBody),
 )
 SENT = (

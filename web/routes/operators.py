@@ -6,25 +6,32 @@
 from importlib.metadata import version
 
 import msgspec
+from msgspec import structs
 from quart_trio.wrappers import TrioResponse as Response
 
 from ...actors.observe.metrics import ledger_of, render_metrics
-from ...protocol.anthropic_responses import AnthropicModel, AnthropicModels
+from ...protocol.adapters import Adapter
+from ...protocol.anthropic_responses import AnthropicModels
 from ...protocol.openai_responses import ModelCard, ModelList
 from ..anthropic.models import anthropic_model
 from ..asgi import Application, current_exchange, error_response
 from ..errors import unready_error
 from ..generation.generation import served_model
-from ..openai.request import check_model
+from ..openai.request import named_adapter
 
 
 def register(app: Application) -> None:
     engine = app.engine
 
-    def card() -> ModelCard:
-        return ModelCard(
-            id=engine.model_name, created=engine.created, max_model_len=served_model(engine).ready.context_length
+    def cards() -> list[ModelCard]:
+        """The model, and its LoRA adapters."""
+        own = ModelCard(
+            id=engine.model_name,
+            created=engine.created,
+            root=engine.model_name,
+            max_model_len=served_model(engine).ready.context_length,
         )
+        return [own, *(adapter_card(adapter, own) for adapter in engine.adapters.values())]
 
     @app.get("/health/live")
     async def live() -> Response:
@@ -55,19 +62,27 @@ def register(app: Application) -> None:
         text = render_metrics(await engine.report(), engine.settings)
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
-    def entry() -> ModelCard | AnthropicModel:
+    def asks_anthropic() -> bool:
         """The form is Anthropic's for its clients, which all send this header."""
-        return anthropic_model(card()) if current_exchange().headers.get("anthropic-version") else card()
+        return bool(current_exchange().headers.get("anthropic-version"))
 
     @app.get("/v1/models")
     async def models() -> Response:
-        model = entry()
-        if isinstance(model, AnthropicModel):
-            page = AnthropicModels(data=[model], first_id=model.id, last_id=model.id)
+        if asks_anthropic():
+            listed = [anthropic_model(card) for card in cards()]
+            page = AnthropicModels(data=listed, first_id=listed[0].id, last_id=listed[-1].id)
             return Response(msgspec.json.encode(page), content_type="application/json")
-        return Response(msgspec.json.encode(ModelList(data=[model])), content_type="application/json")
+        return Response(msgspec.json.encode(ModelList(data=cards())), content_type="application/json")
 
     @app.get("/v1/models/<path:model>")
     async def model(model: str) -> Response:
-        check_model(model, engine.model_name)
-        return Response(msgspec.json.encode(entry()), content_type="application/json")
+        adapter = named_adapter(model, served_model(engine))
+        name = engine.model_name if adapter is None else adapter.name
+        (card,) = (card for card in cards() if card.id == name)
+        entry = anthropic_model(card) if asks_anthropic() else card
+        return Response(msgspec.json.encode(entry), content_type="application/json")
+
+
+def adapter_card(adapter: Adapter, model: ModelCard) -> ModelCard:
+    created = adapter.load // 1_000_000_000 or model.created
+    return structs.replace(model, id=adapter.name, created=created, parent=model.id)

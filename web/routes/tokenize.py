@@ -10,10 +10,11 @@ from ...protocol.openai_requests import DetokenizeBody, TokenizeBody
 from ...protocol.openai_responses import Detokenization, Tokenization
 from ...protocol.requests import Prompt, TextPrompt
 from ..asgi import Application, current_exchange
+from ..generation.asked import ServedModel
 from ..generation.generation import served_model
 from ..openai.conversation import chat_prompt
 from ..openai.decode import decode
-from ..openai.request import check_model, check_token_ids
+from ..openai.request import check_token_ids, named_adapter
 
 TOKENIZE = msgspec.json.Decoder(TokenizeBody)
 DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
@@ -25,15 +26,14 @@ def register(app: Application) -> None:
     @app.post("/tokenize")
     async def tokenize() -> Response:
         longest = served_model(engine).ready.context_length
-        prompt = await current_exchange().read_json(partial(_prompt, engine.model_name))
+        prompt = await current_exchange().read_json(partial(_prompt, served_model(engine)))
         token_ids = await engine.tokenize(prompt)
         result = Tokenization(count=len(token_ids), max_model_len=longest, tokens=list(token_ids))
         return Response(msgspec.json.encode(result), content_type="application/json")
 
     @app.post("/detokenize")
     async def detokenize() -> Response:
-        vocab_size = served_model(engine).ready.vocab_size
-        token_ids = await current_exchange().read_json(partial(_token_ids, engine.model_name, vocab_size))
+        token_ids = await current_exchange().read_json(partial(_token_ids, served_model(engine)))
         text = await engine.detokenize(token_ids)
         return Response(msgspec.json.encode(Detokenization(prompt=text)), content_type="application/json")
 
@@ -43,16 +43,16 @@ def register(app: Application) -> None:
         return Response(msgspec.json.encode(await engine.tokenizer_info()), content_type="application/json")
 
 
-def _token_ids(model_name: str, vocab_size: int, data: bytes) -> tuple[int, ...]:
+def _token_ids(served: ServedModel, data: bytes) -> tuple[int, ...]:
     body = decode(data, DETOKENIZE)
-    check_model(body.model, model_name)
-    check_token_ids(body.tokens, vocab_size, "tokens")
+    named_adapter(body.model, served)
+    check_token_ids(body.tokens, served.ready.vocab_size, "tokens")
     return tuple(body.tokens)
 
 
-def _prompt(model_name: str, data: bytes) -> Prompt:
+def _prompt(served: ServedModel, data: bytes) -> Prompt:
     body = decode(data, TOKENIZE)
-    check_model(body.model, model_name)
+    named_adapter(body.model, served)
     if body.messages is not None and body.prompt is not None:
         raise ApiError("invalid_value", "Send either prompt or messages.", param="prompt")
     if body.messages is not None:

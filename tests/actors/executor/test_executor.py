@@ -19,6 +19,7 @@ from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import (
     AdapterFailed,
     AdapterReady,
+    ForgetAdapters,
     GrammarFailed,
     GrammarReady,
     LoadProgress,
@@ -143,7 +144,7 @@ async def test_adapters_are_loaded_and_forgotten_between_steps(
         house.send(1)
         house.order(PrepareAdapter(adapter=1, path="a"), PrepareAdapter(adapter=2, path="missing"))
         house.send(2)
-        house.order(PrepareAdapter(adapter=3, path="damaged", forget=(1,)))
+        house.order(ForgetAdapters(adapters=(1,)), PrepareAdapter(adapter=3, path="damaged"))
         answers = [await house.messages.receive() for _ in range(5)]
         nursery.cancel_scope.cancel()
     assert core.log == ["step 1", "load a", "load missing", "step 2", "forget 1", "load damaged", "closed"]

@@ -1,8 +1,8 @@
 """Requests with a LoRA adapter: they wait for the worker to load it, and share a prefix only with their like."""
 
 from triolet.protocol.adapters import Adapter
-from triolet.protocol.messages import Cancel, WorkerLost
-from triolet.protocol.steps import AdapterFailed, AdapterReady, PrepareAdapter
+from triolet.protocol.messages import AdapterGone, Cancel, WorkerLost
+from triolet.protocol.steps import AdapterFailed, AdapterReady, ForgetAdapters, PrepareAdapter
 
 from .scheduling import Bench, admit, choices_of, computed, ready, text
 
@@ -66,3 +66,59 @@ def test_an_adapter_that_kills_every_worker_ends_its_requests() -> None:
         bench.send(WorkerLost(reason="test"), ready())
     failed = [choice.id for message in bench.texts() for choice in choices_of(message) if choice.error]
     assert failed == ["a"]
+
+
+def named(name: str) -> Adapter:
+    return Adapter(name, f"/adapters/{name}")
+
+
+def test_the_least_recently_used_adapter_leaves_for_another() -> None:
+    bench = Bench(max_adapters=2)
+    for number, name in enumerate(("a", "b"), 1):
+        bench.send(admit(name, text(3), adapter=named(name)))
+        bench.state.take_preparations()
+        bench.send(AdapterReady(adapter=number), Cancel(id=name))
+    bench.send(admit("a2", text(3), adapter=named("a")), admit("c", text(3), adapter=named("c")))
+    assert bench.state.take_preparations() == [
+        ForgetAdapters(adapters=(2,)),
+        PrepareAdapter(adapter=3, path="/adapters/c"),
+    ]
+
+
+def test_every_adapter_has_its_turn_however_many_requests_name_the_others() -> None:
+    bench = Bench(max_adapters=1)
+    bench.send(admit("a", text(3), adapter=named("a")))
+    bench.state.take_preparations()
+    bench.send(AdapterReady(adapter=1), admit("b", text(4, 50), adapter=named("b")))
+    assert not bench.state.take_preparations()
+    assert computed(bench.step()) == {1: 3}  # it is there for nobody yet, so it does not leave
+    bench.send(admit("a2", text(5, 90), adapter=named("a")))
+    assert not bench.state.take_preparations()
+    assert computed(bench.step()) == {1: 1}  # the running one goes on
+    assert bench.whereabouts("a2") == {0: "adapter"}
+    bench.send(Cancel(id="a"))
+    assert bench.state.take_preparations() == [
+        ForgetAdapters(adapters=(1,)),
+        PrepareAdapter(adapter=2, path="/adapters/b"),
+    ]
+    bench.send(AdapterReady(adapter=2))
+    assert not bench.state.take_preparations()
+    assert computed(bench.step()) == {2: 4}
+    bench.send(admit("b2", text(6, 200), adapter=named("b")))
+    assert not bench.state.take_preparations()
+    bench.send(Cancel(id="b"))
+    assert bench.state.take_preparations() == [
+        ForgetAdapters(adapters=(2,)),
+        PrepareAdapter(adapter=1, path="/adapters/a"),
+    ]
+
+
+def test_an_unloaded_adapter_leaves_the_worker_after_its_last_request() -> None:
+    bench = Bench()
+    bench.send(admit("a", text(3), adapter=LAW))
+    bench.state.take_preparations()
+    bench.send(AdapterReady(adapter=1), AdapterGone(adapter=LAW))
+    assert not bench.state.take_preparations()
+    assert computed(bench.step()) == {1: 3}
+    bench.send(Cancel(id="a"))
+    assert bench.state.take_preparations() == [ForgetAdapters(adapters=(1,))]

@@ -2,8 +2,7 @@
 
 from math import inf
 
-from triolet.actors.scheduler.live_table import LiveTable
-from triolet.actors.scheduler.prepared import KEPT_GRAMMARS
+from triolet.actors.scheduler.grammars import KEPT, Grammars
 from triolet.protocol.messages import Cancel, Credit, WorkerLost
 from triolet.protocol.requests import Thinking
 from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
@@ -86,8 +85,8 @@ def test_a_grammar_that_kills_every_worker_ends_its_request() -> None:
 
 
 def test_unused_grammars_are_forgotten_the_longest_unused_first() -> None:
-    grammars, forgotten = LiveTable(b"", 1.0).grammars, list[int]()
-    for number in range(KEPT_GRAMMARS + 2):
+    grammars, forgotten = Grammars(), list[int]()
+    for number in range(KEPT + 2):
         grammar = grammars.use(str(number))
         forgotten += [old for made in grammars.orders() for old in made.forget]
         grammars.release(grammar)

@@ -33,7 +33,7 @@ async def acting(
 ]:
     """The actor at its channels; the test is executor and detokenizer."""
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_worker, steps = trio.open_memory_channel[Any](2)  # WorkerOrder: without grammars, these are steps
+    to_worker, steps = trio.open_memory_channel[Any](float("inf"))  # WorkerOrder: without grammars, these are steps
     to_texts, texts = trio.open_memory_channel[ToDetokenizer](float("inf"))
     with steps, texts:
         async with trio.open_nursery() as nursery:

@@ -19,10 +19,21 @@ from triolet.protocol.events import TokenLogprob
 from triolet.protocol.messages import Admit
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import BLOCK_SIZE
-from triolet.protocol.steps import Chunk, Preparation, PrepareGrammar, Row, SequenceRecord, Step, StepDone
+from triolet.protocol.steps import (
+    Chunk,
+    ForgetAdapters,
+    Preparation,
+    PrepareAdapter,
+    PrepareGrammar,
+    Row,
+    SequenceRecord,
+    Step,
+    StepDone,
+)
 
 VOCABULARY = 48
 EOS = 0
+MAX_ADAPTERS = 2
 ROW_TOKENS = 8  # at most, of a row that jumps
 
 Bits = Literal["default", "strict prompt", "strict generated"]  # which kernel computed a slot
@@ -107,12 +118,17 @@ class FakeDevice:
         self.jumped = 0  # tokens that came without being sampled
 
     def prepare(self, order: Preparation) -> None:
-        number, here = (
-            (order.grammar, self.grammars) if isinstance(order, PrepareGrammar) else (order.adapter, self.adapters)
-        )
-        assert number not in here, f"{order} is here already"
-        here -= set(order.forget)
-        here.add(number)
+        match order:
+            case PrepareGrammar(grammar=number):
+                assert number not in self.grammars, f"{order} is here already"
+                self.grammars -= set(order.forget)
+                self.grammars.add(number)
+            case PrepareAdapter(adapter=number):
+                assert number not in self.adapters, f"{order} is here already"
+                self.adapters.add(number)
+                assert len(self.adapters) <= MAX_ADAPTERS, "too many adapters"
+            case ForgetAdapters(adapters=numbers):
+                self.adapters -= set(numbers)
 
     def apply(self, step: Step, duration: float) -> StepDone:
         assert step.step > self._last_step, "step ids only grow"
@@ -132,6 +148,9 @@ class FakeDevice:
         assert step.chunks, "an empty step"
         assert sum(chunk.count for chunk in step.chunks) <= self._max_step_tokens, "over the token budget"
         assert len({chunk.sequence for chunk in step.chunks}) == len(step.chunks) <= self._max_running
+        for chunk in step.chunks:
+            adapter = self.rows[chunk.sequence].record.adapter
+            assert not adapter or adapter in self.adapters, f"adapter {adapter} has been forgotten"
         chunks = self._extended(step.chunks)
         self._check_writers(chunks)
         return StepDone(

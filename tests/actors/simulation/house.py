@@ -144,7 +144,7 @@ class Client:
 
 async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: Log) -> list[str]:
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_worker, steps = trio.open_memory_channel[WorkerOrder](scenario.max_steps_in_flight)
+    to_worker, steps = trio.open_memory_channel[WorkerOrder](float("inf"))
     to_detokenizer, texts = trio.open_memory_channel[ToDetokenizer](1)
     to_tokenizer, requests = trio.open_memory_channel[ToTokenizer](1000)
     tokenizer = one_character_tokenizer()

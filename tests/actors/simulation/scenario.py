@@ -77,7 +77,7 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
         ),
         n=rng.choice((1, 1, 1, 1, 2, 4)),
         grammar=grammar,
-        adapter=rng.choice((None, None, Adapter("a", "/a"), Adapter("b", "/b"))),
+        adapter=Adapter(rng.choice("abc"), "/") if rng.random() < 0.2 else None,
         priority=rng.choice((0, 0, 0, 0, -1, 5)),
         tenant=rng.choice(("", "", "a")),
         cache_salt=rng.choice(("", "", "", "salt")),

@@ -8,11 +8,11 @@ from triolet.protocol.messages import EngineFailed, ToScheduler, WorkerLost, Wor
 from triolet.protocol.steps import (
     AdapterFailed,
     AdapterReady,
+    ForgetAdapters,
     GrammarFailed,
     GrammarReady,
     MemoryPlan,
-    Preparation,
-    PreparationAnswer,
+    PrepareAdapter,
     PrepareGrammar,
     Ready,
     Step,
@@ -92,20 +92,31 @@ class Supervised:
                 await trio.sleep(rng.uniform(0, 0.2))
 
     async def _build(
-        self, device: FakeDevice, order: Preparation, scheduler: trio.MemorySendChannel[ToScheduler]
+        self, device: FakeDevice, order: PrepareGrammar, scheduler: trio.MemorySendChannel[ToScheduler]
     ) -> None:
         await trio.sleep(self._rng.uniform(0, 0.1))
-        fails = self._rng.random() < self._scenario.poison_rate * 10
-        if not fails:
+        if self._rng.random() < self._scenario.poison_rate * 10:
+            scheduler.send_nowait(GrammarFailed(grammar=order.grammar, message="planned"))
+            return
+        device.prepare(order)
+        scheduler.send_nowait(GrammarReady(grammar=order.grammar))
+
+    async def _adapt(
+        self,
+        device: FakeDevice,
+        order: PrepareAdapter | ForgetAdapters,
+        scheduler: trio.MemorySendChannel[ToScheduler],
+    ) -> None:
+        """Between two steps."""
+        if isinstance(order, ForgetAdapters):
             device.prepare(order)
-        answer: PreparationAnswer
-        if isinstance(order, PrepareGrammar):
-            number = order.grammar
-            answer = GrammarFailed(grammar=number, message="planned") if fails else GrammarReady(grammar=number)
-        else:
-            number = order.adapter
-            answer = AdapterFailed(adapter=number, message="planned") if fails else AdapterReady(adapter=number)
-        scheduler.send_nowait(answer)
+            return
+        await trio.sleep(self._rng.uniform(0, 0.05))
+        if self._rng.random() < self._scenario.poison_rate * 10:
+            scheduler.send_nowait(AdapterFailed(adapter=order.adapter, message="planned"))
+            return
+        device.prepare(order)
+        scheduler.send_nowait(AdapterReady(adapter=order.adapter))
 
     async def _serve(
         self,
@@ -121,7 +132,10 @@ class Supervised:
                 if rng.random() < self._scenario.death_rate:
                     scheduler.send_nowait(WorkerLost(reason="planned"))
                     return True
-                nursery.start_soon(self._build, device, step, scheduler)
+                if isinstance(step, PrepareGrammar):
+                    nursery.start_soon(self._build, device, step, scheduler)
+                else:
+                    await self._adapt(device, step, scheduler)
                 continue
             self._log.append((round(trio.current_time(), 9), step))
             duration = rng.uniform(0.001, 0.02)

@@ -25,6 +25,7 @@ from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import Step, WorkerOrder
 
 from .clients import read
+from .device import MAX_ADAPTERS
 from .front import FrontDesk, SimulationError, Stream, require
 from .scenario import Log, Scenario, draw_scenario
 from .worker import Supervised
@@ -67,6 +68,7 @@ def run_life(seed: int, life: Life) -> Outcome:
         max_steps_in_flight=scenario.max_steps_in_flight,
         secret=b"simulation",
         max_losses=3,
+        max_adapters=MAX_ADAPTERS,
     )
     ends = trio.run(life, scenario, state, rng, log, clock=trio.testing.MockClock(autojump_threshold=0))
     totals = state.totals
@@ -84,7 +86,7 @@ def run_life(seed: int, life: Life) -> Outcome:
 
 async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, log: Log) -> list[str]:
     to_scheduler, inbox = trio.open_memory_channel[ToScheduler](float("inf"))
-    to_worker, steps = trio.open_memory_channel[WorkerOrder](scenario.max_steps_in_flight)
+    to_worker, steps = trio.open_memory_channel[WorkerOrder](float("inf"))
     to_desk, texts = trio.open_memory_channel[ToDetokenizer](0)
     desk = FrontDesk(to_scheduler, log)
     supervised = Supervised(scenario, rng, log)
@@ -117,6 +119,7 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
         if step is None:
             stuck = [] if state.in_flight or state.waits.limits is None else list(state.table.sequences.values())
             able = [one for one in stuck if one.live.credit > 0 and not one.live.awaits_preparation]
+            able = [one for one in able if not one.live.adapter or one.live.adapter.usable]
             require(not able, "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues

@@ -19,6 +19,7 @@ from triolet.actors.observe.explain import explain
 from triolet.actors.observe.observe import own_figures
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.supervisor.worker_status import WorkerStatus
+from triolet.protocol.adapters import Adapter
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
 from triolet.protocol.explanation import Explanation, Standing
@@ -63,6 +64,7 @@ class ScriptedEngine:
         self.created = 1_700_000_000
         self.ready: Ready | None = READY
         self.state = Health(ready=True, status="ready", reason="")
+        self.adapters: dict[str, Adapter] = {}
         self.requests: list[Generate] = []
         self.standing: Standing | None = None  # of every request
         self.delivered = 0  # tokens, where a script counts them
@@ -105,6 +107,14 @@ class ScriptedEngine:
     @property
     def draining(self) -> bool:
         return self.gateway.refuses_new
+
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
+        await trio.lowlevel.checkpoint()
+        self.adapters = {**self.adapters, name: Adapter(name, path)}
+
+    async def unload_adapter(self, name: str) -> None:
+        await trio.lowlevel.checkpoint()
+        del self.adapters[name]
 
     async def health(self) -> Health:
         return self.state

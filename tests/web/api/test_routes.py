@@ -31,6 +31,7 @@ def error(response: httpx.Response) -> tuple[int, str]:
 
 async def test_models(web: Web) -> None:
     card = {"id": "tiny", "object": "model", "created": 1_700_000_000, "owned_by": "triolet", "max_model_len": 128}
+    card |= {"root": "tiny", "parent": None}
     assert (await web.client.get("/v1/models")).json() == {"object": "list", "data": [card]}
     assert (await web.client.get("/v1/models/tiny")).json() == card
     assert error(await web.client.get("/v1/models/other/one")) == (404, "model_not_found")
