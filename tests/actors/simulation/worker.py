@@ -69,9 +69,9 @@ class Supervised:
         deaths = 0
         with steps, scheduler:
             while True:
-                await trio.sleep(rng.uniform(0, 1))  # loading
-                while steps.statistics().current_buffer_used:
-                    steps.receive_nowait()  # for the worker that died
+                with trio.move_on_after(rng.uniform(0, 1)):  # loading
+                    async for _ in steps:  # for the worker that died; the scheduler may still wait to send some
+                        pass
                 self.device = FakeDevice(
                     num_blocks=scenario.num_blocks,
                     max_step_tokens=scenario.max_step_tokens,
