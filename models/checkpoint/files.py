@@ -14,14 +14,14 @@ from msgspec import convert
 from ..errors import CheckpointError
 
 
-def folder_of(path: Path) -> Path:
-    """The checkpoint folder, resolved."""
+def folder_of(path: Path, what: str = "model", holds: str = "config.json") -> Path:
+    """The folder of a checkpoint, or of something else with one file that tells it, resolved."""
     try:
         folder = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise CheckpointError("model", str(path), f"there is no such folder ({error})") from None
+        raise CheckpointError(what, str(path), f"there is no such folder ({error})") from None
     if not folder.is_dir():
-        raise CheckpointError("model", str(path), "expected a checkpoint folder with a config.json")
+        raise CheckpointError(what, str(path), f"expected a folder with {holds}")
     return folder
 
 
