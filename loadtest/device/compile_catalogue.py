@@ -156,6 +156,8 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
     staged = "UTMALDG" if by_copy else "LDGSTS"
     uses: tuple[str, ...] = ()
     match kernel:
+        case "shrink_kernel" | "expand_kernel":
+            uses = ("HMMA",)
         case "decode_kernel":
             uses = ("HMMA", staged)
         case "prefill_kernel":

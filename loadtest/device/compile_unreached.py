@@ -25,6 +25,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_w4,
 )
 from triolet.kernels.gpu.table import E4M3_CAPABILITY, PAGE_TOKENS, Table
+from triolet.kernels.low_rank.gpu import low_rank, low_rank_floats
 from triolet.kernels.paged_attention.gpu_launch import paged_attention, plan_words, workspace_floats
 from triolet.kernels.paged_attention.gpu_table import choose_launch
 from triolet.kernels.quantise.gpu import GROUP
@@ -70,6 +71,8 @@ NORMS = (
     (16_384, FP8, 16_384 // GROUP), (20_480, BF16, 1), (20_480, INT8, 1),
 )  # fmt: skip
 GATES = ((3072, INT8, 1), (14_336, INT8, 1), (28_672, INT8, 1), (14_336, FP8, 14_336 // GROUP))
+# Adapters: columns, channels of the merged matrices, rank.
+ADAPTED = ((4096, (4096, 1024, 1024), 16), (14_336, (4096,), 64))
 VOCABULARY = 128_256
 
 
@@ -95,6 +98,12 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
                 capability=capability,
                 scales=_scales(64, kind, groups),
             )
+    for columns, parts, rank in ADAPTED:
+        low_rank(
+            _tensor(64, columns), _tensor(64, dtype=INT), _tensor(8, len(parts) * rank, columns),
+            _tensor(8, sum(parts), rank), _tensor(64, sum(parts)),
+            _tensor(low_rank_floats(64, columns, len(parts), rank), dtype=FLOAT), parts=parts,
+        )  # fmt: skip
     rows, space = (
         make_rows(8, VOCABULARY, edits=8, slots=1, masks=1, device="meta"),
         make_workspace(8, VOCABULARY, capability, "meta"),

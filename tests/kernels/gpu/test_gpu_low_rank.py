@@ -1,0 +1,104 @@
+"""What adapters add on the GPU against float64: any mix of adapters in a batch; planted faults fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from triolet.kernels.low_rank import gpu
+from triolet.kernels.low_rank.gpu import low_rank, low_rank_floats
+from triolet.kernels.low_rank.reference import low_rank_reference
+
+from .mutants import mutated
+
+RANK, PLACES = 16, 3
+MIX = (2, -1, 0, 2, 1, 1, -1, 0, 2, 2, 2, 0, 1, -1, 0, 2, 1, 1, 0)  # two tiles, the last one ragged
+NONE = (-1,) * 5
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def check(
+    adapters: tuple[int, ...] = MIX, parts: tuple[int, ...] = (80, 48, 48), columns: int = 160, *, scaled: bool = False
+) -> torch.Tensor:
+    """Against exact sums of the same values. Allowed: twice the error of rounding A x and the result to bfloat16."""
+    tokens, channels = len(adapters), sum(parts)
+    x, before = drawn(1, tokens, columns), drawn(2, tokens, channels)
+    a, b = drawn(3, PLACES, len(parts) * RANK, columns) * columns**-0.5, drawn(4, PLACES, channels, RANK)
+    scales = None
+    exact_x = x.double()
+    if scaled:
+        scales = torch.linspace(0.5, 3, tokens)
+        x = x.to(torch.float8_e4m3fn)
+        exact_x = x.double() * scales[:, None]
+    numbers = torch.tensor(adapters, dtype=torch.int32)
+    out = before.clone()
+    workspace = torch.full((low_rank_floats(tokens, columns, len(parts), RANK),), torch.nan)
+    low_rank(x, numbers, a, b, out, workspace, parts=parts, x_scales=scales)
+    expected, allowed, start = before.double(), torch.zeros(tokens, channels, dtype=torch.float64), 0
+    for part, size in enumerate(parts):
+        own_a, own_b = a[:, part * RANK : (part + 1) * RANK], b[:, start : start + size]
+        exact = torch.from_numpy(low_rank_reference(exact_x, numbers + 1, list(own_a.double()), list(own_b.double())))
+        expected[:, start : start + size] += exact
+        for row, number in enumerate(adapters):
+            if number >= 0:
+                small = own_a[number].double() @ exact_x[row]
+                plain = before[row, start : start + size].double() + own_b[number].double() @ small.bfloat16().double()
+                rounded = plain.bfloat16().double()
+                allowed[row, start : start + size] = 2 * (rounded - expected[row, start : start + size]).abs().max()
+        start += size
+    assert bool(((out.double() - expected).abs() <= allowed).all())
+    return out
+
+
+@pytest.mark.parametrize("adapters", [MIX, NONE, (1,)])
+def test_every_row_gets_its_own_adapter(adapters: tuple[int, ...]) -> None:
+    check(adapters)
+
+
+def test_one_part_and_a_split_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "SPLIT_K", 128)
+    check(parts=(72,), columns=328)
+
+
+def test_scaled_float8_rows() -> None:
+    check(parts=(64, 64), scaled=True)
+
+
+def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:
+    whole = check()
+    for row in (0, 5, 18):
+        torch.testing.assert_close(
+            check(tuple(number if place == row else -1 for place, number in enumerate(MIX)))[row],
+            whole[row],
+            rtol=0,
+            atol=0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new"),
+    [
+        ("shared_rows", "numbers == own", "numbers >= 0"),
+        ("shared_rows", "0) == member)", "0) <= member)"),
+        ("shrink_kernel", "* PARTS + part) * RANK + rank)", "* PARTS) * RANK + rank)"),
+        ("expand_kernel", "begin = FIRST + (part - 1) * OTHER", "begin = FIRST"),
+    ],
+)
+def test_planted_faults_fail(
+    function: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, function, mutated(getattr(gpu, function), old, new, tmp_path))
+    with pytest.raises(AssertionError):
+        check()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, numbers = torch.zeros(1, 32, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.int32)
+    b = torch.zeros(1, 64, 8, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="rank 8: expected a power of two"):
+        low_rank(x, numbers, torch.zeros(1, 8, 32), b, torch.zeros(1, 64), torch.zeros(9), parts=(64,))
