@@ -15,7 +15,6 @@ import numpy as np
 
 from ..compile_cache import compiled, inlined
 from ..embedding.cpu import embedding_row
-from ..gemm.cpu import gemm
 from ..quantise.cpu import plain_row
 from ..rms_norm.cpu import rms_norm_row
 from ..silu_mul.cpu import silu_mul_row
@@ -23,61 +22,23 @@ from ..simd.formats import CacheTag, Tag
 from ..threads.atomics import atomic_set
 from ..threads.waiting import barrier, finish_job, wait_for_job
 from .attention import attention_stage, rotation_stage
+from .projection import project, project_layer
 from .shape import (
     DOWN,
-    DOWN_SCALE,
     FINAL_NORM,
     GATE_UP,
-    GATE_UP_SCALE,
     HEAD,
     HEAD_SCALE,
     INPUT_NORM,
     LOGIT_ROWS,
     OUT,
-    OUT_SCALE,
     POST_NORM,
     QKV,
-    QKV_SCALE,
     TOKENS,
     Memory,
     Shape,
     Staged,
 )
-
-
-@inlined
-def _project(
-    tag: Tag,
-    thread: int,
-    threads: int,
-    shape: Shape,
-    memory: Memory,
-    rows: int,
-    k: int,
-    channels: int,
-    weights: int,
-    scales: int,
-    out: int,
-    add: int,
-) -> None:
-    """The activations times one weight matrix; for a single row each thread has its own copy."""
-    copy = thread if rows == 1 else 0
-    gemm(
-        tag,
-        thread,
-        threads,
-        add,
-        rows,
-        k,
-        memory.activations + copy * shape.activation_stride,
-        shape.activation_stride,
-        weights,
-        scales,
-        shape.group_shift,
-        channels,
-        out,
-        channels * 4,
-    )
 
 
 @inlined
@@ -98,6 +59,7 @@ def _normalise(tag: Tag, row: int, to: int, weight: int, scratch: int, shape: Sh
 @inlined
 def _step(
     tag: Tag,
+    adapter_tag: Tag,
     cache_tag: CacheTag,
     thread: int,
     threads: int,
@@ -134,21 +96,23 @@ def _step(
             _normalise(tag, row, row + copy, weights[layer, INPUT_NORM], scratch, shape, memory)
         if not single:
             generation = barrier(state, threads, generation)
-        _project(
+        generation = project_layer(
             tag,
+            adapter_tag,
             thread,
             threads,
+            state,
+            generation,
+            layer,
+            QKV,
             shape,
             memory,
-            tokens,
+            staged,
             shape.hidden_padded,
             shape.qkv_padded,
-            weights[layer, QKV],
-            weights[layer, QKV_SCALE],
             memory.qkv,
             0,
         )
-        generation = barrier(state, threads, generation)
         rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
         attention_stage(cache_tag, thread, threads, layer, shape, memory, staged)
@@ -164,40 +128,44 @@ def _step(
             )
         if not single:
             generation = barrier(state, threads, generation)
-        _project(
+        generation = project_layer(
             tag,
+            adapter_tag,
             thread,
             threads,
+            state,
+            generation,
+            layer,
+            OUT,
             shape,
             memory,
-            tokens,
+            staged,
             shape.attention_padded,
             shape.hidden_padded,
-            weights[layer, OUT],
-            weights[layer, OUT_SCALE],
             memory.hidden,
             1,
         )
-        generation = barrier(state, threads, generation)
         for row in range(first, last):
             _normalise(tag, row, row + copy, weights[layer, POST_NORM], scratch, shape, memory)
         if not single:
             generation = barrier(state, threads, generation)
-        _project(
+        generation = project_layer(
             tag,
+            adapter_tag,
             thread,
             threads,
+            state,
+            generation,
+            layer,
+            GATE_UP,
             shape,
             memory,
-            tokens,
+            staged,
             shape.hidden_padded,
             2 * shape.mlp_padded,
-            weights[layer, GATE_UP],
-            weights[layer, GATE_UP_SCALE],
             memory.gate_up,
             0,
         )
-        generation = barrier(state, threads, generation)
         for row in range(first, last):
             to = row + copy
             silu_mul_row(
@@ -209,21 +177,23 @@ def _step(
             )
         if not single:
             generation = barrier(state, threads, generation)
-        _project(
+        generation = project_layer(
             tag,
+            adapter_tag,
             thread,
             threads,
+            state,
+            generation,
+            layer,
+            DOWN,
             shape,
             memory,
-            tokens,
+            staged,
             shape.mlp_padded,
             shape.hidden_padded,
-            weights[layer, DOWN],
-            weights[layer, DOWN_SCALE],
             memory.hidden,
             1,
         )
-        generation = barrier(state, threads, generation)
     return _logits(tag, thread, threads, state, generation, scratch, shape, memory, staged)
 
 
@@ -250,7 +220,7 @@ def _logits(
         norm = memory.weights[shape.layers, FINAL_NORM]
         _normalise(tag, staged.logit_rows[row], row + copy, norm, scratch, shape, memory)
     generation = barrier(state, threads, generation)
-    _project(
+    project(
         tag,
         thread,
         threads,
@@ -270,6 +240,7 @@ def _logits(
 @compiled
 def work(
     tag: Tag,
+    adapter_tag: Tag,
     cache_tag: CacheTag,
     thread: int,
     threads: int,
@@ -282,5 +253,5 @@ def work(
     done, generation = 0, 0
     while wait_for_job(state, done):
         done += 1
-        generation = _step(tag, cache_tag, thread, threads, state, generation, shape, memory, staged)
+        generation = _step(tag, adapter_tag, cache_tag, thread, threads, state, generation, shape, memory, staged)
         finish_job(state, threads, done)

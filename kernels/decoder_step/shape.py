@@ -21,11 +21,23 @@ HEAD, HEAD_SCALE, FINAL_NORM = range(3)
 WEIGHT_COLUMNS = 13
 
 # slots of the job array
-TOKENS, LOGIT_ROWS, TASKS = range(3)
-JOB_SLOTS = 8
+TOKENS, LOGIT_ROWS, TASKS, LOW_RANK_TASKS = range(4)
+# of adapters: the address and bytes per row of A x, bytes of one module in it; the address and bytes of a thread's
+# scratch, bytes of an input row in it
+SHRUNK, SHRUNK_STRIDE, SHRUNK_MODULE, INPUTS, INPUTS_STRIDE, INPUT_ROW = range(4, 10)
+JOB_SLOTS = 16
 
 # columns of the attention task table
 CHUNK, KV_HEAD, FIRST_ROW, ROWS = range(4)
+
+# The matrices with a low-rank part, in the order of an adapter's table: int64 [layers][MODULES][ADAPTER_COLUMNS]. The
+# rank is padded to a multiple of 16; 0: this one has none. A and B are packed as gemm/pack.py does.
+MODULES = 7  # query, key, value, output, gate, up, down
+LOW_RANK_A, LOW_RANK_B, RANK = range(3)
+ADAPTER_COLUMNS = 3
+
+# columns of the low-rank task table: rows of one adapter
+TASK_ROW, TASK_ROWS, TASK_ADAPTER = range(3)
 
 
 class Shape(NamedTuple):
@@ -88,6 +100,7 @@ class Staged(NamedTuple):
     tables: Int32Array  # [max_tokens, table_width]
     logit_rows: Int32Array
     tasks: Int32Array  # [tasks, 4] attention tasks, the same for every layer
+    low_rank_tasks: Int64Array  # [max_tokens, 3], the same for every layer
 
 
 def attention_tasks(max_tokens: int, kv_heads: int, group: int, most_rows: int) -> int:

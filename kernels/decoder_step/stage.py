@@ -6,9 +6,26 @@ The check guards raw memory: everything that the step uses as an index is compar
 from __future__ import annotations
 
 from ..compile_cache import compiled, inlined
+from ..gemm.tile import MOST_ROWS as TILE_ROWS
 from ..paged_attention.cache import BLOCK_TOKENS
 from ..paged_attention.tile import MOST_ROWS
-from .shape import CHUNK, FIRST_ROW, KV_HEAD, LOGIT_ROWS, ROWS, TASKS, TOKENS, Int32Array, Shape, Staged
+from .shape import (
+    CHUNK,
+    FIRST_ROW,
+    KV_HEAD,
+    LOGIT_ROWS,
+    LOW_RANK_TASKS,
+    ROWS,
+    TASK_ADAPTER,
+    TASK_ROW,
+    TASK_ROWS,
+    TASKS,
+    TOKENS,
+    Int32Array,
+    Int64Array,
+    Shape,
+    Staged,
+)
 
 OK, BAD_STARTS, BAD_TOKEN, BAD_POSITION, BAD_BLOCK, BAD_LOGIT_ROW = range(6)
 
@@ -63,7 +80,27 @@ def stage_batch(
     staged.job[TOKENS] = count
     staged.job[LOGIT_ROWS] = logit_rows.shape[0]
     staged.job[TASKS] = _cut_attention(shape, staged, chunks)
+    staged.job[LOW_RANK_TASKS] = 0
     return OK, 0
+
+
+@compiled
+def stage_adapters(staged: Staged, adapters: Int64Array) -> None:
+    """After `stage_batch`: the address of each chunk's adapter, 0 for none. Neighbours of one adapter share tasks."""
+    chunks, tasks, chunk = adapters.shape[0], 0, 0
+    while chunk < chunks:
+        following = chunk + 1
+        while following < chunks and adapters[following] == adapters[chunk]:
+            following += 1
+        row, end = staged.starts[chunk], staged.starts[following]
+        while adapters[chunk] != 0 and row < end:
+            staged.low_rank_tasks[tasks, TASK_ROW] = row
+            staged.low_rank_tasks[tasks, TASK_ROWS] = min(TILE_ROWS, end - row)
+            staged.low_rank_tasks[tasks, TASK_ADAPTER] = adapters[chunk]
+            tasks += 1
+            row += TILE_ROWS
+        chunk = following
+    staged.job[LOW_RANK_TASKS] = tasks
 
 
 @inlined

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..simd.functions import inline
-from ..simd.lanes import declare, i32, i64, int64, void
+from ..simd.lanes import declare, i32, i64, int64, load, void
 
 FUTEX_NUMBER = 202  # of the system call, on x86-64
 FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
@@ -31,6 +31,10 @@ def _poke(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
     b.store(value, _pointer(b, address)).align = 8
 
 
+def _peek(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return load(b, address, i64, 8)
+
+
 def _pause(b: ir.IRBuilder) -> None:
     b.call(declare(b.module, "llvm.x86.sse2.pause", void, []), [])
 
@@ -48,6 +52,7 @@ atomic_add = inline(2, _add, result=True)  # (address, amount) -> the previous v
 atomic_get = inline(1, _get, result=True)
 atomic_set = inline(2, _set, result=False)
 poke = inline(2, _poke, result=False)  # (address, int64 value): an ordinary store
+peek = inline(1, _peek, result=True)  # an int64 by an ordinary load
 pause = inline(0, _pause, result=False)
 sched_yield = inline(0, _sched_yield, result=False)
 futex = inline(3, _futex, result=True)  # (address, operation, value): compares the value with the low 32 bits

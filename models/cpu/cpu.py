@@ -21,22 +21,28 @@ from ...kernels.decoder_step.stage import (
     BAD_STARTS,
     BAD_TOKEN,
     OK,
+    stage_adapters,
     stage_batch,
 )
+from ...kernels.gemm.pack import padded
+from ...kernels.gemm.tile import PANEL
 from ...kernels.rope.cpu import head_positions
-from ...kernels.simd.formats import CACHE_TAGS, TAGS
+from ...kernels.simd.formats import CACHE_TAGS, TAGS, WeightFormat
 from ...kernels.threads.pool import WorkerPool
 from ...kernels.threads.waiting import STATE_BYTES, stop_workers
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
+from ..checkpoint.adapter import AdapterWeights
 from ..checkpoint.rope import rope_tables
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
+from .adapters import AdapterMemory, PackedAdapter, adapter_bytes, adapter_format
 from .memory import CpuSizes, RunnerMemory, make_shape
 from .rows import Batch
 from .weights import PackedWeights
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
+BATCH_ARRAYS = ("tokens", "positions", "starts", "block_tables", "logit_rows")
 FIRST_START = "compiling CPU kernels for this machine, once"
 FAULTS = {
     BAD_STARTS: "starts must begin with 0, ascend strictly and end with the number of tokens",
@@ -72,9 +78,12 @@ class CpuRunner:
         memory = held.memory(embedding.ctypes.data)
         self._shape, self._memory = shape, held
         tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[sizes.kv_format]
+        self._adapter_format: WeightFormat = adapter_format(sizes.weight_format)
+        self._adapter_memory = AdapterMemory(shape, self._adapter_format, sizes.threads, held.staged.job)
+        adapter_tag = TAGS[self._adapter_format]
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, held)) -> None:
-            work(tag, cache_tag, thread, threads, state, shape, memory, held.staged)
+            work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, held.staged)
 
         def report_compilation(done: int, total: int) -> None:
             report(LoadProgress(stage=FIRST_START, done=done, total=total))
@@ -100,10 +109,14 @@ class CpuRunner:
         chunks = batch.starts.shape[0] - 1
         if batch.positions.shape[0] != tokens or not 1 <= chunks == batch.block_tables.shape[0]:
             raise ValueError("positions must be as long as tokens, starts one longer than block_tables")
-        arrays = [_checked(batch, name) for name in batch.__struct_fields__]
+        arrays = [_checked(batch, name) for name in BATCH_ARRAYS]
         fault, index = stage_batch(self._shape, self._memory.staged, *arrays)
         if fault != OK:
             raise ValueError(f"{FAULTS[fault]} (at index {index})")
+        if batch.adapters is not None:
+            if batch.adapters.shape != (chunks,):
+                raise ValueError("adapters must be as long as block_tables")
+            stage_adapters(self._memory.staged, batch.adapters)
         self._pool.run()
         if len(self._logits) != rows:  # otherwise the same object, which `CpuSampler.greedy` need not check again
             self._logits = self._memory.logits[:rows, : self._shape.vocab_size]
@@ -113,6 +126,18 @@ class CpuRunner:
         """Copy KV blocks in every layer: targets[i] gets the content that sources[i] had before the call."""
         cache = self._memory.cache
         cache[:, targets] = cache[:, sources]
+
+    def adapter_bytes(self, weights: AdapterWeights) -> int:
+        """What loading this adapter would take, including working memory."""
+        rank = padded(weights.rank, PANEL)
+        packed = adapter_bytes(self._shape, weights, self._adapter_format)
+        return packed + self._adapter_memory.bytes_for(rank)
+
+    def load_adapter(self, weights: AdapterWeights) -> PackedAdapter:
+        """Pack an adapter; not while a step runs. Batches may name its address as long as the object lives."""
+        packed = PackedAdapter(self._shape, weights, self._adapter_format)
+        self._adapter_memory.hold(packed.rank)
+        return packed
 
     def close(self) -> None:
         """Stop the threads. Idempotent; not while a step runs."""
@@ -128,6 +153,7 @@ class CpuRunner:
                 starts=np.array([0, 1], np.int32),
                 block_tables=np.zeros((1, self._shape.table_width), np.int32),
                 logit_rows=zero,
+                adapters=np.zeros(1, np.int64),
             )
         )
 

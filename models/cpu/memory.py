@@ -177,6 +177,7 @@ class RunnerMemory:
             tables=self.arrays["tables"].view(np.int32).reshape(-1, shape.table_width),
             logit_rows=np.zeros(max(1, sizes.max_logit_rows), np.int32),
             tasks=self.arrays["tasks"].view(np.int32).reshape(-1, 4),
+            low_rank_tasks=np.zeros((sizes.max_step_tokens, 3), np.int64),
         )
 
     def populate(self) -> None:

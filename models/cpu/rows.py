@@ -31,6 +31,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     starts: Int32Array  # [C + 1] chunk c is tokens[starts[c] : starts[c + 1]], none empty
     block_tables: Int32Array  # [C, W] KV block ids of each chunk's sequence; unused entries may be anything
     logit_rows: Int32Array  # [S] indices of tokens whose logits are needed; may be empty
+    adapters: Int64Array | None = None  # [C] address of each chunk's adapter, 0 for none; None: no chunk has one
 
 
 def make_rows(pieces: Pieces, table_width: int) -> tuple[Batch, SamplingRows]:
@@ -41,6 +42,7 @@ def make_rows(pieces: Pieces, table_width: int) -> tuple[Batch, SamplingRows]:
     tokens, positions, starts, logit_rows = list[int](), list[int](), [0], list[int]()
     parameters, next_positions = list[bytes](), list[int]()
     tables = np.zeros((len(pieces), table_width), np.int32)
+    adapters = [0 if (adapter := piece.state.adapter) is None else adapter.place for piece in pieces]
     for table, (_, state, start, length, sample, scored) in zip(tables, pieces, strict=True):
         blocks, end = state.blocks, start + length
         table[: blocks.size] = blocks.array[: blocks.size]
@@ -65,6 +67,7 @@ def make_rows(pieces: Pieces, table_width: int) -> tuple[Batch, SamplingRows]:
         starts=_int32(starts),
         block_tables=tables,
         logit_rows=_int32(logit_rows),
+        adapters=np.array(adapters, np.int64) if any(adapters) else None,
     )
     records = np.frombuffer(b"".join(parameters), ROW).copy()  # aligned and writeable
     records["position"] = next_positions

@@ -1,14 +1,19 @@
 """Runs steps on the CPU, each to its end: sequences in and out, block copies, forward pass, sampling."""
 
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 
 from ...kernels.sampling.launch import CpuSampler
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
-from ..errors import UnsupportedModel
+from ..checkpoint.adapter import load_adapter
+from ..errors import DoesNotFit
 from ..guides.grammars import GrammarStore
 from ..guides.masks import MaskThread
+from ..host import available_memory
+from ..memory_plan import SHARE, size
 from ..stepper import PendingStep
+from ..steps.adapters import AdapterTable, LoadedAdapter
 from ..steps.sequences import SequenceState, SequenceTable
 from ..steps.steps import block_copies, collect, join, split, with_computed
 from .cpu import CpuRunner
@@ -22,12 +27,14 @@ class CpuStepper:
         vocab_size, sizes = runner.spec.vocab_size, runner.sizes
         self._runner, self._sizes, self._table_width = runner, sizes, sizes.table_width
         self._grammars = grammars or GrammarStore(None, (), vocab_size)
+        self._adapters = AdapterTable()
         self._sequences = SequenceTable(
             SequenceState,
             vocab_size=vocab_size,
             max_model_len=sizes.max_model_len,
             max_step_tokens=sizes.max_step_tokens,
             grammars=self._grammars,
+            adapters=self._adapters,
         )
         self._steady: SteadyRows | None = None  # of the last step, if the next one may reuse its rows
         self._masks = MaskThread()
@@ -44,10 +51,18 @@ class CpuStepper:
         self._grammars.prepare(order, answer)
 
     def load_adapter(self, number: int, path: str) -> None:
-        raise UnsupportedModel("adapter", path, "LoRA adapters are not offered by this worker")
+        weights = load_adapter(Path(path), self._runner.spec)
+        needed, free = self._runner.adapter_bytes(weights), available_memory()
+        if needed > free * SHARE:
+            raise DoesNotFit(
+                f"adapter {path} needs {size(needed)}, more than half of the {size(free)} that are left: unload "
+                "another adapter, or lower --kv-cache-memory"
+            )
+        packed = self._runner.load_adapter(weights)
+        self._adapters.add(number, LoadedAdapter(packed.address, packed))
 
     def forget_adapter(self, number: int) -> None:
-        """It has none."""
+        self._adapters.forget(number)
 
     def close(self) -> None:
         self._runner.close()

@@ -33,6 +33,12 @@ from ..checkpoint.weights import DecoderWeights, LayerWeights
 from .memory import aligned_bytes, layer_matrices, matrix_bytes
 
 
+def head_channels(shape: Shape, first_head: int, heads: int) -> IndexArray:
+    """The channels of these heads' dimensions, with each head padded to two halves."""
+    starts = (first_head + np.arange(heads)) * shape.head_padded
+    return (starts[:, None] + head_positions(shape.head_dim)).reshape(-1)
+
+
 class PackedWeights:
     """Fills the address table; the object keeps the memory alive."""
 
@@ -71,9 +77,9 @@ class PackedWeights:
     def _layer(self, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape
         hidden, mlp = np.arange(shape.hidden), np.arange(int(layer.gate.shape[0]))
-        query = self._head_channels(0, shape.heads)
-        key = self._head_channels(shape.heads, shape.kv_heads)
-        value = self._head_channels(shape.heads + shape.kv_heads, shape.kv_heads)
+        query = head_channels(shape, 0, shape.heads)
+        key = head_channels(shape, shape.heads, shape.kv_heads)
+        value = head_channels(shape, shape.heads + shape.kv_heads, shape.kv_heads)
         sizes = layer_matrices(shape)
         projections = [Part(layer.q, query), Part(layer.k, key), Part(layer.v, value)]
         self._matrix(row, QKV, projections, hidden, *sizes[0])
@@ -92,11 +98,6 @@ class PackedWeights:
         for column, norm in ((QUERY_NORM, layer.q_norm), (KEY_NORM, layer.k_norm)):
             gain = np.ones(shape.head_dim, np.float32) if norm is None else norm
             row[column] = self._vector(gain, positions, shape.head_padded)
-
-    def _head_channels(self, first_head: int, heads: int) -> IndexArray:
-        """The channels of these heads' dimensions, with each head padded to two halves."""
-        starts = (first_head + np.arange(heads)) * self._shape.head_padded
-        return (starts[:, None] + head_positions(self._shape.head_dim)).reshape(-1)
 
     def _matrix(
         self, row: Int64Array, column: int, parts: list[Part], columns: IndexArray, channels: int, k: int

@@ -53,7 +53,7 @@ class GpuStepper:
         self._grammars.prepare(order, answer)
 
     def load_adapter(self, number: int, path: str) -> None:
-        raise UnsupportedModel("adapter", path, "LoRA adapters are not offered by this worker")
+        raise UnsupportedModel("adapter", path, "LoRA adapters are not offered on GPUs yet; pass --device cpu")
 
     def forget_adapter(self, number: int) -> None:
         """It has none."""

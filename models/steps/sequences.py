@@ -14,6 +14,7 @@ from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, SequenceRecord, Step
 from ..guides.grammars import GrammarStore
 from ..guides.guide import Guide
+from .adapters import AdapterTable, LoadedAdapter
 
 _NONE: Final = np.zeros(0, np.int32)
 
@@ -72,8 +73,8 @@ class SequenceState:
     """One sequence: its tokens, its KV block table, and the data of its sampler rows."""
 
     __slots__ = (
-        "allowed", "bad_words", "banned", "bias_tokens", "bias_values", "blocks", "edited", "guide", "min_tokens",
-        "parameters", "prompt_tokens", "prompt_top", "seen", "strict", "tokens", "top",
+        "adapter", "allowed", "bad_words", "banned", "bias_tokens", "bias_values", "blocks", "edited", "guide",
+        "min_tokens", "parameters", "prompt_tokens", "prompt_top", "seen", "strict", "tokens", "top",
     )  # fmt: skip
 
     def __init__(self, record: SequenceRecord, vocab_size: int) -> None:
@@ -83,6 +84,7 @@ class SequenceState:
         self.prompt_tokens = record.prompt_tokens
         self.strict = record.strict
         self.guide: Guide | None = None  # of what its next token may be
+        self.adapter: LoadedAdapter | None = None
         self.top = -1 if sampling.logprobs is None else min(sampling.logprobs, MAX_TOP)
         self.prompt_top = min(sampling.prompt_logprobs or 0, MAX_TOP)
         self.parameters = sampling_row(sampling, self.top, vocab_size)
@@ -196,12 +198,14 @@ class SequenceTable(Generic[State]):
         max_model_len: int,
         max_step_tokens: int = 0,
         grammars: GrammarStore | None = None,
+        adapters: AdapterTable | None = None,
     ) -> None:
         self._state_of, self._vocab_size, self._max_model_len = state_of, vocab_size, max_model_len
         self._max_step_tokens = max_step_tokens
         self._sequences: dict[int, State] = {}
         self._spare = 0  # tokens that a step has left for those that were forced since it was planned
         self.grammars = grammars
+        self._adapters = adapters or AdapterTable()
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -226,6 +230,7 @@ class SequenceTable(Generic[State]):
         if not 0 < record.prompt_tokens <= len(record.tokens) <= self._max_model_len:
             raise ValueError(f"sequence {record.sequence}: expected 1 to {self._max_model_len} tokens, prompt first")
         state = self._sequences[record.sequence] = self._state_of(record, self._vocab_size)
+        state.adapter = self._adapters.of(record)
         if self.grammars is not None:
             state.guide = self.grammars.guide(record)
 

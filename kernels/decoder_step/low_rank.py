@@ -1,0 +1,147 @@
+"""The low-rank parts that LoRA adapters add to a layer's four projections, for the rows of a step that have one.
+
+    shrink (beside the projection): a thread takes tasks, rows of one adapter, and writes A x of each
+    expand (after a barrier): a thread adds B A x to the channels that it computed itself in the projection
+
+A row's input is computed once more in float32 or bfloat16, since the projection's may be quantised to 8 bits. Grouping
+rows by adapter is from Punica (arXiv:2310.18547) and S-LoRA (arXiv:2311.03285).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compile_cache import compiled, inlined
+from ..gemm.tile import MOST_ROWS, PANEL
+from ..low_rank.cpu import expand, shrink
+from ..quantise.cpu import plain_row
+from ..rms_norm.cpu import rms_norm_row
+from ..silu_mul.cpu import silu_mul_row
+from ..simd.formats import Tag
+from ..threads.atomics import peek
+from .shape import (
+    ADAPTER_COLUMNS,
+    DOWN,
+    GATE_UP,
+    INPUT_NORM,
+    INPUT_ROW,
+    INPUTS,
+    INPUTS_STRIDE,
+    LOW_RANK_A,
+    LOW_RANK_B,
+    LOW_RANK_TASKS,
+    MODULES,
+    OUT,
+    POST_NORM,
+    QKV,
+    RANK,
+    SHRUNK,
+    SHRUNK_MODULE,
+    SHRUNK_STRIDE,
+    TASK_ADAPTER,
+    TASK_ROW,
+    TASK_ROWS,
+    Memory,
+    Shape,
+    Staged,
+)
+
+
+@inlined
+def _modules(matrix: int) -> tuple[int, int]:
+    """The first module that a projection merges, and the one after its last."""
+    if matrix == QKV:
+        return 0, 3
+    if matrix == OUT:
+        return 3, 4
+    if matrix == GATE_UP:
+        return 4, 6
+    return 6, 7
+
+
+@inlined
+def _entry(adapter: int, layer: int, module: int, column: int) -> int:
+    return peek(adapter + ((layer * MODULES + module) * ADAPTER_COLUMNS + column) * 8)
+
+
+@compiled
+def shrink_stage(
+    tag: Tag, thread: int, threads: int, layer: int, matrix: int, shape: Shape, memory: Memory, staged: Staged
+) -> None:
+    job = staged.job
+    inputs, input_row = job[INPUTS] + thread * job[INPUTS_STRIDE], job[INPUT_ROW]
+    sums = inputs + MOST_ROWS * input_row
+    size, eps = np.float32(shape.hidden), np.float32(shape.eps)
+    begin, end = _modules(matrix)
+    tasks = job[LOW_RANK_TASKS]
+    for task in range(tasks * thread // threads, tasks * (thread + 1) // threads):
+        first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
+        adapter = staged.low_rank_tasks[task, TASK_ADAPTER]
+        most = 0
+        for module in range(begin, end):
+            most = max(most, _entry(adapter, layer, module, RANK))
+        if most == 0:
+            continue
+        k = shape.hidden_padded
+        for row in range(first, first + rows):
+            to = inputs + (row - first) * input_row
+            if matrix == OUT:
+                k = shape.attention_padded
+                plain_row(tag, memory.attention + row * k * 4, k, to, 0)
+            elif matrix == DOWN:
+                k = shape.mlp_padded
+                silu_mul_row(tag, memory.gate_up + row * k * 8, k, to, 0)
+            else:
+                norm = memory.weights[layer, INPUT_NORM if matrix == QKV else POST_NORM]
+                rms_norm_row(tag, memory.hidden + row * k * 4, norm, k, to, 0, size, eps)
+        for module in range(begin, end):
+            rank = _entry(adapter, layer, module, RANK)
+            out = job[SHRUNK] + first * job[SHRUNK_STRIDE] + (module - begin) * job[SHRUNK_MODULE]
+            a = _entry(adapter, layer, module, LOW_RANK_A)
+            shrink(tag, rows, k, inputs, input_row, a, rank, sums, out, job[SHRUNK_STRIDE])
+
+
+@compiled
+def expand_stage(
+    tag: Tag,
+    thread: int,
+    threads: int,
+    layer: int,
+    matrix: int,
+    channels: int,
+    out: int,
+    shape: Shape,
+    staged: Staged,
+) -> None:
+    """`out` and `channels` are the projection's, and so is each thread's range of panels."""
+    job = staged.job
+    panels = channels // PANEL
+    first_panel, last_panel = panels * thread // threads, panels * (thread + 1) // threads
+    begin, end = _modules(matrix)
+    for task in range(job[LOW_RANK_TASKS]):
+        first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
+        adapter = staged.low_rank_tasks[task, TASK_ADAPTER]
+        start = 0  # the module's first panel
+        for module in range(begin, end):
+            if matrix == QKV:
+                size = (shape.heads if module == begin else shape.kv_heads) * shape.head_padded // PANEL
+            elif matrix == GATE_UP:
+                size = shape.mlp_padded // PANEL
+            else:
+                size = panels
+            rank = _entry(adapter, layer, module, RANK)
+            if rank > 0:
+                shrunk = job[SHRUNK] + first * job[SHRUNK_STRIDE] + (module - begin) * job[SHRUNK_MODULE]
+                expand(
+                    tag,
+                    rows,
+                    rank,
+                    shrunk,
+                    job[SHRUNK_STRIDE],
+                    _entry(adapter, layer, module, LOW_RANK_B),
+                    max(first_panel, start) - start,
+                    min(last_panel, start + size) - start,
+                    out + first * channels * 4 + start * PANEL * 4,
+                    channels * 4,
+                )
+            start += size

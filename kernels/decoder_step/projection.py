@@ -1,0 +1,88 @@
+"""A projection of the compiled step: the GEMM over packed weights, and what adapters add to a layer's."""
+
+from __future__ import annotations
+
+from ..compile_cache import inlined
+from ..gemm.cpu import gemm
+from ..simd.formats import Tag
+from ..threads.waiting import barrier
+from .low_rank import expand_stage, shrink_stage
+from .shape import LOW_RANK_TASKS, TOKENS, Memory, Shape, Staged
+
+
+@inlined
+def project(
+    tag: Tag,
+    thread: int,
+    threads: int,
+    shape: Shape,
+    memory: Memory,
+    rows: int,
+    k: int,
+    channels: int,
+    weights: int,
+    scales: int,
+    out: int,
+    add: int,
+) -> None:
+    """The activations times one weight matrix; for a single row each thread has its own copy."""
+    copy = thread if rows == 1 else 0
+    gemm(
+        tag,
+        thread,
+        threads,
+        add,
+        rows,
+        k,
+        memory.activations + copy * shape.activation_stride,
+        shape.activation_stride,
+        weights,
+        scales,
+        shape.group_shift,
+        channels,
+        out,
+        channels * 4,
+    )
+
+
+@inlined
+def project_layer(
+    tag: Tag,
+    adapter_tag: Tag,
+    thread: int,
+    threads: int,
+    state: int,
+    generation: int,
+    layer: int,
+    matrix: int,
+    shape: Shape,
+    memory: Memory,
+    staged: Staged,
+    k: int,
+    channels: int,
+    out: int,
+    add: int,
+) -> int:
+    """A layer's projection, with the low-rank parts of rows that have an adapter, up to the barrier behind it."""
+    tuned = staged.job[LOW_RANK_TASKS] > 0
+    if tuned:
+        shrink_stage(adapter_tag, thread, threads, layer, matrix, shape, memory, staged)
+    project(
+        tag,
+        thread,
+        threads,
+        shape,
+        memory,
+        staged.job[TOKENS],
+        k,
+        channels,
+        memory.weights[layer, matrix],
+        memory.weights[layer, matrix + 1],
+        out,
+        add,
+    )
+    generation = barrier(state, threads, generation)
+    if tuned:
+        expand_stage(adapter_tag, thread, threads, layer, matrix, channels, out, shape, staged)
+        generation = barrier(state, threads, generation)
+    return generation

@@ -1,0 +1,33 @@
+"""The LoRA adapters of a worker, by number. A sequence holds its own, so forgetting one ends nothing."""
+
+from msgspec import Struct
+
+from ...protocol.steps import SequenceRecord
+
+
+class LoadedAdapter(Struct, frozen=True):
+    """An adapter on its device: `place` is what a batch says of it, `held` keeps its memory alive."""
+
+    place: int
+    held: object
+
+
+class AdapterTable:
+    """One thread calls it."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[int, LoadedAdapter] = {}
+
+    def add(self, number: int, adapter: LoadedAdapter) -> None:
+        self._loaded[number] = adapter
+
+    def forget(self, number: int) -> None:
+        """Unknown numbers are allowed: loading it may have failed."""
+        self._loaded.pop(number, None)
+
+    def of(self, record: SequenceRecord) -> LoadedAdapter | None:
+        if not record.adapter:
+            return None
+        if record.adapter not in self._loaded:
+            raise ValueError(f"adapter {record.adapter} of sequence {record.sequence} is not known here; load it first")
+        return self._loaded[record.adapter]
