@@ -26,7 +26,7 @@ _LOADED = ("models.errors", "models.load", "models.stepper")  # what the executo
 _COMPILED = (
     "models.checkpoint.grammar",
     "models.errors",
-    "models.idle_time",
+    "models.low_priority",
     "actors.executor.blocking_link",
 )  # in its own process
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "kernels.sampling",
         "models.checkpoint",
         "models.errors",
-        "models.idle_time",
+        "models.low_priority",
         *_STEPPED,
     ),
     "models.steps": ("models.guides", "models.steps", "kernels.sampling", *_STEPPED),

@@ -1,4 +1,4 @@
-"""The process that compiles grammars: one after another, in time that nobody needs, within limits of CPU and memory.
+"""The process that compiles grammars: one after another, with a low priority if it takes long, within limits of CPU and memory.
 
 `python -m triolet.actors.grammar.compiler_process FD`, started only by `GrammarCompiler`. A grammar that exceeds a
 limit ends the process: the library cannot be stopped otherwise in the middle of its work. CPU time is counted instead
@@ -17,13 +17,12 @@ import msgspec
 
 from ...models.checkpoint.grammar import COMPILER_STACK, open_grammar_tokenizer
 from ...models.errors import CheckpointError
-from ...models.idle_time import in_idle_time
+from ...models.low_priority import at_low_priority
 from ...protocol.grammars import CompileGrammar, CompilerReady, OpenCompiler, ToCompiler
 from ..executor.blocking_link import BlockingLink
 from ..supervisor.child_process import die_with_parent
 from .compile import compile_grammar
 
-_NICE: Final = 10  # of a little grammar, which ends before it gets idle time alone
 _DECODER: Final = msgspec.msgpack.Decoder[ToCompiler](ToCompiler)
 
 
@@ -37,14 +36,13 @@ def serve(link: BlockingLink[ToCompiler]) -> None:
         link.send(CompilerReady(problem=str(error)))
         return
     _limit_memory(first.memory)
-    os.nice(_NICE)  # not before: the first grammar waits for the start
     link.send(CompilerReady())
     while True:
         message = link.receive()
         assert isinstance(message, CompileGrammar), f"a second {type(message).__name__}"
         _limit_cpu_time(first.cpu_seconds)
         try:
-            verdict = in_idle_time(partial(compile_grammar, message.source, tokenizer), stack=COMPILER_STACK)
+            verdict = at_low_priority(partial(compile_grammar, message.source, tokenizer), stack=COMPILER_STACK)
         except MemoryError:
             os.abort()  # as the library does
         link.send(verdict)

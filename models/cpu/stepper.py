@@ -13,7 +13,7 @@ from ..guides.masks import MaskThread
 from ..host import available_memory
 from ..memory_plan import SHARE, size
 from ..stepper import PendingStep
-from ..steps.adapters import AdapterTable, LoadedAdapter
+from ..steps.adapters import LoadedAdapters, LoadedAdapter
 from ..steps.sequences import SequenceState, SequenceTable
 from ..steps.steps import block_copies, collect, join, split, with_computed
 from .cpu import CpuRunner
@@ -27,7 +27,7 @@ class CpuStepper:
         vocab_size, sizes = runner.spec.vocab_size, runner.sizes
         self._runner, self._sizes, self._table_width = runner, sizes, sizes.table_width
         self._grammars = grammars or GrammarStore(None, (), vocab_size)
-        self._adapters = AdapterTable()
+        self._adapters = LoadedAdapters()
         self._sequences = SequenceTable(
             SequenceState,
             vocab_size=vocab_size,

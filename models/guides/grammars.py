@@ -1,7 +1,7 @@
 """GrammarStore: builds grammars in a thread of their own, and gives every sequence a guide.
 
 Building takes a millisecond as a rule, and up to a second for what the limits allow. It releases the GIL, and what
-takes long goes on in idle time, so the steps of other requests go on meanwhile. The front's compiler has accepted the
+takes long gets a low priority, so the steps of other requests go on meanwhile. The front's compiler has accepted the
 grammar within the same limits. A built grammar is a matcher in its first state; a sequence gets a copy, which shares
 the lexer's tables. Which grammars are kept, the front decides.
 
@@ -22,7 +22,7 @@ from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Seque
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.grammar import COMPILER_STACK, LIMITS, open_grammar_tokenizer
 from ..errors import CheckpointError
-from ..idle_time import in_idle_time
+from ..low_priority import at_low_priority
 from .guide import Guide
 
 Answer = Callable[[GrammarReady | GrammarFailed], None]
@@ -84,7 +84,7 @@ class GrammarStore:
             for number in order.forget:  # here, since one of them may have been under way
                 self._built.pop(number, None)
             try:
-                result = in_idle_time(partial(self._build, order), stack=2 * COMPILER_STACK)
+                result = at_low_priority(partial(self._build, order), stack=2 * COMPILER_STACK)
             except Exception as error:  # the library promises none; a request that waits for ever would be worse
                 _LOG.exception("building grammar %d failed", order.grammar)
                 message = f"The grammar of the answer cannot be built: {type(error).__name__}"

@@ -12,7 +12,7 @@ class LoadedAdapter(Struct, frozen=True):
     held: object
 
 
-class AdapterTable:
+class LoadedAdapters:
     """One thread calls it."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, SequenceRecord, Step
 from ..guides.grammars import GrammarStore
 from ..guides.guide import Guide
-from .adapters import AdapterTable, LoadedAdapter
+from .adapters import LoadedAdapters, LoadedAdapter
 
 _NONE: Final = np.zeros(0, np.int32)
 
@@ -198,14 +198,14 @@ class SequenceTable(Generic[State]):
         max_model_len: int,
         max_step_tokens: int = 0,
         grammars: GrammarStore | None = None,
-        adapters: AdapterTable | None = None,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
         self._state_of, self._vocab_size, self._max_model_len = state_of, vocab_size, max_model_len
         self._max_step_tokens = max_step_tokens
         self._sequences: dict[int, State] = {}
         self._spare = 0  # tokens that a step has left for those that were forced since it was planned
         self.grammars = grammars
-        self._adapters = adapters or AdapterTable()
+        self._adapters = adapters or LoadedAdapters()
 
     def __len__(self) -> int:
         return len(self._sequences)

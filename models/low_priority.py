@@ -1,8 +1,9 @@
-"""Runs a long computation so that nobody waits for its core: from its start in a thread that goes on in idle time.
+"""Runs a computation in a thread of its own, which gets a low priority if it takes long.
 
-A thread of low priority still gets its share of a busy core, in slices of some milliseconds, and whoever computes there
-stops for one. On Linux a thread of the class SCHED_IDLE makes way at once, and gets next to nothing while others
-compute. A thread may not leave that class again, so every job has a thread of its own. A short job ends before.
+On Linux each thread has its own niceness. With 10 a thread gets a tenth of a core on which somebody else computes. The
+class SCHED_IDLE would disturb the others less, but a thread in it gets next to nothing on a busy machine, and a
+request that waits for its grammar would wait for ever. A thread may not raise its priority again, so every job has
+a new one. A short job ends before.
 """
 
 import os
@@ -15,10 +16,11 @@ from typing import Final, TypeVar
 
 Result = TypeVar("Result")
 AT_ONCE: Final = 0.02  # seconds, in which a job has its usual priority; nearly all grammars take a few milliseconds
+NICENESS: Final = 10
 
 
-def in_idle_time(job: Callable[[], Result], *, stack: int) -> Result:
-    """What the job returns or raises; it has a stack of so many bytes. After `AT_ONCE` it gets idle time alone."""
+def at_low_priority(job: Callable[[], Result], *, stack: int) -> Result:
+    """What the job returns or raises; it has a stack of so many bytes. After `AT_ONCE` its priority is low."""
     ends: queue.SimpleQueue[tuple[Result, None] | tuple[None, BaseException]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -40,7 +42,7 @@ def in_idle_time(job: Callable[[], Result], *, stack: int) -> Result:
 
 def _started(run: Callable[[], None], stack: int) -> threading.Thread:
     """A daemon: the process may exit in the middle of it."""
-    thread = threading.Thread(target=run, name="triolet-idle-time", daemon=True)
+    thread = threading.Thread(target=run, name="triolet-low-priority", daemon=True)
     usual = threading.stack_size(stack)
     try:
         thread.start()
@@ -53,4 +55,4 @@ def _demote(thread: threading.Thread) -> None:
     """Elsewhere than on Linux it keeps its priority, and so where the system forbids this. It may have ended."""
     if sys.platform == "linux" and thread.native_id is not None:
         with suppress(OSError):
-            os.sched_setscheduler(thread.native_id, os.SCHED_IDLE, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, thread.native_id, NICENESS)  # of that thread alone

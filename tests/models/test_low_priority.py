@@ -1,0 +1,38 @@
+"""Long jobs make way for everybody; what they return and raise comes out as from any function."""
+
+import os
+import sys
+import threading
+from functools import partial
+
+import pytest
+
+from triolet.models import low_priority
+from triolet.models.low_priority import at_low_priority
+
+STACK = 1 << 20
+
+
+def test_results_and_errors_come_out() -> None:
+    usual = threading.stack_size()
+    assert at_low_priority(lambda: 5, stack=STACK) == 5
+    with pytest.raises(KeyError):
+        at_low_priority(partial(dict[str, int]().__getitem__, "a"), stack=STACK)
+    assert threading.stack_size() == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+def test_a_long_job_gets_low_priority_and_the_next_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def until_low() -> int:
+        while priority() != low_priority.NICENESS:
+            pass
+        return threading.get_native_id()
+
+    assert at_low_priority(until_low, stack=STACK) != threading.get_native_id()
+    monkeypatch.setattr(low_priority, "AT_ONCE", 60.0)
+    assert at_low_priority(priority, stack=STACK) == usual
