@@ -30,6 +30,7 @@ from triolet.cli.process import run_or_refuse
 from triolet.cli.several import run_fronts
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
+from ..adapters import write_adapter
 from ..conftest import Server
 
 SOON = 60.0  # seconds: only a hang takes so long
@@ -341,3 +342,33 @@ async def test_what_the_drain_timeout_ends_is_told_so() -> None:
     for stream in streams:
         assert isinstance(stream.last, dict)
         assert stream.last["error"]["code"] == "shutting_down"
+
+
+async def test_every_front_knows_an_adapter_before_its_loading_is_answered(tmp_path: Path) -> None:
+    for seed, name in enumerate(("given", "loaded")):
+        write_adapter(tmp_path / name, seed)
+    settings = structs.replace(SETTINGS, loras=(f"given={tmp_path / 'given'}",), lora_folder=str(tmp_path))
+
+    async def change(path: str, **body: str) -> int:
+        async with httpx.AsyncClient(base_url=house.url, timeout=SOON, verify=False) as client:
+            return (await client.post(path, json=body)).status_code
+
+    async def fronts_that_know(name: str) -> set[str]:
+        """Those that answer as this adapter, asked so often that both have been."""
+        async with trio.open_nursery() as nursery:
+            streams = await open_streams(nursery, house, model=name, max_tokens=4)
+        return {stream.front for stream in streams if stream.status == 200}
+
+    async with running(settings) as house:
+        both = set(house.fronts.pids)
+        assert await fronts_that_know("given") == both
+        assert await change("/v1/load_lora_adapter", lora_name="late", lora_path="loaded") == 200
+        assert await fronts_that_know("late") == both
+        assert await change("/v1/load_lora_adapter", lora_name="late", lora_path="loaded") == 400
+        killed = next(iter(both))
+        os.kill(house.fronts.pids[killed], signal.SIGKILL)
+        await until_replaced(house, killed)
+        assert await fronts_that_know("late") == set(house.fronts.pids)
+        assert await change("/v1/unload_lora_adapter", lora_name="late") == 200
+        for _ in range(8):
+            assert await change("/v1/completions", model="late", prompt="x") == 404
