@@ -1,4 +1,4 @@
-"""The process that compiles grammars: one after another, with a low priority if it takes long, within limits of CPU and memory.
+"""The process that compiles grammars: one by one, long ones with a low priority, within limits of CPU and memory.
 
 `python -m triolet.actors.grammar.compiler_process FD`, started only by `GrammarCompiler`. A grammar that exceeds a
 limit ends the process: the library cannot be stopped otherwise in the middle of its work. CPU time is counted instead

@@ -13,7 +13,7 @@ from ..guides.masks import MaskThread
 from ..host import available_memory
 from ..memory_plan import SHARE, size
 from ..stepper import PendingStep
-from ..steps.adapters import LoadedAdapters, LoadedAdapter
+from ..steps.adapters import LoadedAdapter, LoadedAdapters
 from ..steps.sequences import SequenceState, SequenceTable
 from ..steps.steps import block_copies, collect, join, split, with_computed
 from .cpu import CpuRunner

@@ -14,7 +14,7 @@ from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, SequenceRecord, Step
 from ..guides.grammars import GrammarStore
 from ..guides.guide import Guide
-from .adapters import LoadedAdapters, LoadedAdapter
+from .adapters import LoadedAdapter, LoadedAdapters
 
 _NONE: Final = np.zeros(0, np.int32)
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from ...conftest import Server
-from .visitor import HELD_TOKENS, ask, hold_answers, visit, wait_for_answers
+from .visitor import HELD_TOKENS, ask, hold_answers, visit, wait_for_answers, wait_until_stored
 
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
@@ -35,23 +35,28 @@ def test_two_answers_grow_together_and_the_second_is_chosen(page: Page, server: 
     page.get_by_label("Temperature").fill("0")
     page.get_by_label("First answer").check()
     expect(page.get_by_label("Temperature")).to_have_value("")
-    page.get_by_label("Temperature").fill("1.5")
+    page.get_by_label("Temperature").fill("0.5")
+    page.get_by_label("Top k").fill("1")  # the same answer whenever this runs
     close_settings(page)
     expect(page.locator("#note")).to_have_text(
-        "Each question gets two answers. First answer: Temperature: 1.5. Second answer: Temperature: 0."
+        "Each question gets two answers. First answer: Temperature: 0.5 · Top k: 1. "
+        "Second answer: Temperature: 0 · Top k: default."
     )
     ask(page, "Tell me a story.")
     first, second = side(page, "First"), side(page, "Second")
     for one in (first, second):  # neither waits for the other's end
         expect(one.locator(".assistant[aria-busy=true] .prose")).not_to_be_empty()
-    expect(first).to_have_accessible_name("First answer, Temperature: 1.5")
-    assert {frame["request"]["temperature"] for frame in held.sent if frame["type"] == "create"} == {1.5, 0}
+    expect(first).to_have_accessible_name("First answer, Temperature: 0.5 · Top k: 1")
+    assert {frame["request"]["temperature"] for frame in held.sent if frame["type"] == "create"} == {0.5, 0}
     boxes = [one.bounding_box() for one in (first, second)]
     assert boxes[0] is not None
     assert boxes[1] is not None
     assert boxes[0]["x" if size is DESKTOP else "y"] < boxes[1]["x" if size is DESKTOP else "y"]
     assert (boxes[0]["y"] == boxes[1]["y"]) is (size is DESKTOP)
 
+    for answer in held.received:
+        if answer["type"] == "accepted":
+            wait_until_stored(page, f'"{answer["resume"]}","after":')
     page.reload()  # in the middle of both
     expect(page.locator(".assistant[aria-busy=true]")).to_have_count(2)
     expect(page.locator("#status")).to_have_attribute("data-state", "ready")
@@ -74,7 +79,8 @@ def test_two_answers_grow_together_and_the_second_is_chosen(page: Page, server: 
     page.get_by_role("textbox", name="Message").press("Enter")
     expect(page.locator(".assistant")).to_have_count(2)
     expect(page.locator(".pair")).to_have_count(0)
-    request = [frame["request"] for frame in held.sent if frame["type"] == "create"][-1]
+    expect(page.locator(".assistant .prose").last).not_to_be_empty()  # so its request has been sent
+    *_, request = [frame["request"] for frame in held.sent if frame["type"] == "create"]
     assert request["temperature"] == 0  # its settings are the conversation's now
 
 
