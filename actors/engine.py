@@ -5,7 +5,7 @@
 
 The inner half is `core.py`, the outer half `front_actors.py`. Here both are in one process. With several web processes,
 the outer half runs in each of them (`front.py`) and the inner half in its own process (`fronts.py`). The web uses it as
-a `Server` (`observe.py`); other programs use `open_engine` and `Engine.stream`.
+a `Server` (`observe/server.py`); other programs use `open_engine` and `Engine.stream`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 import trio
 
@@ -127,7 +127,12 @@ class FrontActors(ABC):
             with trio.CancelScope(shield=True):  # at most traces.FLUSH_SECONDS
                 await trio.to_thread.run_sync(self._traces.close)
 
-    # What a `Server` (observe.py) has of this process alone.
+    # What a `Server` (observe/server.py) has of this process alone.
+
+    @property
+    def served(self) -> Self:
+        """It has one model."""
+        return self
 
     @property
     def ready(self) -> Ready | None:

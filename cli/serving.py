@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from ..actors.engine import run_engine
-from ..actors.observe.observe import Server
+from ..actors.observe.server import Server
 from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings

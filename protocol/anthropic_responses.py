@@ -174,8 +174,8 @@ class AnthropicModels(Struct, frozen=True, kw_only=True):
 
     data: list[AnthropicModel]
     has_more: bool = False
-    first_id: str
-    last_id: str
+    first_id: str | None
+    last_id: str | None
 
 
 class TokenCount(Struct, frozen=True, kw_only=True):

@@ -4,11 +4,15 @@ The body has OpenAI's form `{"error": {"message", "type", "param", "code"}}` on 
 official clients raise the matching exception class. A new code needs a row in `REGISTRY` and nothing else.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from .reports import Loading
+
+_SHOWN, _SHOWN_NAMES = 100, 20  # characters of a name, and names, in an error
 
 ErrorCode = Literal[
     "bad_request", "invalid_json", "invalid_type", "invalid_value", "integer_out_of_range", "unknown_parameter",
@@ -147,6 +151,17 @@ def context_exceeded(context_length: int, problem: str, *, param: str) -> ApiErr
     """
     message = f"This model's maximum context length is {context_length} tokens. {problem} (context_length_exceeded)"
     return ApiError("context_length_exceeded", message, param=param)
+
+
+def model_not_found(model: str, names: Sequence[str]) -> ApiError:
+    """The error of a request for a model that is not among these; it names the nearest."""
+    near = get_close_matches(model[:_SHOWN], names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    there = f"only {names[0]!r}" if len(names) == 1 else f"but {', '.join(map(repr, names[:_SHOWN_NAMES]))}"
+    more = ", …" if len(names) > _SHOWN_NAMES else ""
+    return ApiError(
+        "model_not_found", f"There is no model {model[:_SHOWN]!r} here, {there}{more}.{hint}", param="model"
+    )
 
 
 _Error = TypeVar("_Error", bound=BaseException)

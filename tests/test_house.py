@@ -191,7 +191,7 @@ def test_a_planted_import_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("actors.executor.worker", "def load():\n    from ...models.load import load_model\n    import torch"),
-        ("web.app", "from ..actors.observe.observe import Server\nfrom ..actors.gateway import gateway"),
+        ("web.app", "from ..actors.observe.server import Server\nfrom ..actors.gateway import gateway"),
         ("loadtest.device.cpu_step", "from triolet.kernels.gemm import cpu\nimport numba"),
         ("models.load", "from .checkpoint.spec import ModelSpec\nfrom ..kernels.rope import reference"),
         ("actors.scheduler.scheduler", "import trio\nfrom ..turns import waiting"),

@@ -10,11 +10,12 @@ from .exchange import Exchange
 
 if TYPE_CHECKING:
     from ..actors.gateway.gateway import Gateway
+    from ..actors.gateway.gateways import Gateways
 
 _LOG = logging.getLogger("triolet.access")
 
 
-def log_exchange(gateway: "Gateway", exchange: Exchange) -> None:
+def log_exchange(gateway: "Gateway | Gateways", exchange: Exchange) -> None:
     """Method, path, status (none: the client left before the answer), milliseconds, id, tokens of a generation."""
     fields: dict[str, object] = {
         "method": exchange.method,

@@ -39,7 +39,7 @@ from .routes import (
 )
 
 if TYPE_CHECKING:
-    from ..actors.observe.observe import Server
+    from ..actors.observe.server import Server
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 

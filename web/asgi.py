@@ -48,7 +48,7 @@ from .exchange import (
 from .timers import Deadlines
 
 if TYPE_CHECKING:
-    from ..actors.observe.observe import Server
+    from ..actors.observe.server import Server
 
 T = TypeVar("T")
 

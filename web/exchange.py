@@ -17,6 +17,7 @@ from .body_budget import budget_for
 
 if TYPE_CHECKING:
     from ..actors.gateway.gateway import Gateway
+    from ..actors.gateway.gateways import Gateways
 
 T = TypeVar("T")
 Field = tuple[bytes, bytes]  # of a response's head: a name in lower case, a value
@@ -120,7 +121,7 @@ class GenerationRoutes:
 
     def __init__(
         self,
-        gateway: "Gateway",
+        gateway: "Gateway | Gateways",
         error_content: "Callable[[Exception, Exchange], Awaitable[Content]]",
         *,
         max_body_bytes: int,

@@ -17,7 +17,8 @@ from ...protocol.explanation import Explanation, Standing
 from ...protocol.fronts import OpenFront, Question, Refused
 from ...protocol.reports import FrontReport, Health, ServerReport
 from ..front_actors import FrontActors
-from ..observe.observe import Server, own_figures
+from ..observe.observe import own_figures
+from ..observe.server import Server
 from ..observe.traces import Traces, open_traces
 from ..tokenizer.tokenizer import read_text_tokenizer
 from .front_link import ASK_SECONDS, FrontLink

@@ -1,29 +1,22 @@
-"""Operators' questions and their answers. `Server` is the web's interface to the server behind it.
+"""Operators' questions and their answers, read from the tables of the scheduler in this process.
 
-`Engine` (actors/engine.py) is a server with all parts in this process. `FrontEngine` (actors/fronts/front.py) is one
-web process of several and asks the scheduler's process. In both cases an `Observer` reads the scheduler's tables. It
-remembers only what must stay the same between views: the tenants' numbers, and a sample of the throughput for each
+It remembers only what must stay the same between views: the tenants' numbers, and a sample of the throughput for each
 second in which somebody watched.
 """
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from ...protocol.adapters import Adapter
 from ...protocol.engine_view import AboutEngine, Limits, RateSample, View, WebProcesses, WorkerView
-from ...protocol.explanation import Explanation, Standing
-from ...protocol.openai_responses import TokenizerInfo
+from ...protocol.explanation import Standing
 from ...protocol.reports import BatchFigures, FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
-from ...protocol.requests import Prompt
 from ...protocol.settings import ServeSettings, model_name
-from ...protocol.steps import Ready
 from ..gateway.accounts import add_up
-from ..gateway.gateway import Gateway
 from ..scheduler.state import SchedulerState
 from ..supervisor.process_facts import open_files, resident_bytes
 from ..supervisor.worker_status import WorkerStatus
@@ -40,82 +33,6 @@ from .view_rows import (
 
 SAMPLE_SECONDS: Final = 1.0
 _SAMPLES: Final = 300  # five minutes of watching
-
-
-class Server(Protocol):
-    """The web's interface. Questions concern the whole server; they raise ApiError if they get no answer."""
-
-    @property
-    def settings(self) -> ServeSettings: ...
-
-    @property
-    def gateway(self) -> Gateway:
-        """This process's gateway, which accepts requests."""
-        ...
-
-    @property
-    def model_name(self) -> str: ...
-
-    @property
-    def created(self) -> int:
-        """Unix time of the start."""
-        ...
-
-    @property
-    def ready(self) -> Ready | None:
-        """The worker's last Ready message; None until the model is loaded for the first time."""
-        ...
-
-    @property
-    def loaded(self) -> trio.Event:
-        """Set when model and tokenizer are loaded for the first time."""
-        ...
-
-    @property
-    def draining(self) -> bool:
-        """Whether new requests are refused while accepted ones continue."""
-        ...
-
-    def begin_drain(self) -> None: ...
-
-    async def tokenize(self, prompt: Prompt) -> tuple[int, ...]: ...
-
-    async def detokenize(self, ids: tuple[int, ...]) -> str: ...
-
-    async def tokenizer_info(self) -> TokenizerInfo: ...
-
-    @property
-    def adapters(self) -> Mapping[str, Adapter]:
-        """The LoRA adapters that requests may name, by name. Never changed, but replaced."""
-        ...
-
-    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
-        """Have the worker try it, and offer it. Raises ApiError: 400 if it cannot be used, or the name is taken."""
-        ...
-
-    async def unload_adapter(self, name: str) -> None:
-        """Offer it no longer; requests that use it continue. Raises ApiError (404)."""
-        ...
-
-    async def health(self) -> Health:
-        """Whether a request sent now would be computed, judged by progress."""
-        ...
-
-    async def report(self) -> ServerReport:
-        """The data of /metrics and the ledger."""
-        ...
-
-    async def about(self) -> AboutEngine | None:
-        """A dashboard's first frame, sent again for each new worker; None before the first worker."""
-        ...
-
-    async def view(self) -> View:
-        """A dashboard's view."""
-        ...
-
-    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
-        """Where a request of this tenant is and why, by its id or X-Request-Id; None if it is unknown."""
-        ...
 
 
 class Observer:

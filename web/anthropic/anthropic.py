@@ -23,6 +23,6 @@ def read_messages(served: ServedModel, origin: Origin, data: bytes) -> Asked:
     return Asked(request, MessageEvents(request) if body.stream else WholeMessage(request))
 
 
-def read_prompt(served: ServedModel, data: bytes, fallbacks: tuple[str, ...] = ()) -> ChatPrompt:
+def read_prompt(served: ServedModel, origin: Origin, data: bytes) -> ChatPrompt:
     """Raises ApiError (400, 404)."""
-    return prompt_to_count(decode(data, _COUNT_TOKENS), served, fallbacks)
+    return prompt_to_count(decode(data, _COUNT_TOKENS), served, origin.fallbacks)

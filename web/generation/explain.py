@@ -21,7 +21,7 @@ from .asked import Pieces
 from .event_stream import EventSource, event_stream, next_events
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import ModelEngine
 
 EXPLAIN_SECONDS: Final = 0.25
 
@@ -29,7 +29,7 @@ EXPLAIN_SECONDS: Final = 0.25
 class Explainer:
     """Explains one request in its stream or in a header."""
 
-    def __init__(self, engine: "Server", request: Generate) -> None:
+    def __init__(self, engine: "ModelEngine", request: Generate) -> None:
         self._engine = engine
         self._id = request.id
         self._tenant = request.tenant

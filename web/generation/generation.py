@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -11,10 +10,9 @@ import trio
 
 from ...protocol.errors import ApiError
 from ...protocol.events import Failed, Finished, Started, StreamEvent, Token
-from ..errors import error_of, unready_error
+from ..errors import error_of
 from ..exchange import (
     EXPLAIN_HEADER,
-    FALLBACK_HEADER,
     TIMEOUT_HEADER,
     Content,
     Exchange,
@@ -24,24 +22,26 @@ from ..exchange import (
     json_content,
 )
 from ..timers import Deadlines
-from .asked import Asked, Origin, Pieces, Read, ServedModel, Whole
+from .asked import Asked, Origin, Pieces, Read, Whole
 from .event_stream import EventSource, event_stream, next_events
 from .explain import EXPLAIN_SECONDS, Explainer, explained_stream
+from .models import fallback_models, reading
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import ModelEngine, Server
 
 # Version, trace, span and flags: https://www.w3.org/TR/trace-context/. Anything else is ignored, without an error.
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
 
 
-async def respond(engine: "Server", openings: Deadlines, read: Read, exchange: Exchange) -> Content:
+async def respond(server: "Server", openings: Deadlines, read: Read, exchange: Exchange) -> Content:
     """Reads the request, hands it to the engine and answers; raises ApiError if the answer is an error status."""
-    served, asks = served_model(engine), origin_of(engine, exchange)
-    return await answer(engine, openings, await exchange.read_json(partial(read, served, asks)), exchange)
+    asks = origin_of(server, exchange)
+    async with reading(server, exchange.read_json, read, asks) as (engine, _, asked):
+        return await answer(engine, openings, asked, exchange)
 
 
-async def answer(engine: "Server", openings: Deadlines, asked: Asked, exchange: Exchange) -> Content:
+async def answer(engine: "ModelEngine", openings: Deadlines, asked: Asked, exchange: Exchange) -> Content:
     """What follows once a request was read; raises ApiError if the answer is an error status."""
     request = asked.request
     explainer = Explainer(engine, request) if _wants_explanation(exchange) else None
@@ -52,20 +52,6 @@ async def answer(engine: "Server", openings: Deadlines, asked: Asked, exchange: 
         return json_content(data, extra=() if explainer is None else (await explainer.field(),))
     interval, write = engine.settings.keep_alive_interval, exchange.write_chunk
     return await _streamed(outbox, asked.answer, interval, write, explainer, openings)
-
-
-def served_model(engine: "Server") -> ServedModel:
-    """What requests are checked against; raises ApiError (503) until the model is loaded."""
-    ready = engine.ready
-    if ready is None:
-        raise unready_error(engine.gateway.worker.health(trio.current_time()))
-    return ServedModel(engine.model_name, ready, engine.settings.limits, engine.adapters)
-
-
-def fallback_models(headers: Headers) -> tuple[str, ...]:
-    """The names in the request's or the handshake's `X-Model-Fallback`."""
-    names = headers.get(FALLBACK_HEADER, "").split(",")
-    return tuple(name for name in map(str.strip, names) if name)
 
 
 def deadline(headers: Headers, now: float) -> float | None:
@@ -83,16 +69,16 @@ def deadline(headers: Headers, now: float) -> float | None:
     return now + seconds
 
 
-def origin(engine: "Server", tenant: str, headers: Headers) -> Origin:
+def origin(server: "Server", tenant: str, headers: Headers) -> Origin:
     """`headers` are those of the request, or of its socket's handshake. Raises ApiError (400) for a wrong timeout."""
-    id, now = engine.gateway.new_id(), trio.current_time()
+    id, now = server.gateway.new_id(), trio.current_time()
     return Origin(id, tenant, now, fallbacks=fallback_models(headers), deadline=deadline(headers, now))
 
 
-def origin_of(engine: "Server", exchange: Exchange) -> Origin:
+def origin_of(server: "Server", exchange: Exchange) -> Origin:
     """The origin of an HTTP request, which has an X-Request-Id and may belong to a trace."""
     found = TRACEPARENT.match(exchange.headers.get("traceparent", ""))
-    asks = origin(engine, exchange.tenant, exchange.headers)
+    asks = origin(server, exchange.tenant, exchange.headers)
     return asks._replace(name=exchange.request_id, traceparent=found[0] if found else "")
 
 

@@ -5,12 +5,11 @@ the field. The engine checks later what needs the tokenizer: lengths, the chat t
 """
 
 import random
-from difflib import get_close_matches
 
 import msgspec
 
 from ...protocol.adapters import Adapter
-from ...protocol.errors import ApiError, context_exceeded
+from ...protocol.errors import ApiError, context_exceeded, model_not_found
 from ...protocol.openai_requests import ChatBody, CompletionBody, GenerateBody
 from ...protocol.requests import Generate, Prompt, TextPrompt, TokenPrompt
 from ...protocol.sampling import MAX_TOP_LOGPROBS, Sampling
@@ -23,7 +22,6 @@ from .formats import grammar_source
 from .thinking import thinking_wish
 from .tools import chat_tools
 
-_SHOWN, _SHOWN_NAMES = 100, 20  # characters of a name, and names, in an error
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; chat answers may fill the context
 
 
@@ -85,12 +83,7 @@ def named_adapter(model: str | None, served: ServedModel, fallbacks: tuple[str, 
             return None
         if adapter := served.adapters.get(name.removeprefix(f"{served.model}:")):
             return adapter
-    names = [served.model, *served.adapters]
-    near = get_close_matches(model[:_SHOWN], names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    there = f"only {served.model!r}" if len(names) == 1 else f"but {', '.join(map(repr, names[:_SHOWN_NAMES]))}"
-    more = ", …" if len(names) > _SHOWN_NAMES else ""
-    raise ApiError("model_not_found", f"There is no model {model[:_SHOWN]!r} here, {there}{more}.{hint}", param="model")
+    raise model_not_found(model, [served.model, *served.adapters])
 
 
 def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:

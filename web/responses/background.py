@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -26,6 +26,9 @@ from ..exchange import Content, json_content
 from ..generation.event_stream import EventSource
 from .answer import GrowingResponse
 from .store import ResponseStore, stored_row
+
+if TYPE_CHECKING:
+    from ...actors.observe.server import ModelEngine
 
 _LOG: Final = logging.getLogger("triolet.http")
 UNENDED: Final = ("queued", "in_progress")
@@ -47,9 +50,11 @@ class BackgroundResponses:
         self._beats = False
         self._idle = trio.lowlevel.ParkingLot()
 
-    async def start(self, request: Generate, growing: GrowingResponse, items: Sequence[InputItem]) -> Content:
+    async def start(
+        self, engine: "ModelEngine", request: Generate, growing: GrowingResponse, items: Sequence[InputItem]
+    ) -> Content:
         """Answers with the response as it is now. Raises ApiError if there is no place."""
-        outbox = self._gateway.submit(request)
+        outbox = engine.gateway.submit(request)
         queued = growing.response
         try:
             await self._store.begin(stored_row(queued, items, request.tenant), self._runner)

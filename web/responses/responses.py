@@ -17,7 +17,8 @@ from ...protocol.response_items import InputItem, ItemReference
 from ...protocol.response_requests import CreateResponse
 from ..exchange import Content, Exchange, LastPiece
 from ..generation.asked import Asked, Origin, ServedModel
-from ..generation.generation import answer, origin_of, refuse_explanation, served_model
+from ..generation.generation import answer, origin_of, refuse_explanation
+from ..generation.models import reading
 from ..timers import Deadlines
 from .answer import GrowingResponse
 from .background import BackgroundResponses
@@ -30,7 +31,7 @@ from .truncation import truncate
 from .whole import WholeResponse
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import ModelEngine, Server
 
 _LOG: Final = logging.getLogger("triolet.http")
 
@@ -75,16 +76,21 @@ class Responses:
 
     async def create(self, exchange: Exchange) -> Content:
         """Raises ApiError if the answer is an error status."""
-        served, asks = served_model(self._engine), origin_of(self._engine, exchange)
-        read = await exchange.read_json(partial(read_response, served, asks))
-        turn = await self.prepare(read, served, asks)
-        request, growing, body = turn.request, turn.growing, read.body
+        asks = origin_of(self._engine, exchange)
+        async with reading(self._engine, exchange.read_json, read_response, asks) as (engine, served, read):
+            turn = await self.prepare(engine, read, served, asks)
+            return await self._answer(engine, read.body, turn, exchange)
+
+    async def _answer(
+        self, engine: "ModelEngine", body: CreateResponse, turn: PreparedResponse, exchange: Exchange
+    ) -> Content:
+        request, growing = turn.request, turn.growing
         if body.background:
             refuse_explanation(exchange, "ask for it later, at /v1/requests/ID with the response's id")
-            return await self._background.start(request, growing, turn.items)
+            return await self._background.start(engine, request, growing, turn.items)
         form = ResponseEvents(growing) if body.stream else WholeResponse(growing)
         try:
-            content = await answer(self._engine, self._openings, Asked(request, form), exchange)
+            content = await answer(engine, self._openings, Asked(request, form), exchange)
         except ApiError as error:
             raise restated(error) from None
         if not turn.stored:
@@ -96,7 +102,12 @@ class Responses:
         return content._replace(body=_kept(content.body, keep))
 
     async def prepare(
-        self, read: Read, served: ServedModel, asks: Origin, last: KnownConversation | None = None
+        self,
+        engine: "ModelEngine",
+        read: Read,
+        served: ServedModel,
+        asks: Origin,
+        last: KnownConversation | None = None,
     ) -> PreparedResponse:
         """`last`: a conversation that is known without the store. Raises ApiError (400, 404)."""
         body, items, request = read
@@ -112,7 +123,7 @@ class Responses:
                 earlier = earlier or recalled
             request = generate_from_response(body, earlier, items, served, asks)
         if body.truncation == "auto":
-            request = await truncate(self._engine, request, served.ready.context_length)
+            request = await truncate(engine, request, served.ready.context_length)
         response = begun_response(body, request, int(time.time()), store=stored)
         return PreparedResponse(request, GrowingResponse(response, request.id), earlier, items, stored, behind_stored)
 

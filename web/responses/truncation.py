@@ -11,10 +11,10 @@ from ...protocol.errors import ApiError
 from ...protocol.requests import ChatPrompt, Generate
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import ModelEngine
 
 
-async def truncate(engine: "Server", request: Generate, context_length: int) -> Generate:
+async def truncate(engine: "ModelEngine", request: Generate, context_length: int) -> Generate:
     """The request with as much of its conversation as fits; if even the last turn does not, the engine refuses it."""
     (prompt,) = request.prompts
     assert isinstance(prompt, ChatPrompt)
@@ -38,7 +38,7 @@ async def truncate(engine: "Server", request: Generate, context_length: int) -> 
     return structs.replace(request, prompts=(cut(fits),))
 
 
-async def _fits(engine: "Server", prompt: ChatPrompt, room: int) -> bool:
+async def _fits(engine: "ModelEngine", prompt: ChatPrompt, room: int) -> bool:
     try:
         return len(await engine.tokenize(prompt)) <= room
     except ApiError as error:

@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
+from ...actors.observe.server import ModelEngine, Models
 from ...protocol.adapters import LoadAdapterBody, UnloadAdapterBody
 from ...protocol.errors import ApiError
 from ..asgi import Application, current_exchange
-from ..generation.generation import served_model
+from ..generation.models import served_model
 from ..openai.decode import decode
 
 _LOAD: Final = msgspec.json.Decoder(LoadAdapterBody)
@@ -22,18 +23,24 @@ _UNLOAD: Final = msgspec.json.Decoder(UnloadAdapterBody)
 
 
 def register(app: Application) -> None:
-    engine = app.engine
+    server = app.engine
 
-    def folder() -> str:
+    def model_and_folder() -> tuple[ModelEngine, str]:
+        engine, folder = server.served, server.settings.lora_folder
+        if isinstance(engine, Models):
+            message = (
+                "A server of several models has no adapters; start one for the model alone, with --lora-folder DIR."
+            )
+            raise ApiError("unsupported_endpoint", message)
         served_model(engine)  # refuses while it is loaded
-        if engine.settings.lora_folder is None:
+        if folder is None:
             message = "This server loads no adapters while it runs: start it with --lora-folder DIR."
             raise ApiError("unsupported_endpoint", message)
-        return engine.settings.lora_folder
+        return engine, folder
 
     @app.post("/v1/load_lora_adapter")
     async def load_adapter() -> Response:
-        allowed = folder()
+        engine, allowed = model_and_folder()
         body = await current_exchange().read_json(partial(decode, decoder=_LOAD))
         path = path_in(allowed, body.lora_path)
         await engine.load_adapter(body.lora_name, path, replaces=bool(body.load_inplace))
@@ -41,7 +48,7 @@ def register(app: Application) -> None:
 
     @app.post("/v1/unload_lora_adapter")
     async def unload_adapter() -> Response:
-        folder()
+        engine, _ = model_and_folder()
         body = await current_exchange().read_json(partial(decode, decoder=_UNLOAD))
         await engine.unload_adapter(body.lora_name)
         return _said(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")

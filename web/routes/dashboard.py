@@ -28,7 +28,7 @@ from ..openai.decode import decode
 from .stream import AUTH_SECONDS, GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import Server
 
 MAX_WATCHERS: Final = 64  # per process; each costs a write of up to 60 kB per turn
 MAX_OWING: Final = 16  # sockets that still owe the key; a page sends it within a round trip

@@ -13,7 +13,7 @@ from ..asgi import Application, current_exchange
 from ..openai.dialect import CHAT, COMPLETIONS
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import Server
 
 # Of the server's own request id, or of an answer's id.
 _PREFIXES: Final = ("", CHAT.id_prefix, COMPLETIONS.id_prefix, RESPONSE_PREFIX, ID_PREFIX)

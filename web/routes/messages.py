@@ -9,18 +9,18 @@ from ...protocol.anthropic_responses import TokenCount
 from ..anthropic.anthropic import read_messages, read_prompt
 from ..anthropic.errors import anthropic_error
 from ..asgi import Application, current_exchange
-from ..generation.generation import fallback_models, respond, served_model
+from ..generation.generation import origin_of, respond
+from ..generation.models import reading
 
 
 def register(app: Application) -> None:
-    engine = app.engine
+    server = app.engine
     app.errors.forms["/v1/messages"] = anthropic_error
-    app.generation_route("/v1/messages")(partial(respond, engine, app.openings, read_messages))
+    app.generation_route("/v1/messages")(partial(respond, server, app.openings, read_messages))
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
-        exchange, served = current_exchange(), served_model(engine)
-        fallbacks = fallback_models(exchange.headers)
-        prompt = await exchange.read_json(partial(read_prompt, served, fallbacks=fallbacks))
-        count = TokenCount(input_tokens=len(await engine.tokenize(prompt)))
+        exchange = current_exchange()
+        async with reading(server, exchange.read_json, read_prompt, origin_of(server, exchange)) as (engine, _, prompt):
+            count = TokenCount(input_tokens=len(await engine.tokenize(prompt)))
         return Response(msgspec.json.encode(count), content_type="application/json")

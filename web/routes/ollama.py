@@ -13,7 +13,8 @@ from ...protocol.ollama_responses import OllamaAnswer, OllamaModels, OllamaRunni
 from ..asgi import Application, current_exchange
 from ..exchange import Content, Exchange, json_content
 from ..generation.asked import Asked, Origin, ServedModel
-from ..generation.generation import answer, fallback_models, origin_of, refuse_explanation, served_model
+from ..generation.generation import answer, origin_of, refuse_explanation
+from ..generation.models import listed_models, reading
 from ..ollama.models import model_entry, model_page, running_entry
 from ..ollama.ollama import ollama_error, read_chat, read_generate
 from ..ollama.request import served_name
@@ -26,14 +27,13 @@ ReadOllama = Callable[[ServedModel, Origin, bytes], Asked | OllamaAnswer]
 
 
 def register(app: Application) -> None:
-    engine = app.engine
+    server = app.engine
     app.errors.forms["/api/"] = ollama_error
 
     async def respond(read: ReadOllama, exchange: Exchange) -> Content:
-        served, origin = served_model(engine), origin_of(engine, exchange)
-        asked = await exchange.read_json(partial(read, served, origin))
-        if isinstance(asked, Asked):
-            return await answer(engine, app.openings, asked, exchange)
+        async with reading(server, exchange.read_json, read, origin_of(server, exchange)) as (engine, _, asked):
+            if isinstance(asked, Asked):
+                return await answer(engine, app.openings, asked, exchange)
         refuse_explanation(exchange, "without messages or a prompt a request only loads the model")
         return json_content(msgspec.json.encode(asked))
 
@@ -42,26 +42,34 @@ def register(app: Application) -> None:
 
     @app.get("/api/tags")
     async def tags() -> Response:
-        served = served_model(engine)
-        names = (served.model, *served.adapters)
-        return _json(OllamaModels(models=[model_entry(name, engine.created, served.ready) for name in names]))
+        entries = [
+            model_entry(name, engine.created, served.ready)
+            for engine, served in listed_models(server)
+            for name in (served.model, *served.adapters)
+        ]
+        return _json(OllamaModels(models=entries))
 
     @app.get("/api/ps")
     async def running() -> Response:
-        entry = running_entry(engine.model_name, engine.created, served_model(engine).ready)
-        return _json(OllamaRunningModels(models=[entry]))
+        listed = listed_models(server)
+        entries = [running_entry(served.model, engine.created, served.ready) for engine, served in listed]
+        return _json(OllamaRunningModels(models=entries))
 
     @app.post("/api/show")
     async def show() -> Response:
-        served, exchange = served_model(engine), current_exchange()
-        body = await exchange.read_json(partial(decode, decoder=SHOW))
-        served_name(body.model or body.name, served, fallback_models(exchange.headers))
-        template = (await engine.tokenizer_info()).chat_template
-        return _json(model_page(engine.created, served.ready, template))
+        exchange = current_exchange()
+        async with reading(server, exchange.read_json, _check_show, origin_of(server, exchange)) as (engine, served, _):
+            template = (await engine.tokenizer_info()).chat_template
+            return _json(model_page(engine.created, served.ready, template))
 
     @app.get("/api/version")
     async def ollama_version() -> Response:
         return _json(OllamaVersion(version=API_VERSION, triolet=version("triolet")))
+
+
+def _check_show(served: ServedModel, origin: Origin, data: bytes) -> None:
+    body = decode(data, SHOW)
+    served_name(body.model or body.name, served, origin.fallbacks)
 
 
 def _json(body: msgspec.Struct) -> Response:

@@ -12,26 +12,29 @@ from quart_trio.wrappers import TrioResponse as Response
 from ...actors.observe.metrics import ledger_of, render_metrics
 from ...protocol.adapters import Adapter
 from ...protocol.anthropic_responses import AnthropicModels
+from ...protocol.errors import model_not_found
 from ...protocol.openai_responses import ModelCard, ModelList
 from ..anthropic.models import anthropic_model
 from ..asgi import Application, current_exchange, error_response
 from ..errors import unready_error
-from ..generation.generation import served_model
-from ..openai.request import named_adapter
+from ..generation.models import listed_models
 
 
 def register(app: Application) -> None:
     engine = app.engine
 
     def cards() -> list[ModelCard]:
-        """The model, and its LoRA adapters."""
-        own = ModelCard(
-            id=engine.model_name,
-            created=engine.created,
-            root=engine.model_name,
-            max_model_len=served_model(engine).ready.context_length,
-        )
-        return [own, *(adapter_card(adapter, own) for adapter in engine.adapters.values())]
+        """The models, each with its LoRA adapters."""
+        found: list[ModelCard] = []
+        for model, served in listed_models(engine):
+            own = ModelCard(
+                id=served.model,
+                created=model.created,
+                root=model.model_name,
+                max_model_len=served.ready.context_length,
+            )
+            found += [own, *(adapter_card(adapter, own) for adapter in served.adapters.values())]
+        return found
 
     @app.get("/health/live")
     async def live() -> Response:
@@ -70,15 +73,17 @@ def register(app: Application) -> None:
     async def models() -> Response:
         if asks_anthropic():
             listed = [anthropic_model(card) for card in cards()]
-            page = AnthropicModels(data=listed, first_id=listed[0].id, last_id=listed[-1].id)
+            ends = (listed[0].id, listed[-1].id) if listed else (None, None)
+            page = AnthropicModels(data=listed, first_id=ends[0], last_id=ends[1])
             return Response(msgspec.json.encode(page), content_type="application/json")
         return Response(msgspec.json.encode(ModelList(data=cards())), content_type="application/json")
 
     @app.get("/v1/models/<path:model>")
     async def model(model: str) -> Response:
-        adapter = named_adapter(model, served_model(engine))
-        name = engine.model_name if adapter is None else adapter.name
-        (card,) = (card for card in cards() if card.id == name)
+        names = {name: card for card in cards() for name in (card.id, f"{card.parent}:{card.id}")}
+        card = names.get(model)
+        if card is None:
+            raise model_not_found(model, [card.id for card in cards()])
         entry = anthropic_model(card) if asks_anthropic() else card
         return Response(msgspec.json.encode(entry), content_type="application/json")
 

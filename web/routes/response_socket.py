@@ -15,10 +15,11 @@ from ...protocol.response_answers import ResponseErrorEvent
 from ..auth import Keys
 from ..errors import unexpected
 from ..exchange import Handshake, Headers, Wire
+from ..generation.asked import Origin, ServedModel
 from ..generation.event_stream import EventSource
-from ..generation.generation import origin, served_model
+from ..generation.generation import origin
+from ..generation.models import message_reader, reading
 from ..generation.sse import encode
-from ..large_json import decode_aside
 from ..openai.decode import decode
 from ..responses.events import ResponseEvents
 from ..responses.request import restated
@@ -28,7 +29,7 @@ from .stream import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, UNSUPPORTED_DA
 from .stream_outgoing import Outgoing, post_all
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import Server
 
 MAX_WAITING: Final = 64  # messages for a client that does not read but sends on; beyond this it is closed
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -80,15 +81,12 @@ class ResponseSocket:
         if self._busy:
             problem = "A response is being made on this socket; wait for its end, or open another socket."
             raise ApiError("conflict", problem)
-        served, asks = served_model(self._engine), origin(self._engine, self._tenant, self._headers)
-
-        def read(event: str) -> Read:
-            return read_response(served, asks, _body(event))
-
-        turn = await self._responses.prepare(await decode_aside(message, read, self._tenant), served, asks, self._last)
-        if self._ended:  # while a large body was read
-            return
-        outbox = self._engine.gateway.submit(turn.request)
+        asks, body = origin(self._engine, self._tenant, self._headers), message_reader(message, self._tenant)
+        async with reading(self._engine, body, _read, asks, waits=False) as (engine, served, read):
+            turn = await self._responses.prepare(engine, read, served, asks, self._last)
+            if self._ended:  # while a large body was read
+                return
+            outbox = engine.gateway.submit(turn.request)
         self._busy, self._running = True, turn.request.id
         self._wire.nursery.start_soon(self._answer, turn, outbox, name="response")
 
@@ -121,6 +119,10 @@ class ResponseSocket:
     def _leave_when_draining(self) -> None:
         if self._engine.gateway.refuses_new and not self._busy:
             self._wire.close(GOING_AWAY)
+
+
+def _read(served: ServedModel, asks: Origin, event: str) -> Read:
+    return read_response(served, asks, _body(event))
 
 
 def _body(event: str) -> bytes:

@@ -11,7 +11,8 @@ from ...protocol.errors import ApiError
 from ...protocol.response_answers import InputTokenCount, ResponseDeleted, ResponseItemList
 from ..asgi import Application, current_exchange
 from ..auth import Keys
-from ..generation.generation import origin_of, served_model
+from ..generation.generation import origin_of
+from ..generation.models import reading
 from ..responses.background import BackgroundResponses
 from ..responses.responses import Responses, read_response
 from ..responses.store import ResponseStore
@@ -37,10 +38,11 @@ def register(app: Application, keys: Keys) -> None:
 
     @app.post(f"{PATH}/input_tokens")
     async def count_input_tokens() -> Response:
-        served, asks = served_model(app.engine), origin_of(app.engine, current_exchange())
-        read = await current_exchange().read_json(partial(read_response, served, asks))
-        (prompt,) = (await responses.prepare(read, served, asks)).request.prompts
-        count = InputTokenCount(input_tokens=len(await app.engine.tokenize(prompt)))
+        exchange = current_exchange()
+        asks = origin_of(app.engine, exchange)
+        async with reading(app.engine, exchange.read_json, read_response, asks) as (engine, served, read):
+            (prompt,) = (await responses.prepare(engine, read, served, asks)).request.prompts
+            count = InputTokenCount(input_tokens=len(await engine.tokenize(prompt)))
         return _json(msgspec.json.encode(count))
 
     @app.get(f"{PATH}/<id>")

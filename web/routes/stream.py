@@ -23,8 +23,10 @@ from ..asgi import Application
 from ..auth import Keys
 from ..errors import unexpected
 from ..exchange import Handshake, Wire
+from ..generation.asked import Origin, ServedModel
 from ..generation.event_stream import EventSource
-from ..generation.generation import origin, served_model
+from ..generation.generation import origin
+from ..generation.models import message_reader, reading
 from ..large_json import decode_aside
 from ..openai.decode import decode
 from ..openai.dialect import CHAT, COMPLETIONS, Body, Dialect
@@ -35,7 +37,7 @@ from .resume import ResumableAnswers
 from .stream_outgoing import Outgoing, send_answer
 
 if TYPE_CHECKING:
-    from ...actors.observe.observe import Server
+    from ...actors.observe.server import Server
 
 MAX_UNREAD_ERRORS = 256  # error frames waiting for a client that does not read; beyond this it is closed
 AUTH_SECONDS = 10.0  # to wait for the `auth` frame
@@ -172,10 +174,14 @@ class StreamSocket:
         if self._is_taken(frame.id):
             return
         try:
-            request = await self._admit(frame, tenant)
-            if self._ended:  # while a large body was read
-                return
-            outbox = self._engine.gateway.submit(request)
+            self._check_room()
+            if frame.resume_seconds is not None:
+                self._answers.check(frame.resume_seconds)
+            asks, body = origin(self._engine, tenant, self._headers), message_reader(frame.request, tenant)
+            async with reading(self._engine, body, _read, asks, waits=False) as (engine, _, request):
+                if self._ended:  # while a large body was read
+                    return
+                outbox = engine.gateway.submit(request)
         except ApiError as error:
             self._say(Frames(frame.id, 0).failed(error))
             return
@@ -210,19 +216,6 @@ class StreamSocket:
         limit = self._engine.settings.limits.max_socket_requests
         if self._unsent >= limit:
             raise ApiError("rate_limit_exceeded", f"One socket may run {limit} requests at a time.", retry_after=1)
-
-    async def _admit(self, frame: Create, tenant: str) -> Generate:
-        self._check_room()
-        if frame.resume_seconds is not None:
-            self._answers.check(frame.resume_seconds)
-        asks, served = origin(self._engine, tenant, self._headers), served_model(self._engine)
-
-        def read(body: msgspec.Raw) -> Generate:
-            if decode(body, _KIND).prompt is not msgspec.UNSET:
-                return COMPLETIONS.generate(_body(COMPLETIONS, body), served, asks)
-            return CHAT.generate(_body(CHAT, body), served, asks)
-
-        return await decode_aside(frame.request, read, tenant)
 
     async def _answer(self, name: str, outbox: EventSource, frames: Frames) -> None:
         """Moves one request's events to the client, no faster than it reads."""
@@ -282,6 +275,12 @@ class StreamSocket:
     def _close_with(self, error: ApiError, code: int) -> NoReturn:
         self._outgoing.post(error_frame(error.detail()))
         raise CloseSocket(code)
+
+
+def _read(served: ServedModel, asks: Origin, body: msgspec.Raw) -> Generate:
+    if decode(body, _KIND).prompt is not msgspec.UNSET:
+        return COMPLETIONS.generate(_body(COMPLETIONS, body), served, asks)
+    return CHAT.generate(_body(CHAT, body), served, asks)
 
 
 def _body(dialect: Dialect[Body], request: msgspec.Raw) -> Body:

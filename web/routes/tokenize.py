@@ -1,7 +1,5 @@
 """POST /tokenize and /detokenize, GET /tokenizer_info."""
 
-from functools import partial
-
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
@@ -10,8 +8,9 @@ from ...protocol.openai_requests import DetokenizeBody, TokenizeBody
 from ...protocol.openai_responses import Detokenization, Tokenization
 from ...protocol.requests import Prompt, TextPrompt
 from ..asgi import Application, current_exchange
-from ..generation.asked import ServedModel
-from ..generation.generation import served_model
+from ..generation.asked import Origin, ServedModel
+from ..generation.generation import origin_of
+from ..generation.models import reading, using
 from ..openai.conversation import chat_prompt
 from ..openai.decode import decode
 from ..openai.request import check_token_ids, named_adapter
@@ -21,38 +20,45 @@ DETOKENIZE = msgspec.json.Decoder(DetokenizeBody)
 
 
 def register(app: Application) -> None:
-    engine = app.engine
+    server = app.engine
 
     @app.post("/tokenize")
     async def tokenize() -> Response:
-        longest = served_model(engine).ready.context_length
-        prompt = await current_exchange().read_json(partial(_prompt, served_model(engine)))
-        token_ids = await engine.tokenize(prompt)
+        exchange = current_exchange()
+        async with reading(server, exchange.read_json, _prompt, origin_of(server, exchange)) as (
+            engine,
+            served,
+            prompt,
+        ):
+            token_ids = await engine.tokenize(prompt)
+        longest = served.ready.context_length
         result = Tokenization(count=len(token_ids), max_model_len=longest, tokens=list(token_ids))
         return Response(msgspec.json.encode(result), content_type="application/json")
 
     @app.post("/detokenize")
     async def detokenize() -> Response:
-        token_ids = await current_exchange().read_json(partial(_token_ids, served_model(engine)))
-        text = await engine.detokenize(token_ids)
+        exchange = current_exchange()
+        async with reading(server, exchange.read_json, _token_ids, origin_of(server, exchange)) as (engine, _, ids):
+            text = await engine.detokenize(ids)
         return Response(msgspec.json.encode(Detokenization(prompt=text)), content_type="application/json")
 
     @app.get("/tokenizer_info")
     async def tokenizer_info() -> Response:
-        served_model(engine)  # refuses while it is loaded
-        return Response(msgspec.json.encode(await engine.tokenizer_info()), content_type="application/json")
+        async with using(server) as (engine, _):  # refuses while it is loaded
+            info = await engine.tokenizer_info()
+        return Response(msgspec.json.encode(info), content_type="application/json")
 
 
-def _token_ids(served: ServedModel, data: bytes) -> tuple[int, ...]:
+def _token_ids(served: ServedModel, origin: Origin, data: bytes) -> tuple[int, ...]:
     body = decode(data, DETOKENIZE)
-    named_adapter(body.model, served)
+    named_adapter(body.model, served, origin.fallbacks)
     check_token_ids(body.tokens, served.ready.vocab_size, "tokens")
     return tuple(body.tokens)
 
 
-def _prompt(served: ServedModel, data: bytes) -> Prompt:
+def _prompt(served: ServedModel, origin: Origin, data: bytes) -> Prompt:
     body = decode(data, TOKENIZE)
-    named_adapter(body.model, served)
+    named_adapter(body.model, served, origin.fallbacks)
     if body.messages is not None and body.prompt is not None:
         raise ApiError("invalid_value", "Send either prompt or messages.", param="prompt")
     if body.messages is not None:

@@ -165,7 +165,7 @@ def test_notes_change_nothing() -> None:
 
 def test_a_prompt_to_count_is_the_prompt_of_a_message() -> None:
     body = {"system": "Be kind", "messages": [HELLO], "thinking": {"type": "adaptive"}}
-    counted = read_prompt(SERVED, json.dumps(body).encode())
+    counted = read_prompt(SERVED, ORIGIN, json.dumps(body).encode())
     assert isinstance(counted, ChatPrompt)
     assert counted == prompt_of(ask(**body))
 

@@ -105,6 +105,10 @@ class ScriptedEngine:
                 return messages
 
     @property
+    def served(self) -> "ScriptedEngine":
+        return self
+
+    @property
     def draining(self) -> bool:
         return self.gateway.refuses_new
 

@@ -1,0 +1,123 @@
+"""Which model a body names: of several models, the body is read as a request to the one whose name stands in it.
+
+With one model a body is read once, and names are compared where the request is made (openai/request.py). With several
+the name is read first; then the model is found, perhaps loaded, and the body is read with its vocabulary and limits.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
+import trio
+
+from ...actors.observe.server import Models
+from ..errors import unready_error
+from ..exchange import FALLBACK_HEADER, Headers
+from ..large_json import decode_aside
+from .asked import Origin, ServedModel
+
+if TYPE_CHECKING:
+    from ...actors.front_actors import FrontActors
+    from ...actors.observe.server import ModelEngine, Server
+
+T = TypeVar("T")
+Json = TypeVar("Json", bytes, str, msgspec.Raw)
+Json_co = TypeVar("Json_co", covariant=True)
+
+
+class _Named(msgspec.Struct):
+    """The part of any body that says which model is meant."""
+
+    model: str | None = None
+    name: str | None = None  # the same, in old bodies of Ollama's
+
+
+_NAMED: Final = msgspec.json.Decoder(_Named)
+
+
+class ReadBody(Protocol[Json_co]):
+    """Reads a request's body, or a message: what `decode` makes of it. Large ones are decoded aside."""
+
+    async def __call__(self, decode: Callable[[Json_co], T], /) -> T: ...
+
+
+def message_reader(message: Json, tenant: str) -> ReadBody[Json]:
+    """The reader of a body that is here already."""
+
+    async def read(decode: Callable[[Json], T]) -> T:
+        return await decode_aside(message, decode, tenant)
+
+    return read
+
+
+@asynccontextmanager
+async def reading(
+    server: "Server",
+    body: ReadBody[Json],
+    read: Callable[[ServedModel, Origin, Json], T],
+    asks: Origin,
+    *,
+    waits: bool = True,
+) -> AsyncGenerator[tuple["ModelEngine", ServedModel, T]]:
+    """The model that a body names, and what `read` makes of the body. The request is to be submitted in the block.
+
+    Raises ApiError: 404 for the name, 503 for a model that cannot be used now, or with `waits=False` must be loaded
+    first; and what `read` raises.
+    """
+    if not isinstance(server.served, Models):
+        served = served_model(server.served)
+        yield server.served, served, await body(partial(read, served, asks))
+        return
+    data, name = await body(_with_name)
+    async with using(server, name, asks.fallbacks, waits=waits) as (engine, served):
+        yield engine, served, await decode_aside(data, partial(read, served, asks), asks.tenant)
+
+
+@asynccontextmanager
+async def using(
+    server: "Server", name: str | None = None, fallbacks: Sequence[str] = (), *, waits: bool = True
+) -> AsyncGenerator[tuple["ModelEngine", ServedModel]]:
+    """The model of this name, of several; else the only one. As `reading`, for a name that is known."""
+    if not isinstance(server.served, Models):
+        yield server.served, served_model(server.served)
+        return
+    async with server.served.use(name, fallbacks, waits=waits) as (called, engine):
+        yield engine, served_model(engine, called)
+
+
+def _with_name(body: Json) -> tuple[Json, str | None]:
+    return body, name_in(body)
+
+
+def name_in(body: bytes | str | msgspec.Raw) -> str | None:
+    """The model that a body names."""
+    try:
+        named = _NAMED.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # whatever is wrong, the body's own reader says it
+    return named.model or named.name
+
+
+def served_model(engine: "ModelEngine | FrontActors", name: str | None = None) -> ServedModel:
+    """What requests are checked against; raises ApiError (503) until the model is loaded. `name`: an alias."""
+    ready = engine.ready
+    if ready is None:
+        raise unready_error(engine.gateway.worker.health(trio.current_time()))
+    return ServedModel(name or engine.model_name, ready, engine.settings.limits, engine.adapters)
+
+
+def listed_models(server: "Server") -> list[tuple["ModelEngine", ServedModel]]:
+    """The models that are loaded, then their aliases. Raises ApiError (503) if the only one is not loaded."""
+    served = server.served
+    if not isinstance(served, Models):
+        return [(served, served_model(served))]
+    found = ((name, served.loaded(name)) for name in served.names())
+    return [(engine, served_model(engine, name)) for name, engine in found if engine is not None]
+
+
+def fallback_models(headers: Headers) -> tuple[str, ...]:
+    """The names in the request's or the handshake's `X-Model-Fallback`."""
+    names = headers.get(FALLBACK_HEADER, "").split(",")
+    return tuple(name for name in map(str.strip, names) if name)
