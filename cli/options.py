@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from msgspec import Struct, structs
 
-from ..protocol.settings import EngineSettings, LimitSettings, ServeSettings
+from ..protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
 from .sources import (
     CONFIG_VARIABLE,
     KEYS,
@@ -109,6 +109,9 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "max_stop_length": Setting(_COUNT, "Characters of one stop string."),
         "max_loras": Setting(
             _COUNT, "LoRA adapters in memory at once; the least recently used one leaves for another."
+        ),
+        "max_lora_rank": Setting(
+            click.IntRange(1, 256), "Largest rank of a LoRA adapter on a GPU, which keeps room for that many of it."
         ),
         "max_socket_requests": Setting(_COUNT, "Unfinished requests of one WebSocket."),
         "max_resume_seconds": Setting(
@@ -257,8 +260,13 @@ def build_settings(model: Path | None, values: _Values) -> ServeSettings:
         given.setdefault("served_model_name", BUNDLED_NAME)
     engine = {name: given.pop(name) for name in EngineSettings.__struct_fields__ if name in given}
     limits = {name: given.pop(name) for name in LimitSettings.__struct_fields__ if name in given}
+    bounds = LimitSettings(**limits)
+    offered = given.get("loras") or given.get("lora_folder")
+    places = AdapterPlaces(count=bounds.max_loras if offered else 0, rank=bounds.max_lora_rank)
     settings = ServeSettings(
-        engine=EngineSettings(model=str(model or BUNDLED_MODEL), **engine), limits=LimitSettings(**limits), **given
+        engine=EngineSettings(model=str(model or BUNDLED_MODEL), adapter_places=places, **engine),
+        limits=bounds,
+        **given,
     )
     tell_notes(settings.engine)
     return settings

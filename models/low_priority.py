@@ -19,8 +19,8 @@ AT_ONCE: Final = 0.02  # seconds, in which a job has its usual priority; nearly 
 NICENESS: Final = 10
 
 
-def at_low_priority(job: Callable[[], Result], *, stack: int) -> Result:
-    """What the job returns or raises; it has a stack of so many bytes. After `AT_ONCE` its priority is low."""
+def at_low_priority(job: Callable[[], Result], *, stack: int = 0) -> Result:
+    """What the job returns or raises; `stack`: its bytes, 0: the usual. After `AT_ONCE` its priority is low."""
     ends: queue.SimpleQueue[tuple[Result, None] | tuple[None, BaseException]] = queue.SimpleQueue()
 
     def run() -> None:

@@ -29,8 +29,11 @@ class Stepper(Protocol):
         """Have a grammar built in another thread, which calls `answer`; sequences of later steps may name it."""
         ...
 
-    def load_adapter(self, number: int, path: str) -> None:
-        """Load a LoRA adapter from its folder; sequences of later steps may name it. Raises LoadError."""
+    def read_adapter(self, number: int, path: str) -> Callable[[], None]:
+        """Read a LoRA adapter from its folder, in any one thread, beside the steps. Raises LoadError.
+
+        What is returned adds it between two steps: sequences of later steps may name it.
+        """
         ...
 
     def forget_adapter(self, number: int) -> None:

@@ -13,6 +13,13 @@ BLOCK_SIZE = 64  # tokens of a KV block, on every device: the tile of the attent
 MIB = 1 << 20
 
 
+class AdapterPlaces(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Room for LoRA adapters, which a worker on a GPU takes before it serves."""
+
+    count: int = 0
+    rank: int = 16  # the largest that fits
+
+
 class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the worker needs to load a model, run it, and log about it."""
 
@@ -28,6 +35,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kv_cache_memory: int | None = None  # bytes; None: a share of the free memory
     gpu_memory: float | None = None  # up to 1: a share of the GPU's memory, else bytes; None: most of what is free
     threads: int | None = None  # None: the physical cores this process may use
+    adapter_places: AdapterPlaces = AdapterPlaces()  # no option of its own: of the limits, where adapters are offered
     no_jump_ahead: bool = False  # compute every token of an answer with a grammar, also those that it forces
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes
     log_format: Literal["text", "json"] = "text"
@@ -43,6 +51,7 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_stop_length: int = 256  # characters of one stop string
     outbox_tokens: int = 256  # default credit: tokens a stream may be ahead of its reader
     max_loras: int = 16  # LoRA adapters in the worker at once
+    max_lora_rank: int = 16  # the largest rank of an adapter on a GPU
     max_socket_requests: int = 256  # concurrent requests on one WebSocket
     max_resume_seconds: float = 300.0  # longest wait of a WebSocket's answer for its client to come back; 0: none waits
     resume_memory: int = 64 * MIB  # bytes of all answers that are kept for this

@@ -22,7 +22,7 @@ _ON_A_DEVICE = (
     *("kernels", "models.checkpoint", "models.guides", "models.steps", *_STEPPED),
     *("models.errors", "models.host", "models.memory_plan", "models.stepper"),
 )
-_LOADED = ("models.errors", "models.load", "models.stepper")  # what the executor sees of a model
+_LOADED = ("models.errors", "models.load", "models.low_priority", "models.stepper")  # what the executor uses of models
 _COMPILED = (
     "models.checkpoint.grammar",
     "models.errors",

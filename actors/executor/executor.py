@@ -3,7 +3,8 @@
 One thread loads the model and runs every step: kernel threads, pinned cores and device state belong to the thread that
 made them. Steps wait in a queue, so the next one starts at once; the queue holds at most the steps in flight. A GPU
 runs asynchronously, so it gets a second thread: the first launches steps, the second waits for them. So the next step
-is launched while the device still computes. Answers are always delivered in the order of the steps.
+is launched while the device still computes. Answers are always delivered in the order of the steps. A third thread
+reads LoRA adapters, which takes up to seconds; the first one adds what it has read, between two steps.
 
 trio's thread pool is not used: every thread that calls a numerical library may start another pool of that library.
 The same code runs in the worker process and, with `--inline`, in the front. Nothing heavy is imported at the top.
@@ -21,6 +22,7 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from ...models.errors import LoadError
+from ...models.low_priority import at_low_priority
 from ...models.stepper import PendingStep, Stepper
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import (
@@ -28,6 +30,7 @@ from ...protocol.steps import (
     AdapterReady,
     ForgetAdapters,
     FromWorker,
+    GrammarFailed,
     LoadFailed,
     Preparation,
     PrepareAdapter,
@@ -83,14 +86,16 @@ class StepThreads:
     """Starts loading at once. `deliver` gets progress, then Ready or LoadFailed, then one answer per step.
 
     `deliver` is called in these threads and must not wait long. The first step that raises is answered with StepFailed,
-    the last answer: the model's state after it is unknown.
+    the last answer: the model's state after it is unknown. Any other order that raises costs its own requests at most.
     """
 
     def __init__(self, load: Load, deliver: Deliver) -> None:
         self._deliver = deliver
         self._stepper: Stepper | None = None  # once the model is loaded
         self._broken = False
+        self._reading = set[int]()  # adapters that were ordered, not yet added and not forgotten; the step thread's
         self._steps, self._answers = _JobThread("triolet-step"), _JobThread("triolet-wait")
+        self._readings = _JobThread("triolet-adapter")
         self._steps.submit(partial(self._load, load))
 
     def submit(self, step: Step) -> None:
@@ -98,14 +103,15 @@ class StepThreads:
         self._steps.submit(partial(self._begin, step))
 
     def prepare(self, order: Preparation) -> None:
-        """Have a grammar built beside the steps, or load an adapter between them.
+        """Have a grammar built or an adapter read beside the steps; forget adapters between them.
 
         In the steps' order: those before may need what it forgets.
         """
         self._steps.submit(partial(self._prepare, order))
 
     def forget_waiting(self) -> None:
-        """Drop the steps that have not started."""
+        """Drop the steps that have not started, and adapters."""
+        self._readings.forget_waiting()
         self._steps.forget_waiting()
 
     def end(self) -> None:
@@ -114,6 +120,7 @@ class StepThreads:
         Does not wait for a load that is still running: it may take long, and nothing depends on it.
         """
         stepper = self._stepper
+        self._readings.close(wait=stepper is not None)
         self._steps.close(wait=stepper is not None)
         self._answers.close(wait=stepper is not None)  # the device may still use our memory until then
         if stepper is not None:
@@ -141,15 +148,58 @@ class StepThreads:
     def _prepare(self, order: Preparation) -> None:
         if self._broken:
             return
-        assert self._stepper is not None, "a grammar or an adapter before the model is loaded"
+        try:
+            assert self._stepper is not None, "a grammar or an adapter before the model is loaded"
+            match order:
+                case PrepareGrammar():
+                    self._stepper.prepare_grammar(order, self._deliver)
+                case PrepareAdapter():
+                    self._reading.add(order.adapter)
+                    self._readings.submit(partial(self._read, self._stepper, order))
+                case ForgetAdapters(adapters=numbers):
+                    self._reading.difference_update(numbers)
+                    for number in numbers:
+                        self._stepper.forget_adapter(number)
+                case _:
+                    assert_never(order)
+        except Exception as error:
+            self._refuse(order, error)
+
+    def _read(self, stepper: Stepper, order: PrepareAdapter) -> None:
+        """In the adapters' thread. Steps go on, and are before it where they need the core."""
+        try:
+            add = at_low_priority(partial(stepper.read_adapter, order.adapter, order.path))
+        except Exception as error:
+            self._refuse(order, error)
+        else:
+            self._steps.submit(partial(self._add, order, add))
+
+    def _add(self, order: PrepareAdapter, add: Callable[[], None]) -> None:
+        if self._broken or order.adapter not in self._reading:
+            return
+        self._reading.remove(order.adapter)
+        try:
+            add()
+        except Exception as error:
+            self._refuse(order, error)
+        else:
+            self._deliver(AdapterReady(adapter=order.adapter))
+
+    def _refuse(self, order: Preparation, error: Exception) -> None:
+        """Answer an order that raised, as a damaged file can make it: the model itself is as it was."""
+        if self._broken:
+            return
+        message = str(error)
+        if not isinstance(error, LoadError):
+            _LOG.error("%s failed", order, exc_info=error)
+            message = f"{type(error).__name__}: {error}"
         match order:
             case PrepareGrammar():
-                self._stepper.prepare_grammar(order, self._deliver)
+                self._deliver(GrammarFailed(grammar=order.grammar, message=message))
             case PrepareAdapter():
-                self._deliver(_load_adapter(self._stepper, order))
-            case ForgetAdapters(adapters=numbers):
-                for number in numbers:
-                    self._stepper.forget_adapter(number)
+                self._deliver(AdapterFailed(adapter=order.adapter, message=message))
+            case ForgetAdapters():
+                pass  # it keeps its memory
             case _:
                 assert_never(order)
 
@@ -183,15 +233,3 @@ class StepThreads:
         _LOG.error("step %d failed", step.step, exc_info=error)
         self._broken = True
         self._deliver(StepFailed(step=step.step, message=f"{type(error).__name__}: {error}"))
-
-
-def _load_adapter(stepper: Stepper, order: PrepareAdapter) -> AdapterReady | AdapterFailed:
-    try:
-        stepper.load_adapter(order.adapter, order.path)
-    except LoadError as error:
-        return AdapterFailed(adapter=order.adapter, message=str(error))
-    except Exception as error:  # anything that a damaged file can raise: the model itself is as it was
-        _LOG.exception("loading the adapter in %s failed", order.path)
-        message = f"{type(error).__name__} while loading the adapter in {order.path}: {error}"
-        return AdapterFailed(adapter=order.adapter, message=message)
-    return AdapterReady(adapter=order.adapter)

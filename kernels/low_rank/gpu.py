@@ -4,8 +4,9 @@ the adapter of row t.
     x         [T, K] bfloat16, or e4m3 with a float32 scale per row; rows may lie further apart
     adapters  int32 [T]: the place of each row's adapter in a and b, -1 for a row without one. It is read on the device,
               so a captured graph serves any mix
-    a, b      bfloat16 [places, parts * rank, K] and [places, N, rank]; b includes the adapter's scale. A projection
-              that merges matrices (query, key, value) has a part for each, which are together the N channels
+    a, b      bfloat16 [places, parts * rank, K] and [places, N, rank], places any number of values apart; b includes
+              the adapter's scale. A projection that merges matrices (query, key, value) has a part for each, which are
+              together the N channels
     workspace float32 of at least `low_rank_floats`: A x of every row
 
 Rows are taken in tiles of 16, the least that a tensor core takes. A tile has a program for each of its rows: the first
@@ -44,7 +45,7 @@ def shared_rows(adapters, tokens, ROWS: tl.constexpr):
 
 @jit(do_not_specialize=["tokens"])
 def shrink_kernel(
-    x, x_scales, adapters, a, sums, tokens, K, stride_x,
+    x, x_scales, adapters, a, sums, tokens, K, stride_x, stride_a,
     RANK: tl.constexpr, PARTS: tl.constexpr, SPLITS: tl.constexpr, EVEN_K: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -54,7 +55,7 @@ def shrink_kernel(
         part, split = tl.program_id(2) % PARTS, tl.program_id(2) // PARTS
         rank = tl.arange(0, RANK)
         values = x + row.to(tl.int64)[:, None] * stride_x
-        weights = a + ((own.to(tl.int64) * PARTS + part) * RANK + rank)[:, None] * K
+        weights = a + own.to(tl.int64) * stride_a + (part * RANK + rank)[:, None] * K
         blocks = tl.cdiv(K, BLOCK_K)
         each = tl.cdiv(blocks, SPLITS)
         total = tl.zeros((ROWS, RANK), tl.float32)
@@ -74,7 +75,7 @@ def shrink_kernel(
 
 @jit(do_not_specialize=["tokens"])
 def expand_kernel(
-    sums, adapters, b, out, tokens, N, FIRST, OTHER,
+    sums, adapters, b, out, tokens, N, stride_b, FIRST, OTHER,
     RANK: tl.constexpr, PARTS: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, ROWS, blocks of channels): out += the sums' splits, added in order, times B.
@@ -97,7 +98,7 @@ def expand_kernel(
             place = ((split * tokens.to(tl.int64) + row) * PARTS + part)[:, None] * RANK + rank[None, :]
             small += tl.load(sums + place, mask=same[:, None], other=0.0)
         weights = tl.load(
-            b + (own.to(tl.int64) * N + channel)[:, None] * RANK + rank[None, :],
+            b + own.to(tl.int64) * stride_b + channel[:, None] * RANK + rank[None, :],
             mask=(channel < end)[:, None],
             other=0.0,
         )
@@ -139,8 +140,8 @@ def low_rank(
         raise ValueError(f"parts {tuple(parts)}: expected {channels} channels in all, all but the first alike")
     if a.shape != (places, len(parts) * rank, columns) or out.shape != (tokens, channels) or len(adapters) != tokens:
         raise ValueError(f"a is {tuple(a.shape)} and out {tuple(out.shape)}, which do not fit x and b")
-    if x.stride(1) != 1 or not all(tensor.is_contiguous() for tensor in (adapters, a, b, out)):
-        raise ValueError("the rows of x must be contiguous, and the other tensors as a whole")
+    if x.stride(1) != 1 or not all(tensor.is_contiguous() for tensor in (adapters, a[0], b[0], out)):
+        raise ValueError("the rows of x, the places of a and b, and the other tensors must be contiguous")
     if adapters.dtype != torch.int32 or {a.dtype, b.dtype, out.dtype} != {torch.bfloat16}:
         raise ValueError("expected int32 adapters and bfloat16 a, b and out")
     if workspace.numel() < low_rank_floats(tokens, columns, len(parts), rank) or workspace.dtype != torch.float32:
@@ -149,12 +150,12 @@ def low_rank(
         return
     splits, tiles, other = splits_of(columns), cdiv(tokens, ROWS), parts[-1]
     shrink_kernel[(tiles, ROWS, len(parts) * splits)](
-        x, x_scales, adapters, a, workspace, tokens, columns, x.stride(0),
+        x, x_scales, adapters, a, workspace, tokens, columns, x.stride(0), a.stride(0),
         RANK=rank, PARTS=len(parts), SPLITS=splits, EVEN_K=columns % BLOCK_K == 0,
         ROWS=ROWS, BLOCK_K=BLOCK_K, STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
     blocks = cdiv(parts[0], BLOCK_N) + (len(parts) - 1) * cdiv(other, BLOCK_N)
     expand_kernel[(tiles, ROWS, blocks)](
-        workspace, adapters, b, out, tokens, channels, parts[0], other,
+        workspace, adapters, b, out, tokens, channels, b.stride(0), parts[0], other,
         RANK=rank, PARTS=len(parts), SPLITS=splits, ROWS=ROWS, BLOCK_N=BLOCK_N, num_warps=WARPS,
     )  # fmt: skip

@@ -22,9 +22,13 @@ from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Work
 from triolet.models.gpu.gpu import GpuModel
+from triolet.protocol.settings import AdapterPlaces
 
 # Capability and multiprocessors: A100, A10, L4, H200.
 DEVICES = {80: 108, 86: 72, 89: 58, 90: 132}
+
+
+NO_ADAPTERS, ADAPTERS = AdapterPlaces(), AdapterPlaces(count=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class LaunchedModel:
     max_running: int = 256
     max_tokens: int = 8192
     max_rows: int = 256  # of logits, and so of a decode step
+    adapters: AdapterPlaces = NO_ADAPTERS
 
 
 def _spec(
@@ -55,6 +60,8 @@ QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm=True, tied_
 MODELS = (
     *(LaunchedModel(LLAMA_8B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
     *(LaunchedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),
+    LaunchedModel(LLAMA_8B, adapters=ADAPTERS),
+    LaunchedModel(LLAMA_8B, "fp8", adapters=ADAPTERS),
     LaunchedModel(LLAMA_70B, "fp8"),
     LaunchedModel(QWEN3_600M),
     LaunchedModel(QWEN3_600M, "fp8"),
@@ -122,7 +129,13 @@ def forms_of(served: LaunchedModel, capability: int, place: str = "meta") -> set
         kv_cache_dtype=served.kv_cache_dtype,
         num_blocks=1 << 10 if place == "meta" else 2,
         max_model_len=served.spec.max_position,
-        buckets=Buckets(max_tokens=served.max_tokens, max_chunks=served.max_running, max_rows=served.max_rows),
+        buckets=Buckets(
+            max_tokens=served.max_tokens,
+            max_chunks=served.max_running,
+            max_rows=served.max_rows,
+            adapters=served.adapters.count > 0,
+        ),
+        adapters=served.adapters,
     )
     with recording(found.add):
         GpuModel(RecordingDevice(capability, place), served.spec, None, sizes)

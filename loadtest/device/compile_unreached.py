@@ -72,7 +72,7 @@ NORMS = (
 )  # fmt: skip
 GATES = ((3072, INT8, 1), (14_336, INT8, 1), (28_672, INT8, 1), (14_336, FP8, 14_336 // GROUP))
 # Adapters: columns, channels of the merged matrices, rank.
-ADAPTED = ((4096, (4096, 1024, 1024), 16), (14_336, (4096,), 64))
+ADAPTED = ((4096, (4096, 1024, 1024), 64), (14_336, (4096,), 64))
 VOCABULARY = 128_256
 
 

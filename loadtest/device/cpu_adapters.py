@@ -70,7 +70,9 @@ class AdapterSpeed(Struct, frozen=True, kw_only=True):
 
 def run(weight_format: WeightFormat, rows: int, rank: int, threads: int, turns: int, steps: int) -> AdapterSpeed:
     runner, _ = random_runner(weight_format, sequences=rows, threads=threads)
-    adapters = [runner.load_adapter(random_adapter(runner.spec, rank, seed)) for seed in range(rows)]
+    adapters = [runner.pack_adapter(random_adapter(runner.spec, rank, seed)) for seed in range(rows)]
+    for adapter in adapters:
+        runner.add_adapter(adapter)
     base = make_batch(runner, rows, 1, CONTEXT)
     adapted = replace(base, adapters=np.array([adapter.address for adapter in adapters], np.int64))
     clock = time.process_time if threads == 1 else time.perf_counter

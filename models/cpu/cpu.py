@@ -133,11 +133,13 @@ class CpuRunner:
         packed = adapter_bytes(self._shape, weights, self._adapter_format)
         return packed + self._adapter_memory.bytes_for(rank)
 
-    def load_adapter(self, weights: AdapterWeights) -> PackedAdapter:
-        """Pack an adapter; not while a step runs. Batches may name its address as long as the object lives."""
-        packed = PackedAdapter(self._shape, weights, self._adapter_format)
+    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
+        """Also while a step runs."""
+        return PackedAdapter(self._shape, weights, self._adapter_format)
+
+    def add_adapter(self, packed: PackedAdapter) -> None:
+        """Not while a step runs. Batches may then name its address as long as the object lives."""
         self._adapter_memory.hold(packed.rank)
-        return packed
 
     def close(self) -> None:
         """Stop the threads. Idempotent; not while a step runs."""

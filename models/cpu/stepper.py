@@ -50,7 +50,7 @@ class CpuStepper:
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         self._grammars.prepare(order, answer)
 
-    def load_adapter(self, number: int, path: str) -> None:
+    def read_adapter(self, number: int, path: str) -> Callable[[], None]:
         weights = load_adapter(Path(path), self._runner.spec)
         needed, free = self._runner.adapter_bytes(weights), available_memory()
         if needed > free * SHARE:
@@ -58,8 +58,13 @@ class CpuStepper:
                 f"adapter {path} needs {size(needed)}, more than half of the {size(free)} that are left: unload "
                 "another adapter, or lower --kv-cache-memory"
             )
-        packed = self._runner.load_adapter(weights)
-        self._adapters.add(number, LoadedAdapter(packed.address, packed))
+        packed = self._runner.pack_adapter(weights)
+
+        def add() -> None:
+            self._runner.add_adapter(packed)
+            self._adapters.add(number, LoadedAdapter(packed.address, packed))
+
+        return add
 
     def forget_adapter(self, number: int) -> None:
         self._adapters.forget(number)

@@ -37,18 +37,23 @@ class Layout:
         """Total bytes."""
         return sum(_padded(math.prod(shape) * dtype.itemsize) for shape, dtype in self.entries.values())
 
+    def placed(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The tensors in memory, uint8 [..., size]; dimensions before the last one are theirs too."""
+        tensors: dict[str, torch.Tensor] = {}
+        start = 0
+        for name, (shape, dtype) in self.entries.items():
+            size = math.prod(shape) * dtype.itemsize
+            tensors[name] = memory[..., start : start + size].view(dtype).view(*memory.shape[:-1], *shape)
+            start += _padded(size)
+        return tensors
+
 
 class Arena:
     """The tensors of a layout on a device or, with `pinned`, in host memory that the device copies from."""
 
     def __init__(self, device: Device, layout: Layout, *, pinned: bool = False) -> None:
         self.memory = (device.pinned if pinned else device.allocate)(max(1, layout.size))
-        self._tensors: dict[str, torch.Tensor] = {}
-        start = 0
-        for name, (shape, dtype) in layout.entries.items():
-            size = math.prod(shape) * dtype.itemsize
-            self._tensors[name] = self.memory[start : start + size].view(dtype).view(shape)
-            start += _padded(size)
+        self._tensors = layout.placed(self.memory)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._tensors[name]

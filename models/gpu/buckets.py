@@ -8,12 +8,12 @@ Layers do not depend on logit rows, nor the head on tokens, so the number of gra
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from ...protocol.settings import BLOCK_SIZE
+from ...protocol.settings import BLOCK_SIZE, AdapterPlaces
 
 
 class PassShape(NamedTuple):
@@ -24,43 +24,53 @@ class PassShape(NamedTuple):
     rows: int  # rows of logits
     decode: bool  # one token per chunk
     strict: bool = False  # every launch is batch-invariant, because some row is under strict determinism
+    adapted: bool = False  # with the launches of LoRA adapters, because some row has one
 
 
 class Buckets:
     """All shapes of a worker, derived from its largest step."""
 
-    def __init__(self, *, max_tokens: int, max_chunks: int, max_rows: int) -> None:
+    def __init__(self, *, max_tokens: int, max_chunks: int, max_rows: int, adapters: bool = False) -> None:
+        """`adapters`: rows may have some."""
+        self._adapted = (False, True) if adapters else (False,)
         self.chunks = min(max_chunks, max_tokens)
         self.decode = row_sizes(min(self.chunks, max_rows))
         self.tokens = token_sizes(max_tokens)
         self.rows = row_sizes(max_rows)
 
-    def shape(self, lengths: list[int], rows: int, *, strict: bool = False) -> PassShape:
+    def shape(self, lengths: list[int], rows: int, *, strict: bool = False, adapted: bool = False) -> PassShape:
         """The smallest shape for chunks of these lengths."""
         if max(lengths) == 1 and rows <= len(lengths) <= self.decode[-1]:
             size = _least(self.decode, len(lengths))
-            return PassShape(size, size, size, True, strict)
-        return PassShape(_least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False, strict)
+            return PassShape(size, size, size, True, strict, adapted)
+        return PassShape(
+            _least(self.tokens, sum(lengths)), self.chunks, _least(self.rows, rows), False, strict, adapted
+        )
 
     @property
     def graph_count(self) -> int:
         """Number of captured graphs: one per decode shape, and one per size of each half of mixed shapes."""
-        return 2 * (len(self.decode) + len(self.tokens) + len(self.rows))
+        return 2 * (len(self._adapted) * (len(self.decode) + len(self.tokens)) + len(self.rows))
+
+    @property
+    def kinds(self) -> list[tuple[bool, bool]]:
+        """(strict, adapted) of all shapes."""
+        return list(product((False, True), self._adapted))
 
     def every(self) -> list[PassShape]:
         """Shapes that together cover every size; after they have run, nothing more is compiled."""
-        return [shape for strict in (False, True) for shape in self.mixed(strict) + self.decoding(strict)]
+        return [shape for kind in self.kinds for shape in self.mixed(*kind) + self.decoding(*kind)]
 
-    def mixed(self, strict: bool) -> list[PassShape]:
+    def mixed(self, strict: bool, adapted: bool = False) -> list[PassShape]:
         """Every number of tokens, and every number of rows."""
         pairs = zip_longest(self.tokens, self.rows)
         return [
-            PassShape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False, strict)
+            PassShape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False, strict, adapted)
             for tokens, rows in pairs
         ]
 
-    def decoding(self, strict: bool) -> list[PassShape]:
-        return [PassShape(size, size, size, True, strict) for size in reversed(self.decode)]
+    def decoding(self, strict: bool, adapted: bool = False) -> list[PassShape]:
+        return [PassShape(size, size, size, True, strict, adapted) for size in reversed(self.decode)]
 
 
 class GpuSizes(Struct, frozen=True, kw_only=True):
@@ -70,6 +80,7 @@ class GpuSizes(Struct, frozen=True, kw_only=True):
     kv_cache_dtype: str = "bfloat16"
     max_model_len: int
     buckets: Buckets
+    adapters: AdapterPlaces = AdapterPlaces()
     num_blocks: int = 0  # of the KV cache; set by the memory plan
 
     @property

@@ -2,12 +2,13 @@
 
 The residual stream has its own buffer and every norm adds into it. So a layer is ten launches (a few more if
 quantised weights split a sum). Padding tokens are computed like others, but write nothing to the cache, and their
-results are ignored. A pass has two halves, the layers and the head, connected only by the residual stream.
+results are ignored. A pass has two halves, the layers and the head, connected only by the residual stream. In a pass
+with LoRA adapters, two more launches follow each of a layer's four products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -19,11 +20,12 @@ from ...kernels.rms_norm.gpu import rms_norm
 from ...kernels.rope.gpu import LayerCache, rope_cache
 from ...kernels.silu_mul.gpu import silu_mul
 from ..checkpoint.spec import ModelSpec
+from .adapters import Adapted, DeviceAdapters, adapters_layout
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .cache import DTYPES
 from .device import Device
-from .linear import Activations, linear_workspace
+from .linear import Activations, Linear, linear_workspace
 from .weights import DeviceLayer, DeviceWeights, matrices
 
 DTYPE = torch.bfloat16  # of activations
@@ -71,11 +73,12 @@ def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     products = [linear_workspace(*size, quantize, tokens, device.capability) for size in matrices(spec).values()]
     products.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
     layout.add("workspace", torch.uint8, max(1, *products))
+    layout.extend(adapters_layout(spec, sizes.adapters, tokens))
     return layout
 
 
 class Decoder:
-    """Enqueues forward passes. `starts` and `row_tokens` belong to the step and are on the device."""
+    """Enqueues forward passes. `packet` is what a step brings, on the device."""
 
     def __init__(
         self,
@@ -86,19 +89,22 @@ class Decoder:
         caches: Sequence[LayerCache],
         kv_cache_dtype: str,
         buffers: Arena,
+        packet: Arena,
+        adapters: DeviceAdapters | None,
     ) -> None:
         self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
         self._caches, self._kv_cache_dtype, self._buffers = caches, kv_cache_dtype, buffers
+        self._packet, self._adapters = packet, adapters
         self._normed, self._gated = Activations.of(buffers, "normed"), Activations.of(buffers, "gated")
         self._mixed = Activations(buffers["mixed"])
         if self._normed.scales is not None:
             self._mixed = Activations.of(buffers, "mixed.quantised")
 
-    def layers(self, shape: PassShape, starts: torch.Tensor) -> None:
+    def layers(self, shape: PassShape) -> None:
         """From the ids of all tokens to the last layer's output: "hidden", to be added to "residual"."""
         spec, weights, capability = self._spec, self._weights, self._device.capability
         launch = attention_launch(spec, shape, self._device, self._kv_cache_dtype)
-        buffers, tokens, workspace = self._buffers, shape.tokens, self._buffers["workspace"]
+        buffers, tokens, starts = self._buffers, shape.tokens, self._packet["starts"][: shape.chunks + 1]
         residual, hidden = buffers["residual"][:tokens], buffers["hidden"][:tokens]
         plan_attention(
             starts,
@@ -110,16 +116,28 @@ class Decoder:
         )
         gather_rows(buffers["ids"][:tokens], weights.embedding, residual, capability=capability)
         added: torch.Tensor | None = None  # what the last block adds to the residual stream
-        for layer, cache in zip(weights.layers, self._caches, strict=True):
+        for index, (layer, cache) in enumerate(zip(weights.layers, self._caches, strict=True)):
+            adapted: Mapping[str, Adapted] = {}
+            if shape.adapted and self._adapters is not None:
+                adapted = self._adapters.layers[index]
             self._norm(added, layer.input_norm, residual)
-            self._attention(layer, cache, shape, starts, launch)
-            layer.o(self._mixed.first(tokens), hidden, workspace, strict=shape.strict)
+            self._attention(layer, adapted.get("qkv"), cache, shape, starts, launch)
+            self._multiply(layer.o, adapted.get("o"), self._mixed, hidden, shape)
             self._norm(hidden, layer.post_norm, residual)
             gate_up, gated = buffers["gate_up"][:tokens], self._gated.first(tokens)
-            layer.gate_up(self._normed.first(tokens), gate_up, workspace, strict=shape.strict)
+            self._multiply(layer.gate_up, adapted.get("gate_up"), self._normed, gate_up, shape)
             silu_mul(gate_up, gated.values, capability=capability, scales=gated.scales)
-            layer.down(gated, hidden, workspace, strict=shape.strict)
+            self._multiply(layer.down, adapted.get("down"), self._gated, hidden, shape)
             added = hidden
+
+    def _multiply(
+        self, linear: Linear, adapted: Adapted | None, x: Activations, out: torch.Tensor, shape: PassShape
+    ) -> None:
+        """out = x W^T, and what each row's adapter adds."""
+        x = x.first(shape.tokens)
+        linear(x, out, self._buffers["workspace"], strict=shape.strict)
+        if adapted is not None:
+            adapted.add(x, self._packet["adapters"][: shape.tokens], out, self._buffers["shrunk"])
 
     def _norm(self, added: torch.Tensor | None, weight: torch.Tensor, residual: torch.Tensor) -> None:
         """normed = norm(residual + added), and the residual becomes the sum."""
@@ -131,11 +149,17 @@ class Decoder:
         )  # fmt: skip
 
     def _attention(
-        self, layer: DeviceLayer, cache: LayerCache, shape: PassShape, starts: torch.Tensor, launch: AttentionLaunch
+        self,
+        layer: DeviceLayer,
+        adapted: Adapted | None,
+        cache: LayerCache,
+        shape: PassShape,
+        starts: torch.Tensor,
+        launch: AttentionLaunch,
     ) -> None:
         spec, buffers, tokens, chunks = self._spec, self._buffers, shape.tokens, shape.chunks
         qkv, mixed = buffers["qkv"][:tokens], buffers["mixed"][:tokens]
-        layer.qkv(self._normed.first(tokens), qkv, buffers["workspace"], strict=shape.strict)
+        self._multiply(layer.qkv, adapted, self._normed, qkv, shape)
         positions, slots = buffers["positions"][:tokens], buffers["slots"][:tokens]
         rope_cache(
             qkv, layer.heads, self._rotation, positions, slots, cache,
@@ -153,9 +177,10 @@ class Decoder:
         if out.scales is not None:
             quantise_rows(mixed, out.values, out.scales, capability=self._device.capability)
 
-    def head(self, rows: int, row_tokens: torch.Tensor, *, strict: bool) -> torch.Tensor:
-        """Float32 logits [rows, vocab] of the tokens that `row_tokens` names: the last norm and the LM head."""
-        buffers, capability, row_tokens = self._buffers, self._device.capability, row_tokens[:rows]
+    def head(self, rows: int, *, strict: bool) -> torch.Tensor:
+        """Float32 logits [rows, vocab] of the tokens that the packet names: the last norm and the LM head."""
+        buffers, capability = self._buffers, self._device.capability
+        row_tokens = self._packet["row_tokens"][:rows]
         last_residual, last_hidden = buffers["last_residual"][:rows], buffers["last_hidden"][:rows]
         gather_rows(row_tokens, buffers["residual"], last_residual, capability=capability)
         gather_rows(row_tokens, buffers["hidden"], last_hidden, capability=capability)

@@ -15,6 +15,7 @@ from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..checkpoint.rope import rope_tables
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
+from .adapters import DeviceAdapters
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .cache import cache_layout, cache_parts, layer_caches
@@ -46,11 +47,15 @@ class GpuModel:
             fill_weights(device, room, weights, sizes.quantize, report)
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)
-        self._decoder = Decoder(device, spec, placed, rotation, self.caches, sizes.kv_cache_dtype, self._buffers)
+        self.adapters = DeviceAdapters(device, spec, sizes.adapters) if sizes.adapters.count else None
         self.packet = Packet(device, self._buffers, cache_parts(cache), sizes, spec.vocab_size)
-        self._sampler = DeviceSampler(device, self._buffers, self.packet.arena)
-        self._passes: dict[tuple[int, bool], Graph] = {}  # of decode shapes, by tokens and strictness
-        self._layers: dict[tuple[int, bool], Graph] = {}  # of mixed shapes, by tokens and strictness
+        packet = self.packet.arena
+        self._decoder = Decoder(
+            device, spec, placed, rotation, self.caches, sizes.kv_cache_dtype, self._buffers, packet, self.adapters
+        )
+        self._sampler = DeviceSampler(device, self._buffers, packet)
+        self._passes: dict[PassShape, Graph] = {}  # of decode shapes
+        self._layers: dict[tuple[int, bool, bool], Graph] = {}  # of mixed shapes, by tokens, strictness, adapters
         self._heads: dict[tuple[int, bool], Graph] = {}  # of mixed shapes, by rows and strictness
         self._prepare_graphs(report)
 
@@ -75,18 +80,18 @@ class GpuModel:
         self.device.run(seen[state.slot].zero_)
         self.packet.write(host, seen, state.slot * vocab + tokens, counts)
 
-    def decode_graph(self, size: int, *, strict: bool = False) -> Graph:
+    def decode_graph(self, size: int, *, adapted: bool = False) -> Graph:
         """The graph of the decode shape with this many rows, for benchmarks."""
-        return self._passes[size, strict]
+        return self._passes[PassShape(size, size, size, True, adapted=adapted)]
 
     def launch(self, host: HostBuffers, shape: PassShape, pieces: Pieces) -> DeviceEvent:
         """One pass over these pieces; after the event, the host buffers hold its results."""
         filled = host.fill(shape, pieces)
         self.packet.send(host, shape, filled)
         if shape.decode:
-            self._passes[shape.tokens, shape.strict].replay()
+            self._passes[shape].replay()
         else:
-            self._layers[shape.tokens, shape.strict].replay()
+            self._layers[_layers_of(shape)].replay()
             self._heads[shape.rows, shape.strict].replay()
         self._download(host, "top_logprobs" if filled.asks else "status")
         return self.device.record()
@@ -97,12 +102,11 @@ class GpuModel:
 
     def _run_layers(self, shape: PassShape) -> None:
         self.packet.prepare(shape)
-        self._decoder.layers(shape, self.packet.arena["starts"][: shape.chunks + 1])
+        self._decoder.layers(shape)
 
     def _run_head(self, shape: PassShape) -> None:
-        packet = self.packet
-        self._sampler.sample(self._decoder.head(shape.rows, packet.arena["row_tokens"], strict=shape.strict))
-        packet.keep_drawn(shape)
+        self._sampler.sample(self._decoder.head(shape.rows, strict=shape.strict))
+        self.packet.keep_drawn(shape)
 
     def _download(self, host: HostBuffers, last: str) -> None:
         """The results up to the field `last`, which are contiguous."""
@@ -128,13 +132,17 @@ class GpuModel:
         for done, shape in enumerate(shapes):
             report(LoadProgress(stage="capturing graphs", done=done, total=len(shapes)))
             if shape.decode:
-                self._passes[shape.tokens, shape.strict] = device.capture(partial(self._run_pass, shape))
+                self._passes[shape] = device.capture(partial(self._run_pass, shape))
                 continue
-            if (shape.tokens, shape.strict) not in self._layers:
-                self._layers[shape.tokens, shape.strict] = device.capture(partial(self._run_layers, shape))
+            if _layers_of(shape) not in self._layers:
+                self._layers[_layers_of(shape)] = device.capture(partial(self._run_layers, shape))
             if (shape.rows, shape.strict) not in self._heads:
                 self._heads[shape.rows, shape.strict] = device.capture(partial(self._run_head, shape))
         report(LoadProgress(stage="capturing graphs", done=len(shapes), total=len(shapes)))
+
+
+def _layers_of(shape: PassShape) -> tuple[int, bool, bool]:
+    return shape.tokens, shape.strict, shape.adapted
 
 
 def buffer_layout(device: Device, spec: ModelSpec, sizes: GpuSizes) -> Layout:

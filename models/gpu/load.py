@@ -20,6 +20,7 @@ from ..errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..memory_plan import blocks_in, context_length, plan_of, shortest_length, size
 from ..stepper import LoadedModel
+from .adapters import place_layout
 from .buckets import Buckets, GpuSizes
 from .cache import DTYPES, cache_layout
 from .device import Device
@@ -32,8 +33,8 @@ from .weights import matrices, weights_layout
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
 SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
 LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, not measured yet
-# Launches in a pass besides the products: per layer, and outside the layers.
-LAYER_LAUNCHES, OTHER_LAUNCHES = 8, 16
+# Launches in a pass besides the products: per layer, for adapters, and outside the layers.
+LAYER_LAUNCHES, ADAPTER_LAUNCHES, OTHER_LAUNCHES = 8, 8, 16
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB per stream, and its handle takes the same
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * BLOCK_SIZE], in int32
 
@@ -103,12 +104,18 @@ def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuS
         choose_launch(device.capability, spec.head_dim, item_bytes, 1, 1, multiprocessors=processors)
     except ValueError as error:
         raise UnsupportedModel("head_dim", spec.head_dim, f"{error}; run this model on the CPU") from error
-    rows = min(settings.max_step_tokens, max(settings.max_running, MAX_LOGIT_ROWS))
+    rows, places = min(settings.max_step_tokens, max(settings.max_running, MAX_LOGIT_ROWS)), settings.adapter_places
     return GpuSizes(
         quantize=quantize,
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=length,
-        buckets=Buckets(max_tokens=settings.max_step_tokens, max_chunks=settings.max_running, max_rows=rows),
+        buckets=Buckets(
+            max_tokens=settings.max_step_tokens,
+            max_chunks=settings.max_running,
+            max_rows=rows,
+            adapters=places.count > 0,
+        ),
+        adapters=places,
     )
 
 
@@ -128,9 +135,11 @@ def plan_on_gpu(
     weights = weights_layout(spec, sizes.quantize).size
     graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
     workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size + graphs
+    workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
     block_bytes = cache_layout(spec, 1, sizes.kv_cache_dtype).size
     rest, most = budget - weights - workspace, LARGEST_CACHE_ROWS // (spec.num_kv_heads * BLOCK_SIZE)
-    left = f"left of {size(budget)} after {size(weights)} for weights and {size(workspace)} for buffers and graphs"
+    other = "buffers, graphs and LoRA adapters (--max-loras)" if sizes.adapters.count else "buffers and graphs"
+    left = f"left of {size(budget)} after {size(weights)} for weights and {size(workspace)} for {other}"
     if kv_cache_memory is None:
         blocks = min(max(0, rest) // block_bytes, most)
         if blocks < (least := -(-shortest // BLOCK_SIZE)):
@@ -148,13 +157,13 @@ def plan_on_gpu(
 def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
     buckets = sizes.buckets
     launches = OTHER_LAUNCHES * buckets.graph_count
-    for strict in (False, True):
+    for strict, adapted in buckets.kinds:
         for tokens in (*buckets.decode, *buckets.tokens):
             products = sum(
                 linear_launches(*matrix, sizes.quantize, tokens, capability, strict=strict)
                 for matrix in matrices(spec).values()
             )
-            launches += spec.num_layers * (LAYER_LAUNCHES + products)
+            launches += spec.num_layers * (LAYER_LAUNCHES + products + ADAPTER_LAUNCHES * adapted)
     return LAUNCH_BYTES * launches
 
 

@@ -14,6 +14,7 @@ import torch
 
 from ...kernels.sampling.rows import MAX_TOP, Int32Array, Sampled
 from ...kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
+from .adapters import NO_ADAPTER
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .device import Device
@@ -31,6 +32,8 @@ def packet_layout(sizes: GpuSizes, vocab_size: int) -> Layout:
         layout.add(name, torch.int32, rows)
     add_sampling_rows(layout, rows)
     layout.add("given_ids", torch.int32, buckets.tokens[-1])
+    if sizes.adapters.count:
+        layout.add("adapters", torch.int32, buckets.tokens[-1])
     # Every sequence of a step may bring its whole table, and one of them counts of every token without waiting for
     # the device; as a rule a sequence brings far less of both, so this is room for dozens.
     for name in ("places", "values"):
@@ -60,6 +63,7 @@ class HostBuffers:
         self.packet = Arena(device, packet_layout(sizes, vocab_size), pinned=True)
         self.result = Arena(device, result_layout(sizes.buckets.rows[-1]), pinned=True)
         self.lists_sent = 0  # entries of `places` and `values` in this step: the device may not have read them yet
+        self._adapters = self.ints("adapters") if sizes.adapters.count else None
         self._sampling = SamplingPart(self.packet)
         # Making an array from a tensor takes as long as filling 256 entries, so all are made once.
         self._chunk_slots, self._first_positions, self._starts, self._row_tokens, self._row_slots, self._given = map(
@@ -101,6 +105,11 @@ class HostBuffers:
             else:
                 given[place : place + length] = piece.state.ids(first, length)
             place += length
+        if shape.adapted:
+            assert self._adapters is not None, "an adapter, and no room for one"
+            numbers = [NO_ADAPTER if piece.state.adapter is None else piece.state.adapter.place for piece in pieces]
+            self._adapters[:place] = np.repeat(np.array(numbers, np.int32), np.array(lengths, np.int64))
+            self._adapters[place : shape.tokens] = NO_ADAPTER
         rows = LogitRows.of(pieces, starts[: count + 1], np.array(leads, np.int64))
         slots = np.where(rows.draws, self._chunk_slots[rows.owners], NO_SLOT)
         wanted = len(rows.owners)
@@ -126,11 +135,16 @@ class Packet:
         self._cache_words = [part.flatten(0, 1).flatten(2).view(torch.int32) for part in cache]
 
     def send(self, host: HostBuffers, shape: PassShape, filled: Filled) -> None:
-        """The front, up to the last id of the shape, the list of edits, and masks."""
+        """The front, up to the last id of the shape; the rows' adapters, the list of edits and masks, if any."""
         given = self.arena["given_ids"]
         size = given.data_ptr() - self.arena.memory.data_ptr() + 4 * shape.tokens
         self._device.upload(self.arena.memory[:size], host.packet.memory[:size])
-        for name, used in (("edit_tokens", filled.edits), ("edit_values", filled.edits), ("masks", filled.masks)):
+        for name, used in (
+            ("adapters", shape.tokens if shape.adapted else 0),
+            ("edit_tokens", filled.edits),
+            ("edit_values", filled.edits),
+            ("masks", filled.masks),
+        ):
             if used:
                 self._device.upload(self.arena[name][:used], host.packet[name][:used])
 

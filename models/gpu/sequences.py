@@ -15,6 +15,7 @@ import numpy as np
 from ...kernels.sampling.rows import Int32Array
 from ...protocol.steps import SequenceRecord
 from ..guides.grammars import GrammarStore
+from ..steps.adapters import LoadedAdapters
 from ..steps.sequences import Piece, SequenceState, SequenceTable
 
 UNREAD = -1
@@ -117,6 +118,7 @@ class DeviceSequences(SequenceTable[DeviceSequence]):
         slots: int,
         max_step_tokens: int = 0,
         grammars: GrammarStore | None = None,
+        adapters: LoadedAdapters | None = None,
     ) -> None:
         super().__init__(
             DeviceSequence,
@@ -124,6 +126,7 @@ class DeviceSequences(SequenceTable[DeviceSequence]):
             max_model_len=max_model_len,
             max_step_tokens=max_step_tokens,
             grammars=grammars,
+            adapters=adapters,
         )
         counting = counting_slots(slots)
         self._counting, self._plain = SlotPool(range(counting)), SlotPool(range(counting, slots))

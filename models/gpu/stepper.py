@@ -13,12 +13,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
 
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
-from ..errors import UnsupportedModel
+from ..checkpoint.adapter import load_adapter
+from ..errors import DoesNotFit, UnsupportedModel
 from ..guides.grammars import GrammarStore
 from ..stepper import PendingStep
+from ..steps.adapters import LoadedAdapter, LoadedAdapters
 from ..steps.sequences import Piece
 from ..steps.steps import block_copies, collect, join, split, with_computed
 from .device import DeviceEvent
@@ -35,12 +38,14 @@ class GpuStepper:
     def __init__(self, model: GpuModel, grammars: GrammarStore | None = None) -> None:
         self._model = model
         self._grammars = grammars or GrammarStore(None, (), model.spec.vocab_size)
+        self._adapters = LoadedAdapters()
         self._sequences = DeviceSequences(
             vocab_size=model.spec.vocab_size,
             max_model_len=model.sizes.max_model_len,
             max_step_tokens=model.buckets.tokens[-1],
             slots=model.sizes.slots,
             grammars=self._grammars,
+            adapters=self._adapters,
         )
         self._unread: deque[_StepAnswer] = deque()  # of the last steps, those read already included
         self._free: queue.SimpleQueue[HostBuffers] = queue.SimpleQueue()
@@ -52,11 +57,23 @@ class GpuStepper:
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         self._grammars.prepare(order, answer)
 
-    def load_adapter(self, number: int, path: str) -> None:
-        raise UnsupportedModel("adapter", path, "LoRA adapters are not offered on GPUs yet; pass --device cpu")
+    def read_adapter(self, number: int, path: str) -> Callable[[], None]:
+        adapters = self._model.adapters
+        if adapters is None:
+            raise UnsupportedModel("adapter", path, "this worker was started without room for adapters")
+        packed = adapters.pack(load_adapter(Path(path), self._model.spec))
+
+        def add() -> None:
+            place = self._adapters.free_place(adapters.count)
+            if place is None:
+                raise DoesNotFit(f"there is room for {adapters.count} adapters, all of it taken: raise --max-loras")
+            adapters.fill(place, packed)
+            self._adapters.add(number, LoadedAdapter(place))
+
+        return add
 
     def forget_adapter(self, number: int) -> None:
-        """It has none."""
+        self._adapters.forget(number)
 
     def close(self) -> None:
         """Wait until the device has finished with our memory. A step has already reported any failure."""
@@ -117,7 +134,9 @@ class GpuStepper:
         model = self._model
         rows = sum([piece.scored + piece.sample for piece in pieces])
         lengths = [piece.lead + piece.length for piece in pieces]
-        shape = model.buckets.shape(lengths, rows, strict=any(piece.state.strict for piece in pieces))
+        strict = any(piece.state.strict for piece in pieces)
+        adapted = any(piece.state.adapter is not None for piece in pieces)
+        shape = model.buckets.shape(lengths, rows, strict=strict, adapted=adapted)
         event = model.launch(host, shape, pieces)
         for piece in pieces:
             if piece.sample:

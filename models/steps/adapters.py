@@ -9,7 +9,7 @@ class LoadedAdapter(Struct, frozen=True):
     """An adapter on its device: `place` is what a batch says of it, `held` keeps its memory alive."""
 
     place: int
-    held: object
+    held: object = None
 
 
 class LoadedAdapters:
@@ -20,6 +20,11 @@ class LoadedAdapters:
 
     def add(self, number: int, adapter: LoadedAdapter) -> None:
         self._loaded[number] = adapter
+
+    def free_place(self, places: int) -> int | None:
+        """One from 0 on that none of them has."""
+        taken = {adapter.place for adapter in self._loaded.values()}
+        return next((place for place in range(places) if place not in taken), None)
 
     def forget(self, number: int) -> None:
         """Unknown numbers are allowed: loading it may have failed."""

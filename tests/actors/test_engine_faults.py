@@ -41,7 +41,7 @@ class CountingCore:
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         raise AssertionError("no request has a grammar")
 
-    def load_adapter(self, number: int, path: str) -> None:
+    def read_adapter(self, number: int, path: str) -> Callable[[], None]:
         raise AssertionError("no request has an adapter")
 
     def forget_adapter(self, number: int) -> None:

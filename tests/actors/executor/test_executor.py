@@ -41,6 +41,7 @@ class Core:
         self.ready = ready
         self.threads: set[int] = set()
         self.running = threading.Event()
+        self.reading = threading.Event()
         self.go_on = threading.Event()
         self.log: list[str] = []
 
@@ -55,16 +56,28 @@ class Core:
         self.threads.add(threading.get_ident())
         answer(GrammarReady(grammar=order.grammar))
 
-    def load_adapter(self, number: int, path: str) -> None:
-        self.threads.add(threading.get_ident())
-        self.log.append(f"load {path}")
+    def read_adapter(self, number: int, path: str) -> Callable[[], None]:
+        assert threading.get_ident() not in self.threads
         if path == "missing":
             raise CheckpointError("adapter", path, "there is no such folder")
         if path == "damaged":
             raise IndexError("list index out of range")
+        if path == "slow":
+            self.reading.set()
+            self.go_on.wait()
+        return partial(self.add_adapter, number)
+
+    def add_adapter(self, number: int) -> None:
+        self.threads.add(threading.get_ident())
+        self.log.append(f"add {number}")
+        if number == 13:
+            raise ZeroDivisionError("unlucky")
 
     def forget_adapter(self, number: int) -> None:
+        self.threads.add(threading.get_ident())
         self.log.append(f"forget {number}")
+        if number == 13:
+            raise ZeroDivisionError("unlucky")
 
     def begin_step(self, step: Step) -> PendingStep:
         self.threads.add(threading.get_ident())
@@ -134,27 +147,48 @@ async def test_everything_runs_in_one_thread_and_in_order(make_ready: Callable[[
     assert core.log[-1] == "closed"
 
 
-async def test_adapters_are_loaded_and_forgotten_between_steps(
+async def test_steps_go_on_while_an_adapter_is_read(make_ready: Callable[[], Ready]) -> None:
+    """It is added between two steps, in their thread; one that was forgotten meanwhile is not."""
+    core = Core(make_ready())
+    house = House(core)
+    async with trio.open_nursery() as nursery:
+        await house.start(nursery)
+        house.order(PrepareAdapter(adapter=1, path="slow"), PrepareAdapter(adapter=2, path="a"))
+        await trio.to_thread.run_sync(core.reading.wait)
+        house.send(1)
+        house.order(ForgetAdapters(adapters=(1,)))
+        house.send(2)
+        assert await house.receive(2) == [1, 2]
+        core.go_on.set()
+        assert await house.messages.receive() == AdapterReady(adapter=2)
+        house.send(3)
+        assert await house.receive(1) == [3]
+        nursery.cancel_scope.cancel()
+    assert core.log == ["step 1", "forget 1", "step 2", "add 2", "step 3", "closed"]
+    assert len(core.threads) == 1
+
+
+async def test_an_adapter_that_cannot_be_used_costs_its_requests_alone(
     make_ready: Callable[[], Ready], caplog: pytest.LogCaptureFixture
 ) -> None:
     core = Core(make_ready())
     house = House(core)
     async with trio.open_nursery() as nursery:
         await house.start(nursery)
+        for number, path in ((2, "missing"), (3, "damaged"), (13, "a")):
+            house.order(PrepareAdapter(adapter=number, path=path))
+        answers = [await house.messages.receive() for _ in range(3)]
+        house.order(ForgetAdapters(adapters=(13,)))
         house.send(1)
-        house.order(PrepareAdapter(adapter=1, path="a"), PrepareAdapter(adapter=2, path="missing"))
-        house.send(2)
-        house.order(ForgetAdapters(adapters=(1,)), PrepareAdapter(adapter=3, path="damaged"))
-        answers = [await house.messages.receive() for _ in range(5)]
+        assert await house.receive(1) == [1]
         nursery.cancel_scope.cancel()
-    assert core.log == ["step 1", "load a", "load missing", "step 2", "forget 1", "load damaged", "closed"]
-    assert len(core.threads) == 1
-    assert [answer for answer in answers if not isinstance(answer, StepDone)] == [
-        AdapterReady(adapter=1),
+    assert answers == [
         AdapterFailed(adapter=2, message="adapter = 'missing': there is no such folder"),
-        AdapterFailed(adapter=3, message="IndexError while loading the adapter in damaged: list index out of range"),
+        AdapterFailed(adapter=3, message="IndexError: list index out of range"),
+        AdapterFailed(adapter=13, message="ZeroDivisionError: unlucky"),
     ]
-    assert "loading the adapter in damaged failed" in caplog.text
+    assert "PrepareAdapter(adapter=3, path='damaged') failed" in caplog.text
+    assert "ForgetAdapters(adapters=(13,)) failed" in caplog.text
 
 
 class Device(Core):

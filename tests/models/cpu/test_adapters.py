@@ -30,6 +30,12 @@ LLAMA = "llama-gqa-ragged-mlp"
 FloatArray = npt.NDArray[np.float32]
 
 
+def loaded(runner: CpuRunner, adapter: AdapterWeights) -> PackedAdapter:
+    packed = runner.pack_adapter(adapter)
+    runner.add_adapter(packed)
+    return packed
+
+
 def forward(runner: CpuRunner, chunks: list[Chunk], adapters: list[PackedAdapter | None]) -> FloatArray:
     places = np.array([0 if adapter is None else adapter.address for adapter in adapters], np.int64)
     return runner.forward(msgspec.structs.replace(batch_of(chunks), adapters=places)).copy()
@@ -40,7 +46,7 @@ def test_float32_logits_are_those_of_merged_weights(name: str) -> None:
     """Within the bound of float32 (see test_cpu.py); a scale that is off by a thousandth is rejected."""
     spec, base, tokens = SPECS[name], weights_of(name), prompt_of(name, PROMPT)
     adapter, runner = random_adapter(spec, 1), make_runner(name, "float32")
-    logits = forward(runner, [Chunk(tokens, 0, [7, 3])], [runner.load_adapter(adapter)])
+    logits = forward(runner, [Chunk(tokens, 0, [7, 3])], [loaded(runner, adapter)])
     runner.close()
     assert error(logits, decoder_reference(spec, merged(base, adapter), tokens)) < 3e-6
     assert error(logits, decoder_reference(spec, merged(base, scaled(adapter, 1.001)), tokens)) > 3e-6
@@ -52,7 +58,7 @@ def test_each_module_may_be_adapted_alone_with_any_rank() -> None:
     runner = make_runner(LLAMA, "float32")
     for rank, module in enumerate(MODULES, 37):
         adapter = random_adapter(spec, 2, rank=rank if module != "k_proj" else 5, modules=(module,))
-        logits = forward(runner, [Chunk(tokens, 0, [7])], [runner.load_adapter(adapter)])
+        logits = forward(runner, [Chunk(tokens, 0, [7])], [loaded(runner, adapter)])
         assert error(logits, decoder_reference(spec, merged(base, adapter), tokens)) < 3e-6
         assert error(logits, decoder_reference(spec, base, tokens)) > 3e-6
     runner.close()
@@ -63,7 +69,7 @@ def test_beside_rounded_weights_an_adapter_loses_no_more_than_they_do(weight_for
     """The adapter's own bfloat16 adds a rounding of 2**-9 to a part that is a fifth: the bound is the base's alone."""
     spec, base, tokens = SPECS[LLAMA], weights_of(LLAMA), prompt_of(LLAMA, PROMPT)
     adapter, runner = random_adapter(spec, 1), make_runner(LLAMA, weight_format)
-    logits = forward(runner, [Chunk(tokens, 0, [7, 3])], [runner.load_adapter(adapter)])
+    logits = forward(runner, [Chunk(tokens, 0, [7, 3])], [loaded(runner, adapter)])
     without = forward(runner, [Chunk(tokens, 0, [7, 3])], [None])
     runner.close()
     exact = decoder_reference(spec, merged(base, adapter), tokens)
@@ -78,7 +84,7 @@ def test_rows_are_the_same_beside_other_adapters(weight_format: WeightFormat) ->
     runner, rng = make_runner(LLAMA, weight_format), np.random.default_rng(3)
     tokens = prompt_of(LLAMA, PROMPT)
     adapters: list[PackedAdapter | None] = [None]
-    adapters += [runner.load_adapter(random_adapter(SPECS[LLAMA], seed, rank=8 * seed)) for seed in (1, 2, 3)]
+    adapters += [loaded(runner, random_adapter(SPECS[LLAMA], seed, rank=8 * seed)) for seed in (1, 2, 3)]
     alone = [forward(runner, [Chunk(tokens, 0, [7, 3])], [adapter]) for adapter in adapters]
     np.testing.assert_array_equal(alone[0], runner.forward(batch_of([Chunk(tokens, 0, [7, 3])])))
     assert len({logits.tobytes() for logits in alone}) == len(adapters)
@@ -105,9 +111,9 @@ def test_sequences_of_a_stepper_name_their_adapters(tmp_path: Path, monkeypatch:
     """Greedy answers are those of merged weights, also in steps that only advance; forgetting ends no answer."""
     spec, runner = SPECS[LLAMA], make_runner(LLAMA, "float32")
     worker = CpuStepper(runner)
-    loaded: dict[int, AdapterWeights] = {4: random_adapter(spec, 1, scale=0.5), 9: random_adapter(spec, 2, scale=0.5)}
-    for number, adapter in loaded.items():
-        worker.load_adapter(number, str(write_adapter(tmp_path / str(number), adapter)))
+    given: dict[int, AdapterWeights] = {4: random_adapter(spec, 1, scale=0.5), 9: random_adapter(spec, 2, scale=0.5)}
+    for number, adapter in given.items():
+        worker.read_adapter(number, str(write_adapter(tmp_path / str(number), adapter)))()
     prompt = prompt_of(LLAMA, 10).tolist()
     records = tuple(
         SequenceRecord(
@@ -127,23 +133,23 @@ def test_sequences_of_a_stepper_name_their_adapters(tmp_path: Path, monkeypatch:
             answers[row.sequence] += row.tokens
         worker.forget_adapter(4)
     for number, answer in answers.items():
-        weights = weights_of(LLAMA) if number == 0 else merged(weights_of(LLAMA), loaded[number])
+        weights = weights_of(LLAMA) if number == 0 else merged(weights_of(LLAMA), given[number])
         logits = reference_logits(spec, weights, prompt + answer)
         assert logits[9:-1].argmax(axis=1).tolist() == answer
     assert len({tuple(answer) for answer in answers.values()}) == 3
     with pytest.raises(ValueError, match="adapter 4 of sequence 4 is not known here"):
         worker.begin_step(Step(step=9, chunks=(), new=records[:1], dropped=(4,)))
-    monkeypatch.setattr(stepper, "available_memory", lambda: 2 * runner.adapter_bytes(loaded[9]) - 1)
+    monkeypatch.setattr(stepper, "available_memory", lambda: 2 * runner.adapter_bytes(given[9]) - 1)
     with pytest.raises(DoesNotFit, match="unload another adapter, or lower --kv-cache-memory"):
-        worker.load_adapter(5, str(tmp_path / "9"))
+        worker.read_adapter(5, str(tmp_path / "9"))
     with pytest.raises(UnsupportedModel, match="use_dora"):
-        worker.load_adapter(5, str(write_adapter(tmp_path / "dora", loaded[9], use_dora=True)))
+        worker.read_adapter(5, str(write_adapter(tmp_path / "dora", given[9], use_dora=True)))
     worker.close()
 
 
 def test_the_stated_size_is_what_is_packed() -> None:
     runner, adapter = make_runner(LLAMA, "int8"), random_adapter(SPECS[LLAMA], 1, rank=20)
-    packed = runner.load_adapter(adapter)
+    packed = loaded(runner, adapter)
     assert packed._packed.nbytes == packed._used == adapter_bytes(runner._shape, adapter, "bfloat16")
     assert runner.adapter_bytes(adapter) == packed._used  # its working memory is there now
     runner.close()

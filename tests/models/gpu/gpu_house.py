@@ -21,6 +21,7 @@ from triolet.models.guides.grammars import GrammarStore
 from triolet.models.reference import reference_logits
 from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.sampling import Sampling
+from triolet.protocol.settings import AdapterPlaces
 from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step, StepDone
 
 SPEC = ModelSpec(
@@ -28,6 +29,7 @@ SPEC = ModelSpec(
     mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True, qkv_bias=True,
 )  # fmt: skip
 BLOCKS, MAX_RUNNING, MAX_TOKENS, MAX_ROWS = 12, 3, 12, 4
+NO_ADAPTERS = AdapterPlaces()
 
 
 def weights_of(spec: ModelSpec, seed: int = 11) -> DecoderWeights:
@@ -71,6 +73,7 @@ def make_gpu_model(
     quantize: str = "none",
     kv_cache_dtype: str = "bfloat16",
     blocks: int = BLOCKS,
+    adapters: AdapterPlaces = NO_ADAPTERS,
 ) -> GpuModel:
     return GpuModel(
         RehearsalDevice(),
@@ -81,7 +84,10 @@ def make_gpu_model(
             kv_cache_dtype=kv_cache_dtype,
             num_blocks=blocks,
             max_model_len=SPEC.max_position,
-            buckets=Buckets(max_tokens=max_tokens, max_chunks=max_running, max_rows=MAX_ROWS),
+            buckets=Buckets(
+                max_tokens=max_tokens, max_chunks=max_running, max_rows=MAX_ROWS, adapters=adapters.count > 0
+            ),
+            adapters=adapters,
         ),
     )
 
@@ -126,12 +132,13 @@ def record(
     stop: tuple[int, ...] = (),
     *,
     strict: bool = False,
+    adapter: int = 0,
     **sampling: object,
 ) -> SequenceRecord:
     options = msgspec.convert({"temperature": 0.0, **sampling}, Sampling)
     return SequenceRecord(
         sequence=number, tokens=tuple(tokens), prompt_tokens=prompt_tokens or len(tokens), sampling=options,
-        stop_token_ids=stop, strict=strict,
+        stop_token_ids=stop, strict=strict, adapter=adapter,
     )  # fmt: skip
 
 

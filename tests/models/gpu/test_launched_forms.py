@@ -19,17 +19,18 @@ from triolet.loadtest.device.compile_catalogue import LLAMA_8B, LaunchedModel, f
 from triolet.models.gpu.load import MAX_LOGIT_ROWS
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
-from triolet.protocol.settings import EngineSettings
+from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk
 
 from .gpu_house import MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
 
-FORMATS = [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8")]
+FORMATS = [("none", "bfloat16", 0), ("int4", "int8", 0), ("fp8", "fp8", 2)]  # and places for adapters
 
 
-def rehearsed(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
+def rehearsed(quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelForm]:
     """Of a worker that starts, and of steps with everything that a request can ask for."""
-    model = make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype)
+    places = AdapterPlaces(count=adapters)
+    model = make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype, adapters=places)
     driver = Driver(GpuStepper(model), ahead=True)
     prompt = prompt_of(5, 1)
     new = [
@@ -44,8 +45,9 @@ def rehearsed(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
     return model.device.forms
 
 
-def recorded(quantize: str, kv_cache_dtype: str) -> set[KernelForm]:
-    served = LaunchedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS)
+def recorded(quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelForm]:
+    places = AdapterPlaces(count=adapters)
+    served = LaunchedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS, places)
     return forms_of(served, RehearsalDevice().capability, "cpu")
 
 
@@ -56,15 +58,15 @@ def test_the_catalogue_has_the_forms_of_a_worker_with_the_default_settings() -> 
     assert forms_of(default, 80) <= forms_of(served, 80)
 
 
-@pytest.mark.parametrize(("quantize", "kv_cache_dtype"), FORMATS)
-def test_every_launched_form_is_recorded_for_compiling(quantize: str, kv_cache_dtype: str) -> None:
-    assert named(rehearsed(quantize, kv_cache_dtype)) == named(recorded(quantize, kv_cache_dtype))
+@pytest.mark.parametrize("served", FORMATS)
+def test_every_launched_form_is_recorded_for_compiling(served: tuple[str, str, int]) -> None:
+    assert named(rehearsed(*served)) == named(recorded(*served))
 
 
 def test_a_form_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = named(recorded("none", "bfloat16"))
+    known = named(recorded(*FORMATS[0]))
     monkeypatch.setattr(silu_mul, "TILES", {80: (LaunchRow(None, silu_mul.SiluMulLaunch(32, 4), "planted"),)})
-    unknown = named(rehearsed("none", "bfloat16")) - known
+    unknown = named(rehearsed(*FORMATS[0])) - known
     assert {str(name).rpartition(".")[2] for name, *_ in unknown} == {"silu_mul_kernel"}
 
 
