@@ -62,6 +62,14 @@ async def test_a_bomb_is_refused_and_the_next_grammar_is_compiled(
         assert isinstance(await compiler.compile(LETTERS), GrammarAccepted)
 
 
+async def test_large_grammars_are_accepted_up_to_the_memory_limit(compiler: GrammarCompiler) -> None:
+    """They take 90 of the 128 MiB: addresses that are reserved, and what one grammar has left, do not count."""
+    for name in "ab":
+        fields = {f"{name}{number * 7919 % 10_000_019}": {"type": "integer"} for number in range(13_000)}
+        verdict = await compiler.compile(schema({"properties": fields, "required": [*fields]}))
+        assert isinstance(verdict, GrammarAccepted), verdict
+
+
 async def test_the_process_is_kept_and_replaced_when_somebody_kills_it(compiler: GrammarCompiler) -> None:
     assert compiler.pid is None  # it starts with the first grammar
     await compiler.compile(LETTERS)
