@@ -34,6 +34,7 @@ from triolet.loadtest.device.gpu_strict_bits import check_strict
 from triolet.loadtest.device.gpu_timing import timer
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M
 from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.cuda import CudaDevice
 from triolet.models.gpu.device import Device
@@ -192,13 +193,13 @@ def time_decode(kind: Kind, batch: int, prompt: int, steps: int, machine: GpuMac
 
 
 def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
-    """What the device takes for a step's graph, over and over: with the last step's packet."""
+    """What the device takes for a step's graphs, over and over: with the last step's packet."""
     size = next(size for size in model.model.buckets.decode if size >= batch)
-    graph, device = model.model.decode_graph(size), model.model.device
+    shape, device = PassShape(size, size, size, True), model.model.device
     begin, end = timer(), timer()
     device.run(begin.record)  # on the device's stream, which is current there
     for _ in range(REPLAYS):
-        graph.replay()
+        model.model.replay(shape)
     device.run(end.record)
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3 / REPLAYS

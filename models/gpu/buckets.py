@@ -1,8 +1,8 @@
 """The shapes of a step on a GPU: all are compiled and captured before the worker is ready.
 
 A step is padded to the next larger shape. Decode-only steps (one token per chunk) have their own shape for
-every few rows and use one graph. Others pad their tokens, by at most a quarter from 64 tokens on, and use two graphs.
-Layers do not depend on logit rows, nor the head on tokens, so the number of graphs is a sum and not a product.
+every few rows. Others pad their tokens, by at most a quarter from 64 tokens on. A pass uses two graphs: layers do not
+depend on logit rows, nor the head on tokens, so the number of graphs is a sum and not a product.
 """
 
 from __future__ import annotations
@@ -16,6 +16,22 @@ from msgspec import Struct
 from ...protocol.settings import BLOCK_SIZE, AdapterPlaces
 
 
+class LayersShape(NamedTuple):
+    """What the launches of the layers depend on."""
+
+    tokens: int
+    decode: bool
+    strict: bool
+    adapted: bool
+
+
+class HeadShape(NamedTuple):
+    """What the launches of the head depend on."""
+
+    rows: int
+    strict: bool
+
+
 class PassShape(NamedTuple):
     """Padded sizes of one forward pass."""
 
@@ -25,6 +41,14 @@ class PassShape(NamedTuple):
     decode: bool  # one token per chunk
     strict: bool = False  # every launch is batch-invariant, because some row is under strict determinism
     adapted: bool = False  # with the launches of LoRA adapters, because some row has one
+
+    @property
+    def layers(self) -> LayersShape:
+        return LayersShape(self.tokens, self.decode, self.strict, self.adapted)
+
+    @property
+    def head(self) -> HeadShape:
+        return HeadShape(self.rows, self.strict)
 
 
 class Buckets:
@@ -49,8 +73,9 @@ class Buckets:
 
     @property
     def graph_count(self) -> int:
-        """Number of captured graphs: one per decode shape, and one per size of each half of mixed shapes."""
-        return 2 * (len(self._adapted) * (len(self.decode) + len(self.tokens)) + len(self.rows))
+        """Number of captured graphs: one per size of each half."""
+        shapes = self.every()
+        return len({shape.layers for shape in shapes}) + len({shape.head for shape in shapes})
 
     @property
     def kinds(self) -> list[tuple[bool, bool]]:

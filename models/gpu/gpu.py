@@ -1,7 +1,8 @@
 """A model on a device, ready to be stepped: weights, cache, buffers, and graphs for every shape.
 
-Everything is allocated and compiled here. A pass uploads the packet, runs one graph (two for a mixed step: layers and
-head), and downloads the drawn tokens.
+Everything is allocated and compiled here. A pass uploads the packet, runs two graphs, of the layers and of the head,
+and downloads the drawn tokens. The head draws them, so it needs the masks of guided sequences, which the host fills
+while the device computes the layers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
 from .adapters import DeviceAdapters
 from .arena import Arena, Layout
-from .buckets import GpuSizes, PassShape
+from .buckets import GpuSizes, HeadShape, LayersShape, PassShape
 from .cache import cache_layout, cache_parts, layer_caches
 from .decoder import Decoder, decoder_layout
 from .device import Device, DeviceEvent, Graph
@@ -39,8 +40,8 @@ class GpuModel:
         report: ReportProgress = ignore_progress,
     ) -> None:
         self.device, self.spec, self.sizes, self.buckets = device, spec, sizes, sizes.buckets
-        self._buffers = Arena(device, buffer_layout(device, spec, sizes))
-        rotation = self._buffers["rotation"]
+        self.buffers = Arena(device, buffer_layout(device, spec, sizes))
+        rotation = self.buffers["rotation"]
         room, placed = place_weights(device, spec, sizes.quantize)
         if weights is not None:
             device.load(rotation, torch.from_numpy(rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)))
@@ -48,15 +49,14 @@ class GpuModel:
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)
         self.adapters = DeviceAdapters(device, spec, sizes.adapters) if sizes.adapters.count else None
-        self.packet = Packet(device, self._buffers, cache_parts(cache), sizes, spec.vocab_size)
+        self.packet = Packet(device, self.buffers, cache_parts(cache), sizes, spec.vocab_size)
         packet = self.packet.arena
         self._decoder = Decoder(
-            device, spec, placed, rotation, self.caches, sizes.kv_cache_dtype, self._buffers, packet, self.adapters
+            device, spec, placed, rotation, self.caches, sizes.kv_cache_dtype, self.buffers, packet, self.adapters
         )
-        self._sampler = DeviceSampler(device, self._buffers, packet)
-        self._passes: dict[PassShape, Graph] = {}  # of decode shapes
-        self._layers: dict[tuple[int, bool, bool], Graph] = {}  # of mixed shapes, by tokens, strictness, adapters
-        self._heads: dict[tuple[int, bool], Graph] = {}  # of mixed shapes, by rows and strictness
+        self._sampler = DeviceSampler(device, self.buffers, packet)
+        self._layers: dict[LayersShape, Graph] = {}
+        self._heads: dict[HeadShape, Graph] = {}
         self._prepare_graphs(report)
 
     def make_host_buffers(self) -> HostBuffers:
@@ -75,30 +75,27 @@ class GpuModel:
             state.fresh = False
 
     def _install_seen(self, host: HostBuffers, state: DeviceSequence) -> None:
-        seen, vocab = self._buffers["seen"], self.spec.vocab_size
+        seen, vocab = self.buffers["seen"], self.spec.vocab_size
         tokens, counts = seen_counts(state)
         self.device.run(seen[state.slot].zero_)
         self.packet.write(host, seen, state.slot * vocab + tokens, counts)
 
-    def decode_graph(self, size: int, *, adapted: bool = False) -> Graph:
-        """The graph of the decode shape with this many rows, for benchmarks."""
-        return self._passes[PassShape(size, size, size, True, adapted=adapted)]
+    def replay(self, shape: PassShape) -> None:
+        """Enqueue a pass on what the packet holds, for benchmarks."""
+        self._layers[shape.layers].replay()
+        self._heads[shape.head].replay()
 
     def launch(self, host: HostBuffers, shape: PassShape, pieces: Pieces) -> DeviceEvent:
         """One pass over these pieces; after the event, the host buffers hold its results."""
         filled = host.fill(shape, pieces)
         self.packet.send(host, shape, filled)
-        if shape.decode:
-            self._passes[shape].replay()
-        else:
-            self._layers[_layers_of(shape)].replay()
-            self._heads[shape.rows, shape.strict].replay()
+        self._layers[shape.layers].replay()
+        if filled.masks:
+            host.fill_masks(pieces)
+            self.packet.send_masks(host, filled)
+        self._heads[shape.head].replay()
         self._download(host, "top_logprobs" if filled.asks else "status")
         return self.device.record()
-
-    def _run_pass(self, shape: PassShape) -> None:
-        self._run_layers(shape)
-        self._run_head(shape)
 
     def _run_layers(self, shape: PassShape) -> None:
         self.packet.prepare(shape)
@@ -110,10 +107,10 @@ class GpuModel:
 
     def _download(self, host: HostBuffers, last: str) -> None:
         """The results up to the field `last`, which are contiguous."""
-        start, field = self._buffers["drawn"], self._buffers[last]
+        start, field = self.buffers["drawn"], self.buffers[last]
         size = field.data_ptr() + field.nbytes - start.data_ptr()
-        first = start.data_ptr() - self._buffers.memory.data_ptr()
-        self.device.download(host.result.memory[:size], self._buffers.memory[first : first + size])
+        first = start.data_ptr() - self.buffers.memory.data_ptr()
+        self.device.download(host.result.memory[:size], self.buffers.memory[first : first + size])
 
     def _prepare_graphs(self, report: ReportProgress) -> None:
         """Run every shape once with only padding, which compiles its kernels, then capture them."""
@@ -122,27 +119,21 @@ class GpuModel:
         # Slot 0 and block 0 have no owner yet.
         self.packet.write(host, self.packet.slot_rows, zero, zero)
         self.packet.copy_blocks(host, zero, zero)
-        device.run(self._buffers["seen"][0].zero_)
-        self.packet.write(host, self._buffers["seen"], zero, zero)
+        device.run(self.buffers["seen"][0].zero_)
+        self.packet.write(host, self.buffers["seen"], zero, zero)
         for done, shape in enumerate(shapes):
             report(LoadProgress(stage="compiling kernels", done=done, total=len(shapes)))
             self.packet.send(host, shape, host.fill(shape, []))
-            device.run(partial(self._run_pass, shape))
+            device.run(partial(self._run_layers, shape))
+            device.run(partial(self._run_head, shape))
             device.record().wait()
         for done, shape in enumerate(shapes):
             report(LoadProgress(stage="capturing graphs", done=done, total=len(shapes)))
-            if shape.decode:
-                self._passes[shape] = device.capture(partial(self._run_pass, shape))
-                continue
-            if _layers_of(shape) not in self._layers:
-                self._layers[_layers_of(shape)] = device.capture(partial(self._run_layers, shape))
-            if (shape.rows, shape.strict) not in self._heads:
-                self._heads[shape.rows, shape.strict] = device.capture(partial(self._run_head, shape))
+            if shape.layers not in self._layers:
+                self._layers[shape.layers] = device.capture(partial(self._run_layers, shape))
+            if shape.head not in self._heads:
+                self._heads[shape.head] = device.capture(partial(self._run_head, shape))
         report(LoadProgress(stage="capturing graphs", done=len(shapes), total=len(shapes)))
-
-
-def _layers_of(shape: PassShape) -> tuple[int, bool, bool]:
-    return shape.tokens, shape.strict, shape.adapted
 
 
 def buffer_layout(device: Device, spec: ModelSpec, sizes: GpuSizes) -> Layout:

@@ -83,7 +83,7 @@ class HostBuffers:
         return array
 
     def fill(self, shape: PassShape, pieces: Pieces) -> Filled:
-        """Everything of a pass, padded to its shape.
+        """Everything of a pass but its masks, padded to its shape.
 
         Padding chunks are empty, padding rows have no slot. Several pieces may be of one sequence: they share its slot.
         """
@@ -117,6 +117,10 @@ class HostBuffers:
         self._row_tokens[wanted : shape.rows], self._row_slots[wanted : shape.rows] = 0, NO_SLOT
         return self._sampling.fill(shape.rows, rows, slots, pieces)
 
+    def fill_masks(self, pieces: Pieces) -> None:
+        """What the next tokens may be. Guides compute it here, while the device runs the layers."""
+        self._sampling.fill_masks(pieces)
+
 
 class Packet:
     """The packet on the device, and the launches that read it."""
@@ -135,7 +139,7 @@ class Packet:
         self._cache_words = [part.flatten(0, 1).flatten(2).view(torch.int32) for part in cache]
 
     def send(self, host: HostBuffers, shape: PassShape, filled: Filled) -> None:
-        """The front, up to the last id of the shape; the rows' adapters, the list of edits and masks, if any."""
+        """The front, up to the last id of the shape; the rows' adapters, the list of edits, if any."""
         given = self.arena["given_ids"]
         size = given.data_ptr() - self.arena.memory.data_ptr() + 4 * shape.tokens
         self._device.upload(self.arena.memory[:size], host.packet.memory[:size])
@@ -143,10 +147,12 @@ class Packet:
             ("adapters", shape.tokens if shape.adapted else 0),
             ("edit_tokens", filled.edits),
             ("edit_values", filled.edits),
-            ("masks", filled.masks),
         ):
             if used:
                 self._device.upload(self.arena[name][:used], host.packet[name][:used])
+
+    def send_masks(self, host: HostBuffers, filled: Filled) -> None:
+        self._device.upload(self.arena["masks"][: filled.masks], host.packet["masks"][: filled.masks])
 
     def write(self, host: HostBuffers, target: torch.Tensor, places: Int32Array, values: Int32Array) -> None:
         """target.flatten()[places] = values, before the pass."""

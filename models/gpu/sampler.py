@@ -17,11 +17,13 @@ from ...kernels.sampling.gpu_buffers import DeviceRows, DeviceSampled, Workspace
 from ...kernels.sampling.gpu_launch import sample
 from ...kernels.sampling.gpu_rows import ROW_WORDS
 from ...kernels.sampling.rows import ROW, Float32Array, Int32Array, Int64Array, mask_words
+from ..steps.sequences import Piece
 from .arena import Arena, Layout
 from .device import Device
 from .sequences import NO_SLOT, UNREAD, DeviceSequence, Pieces, counting_slots
 
 EDITS = 2048  # logit biases and banned tokens of a sequence: the protocol allows fewer
+ALL_TOKENS = np.int32(-1)
 SCRATCH = tuple(Workspace.__dataclass_fields__)
 
 
@@ -152,12 +154,24 @@ class SamplingPart:
                 self._edit_tokens[edits : edits + len(tokens)] = tokens
                 self._edit_values[edits : edits + len(tokens)] = values
                 edits, row = edits + len(tokens), end
-            if piece.state.mask is not None and piece.sample:
+            if _masked(piece):
                 self._mask_slots[end - 1] = masks
-                self._masks[masks] = piece.state.mask.view(np.int32)
                 masks += 1
         self._edit_starts[row : size + 1] = edits
         return Filled(edits, masks, bool(self._tops[:count].max(initial=-1) >= 0))
+
+    def fill_masks(self, pieces: Pieces) -> None:
+        """Write the masks of these rows, in their order."""
+        for place, state in enumerate([piece.state for piece in pieces if _masked(piece)]):
+            if state.guide is not None and not state.guide.ready:
+                state.guide.fill()
+            mask = state.mask
+            self._masks[place] = ALL_TOKENS if mask is None else mask.view(np.int32)
+
+
+def _masked(piece: Piece[DeviceSequence]) -> bool:
+    """Whether its row has a mask. That of a guide may turn out to allow every token."""
+    return piece.sample and (piece.state.guide is not None or piece.state.allowed is not None)
 
 
 def seen_counts(state: DeviceSequence) -> Int32Array:

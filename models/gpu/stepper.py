@@ -3,7 +3,8 @@
 No step waits for the previous one, because drawn tokens stay on the device and are read there. With `STEPS_AHEAD`
 answers outstanding, `begin_step` waits for one. A step with more rows of logits than fit runs in several
 passes, and waits for all but the last. A step with a guided sequence waits for the answers of all steps before it:
-the mask of a token needs the one before, and forced tokens are computed with it.
+the mask of a token needs the one before, and forced tokens are computed with it. Its mask is filled while the device
+computes the layers.
 """
 
 from __future__ import annotations
@@ -86,9 +87,6 @@ class GpuStepper:
             for earlier in self._unread:
                 earlier.read()
         pieces = self._sequences.apply(step)
-        for piece in pieces:
-            if piece.sample and (guide := piece.state.guide) is not None and not guide.ready:
-                guide.fill()
         copies = block_copies(step)
         launching, host = perf_counter(), self._free.get()
         if step.copies:

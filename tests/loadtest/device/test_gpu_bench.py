@@ -25,6 +25,7 @@ from triolet.loadtest.device.gpu_case import PARTS, Figures, GpuMachine, Skip, W
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_ragged import Form
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
+from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.rehearsal import RehearsalDevice
 
@@ -170,7 +171,7 @@ def test_limits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LoadedGpuModel(RehearsalDevice(), TINY, "int4", Sizes(2, 4, 64, 1 << 16))
-    assert model.model.decode_graph(2)  # what is timed on a GPU
+    model.model.replay(PassShape(2, 2, 2, True))  # what is timed on a GPU
     assert model.cold_start["graphs"] == model.model.buckets.graph_count
     seconds, _ = model.decode(2, 3, 1, 2)
     assert seconds > 0

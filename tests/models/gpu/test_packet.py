@@ -151,6 +151,7 @@ def test_a_packet_says_what_its_pieces_say() -> None:
         pieces = drawn_pieces(table, seed)
         shape = shape_of(pieces)
         edits, masks, asked = host.fill(shape, pieces)
+        host.fill_masks(pieces)
         check_fill(host, shape, pieces)
         rows = sum(piece.scored + piece.sample for piece in pieces)
         records = host.packet["sampling"].numpy().reshape(-1).view(ROW)

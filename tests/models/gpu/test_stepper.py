@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from triolet.kernels.sampling.rows import mask_words
 from triolet.kernels.step_inputs.gpu import scatter_kernel
 from triolet.models.cpu.stepper import CpuStepper
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.packet import HostBuffers
+from triolet.models.gpu.sequences import Pieces
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord
 
@@ -86,6 +89,28 @@ def test_greedy_tokens_are_those_of_the_cpu(gpu: GpuStepper, cpu: CpuStepper) ->
     assert mixed_scenario(Driver(gpu, ahead=True)) == expected
     assert [len(tokens) for tokens in expected.values()] == [6, 3, 5]
     assert len({token for tokens in expected.values() for token in tokens}) > 6  # they are no constant
+
+
+def test_masks_are_filled_while_the_device_computes_the_layers(
+    gpu: GpuStepper, model: GpuModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They decide the draw all the same."""
+    fill, prompt, enqueued = HostBuffers.fill_masks, prompt_of(2, 4), list[int]()
+
+    def after_layers(host: HostBuffers, pieces: Pieces) -> None:
+        model.device.synchronize()
+        enqueued.extend(model.buffers["ids"][:2].tolist())
+        fill(host, pieces)
+
+    monkeypatch.setattr(HostBuffers, "fill_masks", after_layers)
+    mask = np.zeros(mask_words(SPEC.vocab_size), np.uint32)
+    mask[2] = 1 << 5
+    driver = Driver(gpu)
+    chunk = Chunk(sequence=15, start=0, count=2, blocks=(1,), sample=True)
+    driver.step(chunk, new=[record(15, prompt, allowed_tokens=mask.tobytes())])
+    assert driver.tokens(15) == [2 * 32 + 5]
+    assert enqueued == list(prompt)
+    driver.step(dropped=[15])
 
 
 def test_sampling_parameters_reach_their_rows(gpu: GpuStepper) -> None:
