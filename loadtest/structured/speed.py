@@ -1,12 +1,13 @@
 """How fast are answers that follow a schema, beside free ones? And do other streams notice that a grammar is built?
 
-    python -m triolet.loadtest.structured.speed [--random] [--rows 16] [--tokens 256] [--rounds 5]
+    python -m triolet.loadtest.structured.speed [--random] [--rows 16] [--tokens 256] [--rounds 5] [--threads N]
 
 Runs the engine without a web server. Each round decodes `rows` free answers, then as many with a schema without
 jumping ahead, then with it; a schema whose keys are fixed, and one that is nearly all text. Speeds are counted by the
-clock and in CPU time of all processes, which a busy machine disturbs less. Then eight free streams run while large
-schemas are compiled and built, and while none is. `--random` takes a larger model of random weights, with 32,000
-tokens. The result is one JSON object on standard output.
+clock and in CPU time of all processes, which a busy machine disturbs less. Then eight free streams run alone, while
+large schemas are compiled and built, and beside an endless loop in the class SCHED_IDLE: what that costs is the
+machine's, since no computation can have a lower priority. `--random` takes a larger model of random weights, with
+32,000 tokens. The result is one JSON object on standard output.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterator
@@ -144,9 +146,24 @@ async def gaps(engine: Engine, tokens: int, schemas: Iterator[str]) -> list[floa
     return [later - earlier for mine in times for earlier, later in pairwise(mine)]
 
 
+@contextmanager
+def idle_loop() -> Generator[None]:
+    """Another process computes whenever a core has nothing else to do."""
+    lowest = os.sched_param(0)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
+        os.sched_setscheduler(loop.pid, os.SCHED_IDLE, lowest)
+        try:
+            yield
+        finally:
+            loop.kill()
+
+
 @asynccontextmanager
-async def engine_of(model: Path, rows: int, *, jumps: bool) -> AsyncGenerator[Engine]:
-    settings = EngineSettings(model=str(model), max_running=rows, kv_cache_memory=512 << 20, no_jump_ahead=not jumps)
+async def engine_of(model: Path, options: argparse.Namespace, *, jumps: bool) -> AsyncGenerator[Engine]:
+    rows, threads = options.rows, options.threads
+    settings = EngineSettings(
+        model=str(model), max_running=rows, threads=threads, kv_cache_memory=512 << 20, no_jump_ahead=not jumps
+    )
     async with open_engine(ServeSettings(engine=settings)) as engine:
         await speed(engine, rows, 16, "")  # warm
         yield engine
@@ -168,17 +185,19 @@ async def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:  
     rows, tokens = options.rows, options.tokens
     grammars = {name: grammar_of(schema) for name, schema in SCHEMAS.items()}
     found: dict[str, list[Speed]] = {}
-    async with engine_of(model, rows, jumps=False) as slow, engine_of(model, rows, jumps=True) as fast:
+    async with engine_of(model, options, jumps=False) as slow, engine_of(model, options, jumps=True) as fast:
         for _ in range(options.rounds):
             found.setdefault("free", []).append(await speed(fast, rows, tokens, ""))
             for name, grammar in grammars.items():
                 found.setdefault(f"{name}, no jumps", []).append(await speed(slow, rows, tokens, grammar))
                 found.setdefault(name, []).append(await speed(fast, rows, tokens, grammar))
-        alone, beside = list[float](), list[float]()
+        alone, beside, idle = list[float](), list[float](), list[float]()
         schemas = map(slow_schema, count())
         for _ in range(options.rounds):
             alone.append(p99_ms(await gaps(fast, 2 * tokens, iter(()))))
             beside.append(p99_ms(await gaps(fast, 2 * tokens, schemas)))
+            with idle_loop():
+                idle.append(p99_ms(await gaps(fast, 2 * tokens, iter(()))))
     shares = {
         kind: {name: shares_of(values, found["free"], place) for name, values in found.items() if name != "free"}
         for place, kind in enumerate(Speed._fields)
@@ -186,8 +205,11 @@ async def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:  
     return {
         "tokens": {name: [[round(value) for value in one] for one in values] for name, values in found.items()},
         "share_of_free_speed": shares,
-        "gap_p99_ms": {"alone": alone, "beside": beside},
-        "gap_p99_beside_to_alone": spread([one / other for one, other in zip(beside, alone, strict=True)]),
+        "gap_p99_ms": {"alone": alone, "beside a schema": beside, "beside an idle loop": idle},
+        "gap_p99_to_alone": {
+            "beside a schema": spread([one / other for one, other in zip(beside, alone, strict=True)]),
+            "beside an idle loop": spread([one / other for one, other in zip(idle, alone, strict=True)]),
+        },
     }
 
 
@@ -213,6 +235,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, help="that compute (default: a thread per core)")
     options = parser.parse_args()
     busy = busy_share()
     with model_folder(random=options.random) as model:
