@@ -37,6 +37,8 @@ class Create(ClientFrame, frozen=True, kw_only=True, tag="create"):
     id: RequestName
     request: Raw
     resume_seconds: Annotated[float, Meta(gt=0)] | None = None  # it waits so long for the client to come back
+    # As a `credit` frame that cannot come late: an answer may be over before the next frame is read.
+    credit: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
 class ResumeFrame(ClientFrame, frozen=True, kw_only=True, tag="resume"):

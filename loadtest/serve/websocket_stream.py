@@ -180,15 +180,12 @@ class WebSocketTransport:
         socket.running[name] = running
         complete = False
         try:
-            if ask.pieces_per_second is not None:
-                # Before `create` there is nothing to grant credit to. The first credit limits everything after it.
-                await socket.send(Create(id=name, request=msgspec.Raw(ask.body)))
-                exchange.sent = trio.current_time()
-                await self._grant_slowly(socket, name, running, ask.pieces_per_second)
-            else:
-                await socket.send(Create(id=name, request=msgspec.Raw(ask.body)))
-                exchange.sent = trio.current_time()
-                await running.wake.wait()
+            rate = ask.pieces_per_second
+            await socket.send(Create(id=name, request=msgspec.Raw(ask.body), credit=None if rate is None else 1))
+            exchange.sent = trio.current_time()
+            if rate is not None:
+                await self._grant_slowly(socket, name, running, rate)
+            await running.wake.wait()
             complete = running.ended
             if not complete:
                 raise Fault("cancelled", "")
@@ -202,9 +199,10 @@ class WebSocketTransport:
 
     async def _grant_slowly(self, socket: _Socket, name: str, running: _Running, rate: float) -> None:
         while not running.wake.is_set():
-            await socket.send(CreditFrame(id=name, tokens=1))
             with trio.move_on_after(1 / rate):
                 await running.wake.wait()
+                return
+            await socket.send(CreditFrame(id=name, tokens=1))
 
     async def _cancel(self, socket: _Socket, name: str) -> None:
         try:

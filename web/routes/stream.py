@@ -182,6 +182,8 @@ class StreamSocket:
                 if self._ended:  # while a large body was read
                     return
                 outbox = engine.gateway.submit(request)
+                if frame.credit is not None:
+                    engine.gateway.grant(request.id, frame.credit)
         except ApiError as error:
             self._say(Frames(frame.id, 0).failed(error))
             return

@@ -15,7 +15,7 @@ from triolet.protocol.messages import Cancel, Credit
 from triolet.protocol.settings import ServeSettings
 
 from ..watcher import close_code
-from .conftest import Web
+from .conftest import Web, flood
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 TEXT = "Hello, wörld!"
@@ -209,6 +209,18 @@ async def test_credit_is_the_clients_from_its_first_frame_on(web: Web, scripts: 
         await client.hear()
     granted = sum(message.tokens for message in web.engine.to_scheduler() if isinstance(message, Credit))
     assert granted == 1  # 8 are there from the start and 1 was taken: the outbox's size is a bound on top
+
+
+async def test_credit_of_a_create_counts_before_the_first_token(web: Web) -> None:
+    web.engine.script = flood(100, "x")
+    async with connect(web) as client:
+        await client.say(type="create", id="a", request=CHAT, credit=1)
+        tokens = 0
+        while tokens < 9:  # the outbox's 8, and one
+            tokens += (await client.hear()).get("tokens", 0)
+        await client.say(type="cancel", id="a")
+        finished = await client.hear()
+    assert (finished["type"], finished["usage"]["completion_tokens"]) == ("finished", 9)
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_one_of_two_fails_and_is_asked_again(page: Page, server: Server) -> None
     expect(page.get_by_role("textbox", name="Logit bias")).to_have_value("5: 1")
 
 
-def test_two_answers_are_followed_in_another_tab(page: Page, server: Server) -> None:
-    hold_answers(page.context)
+def test_two_answers_are_followed_and_stopped_in_another_tab(page: Page, server: Server) -> None:
+    held = hold_answers(page.context)
     visit(page, server.url)
     compare(page)
     page.get_by_label("Token probabilities").evaluate("(node) => node.closest('details').open = true")
@@ -120,3 +120,7 @@ def test_two_answers_are_followed_in_another_tab(page: Page, server: Server) -> 
     other.locator(".chat-open").click()
     expect(side(other, "Second").get_by_role("option")).not_to_have_count(0)
     expect(side(other, "First").locator(".prose")).not_to_be_empty()
+    other.keyboard.press("Escape")
+    for tab in (page, other):
+        expect(tab.locator(".stats", has_text="Stopped")).to_have_count(2)
+    assert [frame["type"] for frame in held.sent].count("cancel") == 2

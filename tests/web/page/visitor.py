@@ -68,7 +68,7 @@ class Held:
         self.misdirected = 0  # so many times a `resume` reaches the wrong one of several web processes
         self.sockets: list[WebSocketRoute] = []  # to the pages
         self._servers: list[WebSocketRoute] = []
-        self._going_on = False
+        self._credit = 1  # of each answer, when it begins or goes on over another socket
 
     def route(self, socket: WebSocketRoute) -> None:
         upstream = socket.connect_to_server()
@@ -80,6 +80,7 @@ class Held:
             self.sent.append(frame)
             if frame["type"] == "create":
                 frame["request"] |= {"ignore_eos": True, "max_tokens": HELD_TOKENS}
+                frame["credit"] = self._credit  # a frame of its own may come when the answer has ended
             elif frame["type"] == "resume" and self.forgetful:
                 frame["resume"] += "x"
             elif frame["type"] == "resume" and self.misdirected:
@@ -91,7 +92,7 @@ class Held:
                 socket.send(json.dumps(explained))
                 return
             upstream.send(json.dumps(frame))
-            if frame["type"] in ("create", "resume"):
+            if frame["type"] == "resume":
                 self._grant(upstream, frame["id"])
 
         def to_page(message: str | bytes) -> None:
@@ -104,13 +105,12 @@ class Held:
         upstream.on_message(to_page)
 
     def go_on(self) -> None:
-        self._going_on = True
+        self._credit = HELD_TOKENS
         for name in {frame["id"] for frame in self.sent if "id" in frame}:
             self._grant(self._servers[-1], name)
 
     def _grant(self, server: WebSocketRoute, name: str) -> None:
-        tokens = HELD_TOKENS if self._going_on else 1
-        server.send(json.dumps({"type": "credit", "id": name, "tokens": tokens}))
+        server.send(json.dumps({"type": "credit", "id": name, "tokens": self._credit}))
 
     def text(self) -> str:
         """Of one answer, over whichever sockets it came."""
