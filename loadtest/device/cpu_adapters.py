@@ -23,26 +23,11 @@ from msgspec.structs import replace
 
 from triolet.kernels.simd.formats import WeightFormat
 from triolet.loadtest.device.cpu_step import make_batch, random_runner
-from triolet.models.checkpoint.adapter import AdapterWeights, LowRank, module_sizes
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.rows import Batch
 
 CONTEXT = 512  # tokens of each row before the step
-
-
-def random_adapter(spec: ModelSpec, rank: int, seed: int) -> AdapterWeights:
-    """Of the order of a trained one, so that nothing overflows."""
-    rng = np.random.default_rng(seed)
-    layer = {
-        module: LowRank(
-            0.02 * rng.standard_normal((rank, columns), dtype=np.float32),
-            0.02 * rng.standard_normal((rows, rank), dtype=np.float32),
-            1.0,
-        )
-        for module, (rows, columns) in module_sizes(spec).items()
-    }
-    return AdapterWeights((layer,) * spec.num_layers)
 
 
 def milliseconds(runner: CpuRunner, batch: Batch, steps: int, clock: Callable[[], float]) -> float:
@@ -70,7 +55,7 @@ class AdapterSpeed(Struct, frozen=True, kw_only=True):
 
 def run(weight_format: WeightFormat, rows: int, rank: int, threads: int, turns: int, steps: int) -> AdapterSpeed:
     runner, _ = random_runner(weight_format, sequences=rows, threads=threads)
-    adapters = [runner.pack_adapter(random_adapter(runner.spec, rank, seed)) for seed in range(rows)]
+    adapters = [runner.pack_adapter(random_adapter(runner.spec, seed, rank, alike=True)) for seed in range(rows)]
     for adapter in adapters:
         runner.add_adapter(adapter)
     base = make_batch(runner, rows, 1, CONTEXT)

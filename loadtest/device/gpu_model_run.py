@@ -16,6 +16,7 @@ from triolet.kernels.gemm.gpu_weights import PackedLinear
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.random_model import random_weights
+from triolet.models.checkpoint.adapter import AdapterWeights
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.gpu import linear as gpu_linear
@@ -26,7 +27,7 @@ from triolet.models.gpu.load import plan_on_gpu
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.stepper import PendingStep
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.settings import BLOCK_SIZE
+from triolet.protocol.settings import BLOCK_SIZE, AdapterPlaces
 from triolet.protocol.steps import BlockCopy, Chunk, LoadProgress, MemoryPlan, Row, SequenceRecord, Step
 
 IN_FLIGHT = 2
@@ -77,17 +78,20 @@ class LoadedGpuModel:
 
     def __init__(
         self, device: Device, spec: ModelSpec, quantize: str, sizes: Sizes, kv_cache_dtype: str = "bfloat16",
-        weights: DecoderWeights | None = None,
+        weights: DecoderWeights | None = None, adapters: int = 0,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
         packing = packed_once(device.place) if weights is None else nullcontext()
         weights = weights or random_weights(spec)
         made = time.perf_counter()
         rows = min(sizes.max_step_tokens, max(sizes.max_running, 256))
-        buckets = Buckets(max_tokens=sizes.max_step_tokens, max_chunks=sizes.max_running, max_rows=rows)
-        made_for = GpuSizes(
-            quantize=quantize, kv_cache_dtype=kv_cache_dtype, max_model_len=sizes.max_model_len, buckets=buckets
+        buckets = Buckets(
+            max_tokens=sizes.max_step_tokens, max_chunks=sizes.max_running, max_rows=rows, adapters=adapters > 0
         )
+        made_for = GpuSizes(
+            quantize=quantize, kv_cache_dtype=kv_cache_dtype, max_model_len=sizes.max_model_len, buckets=buckets,
+            adapters=AdapterPlaces(count=adapters),
+        )  # fmt: skip
         self.plan: MemoryPlan = plan_on_gpu(device, spec, made_for, kv_cache_memory=sizes.kv_bytes)
         stages: dict[str, float] = {}
 
@@ -108,16 +112,29 @@ class LoadedGpuModel:
         self._next = self._steps = 0
         self._pending: deque[tuple[PendingStep, Heard]] = deque()
 
+    def add_adapters(self, adapters: Sequence[AdapterWeights]) -> None:
+        """By the numbers 1, 2, …; the same object several times is packed once."""
+        places = self.model.adapters
+        assert places is not None
+        packed = {id(adapter): places.pack(adapter) for adapter in adapters}
+        for number, adapter in enumerate(adapters, 1):
+            self.stepper.add_adapter(number, places, packed[id(adapter)])
+
     def growth(self) -> Figures:
         """Raises Wrong where anything was allocated or compiled after the start."""
         allocations, compilations = self.model.device.growth()
         require(allocations == compilations == 0, f"{allocations} allocations and {compilations} compilations since")
         return {"allocations": allocations, "compilations": compilations}
 
-    def decode(self, batch: int, prompt: int, warm_up: int, steps: int) -> tuple[float, float]:
-        """Seconds of a decode step, and of the prompts before; `batch` sequences with prompts of `prompt` tokens."""
+    def decode(
+        self, batch: int, prompt: int, warm_up: int, steps: int, *, adapted: bool = False
+    ) -> tuple[float, float]:
+        """Seconds of a decode step, and of the prompts before; `batch` sequences with prompts of `prompt` tokens.
+
+        `adapted`: the first has adapter 1, the second adapter 2, …
+        """
         began = time.perf_counter()
-        names, total = self._prefill(batch, prompt, warm_up + steps)
+        names, total = self._prefill(batch, prompt, warm_up + steps, adapted=adapted)
         prefilled = time.perf_counter() - began
         # Made ahead: what the scheduler takes for this is not measured here.
         made = [
@@ -144,7 +161,7 @@ class LoadedGpuModel:
         self.drop(names)
         return seconds
 
-    def _prefill(self, batch: int, prompt: int, more: int) -> tuple[range, int]:
+    def _prefill(self, batch: int, prompt: int, more: int, *, adapted: bool = False) -> tuple[range, int]:
         """Sequence numbers, and the blocks given; whole prompts, as many in a step as fit."""
         each = -(-(prompt + more + 1) // BLOCK_SIZE)
         names = self.new_names(batch)
@@ -154,10 +171,11 @@ class LoadedGpuModel:
             some = range(first, min(batch, first + at_once))
             records = [
                 SequenceRecord(
-                    sequence=names[index], tokens=tuple(ids), prompt_tokens=prompt, sampling=GREEDY, stop_token_ids=()
+                    sequence=names[index], tokens=tuple(ids), prompt_tokens=prompt, sampling=GREEDY, stop_token_ids=(),
+                    adapter=1 + index if adapted else 0,
                 )
                 for index in some
-            ]
+            ]  # fmt: skip
             chunks = [
                 Chunk(
                     sequence=names[index], start=0, count=prompt, sample=True,

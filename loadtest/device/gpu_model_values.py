@@ -20,6 +20,7 @@ from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_requests import SCORED, Request, answers
+from triolet.loadtest.device.random_adapter import merged, random_adapter, scaled
 from triolet.loadtest.device.random_model import DEVIATION, TINY, bfloat16_bits
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
@@ -33,6 +34,7 @@ Float64Array = npt.NDArray[np.float64]
 PROMPT_SCORED = structs.replace(SCORED, prompt_logprobs=1)
 SMALL = structs.replace(TINY, num_layers=2, qkv_bias=True)
 SMALL_SIZES = Sizes(max_running=2, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
+MERGED_SIZES = Sizes(max_running=3, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
 # bfloat16: ten roundings of 2^-9 to logits of up to 16, of which a mean leaves a fifth. An e4m3 cache rounds keys and
 # values by 2^-4, and the mean over positions and 64 inputs leaves an eighth of it, in two layers; an int8 one rounds by
 # 1/254 of the largest of 64, a sixth of that. e4m3 activations are rounded by 2^-4 in all eight products.
@@ -125,6 +127,37 @@ def check_definition(
             name = "strict" if strict else "default"
             require(error <= tolerance, f"{name}: off by {error:.3g} on the mean, {tolerance:.3g} is allowed")
             figures[f"{name}_error"] = error
+        return figures | model.growth()
+    finally:
+        model.stepper.close()
+
+
+def check_merged(
+    device: Device, quantize: str, length: int, sizes: Sizes = MERGED_SIZES, wrong_scale: float = 1.0
+) -> Figures:
+    """The small model without an adapter and with each of two, in one batch: as their merged weights.
+
+    `wrong_scale`: of the adapters on the device, which must be noticed.
+    """
+    weights, prompt = small_weights(SMALL), random_prompt(SMALL, length)
+    adapters, stored = [random_adapter(SMALL, seed) for seed in (1, 2)], as_stored(weights, quantize)
+    exact = [log_probabilities(SMALL, stored, prompt)]
+    exact += [log_probabilities(SMALL, merged(stored, adapter), prompt) for adapter in adapters]
+    wrong = [log_probabilities(SMALL, merged(stored, scaled(adapter, WRONG_SCALE)), prompt) for adapter in adapters]
+    tolerance = OF_WEIGHTS[quantize]
+    pairs = zip((*exact, exact[1], exact[2]), (exact[1], exact[2], exact[0], *wrong), strict=True)
+    apart = min(float(np.abs(one - other).mean()) for one, other in pairs)
+    require(apart > 1.5 * tolerance, f"this check would not notice a wrong adapter: {apart:.3g} apart")
+    model = LoadedGpuModel(device, SMALL, quantize, sizes, weights=weights, adapters=len(adapters))
+    model.add_adapters([scaled(adapter, wrong_scale) for adapter in adapters])
+    requests = [Request(prompt, (7,), sampling=PROMPT_SCORED, adapter=number) for number in range(3)]
+    figures: Figures = {"allowed": tolerance, "apart": apart}
+    try:
+        found, _ = answers(model, requests, 1, strict=False)
+        for number, (answer, wanted) in enumerate(zip(found, exact, strict=True)):
+            error = float(np.abs(np.array([score.logprob for score in answer.prompt]) - wanted).mean())
+            require(error <= tolerance, f"adapter {number}: off by {error:.3g} on the mean, {tolerance:.3g} is allowed")
+            figures[f"error_{number}"] = error
         return figures | model.growth()
     finally:
         model.stepper.close()

@@ -27,11 +27,13 @@ from triolet.loadtest.device.gpu_model_values import (
     WRONG_SCALE,
     check_against_default,
     check_definition,
+    check_merged,
     sampled_in_every_way,
 )
 from triolet.loadtest.device.gpu_requests import Request, answers
 from triolet.loadtest.device.gpu_strict_bits import check_strict
 from triolet.loadtest.device.gpu_timing import timer
+from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.buckets import PassShape
@@ -51,6 +53,7 @@ STRICT_TOKENS = 9
 CACHE_BYTES = 1 << 30  # of one layer's keys and values: room for 64 sequences of 2k
 LAYER_TOKENS = 5
 SMALL_LENGTH = 150  # tokens: three pages of keys and values
+DRY_MERGED_SIZES = Sizes(max_running=3, max_step_tokens=6, max_model_len=64, kv_bytes=1 << 17)
 DRY_SIZES, DRY_LENGTH = Sizes(max_running=1, max_step_tokens=4, max_model_len=64, kv_bytes=1 << 16), 10
 
 
@@ -60,12 +63,14 @@ class Kind(NamedTuple):
     name: str
     quantize: str = "none"
     cache: str = "bfloat16"
+    adapters: int = 0  # LoRA, of rank 16 on all matrices
 
     @property
     def title(self) -> str:
         """As it is called in the table: what is left out is bfloat16."""
         weights = "" if self.quantize == "none" else f" {self.quantize}"
-        return f"{self.name}{weights}{'' if self.cache == 'bfloat16' else f' {self.cache} cache'}"
+        adapters = f" {self.adapters} adapters" if self.adapters else ""
+        return f"{self.name}{weights}{'' if self.cache == 'bfloat16' else f' {self.cache} cache'}{adapters}"
 
     def need(self, machine: GpuMachine) -> None:
         """Raises Skip where the device cannot multiply these weights; a cache of 8 bits it can always read."""
@@ -77,7 +82,9 @@ KINDS = (
     Kind("llama-8b"), Kind("llama-8b", "int4"), Kind("qwen-0.6b"), Kind("llama-8b", "fp8"),
     Kind("llama-8b", cache="fp8"), Kind("llama-8b", cache="int8"),
 )  # fmt: skip
+ADAPTED = Kind("llama-8b", adapters=32)
 ROOFLINE = {"none": Goal("of_roofline", 0.80, 0.92), "int4": Goal("of_roofline", 0.60, 0.78)}
+OF_BASE = Goal("of_base", 0.70, 0.85)
 IDLE = Goal("idle", 0.05, 0.01, less=True)
 _loaded: dict[Kind, LoadedGpuModel] = {}
 _refused: dict[Kind, str] = {}
@@ -124,6 +131,14 @@ def check_small(quantize: str, cache: str, machine: GpuMachine, wrong_scale: flo
     return check_definition(device_of(machine), quantize, cache, SMALL_LENGTH, wrong_scale=wrong_scale)
 
 
+def check_adapters(quantize: str, machine: GpuMachine, wrong_scale: float = 1.0) -> Figures:
+    if quantize == "fp8":
+        machine.need_float8()
+    if machine.dry:
+        return check_merged(device_of(machine), quantize, DRY_LENGTH, DRY_MERGED_SIZES, wrong_scale)
+    return check_merged(device_of(machine), quantize, SMALL_LENGTH, wrong_scale=wrong_scale)
+
+
 def checks(dry: bool) -> list[GpuCase]:
     """Interpreted a model takes seconds: the dry run has one. Tests interpret some more formats."""
     formats = [("int4", "int8")] if dry else [(weights, cache) for weights in OF_WEIGHTS for cache in OF_CACHE]
@@ -134,8 +149,17 @@ def checks(dry: bool) -> list[GpuCase]:
         check(f"small model {weights} {cache} cache", partial(check_small, weights, cache), on_host=True)
         for weights, cache in formats
     ]
+    adapted = [
+        check(f"small model {weights} with adapters", partial(check_adapters, weights), on_host=True)
+        for weights in (("none",) if dry else ("none", "int4", "fp8"))
+    ]
     wrong = partial(check_small, "none", "bfloat16", wrong_scale=WRONG_SCALE)
-    return [*layers, *small, planted("a small model with a wrong matrix", wrong, on_host=True)]
+    wrongly_adapted = partial(check_adapters, "none", wrong_scale=WRONG_SCALE)
+    return [
+        *(*layers, *small, *adapted),
+        planted("a small model with a wrong matrix", wrong, on_host=True),
+        planted("adapters of a wrong scale", wrongly_adapted, on_host=True),
+    ]
 
 
 def unload() -> None:
@@ -155,7 +179,11 @@ def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
     if kind not in _loaded:
         unload()
         try:
-            _loaded[kind] = LoadedGpuModel(CudaDevice(), SPECS[kind.name], kind.quantize, SIZES, kind.cache)
+            device, spec = CudaDevice(), SPECS[kind.name]
+            model = LoadedGpuModel(device, spec, kind.quantize, SIZES, kind.cache, adapters=kind.adapters)
+            if kind.adapters:
+                model.add_adapters([random_adapter(spec, 1, alike=True)] * kind.adapters)
+            _loaded[kind] = model
         except Exception as error:  # the case that asked first fails, the others need not wait for the same again
             _refused[kind] = f"{type(error).__name__}: {error}"[:200]
             raise
@@ -192,10 +220,24 @@ def time_decode(kind: Kind, batch: int, prompt: int, steps: int, machine: GpuMac
     }
 
 
-def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
+def time_adapters(kind: Kind, machine: GpuMachine) -> Figures:
+    """A batch in which every row has an adapter of its own, against the same without; in turns."""
+    model, batch = loaded(kind, machine), kind.adapters
+    found: dict[bool, tuple[float, float]] = {}
+    for adapted in (False, True) * 3:
+        seconds, _ = model.decode(batch, PROMPT, WARM_UP, STEPS, adapted=adapted)
+        times = seconds, graph_seconds(model, batch, adapted=adapted)
+        found[adapted] = min(found.get(adapted, times), times)
+    (base, base_graph), (seconds, graph) = found[False], found[True]
+    figures = {"tokens_s": batch / seconds, "step_us": 1e6 * seconds, "graph_us": 1e6 * graph}
+    figures |= {"base_step_us": 1e6 * base, "base_graph_us": 1e6 * base_graph, "of_base": base / seconds}
+    return figures | model.growth()
+
+
+def graph_seconds(model: LoadedGpuModel, batch: int, *, adapted: bool = False) -> float:
     """What the device takes for a step's graphs, over and over: with the last step's packet."""
     size = next(size for size in model.model.buckets.decode if size >= batch)
-    shape, device = PassShape(size, size, size, True), model.model.device
+    shape, device = PassShape(size, size, size, True, adapted=adapted), model.model.device
     begin, end = timer(), timer()
     device.run(begin.record)  # on the device's stream, which is current there
     for _ in range(REPLAYS):
@@ -264,4 +306,5 @@ def times(dry: bool) -> list[GpuCase]:
             found += [start, decode(kind, "one stream", 1), decode(kind, "batch 64", 64), prompt, bits]
         else:
             found += [start, long_decode(kind), bits]
-    return found
+    each = f"{ADAPTED.title}, a row each"
+    return [*found, GpuCase(each, partial(time_adapters, ADAPTED), OF_BASE, on_host=True)]

@@ -26,6 +26,7 @@ class Request:
     cuts: tuple[int, ...] = ()  # tokens of the prompt behind which a chunk ends, besides where a step is full
     preempted_after: int = 0  # drawn tokens; 0: never
     sampling: Sampling = SCORED
+    adapter: int = 0
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class _Life:
         return SequenceRecord(
             sequence=self.name, tokens=(*self.request.prompt, *self.answer.tokens), stop_token_ids=(0,),
             prompt_tokens=len(self.request.prompt), sampling=self.request.sampling, strict=self.strict,
+            adapter=self.request.adapter,
         )  # fmt: skip
 
     def chunk(self, room: int) -> Chunk:

@@ -14,8 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+
+import torch
 
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
 from ..checkpoint.adapter import load_adapter
@@ -25,6 +28,7 @@ from ..stepper import PendingStep
 from ..steps.adapters import LoadedAdapter, LoadedAdapters
 from ..steps.sequences import Piece
 from ..steps.steps import block_copies, collect, join, split, with_computed
+from .adapters import DeviceAdapters
 from .device import DeviceEvent
 from .gpu import GpuModel
 from .packet import HostBuffers
@@ -62,16 +66,15 @@ class GpuStepper:
         adapters = self._model.adapters
         if adapters is None:
             raise UnsupportedModel("adapter", path, "this worker was started without room for adapters")
-        packed = adapters.pack(load_adapter(Path(path), self._model.spec))
+        return partial(self.add_adapter, number, adapters, adapters.pack(load_adapter(Path(path), self._model.spec)))
 
-        def add() -> None:
-            place = self._adapters.free_place(adapters.count)
-            if place is None:
-                raise DoesNotFit(f"there is room for {adapters.count} adapters, all of it taken: raise --max-loras")
-            adapters.fill(place, packed)
-            self._adapters.add(number, LoadedAdapter(place))
-
-        return add
+    def add_adapter(self, number: int, adapters: DeviceAdapters, packed: torch.Tensor) -> None:
+        """Copy what was packed to a free place. Raises DoesNotFit."""
+        place = self._adapters.free_place(adapters.count)
+        if place is None:
+            raise DoesNotFit(f"there is room for {adapters.count} adapters, all of it taken: raise --max-loras")
+        adapters.fill(place, packed)
+        self._adapters.add(number, LoadedAdapter(place))
 
     def forget_adapter(self, number: int) -> None:
         self._adapters.forget(number)

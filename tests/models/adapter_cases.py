@@ -1,18 +1,13 @@
-"""Random LoRA adapters, in memory, merged into their base, and as folders that PEFT could have written."""
+"""LoRA adapters as folders that PEFT could have written."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import numpy as np
-from msgspec.structs import replace
-
 from triolet.loadtest.device.random_model import write_tensors
-from triolet.models.checkpoint.adapter import MODULES, AdapterWeights, LowRank, module_sizes
+from triolet.models.checkpoint.adapter import MODULES, AdapterWeights
 from triolet.models.checkpoint.safetensors import WeightArray
-from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights
 
 # As PEFT 0.21.2 writes it for LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM").
 WRITTEN_BY_PEFT = """
@@ -27,43 +22,6 @@ WRITTEN_BY_PEFT = """
 "gate_proj", "q_proj"], "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
 "use_bdlora": null, "use_dora": false, "use_qalora": false, "use_rslora": false, "velora_config": null}
 """
-
-
-def random_adapter(
-    spec: ModelSpec, seed: int, rank: int = 16, modules: tuple[str, ...] = tuple(MODULES), scale: float = 0.2
-) -> AdapterWeights:
-    """It changes each of these matrices by about its scale, relatively."""
-    rng = np.random.default_rng(seed)
-    layers: list[dict[str, LowRank]] = []
-    for _ in range(spec.num_layers):
-        layer: dict[str, LowRank] = {}
-        for module in modules:
-            rows, columns = module_sizes(spec)[module]
-            a = rng.standard_normal((rank, columns), dtype=np.float32) * np.float32(columns**-0.5)
-            b = rng.standard_normal((rows, rank), dtype=np.float32) * np.float32(rank**-0.5)
-            layer[module] = LowRank(a, b, scale)
-        layers.append(layer)
-    return AdapterWeights(tuple(layers))
-
-
-def scaled(adapter: AdapterWeights, factor: float) -> AdapterWeights:
-    return AdapterWeights(
-        tuple(
-            {module: replace(part, scale=part.scale * factor) for module, part in layer.items()}
-            for layer in adapter.layers
-        )
-    )
-
-
-def merged(base: DecoderWeights, adapter: AdapterWeights) -> DecoderWeights:
-    """The base with scale * B A added to its matrices."""
-    layers = list(base.layers)
-    for index, parts in enumerate(adapter.layers):
-        for module, part in parts.items():
-            name = module.removesuffix("_proj")
-            changed = getattr(layers[index], name) + np.float32(part.scale) * (part.b @ part.a)
-            layers[index] = replace(layers[index], **{name: changed})
-    return replace(base, layers=tuple(layers))
 
 
 def tensors_of(adapter: AdapterWeights) -> dict[str, WeightArray]:

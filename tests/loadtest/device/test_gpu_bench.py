@@ -24,6 +24,7 @@ from triolet.loadtest.device import gpu_tuning as tuning
 from triolet.loadtest.device.gpu_case import PARTS, Figures, GpuMachine, Skip, Wrong, cases_of
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_ragged import Form
+from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.device import Growth
@@ -193,6 +194,25 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     assert 0.99 < figures["idle"] <= 1
     assert models.time_prefill(kind, MACHINE)["of_bf16_gemm"] > 0
     assert models.time_cold_start(kind, MACHINE)["graphs"] > 0
+
+
+def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LoadedGpuModel(RehearsalDevice(), TINY, "none", Sizes(1, 2, 64, 1 << 16), adapters=1)
+    model.add_adapters([random_adapter(TINY, 1)])
+    for name, value in (("PROMPT", 1), ("WARM_UP", 1), ("STEPS", 1)):
+        monkeypatch.setattr(models, name, value)
+
+    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
+        return model
+
+    def graph_seconds(model: LoadedGpuModel, batch: int, *, adapted: bool) -> float:
+        return 2e-9 if adapted else 1e-9
+
+    monkeypatch.setattr(models, "loaded", loaded)
+    monkeypatch.setattr(models, "graph_seconds", graph_seconds)
+    figures = models.time_adapters(models.Kind("qwen-0.6b", adapters=1), MACHINE)
+    assert (figures["base_graph_us"], figures["graph_us"]) == pytest.approx((1e-3, 2e-3))
+    assert 0 < figures["of_base"] == pytest.approx(figures["base_step_us"] / figures["step_us"])
 
 
 @pytest.mark.parametrize(("cache", "of_a_token"), [("bfloat16", 131072), ("fp8", 67584), ("int8", 67584)])

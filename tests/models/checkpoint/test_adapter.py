@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.loadtest.device.random_model import TINY, write_tensors
 from triolet.models.checkpoint.adapter import MODULES, LowRank, load_adapter
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
-from ..adapter_cases import WRITTEN_BY_PEFT, random_adapter, tensors_of, write_adapter
+from ..adapter_cases import WRITTEN_BY_PEFT, tensors_of, write_adapter
 
 SPEC = msgspec.structs.replace(TINY, num_layers=2)
 ADAPTER = random_adapter(SPEC, 1, rank=4)

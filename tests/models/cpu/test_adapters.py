@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from triolet.kernels.simd.formats import WeightFormat
+from triolet.loadtest.device.random_adapter import merged, random_adapter, scaled
 from triolet.models.checkpoint.adapter import MODULES, AdapterWeights
 from triolet.models.cpu import stepper
 from triolet.models.cpu.adapters import PackedAdapter, adapter_bytes
@@ -21,7 +22,7 @@ from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk as StepChunk
 from triolet.protocol.steps import SequenceRecord, Step
 
-from ..adapter_cases import merged, random_adapter, scaled, write_adapter
+from ..adapter_cases import write_adapter
 from .test_cpu import SPECS, Chunk, batch_of, decoder_reference, error, make_runner, prompt_of, weights_of
 
 PROMPT = 90

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triolet.loadtest.device.random_adapter import merged, random_adapter, scaled
 from triolet.models.errors import DoesNotFit, UnsupportedModel
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.gpu import GpuModel
@@ -16,7 +17,7 @@ from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.settings import AdapterPlaces
 from triolet.protocol.steps import Chunk
 
-from ..adapter_cases import merged, random_adapter, scaled, write_adapter
+from ..adapter_cases import write_adapter
 from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record
 from .test_formats import TOLERANCE, log_probabilities, rounded_weights
 
