@@ -17,6 +17,7 @@ from .refusals import Refusal, refuse_missing_model
 from .values import CLIENT_KEY
 
 if TYPE_CHECKING:
+    from ..protocol.settings import ServeSettings
     from ..protocol.steps import Ready
 
 
@@ -59,9 +60,9 @@ def chat(
     report = standard_error()
     with LoadDisplay(report) as display:
 
-        def show_model(ready: "Ready") -> None:
+        def show_model(ready: "Ready", own: "ServeSettings") -> None:
             display.close()
-            report_model(report, ready, settings.engine, model_name(settings))
+            report_model(report, ready, own.engine, model_name(own))
 
         async def serve_and_converse() -> None:
             stop = trio.Event()

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import click
 
+from ..protocol.settings import ModelSettings
 from .help import SettingsCommand
+from .model_argument import GivenModel
 from .options import FIELDS, GROUPS, build_settings, serve_options
 from .sources import KEYS, option_name, origin
 
@@ -23,7 +25,7 @@ def default_text(name: str) -> str:
 
 @click.command(cls=SettingsCommand)
 @serve_options
-def config(model: Path | None, **values: Any) -> None:  # Any: click's values
+def config(model: GivenModel, **values: Any) -> None:  # Any: click's values
     """Print the settings that `triolet serve` would run with, and where each comes from. Nothing is started.
 
     The output is a configuration file. API keys are never printed, only the names of the files that hold them.
@@ -53,7 +55,8 @@ def _line(ctx: click.Context, name: str, value: object) -> tuple[str, str]:
     comment = origin(ctx, name) or ("command line" if typed else default_text(name))
     key = option_name(name)
     if isinstance(value, tuple):
-        texts = [str(each) for each in value]  # pyright: ignore  # click's tuples have no element type
+        # pyright: ignore  # click's tuples have no element type
+        texts = [f"{each.name}={each.path}" if isinstance(each, ModelSettings) else str(each) for each in value]
         if name in KEYS and any(not text.startswith("@") for text in texts):
             return f"# {key}", f"{comment}; {len(texts)} given, not shown"
         value = texts or None

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from msgspec import Struct, structs
 
 from ..protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
+from .model_argument import GivenModel, ModelsArgument
 from .sources import (
     CONFIG_VARIABLE,
     KEYS,
@@ -28,7 +29,7 @@ from .sources import (
     tell_notes,
     variable_name,
 )
-from .values import ADAPTER, HTTP_URL, NAME, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, SIZE, read_api_keys
+from .values import ADAPTER, ALIAS, HTTP_URL, NAME, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, SIZE, read_api_keys
 
 BUNDLED_NAME: Final = "triolet-demo"  # in the API; its folder is called `checkpoint`
 BUNDLED_MODEL: Final = Path(__file__).resolve().parent.parent / "models" / "demo" / "checkpoint"
@@ -57,6 +58,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "port": Setting(click.IntRange(0, 65535), "Port to listen on; 0 takes a free one."),
         "root_path": Setting(ROOT_PATH, "Path under which a proxy shows the server, as /llm."),
         "uds": Setting(click.STRING, "Listen on a Unix socket at this path instead, for this user alone."),
+        "aliases": Setting(ALIAS, "Give a model another name too, as chat=NAME. May be repeated."),
         "served_model_name": Setting(NAME, "Name of the model in the API.  [default: the folder's name]"),
         "loras": Setting(ADAPTER, "Offer a LoRA adapter, a folder in PEFT's format, as legal=DIR. May be repeated."),
         "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
@@ -237,7 +239,7 @@ def prompt_options(command: _Command) -> _Command:
 
 def serve_options(command: _Command) -> _Command:
     """MODEL and every option of the settings tree."""
-    return _add_to(command, [ModelArgument(), *_options(*ALL), _config()])
+    return _add_to(command, [ModelsArgument(), *_options(*ALL), _config()])
 
 
 def _keys(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -251,12 +253,14 @@ def _keys(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
     return read_api_keys(values, (ctx is not None and origin(ctx, name)) or f"'{option}'")
 
 
-def build_settings(model: Path | None, values: _Values) -> ServeSettings:
+def build_settings(model: GivenModel, values: _Values) -> ServeSettings:
     """The settings tree from checked option values; options not given keep the Struct's default."""
     given = {name: value for name, value in values.items() if value is not None}
     for name in KEYS & given.keys():
         given[name] = _keys(name, tuple(given[name]))
-    if model is None:
+    if isinstance(model, tuple):
+        given["models"], model = model, Path(model[0].path)
+    elif model is None:
         given.setdefault("served_model_name", BUNDLED_NAME)
     engine = {name: given.pop(name) for name in EngineSettings.__struct_fields__ if name in given}
     limits = {name: given.pop(name) for name in LimitSettings.__struct_fields__ if name in given}

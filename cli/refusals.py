@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from msgspec import structs
 
 from ..protocol.settings import EngineSettings, ServeSettings, model_name
 from .sources import add_note, from_elsewhere
@@ -166,6 +167,33 @@ def refuse_adapters(settings: ServeSettings) -> None:
         raise Refusal(f"--lora-folder {settings.lora_folder}: there is no such folder; make it, or take another one")
 
 
+def refuse_models(settings: ServeSettings) -> None:
+    """Refuse what cannot run of the model, or of several, and what a server of several cannot do."""
+    if not settings.models:
+        refuse_missing_model(settings.engine)
+        if settings.aliases:
+            raise Refusal("--alias needs models with names, as in `triolet serve qwen=path/to/model --alias chat=qwen`")
+        return
+    for model in settings.models:
+        refuse_missing_model(structs.replace(settings.engine, model=model.path))
+    names = {model.name for model in settings.models}
+    for text in settings.aliases:
+        alias, _, aim = text.partition("=")
+        if alias in names:
+            raise Refusal(f"--alias {text}: {alias} is the name of a model; take another one")
+        if aim not in names:
+            raise Refusal(f"--alias {text}: there is no model {aim}, but {', '.join(sorted(names))}")
+    for option, given in (
+        ("--web-processes", settings.web_processes > 1),
+        ("--inline", settings.inline),
+        ("--lora", settings.loras),
+        ("--lora-folder", settings.lora_folder),
+        ("--served-model-name", settings.served_model_name),
+    ):
+        if given:
+            raise Refusal(f"{option} is for a server of one model: leave it out, or serve one as MODEL, without a name")
+
+
 def warn_of_open_pages(settings: ServeSettings) -> None:
     """Without a key, every page that a browser on this machine opens could use the model."""
     if "*" in settings.allow_origins and not settings.api_keys:
@@ -174,7 +202,7 @@ def warn_of_open_pages(settings: ServeSettings) -> None:
 
 def refuse_early(settings: ServeSettings) -> None:
     """Make every refusal that is possible without loading the model."""
-    refuse_missing_model(settings.engine)
+    refuse_models(settings)
     refuse_address(settings)
     refuse_certificate(settings)
     refuse_missing_packages(settings)

@@ -6,13 +6,13 @@ The worker starts before the web is imported: on two cores both are ready at abo
 import gc
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..protocol.settings import ServeSettings, model_name
 from .help import SettingsCommand
+from .model_argument import GivenModel
 from .options import build_settings, serve_options
 from .sources import tell_notes
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @click.command(cls=SettingsCommand)
 @serve_options
-def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, checked by each option's type
+def serve(model: GivenModel, **values: Any) -> None:  # Any: click's values, checked by each option's type
     """Serve MODEL, a checkpoint folder in Hugging Face's format (default: the bundled small model).
 
     \b
     triolet serve                                      the bundled model at http://127.0.0.1:8000
     triolet serve path/to/model --quantize int8        another one, with weights of 8 bits
+    triolet serve a=path/to/one b=path/to/another      several models, by the names a and b
     triolet serve --host 0.0.0.0 --api-key @keys.txt   for other machines too, with keys
     """
     from ..actors.supervisor.child_process import start_worker
@@ -39,7 +40,7 @@ def serve(model: Path | None, **values: Any) -> None:  # Any: click's values, ch
     warn_of_open_pages(settings)
     tell_notes(settings.engine)
     try:
-        worker = None if settings.inline else start_worker(settings.engine)
+        worker = None if settings.inline or settings.models else start_worker(settings.engine)
     except OSError:
         worker = None  # the engine will try again, and report why
     gc.disable()  # objects made by imports stay: collecting garbage repeatedly would take a tenth of the time
@@ -68,9 +69,9 @@ def serve_until_ended(settings: ServeSettings, worker: "ChildProcess | None") ->
             display.close()
             report.line(f"  listening at {reached_at(urls, settings)[0]}; the model is being loaded")
 
-        def show_model(ready: "Ready") -> None:
+        def show_model(ready: "Ready", own: ServeSettings) -> None:
             display.close()
-            report_model(report, ready, settings.engine, model_name(settings))
+            report_model(report, ready, own.engine, model_name(own))
 
         def show_addresses(urls: list[str]) -> None:
             urls = reached_at(urls, settings)

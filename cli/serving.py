@@ -9,17 +9,20 @@ import trio
 
 from ..actors.engine import run_engine
 from ..actors.observe.server import Server
+from ..actors.several.several import run_several
 from ..actors.supervisor.child_process import ChildProcess
+from ..models.host import usable_cores
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
+from ..web.generation.models import loaded_models
 from ..web.transport.capacity import raise_file_limit
 from ..web.transport.listening import unix_socket
 from ..web.transport.tls import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
-from .batches import run_batches
+from .batches import SeveralBatches, run_batches
 from .process import Life
 
 
@@ -47,19 +50,22 @@ async def run_server(
     certificates: Certificates | None = None,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None] = lambda urls: None,
-    on_ready: Callable[[Ready], None] = lambda ready: None,
+    on_ready: Callable[[Ready, ServeSettings], None] = lambda ready, settings: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen, load, serve until `stop` is set, drain, return; started with the URLs when the model is loaded.
 
     `at_once`, set later, ends the running answers. If the engine fails, it sets `stop` and raises.
     """
+    run = partial(run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_batches, settings))
+    if settings.models:
+        batches, cores = SeveralBatches(), usable_cores()
+        several = partial(run_several, settings, cores=cores, on_progress=on_progress)
+        run = partial(several, beside=batches.run_lines, beside_all=batches.run)
     with own_sockets(settings) as sockets:
         await serve_engine(
             settings,
-            partial(
-                run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_batches, settings)
-            ),
+            run,
             stop,
             at_once=at_once,
             sockets=sockets,
@@ -79,7 +85,7 @@ async def serve_engine(
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
     on_listening: Callable[[list[str]], None] = lambda urls: None,
-    on_ready: Callable[[Ready], None] = lambda ready: None,
+    on_ready: Callable[[Ready, ServeSettings], None] = lambda ready, settings: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """`run_server` for any engine: `run` loads and runs it, and calls its `on_open` first of all."""
@@ -133,8 +139,9 @@ async def serve_engine(
             serving.set()
             on_listening(urls)
             await engine.loaded.wait()
-            if engine.ready is not None:
-                on_ready(engine.ready)
+            for name, model in loaded_models(engine).items():
+                if name == model.model_name and model.ready is not None:
+                    on_ready(model.ready, model.settings)
             task_status.started(urls)
         ended.set()
         engine_nursery.cancel_scope.cancel()
@@ -146,7 +153,7 @@ def life_of(
     *,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None],
-    on_ready: Callable[[Ready], None],
+    on_ready: Callable[[Ready, ServeSettings], None],
 ) -> Life:
     """`run_server`, and its certificates."""
     certificates = certificates_of(settings)

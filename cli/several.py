@@ -61,7 +61,7 @@ async def run_fronts(
     worker: ChildProcess | None = None,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None] = lambda urls: None,
-    on_ready: Callable[[Ready], None] = lambda ready: None,
+    on_ready: Callable[[Ready, ServeSettings], None] = lambda ready, settings: None,
     on_fronts: Callable[[Fronts], None] = lambda fronts: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -94,7 +94,7 @@ async def run_fronts(
                 async def load() -> None:
                     ready = await core.start(nursery, on_progress, worker)
                     nursery.start_soon(run_batches, settings, core, ready)
-                    on_ready(ready)
+                    on_ready(ready, settings)
 
                 async with trio.open_nursery() as loading:
                     loading.start_soon(load)
@@ -122,7 +122,7 @@ def life_of(
     *,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None],
-    on_ready: Callable[[Ready], None],
+    on_ready: Callable[[Ready, ServeSettings], None],
 ) -> Life:
     """`run_fronts`, and the certificates of all web processes."""
     running: list[Fronts] = []

@@ -31,11 +31,13 @@ _SERVICE_LINK: Final = re.compile(r"TRIOLET_(SERVICE_.+|PORT_\d+_.+)")
 
 
 KEYS: Final = frozenset({"api_keys", "operator_keys"})  # never shown
+MODELS: Final = "models"  # a table of a file, in the place of `model`
 _SINGULAR: Final = {  # options that may be repeated
     "api_keys": "api-key",
     "operator_keys": "operator-key",
     "allow_origins": "allow-origin",
     "loras": "lora",
+    "aliases": "alias",
 }
 
 
@@ -85,9 +87,9 @@ class SettingOption(click.Option):
 class ModelArgument(click.Argument):
     """The checkpoint folder of a command whose argument it is."""
 
-    def __init__(self) -> None:
-        path = click.Path(path_type=Path)
-        super().__init__(["model"], required=False, type=path, envvar=variable_name("model"))
+    def __init__(self, **attributes: Any) -> None:  # Any: those of click.Argument
+        given = {"type": click.Path(path_type=Path), **attributes}
+        super().__init__(["model"], required=False, envvar=variable_name("model"), **given)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         return (ctx is not None and origin(ctx, "model")) or super().get_error_hint(ctx)
@@ -175,7 +177,9 @@ def read_file(ctx: click.Context, path: Path | None, fields: Iterable[str]) -> N
         for parameter in ctx.command.params
         if parameter.name not in ("config", "help", "prompt")
     }
-    known = {*settings, *own}
+    known = {*settings, *own, MODELS}
+    if MODELS in table:
+        table["model"] = _model_words(path, table.pop(MODELS), own["model"]) if "model" in own else None
     defaults: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
@@ -189,12 +193,21 @@ def read_file(ctx: click.Context, path: Path | None, fields: Iterable[str]) -> N
     ctx.meta[_FILE] = path
 
 
+def _model_words(path: Path, models: object, parameter: click.Parameter) -> object:
+    """A `[models]` table as the words of the command line. A command of one model takes the first."""
+    if not isinstance(models, dict) or not models or not all(isinstance(where, str) for where in models.values()):
+        raise click.UsageError(f'{path}: {MODELS} must be a table of folders by name, such as chat = "models/chat"')
+    words = [f"{name}={where}" for name, where in models.items()]
+    return words if parameter.nargs == -1 else next(iter(models.values()))
+
+
 def _checked(path: Path, key: str, value: object, parameter: click.Parameter) -> object:
     """The value, of a kind that click can check."""
     flag = isinstance(parameter, click.Option) and parameter.is_flag
-    single = [value] if parameter.multiple and isinstance(value, str) else value
-    unfit = isinstance(value, dict) or (isinstance(value, list) is not parameter.multiple and single is value)
+    many = parameter.multiple or parameter.nargs == -1
+    single = [value] if many and isinstance(value, str) else value
+    unfit = isinstance(value, dict) or (isinstance(value, list) is not many and single is value)
     if unfit or isinstance(value, bool) is not flag:
-        wanted = "true or false" if flag else "a string or a list of strings" if parameter.multiple else "a plain value"
+        wanted = "true or false" if flag else "a string or a list of strings" if many else "a plain value"
         raise click.UsageError(f"{path}: {key} must be {wanted}, not {value!r}")
     return single

@@ -47,15 +47,18 @@ class NameType(click.ParamType[str]):
         return str(value)
 
 
-class AdapterType(click.ParamType[str]):
-    """NAME=PATH."""
+class NamedType(click.ParamType[str]):
+    """NAME=VALUE, of a name that stands in requests."""
 
-    name = "name=path"
+    def __init__(self, kind: str, example: str) -> None:
+        self.name = f"name={kind}"
+        self._example = example
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        name, _, path = str(value).partition("=")
-        if not name.strip() or not path or ":" in name or name == "latest":
-            self.fail(f"{value!r} is not NAME=PATH, as in legal=adapters/legal; a name has no colon", param, ctx)
+        name, _, rest = str(value).partition("=")
+        if not name.strip() or not rest or ":" in name or name == "latest":
+            problem = f"{value!r} is not {self.name.upper()}, as in {self._example}; a name has no colon"
+            self.fail(problem, param, ctx)
         return str(value)
 
 
@@ -148,7 +151,8 @@ _OWN_PATHS: Final = (  # how all routes begin
 HTTP_URL: Final = HttpUrlType()
 ROOT_PATH: Final = RootPathType()
 NAME: Final = NameType()
-ADAPTER: Final = AdapterType()
+ADAPTER: Final = NamedType("path", "legal=adapters/legal")
+ALIAS: Final = NamedType("model", "chat=qwen")
 ORIGIN: Final = OriginType()
 SIZE: Final = SizeType()
 SHARE_OR_SIZE: Final = ShareOrSizeType()

@@ -31,6 +31,7 @@ class Health(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
     reason: str
     loading: Loading | None = None  # while a worker loads the model, also again after the last one was lost
+    models: "dict[str, Health]" = field(default_factory=dict)  # of a server that has several
 
 
 class HistogramFigures(Struct, frozen=True, array_like=True):

@@ -59,6 +59,13 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     response_storage: int = 256 * MIB  # bytes of all stored responses, on disk; 0: none is stored
 
 
+class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several models."""
+
+    name: str  # that clients use
+    path: str  # a checkpoint folder
+
+
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of `triolet serve`."""
 
@@ -71,6 +78,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ssl_certfile: str | None = None  # PEM, with the chain; turns TLS on
     ssl_keyfile: str | None = None  # None: the key is in ssl_certfile
     served_model_name: str | None = None  # None: the checkpoint folder's name
+    models: tuple[ModelSettings, ...] = ()  # several, instead of the engine's alone; the first one is also there
+    aliases: tuple[str, ...] = ()  # NAME=MODEL: further names of models, of several
     loras: tuple[str, ...] = ()  # NAME=PATH: LoRA adapters, in PEFT's format
     lora_folder: str | None = None  # from which clients may load others while the server runs; None: they may not
     api_keys: tuple[str, ...] = ()

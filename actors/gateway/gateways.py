@@ -6,13 +6,16 @@ of them, and unknown ids are fine.
 
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
-from ...protocol.errors import ApiError
+from ...protocol.errors import ApiError, ErrorCode
 from ...protocol.reports import KeptFigures
 from ..supervisor.worker_status import WorkerStatus
 from .accounts import Accounts
 from .gateway import Gateway, process_name
 from .history import History
+
+_SHUTTING_DOWN: Final[tuple[ErrorCode, str]] = ("shutting_down", "the server is shutting down")
 
 
 class Gateways:
@@ -31,6 +34,8 @@ class Gateways:
 
     def add(self, model: str, gateway: Gateway) -> None:
         self._all[model] = gateway
+        if self.refuses_new:
+            gateway.refuse_new(*_SHUTTING_DOWN)
 
     def remove(self, model: str) -> None:
         self._all.pop(model, None)
@@ -62,7 +67,7 @@ class Gateways:
         """The server shuts down: from now on every model refuses requests, also one that is loaded later."""
         self.refuses_new = True
         for gateway in self._all.values():
-            gateway.refuse_new("shutting_down", "the server is shutting down")
+            gateway.refuse_new(*_SHUTTING_DOWN)
         for tell in tuple(self.on_news):
             tell()
 

@@ -3,13 +3,14 @@
 Nothing is counted here. Labels are our own reasons, codes and states, never text from a client.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
+from msgspec import structs
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from ...protocol.reports import Ledger, ServerReport
+from ...protocol.reports import BlockCounts, Ledger, ServerReport
 from ...protocol.settings import ServeSettings, model_name
 from ..gateway.accounts import add_up
 from ..histogram import Histogram
@@ -19,48 +20,96 @@ from .metric_aliases import vllm_aliases
 from .metric_families import counter, counters, gauge, gauges, histogram
 
 
-def render_metrics(report: ServerReport, settings: ServeSettings) -> bytes:
-    """The text of /metrics. `metric_aliases` adds the metrics that vLLM also has, under its names."""
+def render_metrics(
+    report: ServerReport, settings: ServeSettings, models: Mapping[str, ServerReport] | None = None
+) -> bytes:
+    """The text of /metrics. `metric_aliases` adds the metrics that vLLM also has, under its names.
+
+    `models` are the reports of several: what each of them counts has its name as the label `model`.
+    """
     registry = CollectorRegistry()
-    registry.register(_Walk(report, model_name(settings) if settings.metric_aliases == "vllm" else None))
+    own = {model_name(settings): report}
+    registry.register(_Walk(report, models or {} if settings.models else own, settings))
     if report.web.processes is None:
         ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
-def ledger_of(report: ServerReport) -> Ledger:
-    """The resources of the whole server; `children` are the web processes and the worker."""
+def ledger_of(report: ServerReport, models: Collection[ServerReport] = ()) -> Ledger:
+    """The resources of the whole server; `children` are the web processes and the workers."""
     web = report.web.processes or {}
     processes = [report.process, *web.values()]
+    each = models or (report,)
+    blocks = [structs.asdict(model.scheduler.blocks) for model in each]
     return Ledger(
-        kv_blocks=report.scheduler.blocks,
+        kv_blocks=BlockCounts(**{name: sum(counts[name] for counts in blocks) for name in blocks[0]}),
         requests=report.web.live,
         kept_answers=report.web.kept.answers,
         tasks=sum(process.tasks for process in processes),
         fds=sum(process.fds for process in processes),
-        children=len(web) + (report.worker.pid is not None),
+        children=len(web) + sum(model.worker.pid is not None for model in each),
         rss_bytes=sum(process.rss_bytes for process in processes),
     )
 
 
 class _Walk(Collector):
-    def __init__(self, report: ServerReport, vllm_model: str | None) -> None:
+    def __init__(self, report: ServerReport, models: Mapping[str, ServerReport], settings: ServeSettings) -> None:
         self._report = report
-        self._scheduler = report.scheduler
-        self._accounts = add_up([report.web.accounts])
-        self._vllm_model = vllm_model
+        self._models = models
+        self._settings = settings
 
     def describe(self) -> list[Metric]:
         """Nothing at registration: our names cannot clash."""
         return []
 
     def collect(self) -> Iterator[Metric]:
+        yield from _of_server(self._report)
+        families: dict[str, Metric] = {}
+        for name, report in self._models.items():
+            for family in _OfModel(report, name if self._settings.metric_aliases == "vllm" else None).collect():
+                found = families.setdefault(family.name, family)
+                if self._settings.models:
+                    labelled = [sample._replace(labels={"model": name, **sample.labels}) for sample in family.samples]
+                    found.samples = labelled if found is family else found.samples + labelled
+        yield from families.values()
+
+
+def _of_server(report: ServerReport) -> Iterator[Metric]:
+    """What is of no model alone."""
+    accounts, web, batches = add_up([report.web.accounts]), report.web, report.batches
+    text = "Requests answered with an error before a stream began"
+    yield counters("http_errors", text, "code", accounts.http_errors)
+    yield gauge("answers_kept", "Answers that a client may resume", web.kept.answers)
+    yield gauge("answers_kept_bytes", "Memory that they hold", web.kept.bytes)
+    text = "Resumed, refused to be, or given up for lack of room"
+    yield counters("answers_kept_events", text, "event", accounts.kept_answers)
+    yield gauge("batches_open", "Batches that have not ended", batches.open)
+    yield gauge("batch_lines_waiting", "Lines without a result, of the batches that run", batches.lines_waiting)
+    lines = {"completed": batches.lines_completed, "failed": batches.lines_failed}
+    yield counters("batch_lines", "Lines that got a result", "result", lines)
+    if web.processes is None:
+        return  # a single process is described by `process_…`
+    processes = {"scheduler": report.process, **web.processes}
+    seconds = {name: process.cpu_seconds for name, process in processes.items()}
+    resident = {name: process.rss_bytes for name, process in processes.items()}
+    yield counters("process_cpu_seconds", "CPU time of the scheduler's and the web processes", "process", seconds)
+    yield gauges("process_resident_memory_bytes", "Memory of each of them", "process", resident)
+    yield gauge("web_processes_silent", "Web processes that did not answer in time", web.silent)
+    yield counter("web_process_restarts", "Web processes started again", web.restarts)
+
+
+class _OfModel:
+    def __init__(self, report: ServerReport, vllm_model: str | None) -> None:
+        self._report = report
+        self._scheduler = report.scheduler
+        self._accounts = add_up([report.web.accounts])
+        self._vllm_model = vllm_model
+
+    def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         yield from self._steps()
         yield from self._worker()
         yield from self._latencies()
-        yield from self._processes()
-        yield from self._batches()
         if traces := self._accounts.traces:
             yield counter("traces_exported", "Requests whose spans the collector took", traces["exported"])
             lost = {reason: traces[reason] for reason in ("queue_full", "export_failed")}
@@ -82,12 +131,6 @@ class _Walk(Collector):
         yield counter("requests_accepted", "Requests that got a place", accounts.accepted)
         yield counters("requests_finished", "Requests that ended", "reason", accounts.finished)
         yield counters("requests_refused", "Requests answered with an error", "code", accounts.refused)
-        text = "Requests answered with an error before a stream began"
-        yield counters("http_errors", text, "code", accounts.http_errors)
-        yield gauge("answers_kept", "Answers that a client may resume", self._report.web.kept.answers)
-        yield gauge("answers_kept_bytes", "Memory that they hold", self._report.web.kept.bytes)
-        text = "Resumed, refused to be, or given up for lack of room"
-        yield counters("answers_kept_events", text, "event", accounts.kept_answers)
         yield counter("prompt_tokens", "Prompt tokens of ended requests", accounts.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
         yield counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", accounts.cached_tokens)
@@ -100,6 +143,9 @@ class _Walk(Collector):
         yield counter("kv_evictions", "Cached blocks that were taken for new text", totals.evictions)
         yield counter("prefix_query_tokens", "Prompt tokens looked up in the prefix cache", totals.prefix_query_tokens)
         yield counter("prefix_hit_tokens", "Prompt tokens found there", totals.prefix_hit_tokens)
+        yield gauge(
+            "batch_lines_running", "Choices of batches' lines that hold KV blocks", self._scheduler.background_running
+        )
         yield counter("preemptions", "Sequences sent back to be computed again", totals.preemptions)
         yield counter("displaced", "Sequences that gave their row to another tenant's", totals.displaced)
         yield counter("steps", "Steps answered by the worker", totals.steps)
@@ -128,24 +174,3 @@ class _Walk(Collector):
         yield histogram("request_prompt_tokens", "Prompt tokens of a request", accounts.prompt_length)
         yield histogram("request_generation_tokens", "Tokens of its answer", accounts.answer_length)
         yield histogram("step_duration_seconds", "One step in the worker", step_time)
-
-    def _batches(self) -> Iterator[Metric]:
-        batches, scheduler = self._report.batches, self._scheduler
-        yield gauge("batches_open", "Batches that have not ended", batches.open)
-        yield gauge("batch_lines_waiting", "Lines without a result, of the batches that run", batches.lines_waiting)
-        yield gauge("batch_lines_running", "Choices of lines that hold KV blocks", scheduler.background_running)
-        lines = {"completed": batches.lines_completed, "failed": batches.lines_failed}
-        yield counters("batch_lines", "Lines that got a result", "result", lines)
-
-    def _processes(self) -> Iterator[Metric]:
-        """The processes of a server with several; a single process is described by `process_…`."""
-        web = self._report.web
-        if web.processes is None:
-            return
-        processes = {"scheduler": self._report.process, **web.processes}
-        seconds = {name: process.cpu_seconds for name, process in processes.items()}
-        resident = {name: process.rss_bytes for name, process in processes.items()}
-        yield counters("process_cpu_seconds", "CPU time of the scheduler's and the web processes", "process", seconds)
-        yield gauges("process_resident_memory_bytes", "Memory of each of them", "process", resident)
-        yield gauge("web_processes_silent", "Web processes that did not answer in time", web.silent)
-        yield counter("web_process_restarts", "Web processes started again", web.restarts)

@@ -98,7 +98,7 @@ class Models(ABC):
         """The models', the first one first, and behind them the aliases."""
 
     @abstractmethod
-    def loaded(self, name: str) -> ModelEngine | None:
+    def engine_of(self, name: str) -> ModelEngine | None:
         """The engine of a model that is loaded, by its name or alias."""
 
     @abstractmethod

@@ -64,7 +64,7 @@ async def running(settings: ServeSettings) -> AsyncGenerator[House]:
                 settings,
                 stop,
                 on_progress=lambda progress: None,
-                on_ready=lambda ready: workers.append(ready.pid),
+                on_ready=lambda ready, _: workers.append(ready.pid),
                 on_fronts=running.append,
             )
             urls: list[str] = await nursery.start(start)

@@ -83,6 +83,7 @@ async def using(
     if not isinstance(server.served, Models):
         yield server.served, served_model(server.served)
         return
+    await _refuse_while_starting(server)
     async with server.served.use(name, fallbacks, waits=waits) as (called, engine):
         yield engine, served_model(engine, called)
 
@@ -108,13 +109,23 @@ def served_model(engine: "ModelEngine | FrontActors", name: str | None = None) -
     return ServedModel(name or engine.model_name, ready, engine.settings.limits, engine.adapters)
 
 
-def listed_models(server: "Server") -> list[tuple["ModelEngine", ServedModel]]:
-    """The models that are loaded, then their aliases. Raises ApiError (503) if the only one is not loaded."""
+def loaded_models(server: "Server") -> dict[str, "ModelEngine"]:
+    """The models that are loaded, by their names and then by their aliases; the only one also while it loads."""
     served = server.served
     if not isinstance(served, Models):
-        return [(served, served_model(served))]
-    found = ((name, served.loaded(name)) for name in served.names())
-    return [(engine, served_model(engine, name)) for name, engine in found if engine is not None]
+        return {served.model_name: served}
+    return {name: engine for name in served.names() if (engine := served.engine_of(name)) is not None}
+
+
+async def listed_models(server: "Server") -> list[tuple["ModelEngine", ServedModel]]:
+    """The same, as requests are checked against them. Raises ApiError (503) until the server has started."""
+    await _refuse_while_starting(server)
+    return [(engine, served_model(engine, name)) for name, engine in loaded_models(server).items()]
+
+
+async def _refuse_while_starting(server: "Server") -> None:
+    if isinstance(server.served, Models) and not server.loaded.is_set():
+        raise unready_error(await server.health())
 
 
 def fallback_models(headers: Headers) -> tuple[str, ...]:

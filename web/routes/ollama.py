@@ -44,14 +44,14 @@ def register(app: Application) -> None:
     async def tags() -> Response:
         entries = [
             model_entry(name, engine.created, served.ready)
-            for engine, served in listed_models(server)
+            for engine, served in await listed_models(server)
             for name in (served.model, *served.adapters)
         ]
         return _json(OllamaModels(models=entries))
 
     @app.get("/api/ps")
     async def running() -> Response:
-        listed = listed_models(server)
+        listed = await listed_models(server)
         entries = [running_entry(served.model, engine.created, served.ready) for engine, served in listed]
         return _json(OllamaRunningModels(models=entries))
 

@@ -3,6 +3,7 @@
 `/internal/ledger` shows whether every resource taken was given back; it is for tests and developers.
 """
 
+from collections.abc import Mapping
 from importlib.metadata import version
 
 import msgspec
@@ -10,10 +11,12 @@ from msgspec import structs
 from quart_trio.wrappers import TrioResponse as Response
 
 from ...actors.observe.metrics import ledger_of, render_metrics
+from ...actors.observe.server import Models
 from ...protocol.adapters import Adapter
 from ...protocol.anthropic_responses import AnthropicModels
 from ...protocol.errors import model_not_found
 from ...protocol.openai_responses import ModelCard, ModelList
+from ...protocol.reports import ServerReport
 from ..anthropic.models import anthropic_model
 from ..asgi import Application, current_exchange, error_response
 from ..errors import unready_error
@@ -23,10 +26,10 @@ from ..generation.models import listed_models
 def register(app: Application) -> None:
     engine = app.engine
 
-    def cards() -> list[ModelCard]:
+    async def cards() -> list[ModelCard]:
         """The models, each with its LoRA adapters."""
         found: list[ModelCard] = []
-        for model, served in listed_models(engine):
+        for model, served in await listed_models(engine):
             own = ModelCard(
                 id=served.model,
                 created=model.created,
@@ -35,6 +38,10 @@ def register(app: Application) -> None:
             )
             found += [own, *(adapter_card(adapter, own) for adapter in served.adapters.values())]
         return found
+
+    async def reports() -> Mapping[str, ServerReport]:
+        """Of each of several models."""
+        return await engine.served.reports() if isinstance(engine.served, Models) else {}
 
     @app.get("/health/live")
     async def live() -> Response:
@@ -57,12 +64,13 @@ def register(app: Application) -> None:
 
     @app.get("/internal/ledger")
     async def ledger() -> Response:
-        return Response(msgspec.json.encode(ledger_of(await engine.report())), content_type="application/json")
+        whole = ledger_of(await engine.report(), [*(await reports()).values()])
+        return Response(msgspec.json.encode(whole), content_type="application/json")
 
     @app.get("/metrics")
     async def metrics() -> Response:
         """Metrics of the whole server in the Prometheus text format."""
-        text = render_metrics(await engine.report(), engine.settings)
+        text = render_metrics(await engine.report(), engine.settings, await reports())
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def asks_anthropic() -> bool:
@@ -72,18 +80,19 @@ def register(app: Application) -> None:
     @app.get("/v1/models")
     async def models() -> Response:
         if asks_anthropic():
-            listed = [anthropic_model(card) for card in cards()]
+            listed = [anthropic_model(card) for card in await cards()]
             ends = (listed[0].id, listed[-1].id) if listed else (None, None)
             page = AnthropicModels(data=listed, first_id=ends[0], last_id=ends[1])
             return Response(msgspec.json.encode(page), content_type="application/json")
-        return Response(msgspec.json.encode(ModelList(data=cards())), content_type="application/json")
+        return Response(msgspec.json.encode(ModelList(data=await cards())), content_type="application/json")
 
     @app.get("/v1/models/<path:model>")
     async def model(model: str) -> Response:
-        names = {name: card for card in cards() for name in (card.id, f"{card.parent}:{card.id}")}
+        found = await cards()
+        names = {name: card for card in found for name in (card.id, f"{card.parent}:{card.id}")}
         card = names.get(model)
         if card is None:
-            raise model_not_found(model, [card.id for card in cards()])
+            raise model_not_found(model, [card.id for card in found])
         entry = anthropic_model(card) if asks_anthropic() else card
         return Response(msgspec.json.encode(entry), content_type="application/json")
 

@@ -1,0 +1,175 @@
+"""Loads and unloads the models of a directory: an unchanged engine for each, in a task of its own.
+
+One is loaded or unloaded at a time, because a worker plans its memory by what is free. A model that fails ends alone:
+the others, and the server, go on.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+import trio
+
+from ...protocol.errors import ApiError
+from ...protocol.served_models import ModelState
+from ...protocol.settings import ServeSettings
+from ...protocol.steps import Ready, ReportProgress
+from ..core import Core
+from ..engine import Engine, run_engine
+from ..errors import EngineLoadError
+from ..gateway.gateways import Gateways
+from .directory import Directory
+
+_LOG: Final = logging.getLogger("triolet.models")
+
+RunBeside = Callable[[ServeSettings, Core, Ready], Awaitable[None]]  # runs as long as the engine of these settings
+
+
+class LoadedModels:
+    """The engines by model. Those of `settings` are the models of the directory; their tasks run in `nursery`."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        directory: Directory,
+        settings: Mapping[str, ServeSettings],
+        gateways: Gateways,
+        *,
+        on_progress: ReportProgress,
+        beside: RunBeside,
+    ) -> None:
+        self.engines: dict[str, Engine] = {}  # also of models that are being loaded
+        self._nursery = nursery
+        self._directory = directory
+        self._settings = settings
+        self._gateways = gateways
+        self._on_progress = on_progress
+        self._beside = beside
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._claims = Counter[str]()  # by model: who has it, and may submit a request yet
+        self._waiting = Counter[str]()
+        self._turn = trio.Lock()  # of loading and unloading
+        self._changed = trio.lowlevel.ParkingLot()  # a state, or the last claim of a model
+
+    # What requests do.
+
+    async def claim(self, model: str, *, waits: bool) -> Engine:
+        """The model's engine, once it is loaded; then call `give_back`. Raises ApiError (503, 429)."""
+        self._directory.used(model)
+        states = self._directory.states
+        while states[model] != "ready":
+            if self._gateways.refuses_new:
+                raise ApiError("shutting_down", "the server is shutting down", retry_after=1)
+            if states[model] == "failed":
+                raise ApiError("engine_unavailable", f"The model {model} failed: {self._directory.reasons[model]}")
+            if states[model] == "unloaded":
+                self.begin_load(model)
+            if not waits:
+                raise ApiError("model_loading", f"The model {model} is being loaded; try again.", retry_after=2)
+            await self._wait_for(model)
+        self._claims[model] += 1
+        return self.engines[model]
+
+    def give_back(self, model: str) -> None:
+        self._claims[model] -= 1
+        if not self._claims[model]:
+            self._changed.unpark_all()
+
+    async def _wait_for(self, model: str) -> None:
+        if self._waiting[model] >= self._settings[model].limits.max_requests:
+            raise ApiError("server_overloaded", f"Too many requests wait for the model {model}.", retry_after=2)
+        self._waiting[model] += 1
+        try:
+            await self._changed.park()
+        finally:
+            self._waiting[model] -= 1
+
+    def tell_waiting(self) -> None:
+        """The server shuts down: nobody waits for a model any more."""
+        self._changed.unpark_all()
+
+    # What operators do, and the start.
+
+    def begin_load(self, model: str) -> None:
+        """Load it, unless it is loaded."""
+        if self._directory.states[model] in ("unloaded", "failed"):
+            self._move(model, "loading")
+            self._nursery.start_soon(self._load_or_tell, model)
+
+    async def load(self, model: str) -> None:
+        """Load it and wait for it. Raises EngineLoadError; then the model has failed."""
+        async with self._turn:
+            self._move(model, "loading")
+            try:
+                await self._nursery.start(self._live, model)
+            except EngineLoadError as error:
+                self._move(model, "failed", str(error))
+                raise EngineLoadError(error.code, f"{model}: {error.message}") from error
+            self._move(model, "ready")
+            await trio.lowlevel.checkpoint()  # who waited for it claims it, before anything else is loaded
+
+    async def _load_or_tell(self, model: str) -> None:
+        try:
+            await self.load(model)
+        except EngineLoadError as error:
+            _LOG.error("%s", error)
+
+    def begin_unload(self, model: str, patience: float) -> None:
+        """Let its requests end, for so many seconds, and unload it. Those that come now wait, and load it again."""
+        if self._directory.states[model] == "ready":
+            self._move(model, "draining")
+            self._nursery.start_soon(self._drain, model, patience)
+
+    async def wait_settled(self, model: str) -> None:
+        """Wait until it is neither being loaded nor unloaded."""
+        while self._directory.states[model] in ("loading", "draining"):
+            await self._changed.park()
+
+    async def _drain(self, model: str, patience: float) -> None:
+        gateway = self.engines[model].gateway
+        with trio.move_on_after(patience):
+            while self._claims[model]:
+                await self._changed.park()
+            gateway.refuse_new("engine_unavailable", f"the model {model} is being unloaded")
+            await gateway.wait_idle()
+        gateway.fail_all(ApiError("engine_unavailable", f"the model {model} was unloaded before this request ended"))
+        self._scopes[model].cancel()
+        while model in self.engines:
+            await self._changed.park()
+        self._move(model, "unloaded")
+
+    async def _live(self, model: str, *, task_status: trio.TaskStatus[Engine]) -> None:
+        """The model's engine, from its loading to its end."""
+        settings = self._settings[model]
+
+        def open_engine(engine: Engine) -> None:
+            self.engines[model] = engine
+            self._gateways.add(model, engine.gateway)
+
+        try:
+            with trio.CancelScope() as self._scopes[model]:
+                await run_engine(
+                    settings,
+                    on_progress=self._on_progress,
+                    on_open=open_engine,
+                    beside=partial(self._beside, settings),
+                    task_status=task_status,
+                )
+        except EngineLoadError:
+            raise
+        except Exception as error:  # our bug, or the machine's: the other models go on
+            _LOG.exception("the engine of %s failed", model)
+            why = "its engine failed; the server's log says how"
+            if self._directory.states[model] == "loading":
+                raise EngineLoadError("internal_error", why) from error
+            self._directory.move(model, "failed", why)
+        finally:
+            self._gateways.remove(model)
+            self.engines.pop(model, None)
+            self._changed.unpark_all()
+
+    def _move(self, model: str, state: ModelState, reason: str = "") -> None:
+        self._directory.move(model, state, reason)
+        self._changed.unpark_all()

@@ -1,0 +1,179 @@
+"""A server of several models: the `Server` that the web uses, in front of an `Engine` for each model.
+
+serve a=PATH b=PATH
+directory   names, aliases, states (pure)
+loading     an engine per model: its own worker, scheduler, tokenizer, gateway
+Gateways    what the web says of a request by its id (gateway/gateways.py)
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from ...protocol.engine_view import AboutEngine, View
+from ...protocol.errors import ApiError
+from ...protocol.explanation import Explanation
+from ...protocol.reports import BatchFigures, FrontsReport, Health, ServerReport, WorkerFigures
+from ...protocol.settings import ServeSettings
+from ...protocol.steps import Ready, ReportProgress
+from ..engine import Engine
+from ..gateway.gateways import Gateways
+from ..observe.observe import own_figures
+from ..observe.server import Models, NamedEngine
+from ..scheduler.state import SchedulerState
+from ..supervisor.worker_status import WorkerStatus
+from .directory import Directory
+from .loading import LoadedModels, RunBeside
+from .parts import settings_of_each
+
+
+class Several(Models):
+    """The `Server`, and the models that it serves."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        nursery: trio.Nursery,
+        *,
+        cores: int,
+        on_progress: ReportProgress,
+        beside: RunBeside,
+    ) -> None:
+        self.settings = settings
+        self.gateway = Gateways()
+        self.loaded = trio.Event()
+        self.batches = BatchFigures()
+        self.directory = Directory(
+            [model.name for model in settings.models], dict(text.split("=", 1) for text in settings.aliases)
+        )
+        self.models = LoadedModels(
+            nursery,
+            self.directory,
+            settings_of_each(settings, cores),
+            self.gateway,
+            on_progress=on_progress,
+            beside=beside,
+        )
+
+    # What requests use.
+
+    @property
+    def served(self) -> Models:
+        return self
+
+    @asynccontextmanager
+    async def use(
+        self, name: str | None, fallbacks: Sequence[str] = (), *, waits: bool = True
+    ) -> AsyncGenerator[NamedEngine]:
+        called, model = self.directory.find(name, fallbacks)
+        engine = await self.models.claim(model, waits=waits)
+        try:
+            yield NamedEngine(called, engine)
+        finally:
+            self.models.give_back(model)
+
+    def names(self) -> Sequence[str]:
+        return self.directory.names
+
+    def engine_of(self, name: str) -> Engine | None:
+        model = self.directory.model_of(name)
+        return self.models.engines[model] if model and self.directory.states[model] == "ready" else None
+
+    # What operators ask.
+
+    @property
+    def ready(self) -> Ready | None:
+        engine = self._watched
+        return None if engine is None else engine.ready
+
+    @property
+    def draining(self) -> bool:
+        return self.gateway.refuses_new
+
+    def begin_drain(self) -> None:
+        self.gateway.refuse_new()
+        self.models.tell_waiting()
+
+    async def health(self) -> Health:
+        """Ready if any model is, and all that were to be loaded at the start have been."""
+        if self.draining:
+            return Health(ready=False, status="draining", reason="the server is shutting down")
+        models = {model: await self._health_of(model) for model in self.directory.states}
+        troubles = [f"{model} is {one.status}" for model, one in models.items() if not one.ready]
+        starting = next((one for one in models.values() if one.status == "loading"), None)
+        if starting is not None and not self.loaded.is_set():
+            return Health(ready=False, status="loading", reason=starting.reason, loading=starting.loading)
+        ready = len(troubles) < len(models)
+        return Health(
+            ready=ready, status="ready" if ready else "unavailable", reason=", ".join(troubles), models=models
+        )
+
+    async def _health_of(self, model: str) -> Health:
+        engine, state = self.models.engines.get(model), self.directory.states[model]
+        if engine is not None and state in ("ready", "loading"):
+            return await engine.health()
+        return Health(ready=False, status=state, reason=self.directory.reasons.get(model, ""))
+
+    async def reports(self) -> Mapping[str, ServerReport]:
+        return {model: await engine.report() for model, engine in self.models.engines.items()}
+
+    async def report(self) -> ServerReport:
+        """What concerns no model alone."""
+        return ServerReport(
+            health=await self.health(),
+            scheduler=SchedulerState(secret=b"", max_losses=1).statistics(),
+            worker=WorkerFigures(pid=None, restarts=0, step_time=WorkerStatus().step_time.figures()),
+            process=own_figures(),
+            web=FrontsReport(
+                live=self.gateway.live_requests, accounts=self.gateway.accounts.figures(), kept=self.gateway.kept
+            ),
+            batches=self.batches,
+        )
+
+    async def about(self) -> AboutEngine | None:
+        engine = self._watched
+        return None if engine is None else await engine.about()
+
+    async def view(self) -> View:
+        engine = self._watched
+        if engine is None:
+            raise ApiError("engine_unavailable", "No model is loaded.", retry_after=2)
+        return await engine.view()
+
+    async def explain(self, wanted: str, tenant: str) -> Explanation | None:
+        for engine in tuple(self.models.engines.values()):
+            if (found := await engine.explain(wanted, tenant)) is not None:
+                return found
+        return None
+
+    @property
+    def _watched(self) -> Engine | None:
+        """The model of the dashboard: the first that is loaded."""
+        return next((engine for name in self.names() if (engine := self.engine_of(name)) is not None), None)
+
+
+async def run_several(
+    settings: ServeSettings,
+    *,
+    cores: int,
+    on_progress: ReportProgress,
+    beside: RunBeside,
+    beside_all: Callable[[Several], Awaitable[None]],
+    on_open: Callable[[Several], None] = lambda several: None,
+    task_status: trio.TaskStatus[Several] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Load the models and run until cancelled. Raises `EngineLoadError` if one cannot be loaded.
+
+    `beside` runs as long as each engine, `beside_all` as long as the server, from when it is ready.
+    """
+    async with trio.open_nursery() as nursery:
+        several = Several(settings, nursery, cores=cores, on_progress=on_progress, beside=beside)
+        on_open(several)
+        for model in several.directory.states:
+            several.directory.move(model, "loading")
+        for model in several.directory.states:
+            await several.models.load(model)
+        several.loaded.set()
+        nursery.start_soon(beside_all, several)
+        task_status.started(several)
