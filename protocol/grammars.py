@@ -60,6 +60,7 @@ class GrammarAccepted(Message, frozen=True, kw_only=True):
     """compiler -> front: `grammar` is what the worker compiles; `warnings` name what of the source it leaves out."""
 
     grammar: str
+    memory: int = 0  # bytes that it takes, once it is built
     warnings: tuple[str, ...] = ()
 
 

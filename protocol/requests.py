@@ -126,6 +126,7 @@ class Generate(Message, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None  # log probabilities of the prompt come beside the answer, with the top n
     grammar_source: GrammarSource | None = None  # compiled on the way to admission, which makes it `grammar`
     grammar: str = ""  # what an answer may be: an llguidance grammar, accepted by its compiler; "" is anything
+    grammar_memory: int = 0  # bytes that the worker needs for it
     reasoning_budget: int | None = None  # tokens that the model may think before its thinking is ended for it
     reads_output: bool = False  # the answer is split into thoughts, tool calls and text, as the model's format says
     tool_use: ToolUse | None = None

@@ -4,7 +4,7 @@ An adversarial grammar may take any time or memory here; that process has limits
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import process_time
 from typing import Any, Final, assert_never, cast
 
@@ -27,8 +27,13 @@ _SCHEMA_LISTS: Final = ("prefixItems", "anyOf", "oneOf", "allOf")
 _SCHEMAS: Final = ("items", "additionalProperties", "not")
 
 
-def compile_grammar(source: GrammarSource, tokenizer: LLTokenizer) -> GrammarAccepted | GrammarRefused:
-    """What the worker may compile and follow, as text. Its first mask has been computed."""
+def compile_grammar(
+    source: GrammarSource, tokenizer: LLTokenizer, in_use: Callable[[], int] = lambda: 0
+) -> GrammarAccepted | GrammarRefused:
+    """What the worker may compile and follow, as text. Its first mask has been computed.
+
+    `in_use`: bytes of memory that this process has allocated.
+    """
     try:
         grammar = _grammar_text(source)
     except RecursionError:
@@ -39,12 +44,14 @@ def compile_grammar(source: GrammarSource, tokenizer: LLTokenizer) -> GrammarAcc
         return GrammarRefused(message="it ends too early")
     except Exception as error:  # the reader of GBNF raises plain ones
         return GrammarRefused(message=_plain(str(error)))
+    before = in_use()
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()
     if problem := matcher.get_error():
         return GrammarRefused(message=_plain(problem), place=_place_of(problem, source)[:_MAX_MESSAGE])
-    return GrammarAccepted(grammar=grammar, warnings=tuple(map(_plain, matcher.get_grammar_warnings())))
+    memory, warnings = in_use() - before, tuple(map(_plain, matcher.get_grammar_warnings()))
+    return GrammarAccepted(grammar=grammar, memory=max(memory, 0), warnings=warnings)
 
 
 def _grammar_text(source: GrammarSource) -> str:

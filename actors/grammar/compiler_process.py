@@ -5,7 +5,6 @@ limit ends the process: the library cannot be stopped otherwise in the middle of
 of time on the clock, since a busy machine must not refuse what an idle one accepts.
 """
 
-import ctypes
 import os
 import resource
 import socket
@@ -22,9 +21,9 @@ from ...models.low_priority import at_low_priority
 from ...protocol.grammars import CompileGrammar, CompilerReady, OpenCompiler, ToCompiler
 from ..executor.blocking_link import BlockingLink
 from ..supervisor.child_process import die_with_parent
+from .allocated import allocate_from_one_heap, allocated_bytes
 from .compile import compile_grammar
 
-_M_ARENA_MAX: Final = -8  # of malloc.h
 _DECODER: Final = msgspec.msgpack.Decoder[ToCompiler](ToCompiler)
 
 
@@ -44,7 +43,8 @@ def serve(link: BlockingLink[ToCompiler]) -> None:
         assert isinstance(message, CompileGrammar), f"a second {type(message).__name__}"
         _limit_cpu_time(first.cpu_seconds)
         try:
-            verdict = at_low_priority(partial(compile_grammar, message.source, tokenizer), stack=COMPILER_STACK)
+            compiling = partial(compile_grammar, message.source, tokenizer, allocated_bytes)
+            verdict = at_low_priority(compiling, stack=COMPILER_STACK)
         except MemoryError:
             os.abort()  # as the library does
         link.send(verdict)
@@ -58,12 +58,6 @@ def _limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _allocate_from_one_heap() -> None:
-    """glibc reserves 64 MiB of addresses for another thread's heap at a time, of which the limit would count all."""
-    with suppress(AttributeError):  # other C libraries do without
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
 def _limit_cpu_time(more: int) -> None:
     """From now on; the kernel then sends SIGXCPU, which nothing here handles."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -73,7 +67,7 @@ def _limit_cpu_time(more: int) -> None:
 
 def main() -> None:
     die_with_parent()
-    _allocate_from_one_heap()
+    allocate_from_one_heap()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an abort is a verdict here
     with suppress(EOFError, OSError):  # the front is gone
         serve(BlockingLink(socket.socket(fileno=int(sys.argv[1])), _DECODER))

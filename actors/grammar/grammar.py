@@ -103,5 +103,5 @@ class _Queue:
             return
         for warning in verdict.warnings:
             _LOG.warning("%s %s: %s; the answer may not follow them", request.name or request.id, source.param, warning)
-        request = structs.replace(request, grammar=verdict.grammar, grammar_source=None)
+        request = structs.replace(request, grammar=verdict.grammar, grammar_memory=verdict.memory, grammar_source=None)
         await self._admission.send(structs.replace(tokenized, request=request))

@@ -42,7 +42,7 @@ class LiveTable:
         generate = admit.request
         assert generate.id not in self.requests, f"request id {generate.id} twice"
         adapter = self.adapters.use(generate.adapter)
-        live = LiveRequest(admit, credit, self.grammars.use(generate.grammar), adapter)
+        live = LiveRequest(admit, credit, self.grammars.use(generate.grammar, generate.grammar_memory), adapter)
         self.requests[live.id] = live
         if generate.deadline is not None:
             self.timers.set_deadline(live.id, generate.deadline)

@@ -12,11 +12,12 @@ _Source = TypeVar("_Source", bound=Hashable)
 class Prepared(Generic[_Source]):
     """One grammar or adapter: `ready` once the worker has it."""
 
-    __slots__ = ("held", "number", "ordered", "ready", "served", "source", "users", "wanted_since")
+    __slots__ = ("held", "memory", "number", "ordered", "ready", "served", "source", "users", "wanted_since")
 
-    def __init__(self, number: int, source: _Source) -> None:
+    def __init__(self, number: int, source: _Source, memory: int) -> None:
         self.number = number  # never another one's
         self.source = source
+        self.memory = memory  # bytes that it takes in the worker; 0 if that is no matter
         self.users = 0  # unfinished requests
         self.ordered = self.ready = False
         self.served = False  # a sequence of the worker has used it
@@ -40,14 +41,14 @@ class Preparations(Generic[_Source]):
         self._forgotten: list[int] = []  # the worker must be told to forget these
         self._newest = 0
 
-    def use(self, source: _Source | None) -> Prepared[_Source] | None:
+    def use(self, source: _Source | None, memory: int = 0) -> Prepared[_Source] | None:
         """What a new request needs; None if it names nothing."""
         if not source:
             return None
         prepared = self._all.pop(source, None)
         if prepared is None:
             self._newest += 1
-            prepared = Prepared(self._newest, source)
+            prepared = Prepared(self._newest, source, memory)
         self._all[source] = prepared
         prepared.users += 1
         return prepared

@@ -68,6 +68,10 @@ async def test_large_grammars_are_accepted_up_to_the_memory_limit(compiler: Gram
         fields = {f"{name}{number * 7919 % 10_000_019}": {"type": "integer"} for number in range(13_000)}
         verdict = await compiler.compile(schema({"properties": fields, "required": [*fields]}))
         assert isinstance(verdict, GrammarAccepted), verdict
+        assert 16 << 20 < verdict.memory < 64 << 20  # what is left of it once it is built
+    small = await compiler.compile(LETTERS)
+    assert isinstance(small, GrammarAccepted)
+    assert 1 << 10 < small.memory < 4 << 20
 
 
 async def test_the_process_is_kept_and_replaced_when_somebody_kills_it(compiler: GrammarCompiler) -> None:

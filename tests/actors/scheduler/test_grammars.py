@@ -2,7 +2,7 @@
 
 from math import inf
 
-from triolet.actors.scheduler.grammars import KEPT, Grammars
+from triolet.actors.scheduler.grammars import KEPT, MOST_MEMORY, Grammars
 from triolet.protocol.messages import Cancel, Credit, WorkerLost
 from triolet.protocol.requests import Thinking
 from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
@@ -95,6 +95,23 @@ def test_unused_grammars_are_forgotten_the_longest_unused_first() -> None:
     assert [*forgotten, *last.forget] == [1, 2]
     assert grammars.use(str(5)) is not None
     assert not grammars.orders()  # it is still built
+
+
+def test_built_grammars_have_bounded_memory_and_those_behind_wait_in_turn() -> None:
+    grammars, large = Grammars(), MOST_MEMORY // 4
+    unused = grammars.use("unused", large)
+    grammars.orders()
+    grammars.release(unused)
+    used = [grammars.use(name, large) for name in "abc"]
+    assert [made.forget for made in grammars.orders()] == [(), (), ()]  # all four fit
+    used += [grammars.use(name, large) for name in "de"]
+    grammars.use("small", 1)
+    assert grammars.orders() == [order(5, "d", 1)]  # the unused one has gone
+    assert not grammars.orders()  # "e" finds no room, and nothing overtakes it
+    grammars.release(used[0])
+    assert grammars.orders() == [order(6, "e", 2)]
+    grammars.release(used[1])
+    assert grammars.orders() == [order(7, "small", 3)]
 
 
 def test_the_worker_computes_forced_tokens_with_the_step_that_is_under_way() -> None:
