@@ -25,10 +25,13 @@ LEAST_TOKENS: Final = 64  # of prompts in a background step, however slow the mo
 def wants_step(interactive: Queues) -> bool:
     """Whether a step may be of use to interactive sequences, now or as soon as the last one is read.
 
-    A sequence whose reader is behind wants none, unless its last token is still to be read.
+    A sequence whose reader is behind wants none, unless its last token is still to be read; nor does one that waits for
+    its grammar or its adapter.
     """
-    everyone = chain(interactive.running, interactive.waiting, interactive.parked)
-    return any(sequence.live.credit > 0 or not sequence.remaining for sequence in everyone)
+    begun = chain(interactive.running, interactive.parked)
+    return any(sequence.live.credit > 0 or not sequence.remaining for sequence in begun) or any(
+        not sequence.live.obstacle for sequence in interactive.waiting
+    )
 
 
 def give_way(interactive: Queues, background: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan | None:
@@ -37,7 +40,8 @@ def give_way(interactive: Queues, background: Queues, pool: BlockPool, limits: S
     The plan holds no chunks: only who was preempted, and what the worker must forget. None if there are enough.
     """
     wanted = 0
-    for sequence in chain(interactive.running, interactive.parked, interactive.waiting):
+    able = [sequence for sequence in interactive.waiting if not sequence.live.obstacle]
+    for sequence in chain(interactive.running, interactive.parked, able):
         wanted += blocks_for(sequence.total + 1) - len(sequence.blocks) + 1  # one more, as the planner keeps it free
     if pool.available >= wanted or not (background.running or background.parked):
         return None

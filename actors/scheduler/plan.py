@@ -129,14 +129,10 @@ class Joining:
 
     def _not_ready(self, sequence: Sequence) -> Obstacle | None:
         """Why it cannot run yet, even if there is room. Others may go before it meanwhile."""
-        if sequence.live.credit <= 0:
-            return "credit"
+        if obstacle := sequence.live.obstacle:
+            return obstacle
         if sequence.unread:
             return "unread"
-        if (grammar := sequence.live.grammar) and not grammar.ready:
-            return "grammar"
-        if (adapter := sequence.live.adapter) and not adapter.usable:
-            return "adapter"
         if self._computing and (shareable := sequence.shareable_blocks):
             if self._comes_earlier(sequence.key(shareable - 1), sequence):
                 return "prefix"

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ...protocol.adapters import Adapter
 from ...protocol.events import TokenLogprob
+from ...protocol.explanation import Obstacle
 from ...protocol.messages import Admit, OpenChoice
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, Row, SequenceRecord
@@ -60,6 +61,17 @@ class LiveRequest:
     def awaits_preparation(self) -> bool:
         """Whether the worker prepares something for it now."""
         return any(one.under_way for one in (self.grammar, self.adapter) if one)
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """What keeps its choices from joining the batch, whatever room there is."""
+        if self.credit <= 0:
+            return "credit"
+        if self.grammar and not self.grammar.ready:
+            return "grammar"
+        if self.adapter and not self.adapter.usable:
+            return "adapter"
+        return None
 
     @property
     def unread(self) -> int:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from triolet.actors.scheduler.background import LEAST_TOKENS, LONGEST_STEP, Pace, wants_step
 from triolet.actors.scheduler.step_plan import StepLimits
 from triolet.protocol.messages import Admit, Cancel, Credit, StepTokens
-from triolet.protocol.steps import Step
+from triolet.protocol.steps import GrammarReady, Step
 
 from .scheduling import Bench, admit, computed, done, ready, text
 
@@ -70,6 +70,20 @@ def test_a_line_gives_its_blocks_to_a_request_and_comes_back() -> None:
     while bench.state.table.requests:
         bench.step()
     assert bench.state.table.pool.counts().owned == 0
+
+
+def test_a_line_keeps_its_blocks_and_runs_while_a_request_waits_for_its_grammar() -> None:
+    bench = Bench(worker=ready(num_blocks=4))
+    bench.send(line("l1", length=150, max_tokens=50))
+    bench.step()
+    bench.send(admit("stream", text(100), max_tokens=2, grammar="x"))
+    bench.state.take_preparations()
+    assert owners_of_next(bench) == {True}
+    blocks = bench.state.table.sequences[1].blocks
+    assert len(blocks) == 3
+    bench.send(GrammarReady(grammar=1))
+    assert owners_of_next(bench) == {False}
+    assert not bench.state.table.sequences[1].blocks
 
 
 def test_texts_of_lines_go_to_the_batches_detokenizer_alone() -> None:
