@@ -17,6 +17,7 @@ async def models_are_listed(server: ExaminedServer) -> None:
     reply = await server.get("/v1/models")
     expect(reply.status == 200, reply.refusal)
     expect(reply["object"] == "list", f"object is {reply['object']!r}")
+    expect(reply["data"], "it lists none")
     for card in reply["data"]:
         expect(card["object"] == "model", f"a model's object is {card['object']!r}")
         expect(isinstance(card["id"], str) and isinstance(card["created"], int), "a card lacks id or created")

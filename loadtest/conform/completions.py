@@ -62,8 +62,10 @@ async def a_prompt_is_scored(server: ExaminedServer) -> None:
 
 
 async def suffixes_are_filled(server: ExaminedServer) -> None:
-    """suffix: the text between two ends"""
-    await ask_for(server, COMPLETIONS, BODY, prompt="def add(a, b):\n", suffix="\n    return total")
+    """suffix: the text between two ends, without them"""
+    end = "\n    return total"
+    text = texts(await ask_for(server, COMPLETIONS, BODY, prompt="def add(a, b):\n", suffix=end))[0]
+    expect(not text.endswith(end), f"it is {text!r}")
 
 
 GROUP: Final = CheckGroup(

@@ -29,9 +29,9 @@ from ..conftest import Server
 Alter = Callable[[int, bytes], tuple[int, bytes]]
 
 
-def results(url: str, groups: Iterable[CheckGroup] = GROUPS) -> list[CheckResult]:
+def results(url: str, groups: Iterable[CheckGroup] = GROUPS, model: str | None = None) -> list[CheckResult]:
     async def examine() -> list[CheckResult]:
-        server = ExaminedServer(url, model=await first_model(url, None))
+        server = ExaminedServer(url, model=model or await first_model(url, None))
         found = [result async for result in conform(server, groups, seconds=30)]
         await server.close()
         return found
@@ -52,18 +52,18 @@ def test_every_check_has_a_line_of_its_own() -> None:
 
 @contextmanager
 def relay(to: str, alter: Alter) -> Generator[str]:
-    """The server at `to`, but every answer to a POST goes through `alter`."""
+    """The server at `to`, but every answer goes through `alter`."""
 
     class Relay(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._pass_on(None, lambda status, body: (status, body))
+            self._pass_on(None)
 
         def do_POST(self) -> None:
-            self._pass_on(self.rfile.read(int(self.headers["Content-Length"])), alter)
+            self._pass_on(self.rfile.read(int(self.headers["Content-Length"])))
 
-        def _pass_on(self, body: bytes | None, alter: Alter) -> None:
+        def _pass_on(self, body: bytes | None) -> None:
             asked = urllib.request.Request(to + self.path, body, {"Content-Type": "application/json"})
             try:
                 answer = urllib.request.urlopen(asked, timeout=30)
@@ -95,6 +95,10 @@ def all_are_fine(_status: int, body: bytes) -> tuple[int, bytes]:
     return 200, body
 
 
+def an_end_of_its_own(_status: int, _body: bytes) -> tuple[int, bytes]:
+    return 200, b'{"choices":[{"index":0,"text":" total = a + b\\n    return total"}]}'
+
+
 def a_usage_that_lies(status: int, body: bytes) -> tuple[int, bytes]:
     return status, re.sub(rb'"total_tokens":\d+', b'"total_tokens":1', body)
 
@@ -102,6 +106,7 @@ def a_usage_that_lies(status: int, body: bytes) -> tuple[int, bytes]:
 @pytest.mark.parametrize(
     ("group", "alter", "check"),
     [
+        ("chat", put('"data":.*', '"data":[]}'), "/v1/models lists the models"),
         ("chat", put('"chat.completion"', '"completion"'),
          "An answer has id, object, created, model, choices and usage"),
         ("chat", a_usage_that_lies, "usage adds up, and is at least one token each"),
@@ -113,6 +118,7 @@ def a_usage_that_lies(status: int, body: bytes) -> tuple[int, bytes]:
         ("streams", put('"finish_reason":null', '"finish_reason":"length"'),
          "Each choice has one finish_reason, in its last chunk"),
         ("completions", put('"text":"', '"text":"x'), "echo: the text begins with the prompt"),
+        ("completions", an_end_of_its_own, "suffix: the text between two ends, without them"),
         ("errors", all_are_fine, "A body that is not JSON: 400"),
         ("errors", put('"param":', '"parameter":'), "A field of the wrong type: 400, and the message names it"),
         ("errors", put('"model_not_found"', '"not_found"'), "An unknown model: 404 with model_not_found"),
@@ -121,7 +127,7 @@ def a_usage_that_lies(status: int, body: bytes) -> tuple[int, bytes]:
 def test_a_broken_promise_is_found(server: Server, group: str, alter: Alter, check: str) -> None:
     (broken,) = (each for name, checks in GROUPS if name == group for each in checks if title(each) == check)
     with relay(server.url, alter) as url:
-        (result,) = results(url, [CheckGroup(group, (broken,))])
+        (result,) = results(url, [CheckGroup(group, (broken,))], model="triolet-demo")
     assert result.verdict == "fails"
 
 
