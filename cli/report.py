@@ -20,6 +20,7 @@ from .values import format_size
 
 _LOG: Final = logging.getLogger("triolet.server")
 _BAR: Final = 32
+_NAMES: Final = 8  # of adapters, in one line
 _DIM, _PLAIN, _REDRAW = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
@@ -129,6 +130,15 @@ def reached_at(urls: list[str], settings: ServeSettings) -> list[str]:
     return urls if settings.uds else [url + settings.root_path for url in urls]
 
 
+def _adapters(settings: ServeSettings) -> str:
+    """What LoRA adapters are offered; empty if none are."""
+    names = [text.partition("=")[0] for text in settings.loras]
+    offered = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+    loaded = f"clients may load others from {settings.lora_folder}" if settings.lora_folder else ""
+    parts = [part for part in (offered, loaded) if part]
+    return "; ".join([*parts, f"{settings.limits.max_loras} in memory at once"]) if parts else ""
+
+
 def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings) -> None:
     """The addresses to open."""
     keys = len(settings.api_keys)
@@ -138,4 +148,6 @@ def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings)
         report.rows({"API": f"/v1 at {urls[0]}  ({asked})"})
     else:
         report.rows({"chat page": f"{urls[0]}/", "API": f"{urls[0]}/v1  ({asked})"})
+    if adapters := _adapters(settings):
+        report.rows({"adapters": adapters})
     report.rows({"data": f"files, batches and stored answers go to {data_folder(settings.data)}"})

@@ -73,6 +73,18 @@ class SchedulerTotals(Struct, kw_only=True):
     device_compilations: int = 0
 
 
+class AdapterFigures(Struct, frozen=True, kw_only=True):
+    """The worker's LoRA adapters, of which it holds `most` at once."""
+
+    most: int = 0
+    loaded: int = 0
+    loading: int = 0  # the worker reads them
+    waiting: int = 0  # for a place
+    loads: int = 0  # ordered since the start
+    running_names: tuple[str, ...] = ()  # loaded, and used by a request; at most `most`
+    waiting_names: tuple[str, ...] = ()  # not loaded, and wanted by one; at most `most`
+
+
 class SchedulerStatistics(Struct, frozen=True, kw_only=True):
     """A snapshot; `waiting_by_reason` counts waiting sequences by the planner's reason."""
 
@@ -87,6 +99,7 @@ class SchedulerStatistics(Struct, frozen=True, kw_only=True):
     steps_in_flight: int
     blocks: BlockCounts
     totals: SchedulerTotals
+    adapters: AdapterFigures = AdapterFigures()
 
 
 class WorkerFigures(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,10 @@ from .history import History, StreamRecord
 FIRST_TOKEN_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 BETWEEN_TOKENS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 TOKEN_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+MAX_ADAPTER_LABELS: Final = 64  # names of LoRA adapters that are told apart; clients may load any number
 REQUEST_BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+OTHER_ADAPTERS: Final = "others"  # the label of those beyond that
 
 
 class Accounts:
@@ -25,6 +28,7 @@ class Accounts:
         self.completion_tokens = 0
         self.cached_tokens = 0
         self.text_seconds = 0.0  # in the detokenizer, including its writes to sockets
+        self.adapters: Counter[str] = Counter()  # accepted requests by the name of their LoRA adapter
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.http_errors: Counter[str] = Counter()  # by code, including requests that never reached the gateway
@@ -38,6 +42,13 @@ class Accounts:
         self.decode_time = Histogram(REQUEST_BOUNDS)
         self.prompt_length = Histogram(TOKEN_BOUNDS)
         self.answer_length = Histogram(TOKEN_BOUNDS)
+
+    def count_accepted(self, adapter: str | None) -> None:
+        """A request got a place."""
+        self.accepted += 1
+        if adapter is not None:
+            told_apart = adapter in self.adapters or len(self.adapters) < MAX_ADAPTER_LABELS
+            self.adapters[adapter if told_apart else OTHER_ADAPTERS] += 1
 
     def observe_end(self, history: History, now: float) -> None:
         """Record the times and lengths of an ended request, without phases that it never reached."""

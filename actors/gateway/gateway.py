@@ -121,7 +121,7 @@ class Gateway:
         outbox = Outbox(id, credit.take)
         self._live[id] = StreamRecord(request, outbox, credit, time.time() - trio.current_time())
         self.places.take(request.tenant)
-        self.accounts.accepted += 1
+        self.accounts.count_accepted(request.adapter.name if request.adapter else None)
         self._recent.begin(request.tenant, request.name, id)
         return outbox
 

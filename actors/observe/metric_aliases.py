@@ -7,6 +7,7 @@ vLLM's older names.
 
 from collections import Counter
 from collections.abc import Iterator
+from time import time
 from typing import Final
 
 from prometheus_client.core import Metric
@@ -34,6 +35,14 @@ def vllm_aliases(accounts: Accounts, scheduler: SchedulerStatistics, model: str)
     yield counter("vllm:num_preemptions", "triolet_preemptions", totals.preemptions, labels)
     yield counter("vllm:prompt_tokens", "Prompt tokens of choices that have started", totals.prompt_tokens, labels)
     yield counter("vllm:generation_tokens", "triolet_generation_tokens", totals.generated_tokens, labels)
+    adapters = scheduler.adapters
+    if adapters.running_names or adapters.waiting_names or adapters.loads:
+        names = {
+            "max_lora": str(adapters.most),
+            "running_lora_adapters": ",".join(adapters.running_names),
+            "waiting_lora_adapters": ",".join(adapters.waiting_names),
+        }
+        yield gauge("vllm:lora_requests_info", "When this was so; triolet_adapter_…", time(), names)
     ended: Counter[str] = Counter(dict.fromkeys(("stop", "length", "abort", "error"), 0))
     for reason, count in accounts.finished.items():
         ended[_REASONS.get(reason, "abort")] += count

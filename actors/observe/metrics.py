@@ -1,6 +1,6 @@
 """Prometheus metrics and the ledger: a server's report, rendered on request.
 
-Nothing is counted here. Labels are our own reasons, codes and states, never text from a client.
+Nothing is counted here. Labels are our own reasons, codes and states, and names of adapters, never text of a request.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -110,6 +110,7 @@ class _OfModel:
         yield from self._steps()
         yield from self._worker()
         yield from self._latencies()
+        yield from self._adapters()
         if traces := self._accounts.traces:
             yield counter("traces_exported", "Requests whose spans the collector took", traces["exported"])
             lost = {reason: traces[reason] for reason in ("queue_full", "export_failed")}
@@ -174,3 +175,11 @@ class _OfModel:
         yield histogram("request_prompt_tokens", "Prompt tokens of a request", accounts.prompt_length)
         yield histogram("request_generation_tokens", "Tokens of its answer", accounts.answer_length)
         yield histogram("step_duration_seconds", "One step in the worker", step_time)
+
+    def _adapters(self) -> Iterator[Metric]:
+        adapters = self._scheduler.adapters
+        states = {"loaded": adapters.loaded, "loading": adapters.loading, "waiting": adapters.waiting}
+        yield gauges("adapters", "LoRA adapters in the worker, or wanted there", "state", states)
+        yield counter("adapter_loads", "Adapters that the worker was told to load", adapters.loads)
+        text = "Accepted requests with a LoRA adapter"
+        yield counters("adapter_requests", text, "adapter", self._accounts.adapters)

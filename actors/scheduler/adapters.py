@@ -7,6 +7,7 @@ every adapter has its turn, however many clients name the others.
 from collections.abc import Callable
 
 from ...protocol.adapters import Adapter
+from ...protocol.reports import AdapterFigures
 from ...protocol.steps import ForgetAdapters, PrepareAdapter
 from .prepared import Preparations, Prepared
 
@@ -19,7 +20,7 @@ class Adapters(Preparations[Adapter]):
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
-        self._turn = 0
+        self._turn = self._loads = 0
         self._gone: set[Adapter] = set()  # that no new request will name; in use
 
     def retire(self, adapter: Adapter) -> None:
@@ -47,9 +48,23 @@ class Adapters(Preparations[Adapter]):
                 break
             one.ordered = True
             self._begin_turn(one)
+            self._loads += 1
             prepare.append(PrepareAdapter(adapter=one.number, path=one.source.path))
         forget = self.take_forgotten()
         return [ForgetAdapters(adapters=forget), *prepare] if forget else [*prepare]
+
+    def figures(self) -> AdapterFigures:
+        every = self._all.values()
+        wanted = [one for one in every if one.users and not one.ready]
+        return AdapterFigures(
+            most=self._most,
+            loaded=sum(one.ready for one in every),
+            loading=sum(one.under_way for one in every),
+            waiting=sum(not one.ordered for one in wanted),
+            loads=self._loads,
+            running_names=tuple(sorted(one.source.name for one in every if one.users and one.ready)),
+            waiting_names=tuple(sorted(one.source.name for one in wanted)[: self._most]),
+        )
 
     def _begin_turn(self, one: PreparedAdapter) -> None:
         self._turn += 1

@@ -236,6 +236,7 @@ class SchedulerState:
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
             totals=structs.replace(self.totals, evictions=pool.evictions),
+            adapters=self.table.adapters.figures(),
         )
 
     # Requests begin.

@@ -63,6 +63,8 @@ def client(folder: Path, serve: Serve) -> Iterator[Client]:
 def test_an_adapter_answers_by_its_name_in_every_dialect(client: Client) -> None:
     base, one = client.text("triolet-demo"), client.text("one")
     assert base != one == client.text("triolet-demo:one")
+    assert client.server.gauge('triolet_adapter_requests_total{adapter="one"}') == 3  # with the one that tried it
+    assert client.server.gauge('triolet_adapters{state="loaded"}') == 1
     turn = [{"role": "user", "content": "hi"}]
     fields: dict[str, object] = {"messages": turn, "max_tokens": 4, "temperature": 0}
     for path, body in (

@@ -7,11 +7,12 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from triolet.actors.gateway.accounts import Accounts
+from triolet.actors.gateway.accounts import MAX_ADAPTER_LABELS, Accounts
+from triolet.actors.observe.metric_aliases import vllm_aliases
 from triolet.actors.observe.metrics import ledger_of, render_metrics
 from triolet.actors.supervisor.process_facts import open_files
 from triolet.actors.supervisor.worker_status import WorkerStatus
-from triolet.protocol.reports import FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
+from triolet.protocol.reports import AdapterFigures, FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
 from triolet.protocol.settings import EngineSettings, ServeSettings
 
 from ..scheduler.scheduling import new_state
@@ -102,6 +103,28 @@ def test_the_names_of_vllm_on_request(house: House) -> None:
     assert found["vllm:time_to_first_token_seconds_count", labels] == 1
     assert found["vllm:num_requests_running", labels] == 0
     assert len(families(text)) == len(set(families(text)))
+
+
+def test_requests_are_counted_by_adapter_up_to_a_number_of_names(house: House) -> None:
+    for number in range(MAX_ADAPTER_LABELS + 2):
+        for name in ("law", f"client-{number}", None):
+            house.accounts.count_accepted(name)
+    found = samples(house.text())
+    counts = {
+        labels[0][1]: count for (name, labels), count in found.items() if name == "triolet_adapter_requests_total"
+    }
+    assert (len(counts), counts["law"], counts["others"]) == (MAX_ADAPTER_LABELS + 1, MAX_ADAPTER_LABELS + 2, 3)
+    assert found["triolet_requests_accepted_total", ()] == 3 * (MAX_ADAPTER_LABELS + 2)
+    assert found["triolet_adapters", (("state", "loaded"),)] == 0
+
+
+def test_adapters_in_the_worker_have_the_name_of_vllm_too() -> None:
+    figures = AdapterFigures(most=4, loaded=2, waiting=1, loads=3, running_names=("law",), waiting_names=("a", "b"))
+    statistics = msgspec.structs.replace(new_state().statistics(), adapters=figures)
+    (info,) = (one for one in vllm_aliases(Accounts(), statistics, "demo") if one.name == "vllm:lora_requests_info")
+    (sample,) = info.samples
+    assert sample.labels == {"max_lora": "4", "running_lora_adapters": "law", "waiting_lora_adapters": "a,b"}
+    assert all(one.name != info.name for one in vllm_aliases(Accounts(), new_state().statistics(), "demo"))
 
 
 def test_a_server_of_several_processes_tells_of_each(house: House) -> None:

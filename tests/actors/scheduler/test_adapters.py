@@ -2,6 +2,7 @@
 
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.messages import AdapterGone, Cancel, WorkerLost
+from triolet.protocol.reports import AdapterFigures
 from triolet.protocol.steps import AdapterFailed, AdapterReady, ForgetAdapters, PrepareAdapter
 
 from .scheduling import Bench, admit, choices_of, computed, ready, text
@@ -15,7 +16,11 @@ def test_a_request_waits_for_its_adapter_and_others_go_before_it() -> None:
     assert bench.state.take_preparations() == [PrepareAdapter(adapter=1, path="/adapters/law")]
     assert computed(bench.step()) == {2: 4}
     assert bench.whereabouts("a") == bench.whereabouts("c") == {0: "adapter"}
+    under_way = AdapterFigures(most=16, loading=1, loads=1, waiting_names=("law",))
+    assert bench.state.statistics().adapters == under_way
     bench.send(AdapterReady(adapter=1))
+    loaded = AdapterFigures(most=16, loaded=1, loads=1, running_names=("law",))
+    assert bench.state.statistics().adapters == loaded
     assert [record.adapter for record in bench.step().new] == [1, 1]
     assert not bench.state.take_preparations()
 
