@@ -29,6 +29,8 @@ _CODE_OF_STATUS: dict[int, ErrorCode] = {
 }
 _CODES: dict[str, ErrorCode] = {code: code for code in REGISTRY}
 WRONG_KEY_SECONDS = 0.2  # before a refused key is answered: who guesses needs a connection for each five a second
+# The clients of OpenAI and Anthropic would repeat these by themselves, and hear the same again.
+FINAL: frozenset[ErrorCode] = frozenset({"conflict", "deadline_exceeded", "nonfinite_logits", "resumed_elsewhere"})
 RETRY_AFTER = 1  # seconds, the default: a step takes far less
 LOAD_SECONDS = 2  # until a load of unknown length is asked about again
 MAX_LOAD_SECONDS = 60  # however long it will take: estimates change
@@ -72,6 +74,8 @@ def error_content(error: ApiError, extra: tuple[Field, ...] = (), body: msgspec.
     if error.status in (429, 503):
         seconds = RETRY_AFTER if error.retry_after is None else error.retry_after
         extra = ((b"retry-after", b"%d" % seconds), *extra)
+    elif error.code in FINAL:
+        extra = ((b"x-should-retry", b"false"), *extra)
     elif error.status == 401:
         extra = ((b"www-authenticate", b"Bearer"), *extra)
     return json_content(msgspec.json.encode(body or error.body()), error.status, extra)

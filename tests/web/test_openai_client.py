@@ -285,6 +285,16 @@ def test_keys_and_a_full_house(serve_process: Callable[..., Server], model: str)
         assert patient.chat.completions.create(model=model, messages=QUESTION, max_tokens=4).choices
 
 
+def test_a_deadline_that_has_passed_is_not_tried_again(server: Server, model: str) -> None:
+    answers: list[int] = []
+    http = openai.DefaultHttpxClient(event_hooks={"response": [lambda answer: answers.append(answer.status_code)]})
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=3, http_client=http) as client:
+        late = client.with_options(default_headers={"X-Request-Timeout": "0.00001"})
+        with pytest.raises(openai.InternalServerError) as passed:
+            late.chat.completions.create(model=model, messages=QUESTION)
+    assert (passed.value.code, answers) == ("deadline_exceeded", [504])
+
+
 def test_best_of_gives_the_most_probable_of_the_same_choices(server: Server) -> None:
     body: dict[str, Any] = {"prompt": "Once", "max_tokens": 8, "seed": 5, "temperature": 1.5}
     with httpx.Client(base_url=server.url, timeout=SOON) as http:
