@@ -87,8 +87,8 @@ class Buckets:
         return [shape for kind in self.kinds for shape in self.mixed(*kind) + self.decoding(*kind)]
 
     def mixed(self, strict: bool, adapted: bool = False) -> list[PassShape]:
-        """Every number of tokens, and every number of rows."""
-        pairs = zip_longest(self.tokens, self.rows)
+        """Every number of tokens, and every number of rows: one with adapters, which the head does not know."""
+        pairs = zip_longest(self.tokens, self.rows[: 1 if adapted else None])
         return [
             PassShape(tokens or self.tokens[0], self.chunks, rows or self.rows[0], False, strict, adapted)
             for tokens, rows in pairs

@@ -22,7 +22,7 @@ from triolet.cli.options import (
 from triolet.cli.sources import option_name, variable_name
 from triolet.loadtest.compare.cases import CASES
 from triolet.loadtest.compare.variant import read_variant
-from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+from triolet.protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
 
 
 def _serve(*arguments: str) -> tuple[Result, ServeSettings | None]:
@@ -57,6 +57,14 @@ def test_the_defaults_are_the_structs_own() -> None:
     result, settings = _serve()
     assert result.exit_code == 0, result.output
     assert settings == ServeSettings(engine=EngineSettings(model=str(BUNDLED_MODEL)), served_model_name=BUNDLED_NAME)
+
+
+def test_a_worker_has_room_for_adapters_where_some_are_offered() -> None:
+    bounds = ("--max-loras", "3", "--max-lora-rank", "32")
+    for offered, count in ((("--lora", "law=here"), 3), (("--lora-folder", "here"), 3), ((), 0)):
+        _, settings = _serve(*bounds, *offered)
+        assert settings is not None
+        assert settings.engine.adapter_places == AdapterPlaces(count=count, rank=32)
 
 
 def test_options_reach_their_struct() -> None:

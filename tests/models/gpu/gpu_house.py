@@ -107,12 +107,12 @@ def prompt_of(length: int, seed: int) -> tuple[int, ...]:
     return tuple(int(token) for token in np.random.default_rng(seed).integers(0, SPEC.vocab_size, length))
 
 
-def clear_prompt(length: int, seed: int, new_tokens: int) -> tuple[int, ...]:
-    """A prompt whose greedy continuation hangs on no near tie.
+def clear_prompt(length: int, seed: int, new_tokens: int, weights: DecoderWeights | None = None) -> tuple[int, ...]:
+    """A prompt whose greedy continuation hangs on no near tie, with these weights or those of the model.
 
     Ten roundings of 2^-9 to logits of up to 16 move each by 0.1, so tokens less than 0.2 apart may change places.
     """
-    weights = weights_of(SPEC)
+    weights = weights or weights_of(SPEC)
     while True:
         tokens, gaps = list(prompt_of(length, seed)), list[float]()
         for _ in range(new_tokens):

@@ -19,16 +19,20 @@ from tokenizers import Tokenizer, models
 
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
+from triolet.loadtest.device.random_adapter import merged, random_adapter
 from triolet.models.gpu.weights import host_tensor
+from triolet.protocol.adapters import Adapter
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+from triolet.protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
 
+from ..adapter_cases import write_adapter
 from .gpu_house import SPEC, clear_prompt, weights_of
 
 BLOCK_BYTES = SPEC.num_layers * 2 * SPEC.num_kv_heads * 64 * SPEC.head_dim * 2  # in bfloat16
 NEW_TOKENS = 5
+ADAPTER = random_adapter(SPEC, 2, rank=8, scale=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     safetensors.torch.save_file(
         {name: tensor.contiguous() for name, tensor in named.items()}, folder / "model.safetensors"
     )
+    write_adapter(folder / "adapter", ADAPTER)
     words = {f"word{index}": index for index in range(SPEC.vocab_size)}
     Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
     return folder
@@ -74,11 +79,16 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Engine]:
 
 
 def submit(
-    engine: Engine, prompt: tuple[int, ...], stop_token_ids: tuple[int, ...] = (), sampling: Sampling | None = None
+    engine: Engine,
+    prompt: tuple[int, ...],
+    stop_token_ids: tuple[int, ...] = (),
+    sampling: Sampling | None = None,
+    adapter: Adapter | None = None,
 ) -> Outbox:
     request = Generate(
         id=engine.gateway.new_id(), model=engine.model_name, prompts=(TokenPrompt(token_ids=prompt),),
         sampling=sampling or sampling_of(), max_tokens=NEW_TOKENS, ignore_eos=True, stop_token_ids=stop_token_ids,
+        adapter=adapter,
     )  # fmt: skip
     return engine.gateway.submit(request)
 
@@ -104,8 +114,11 @@ def sampling_of(**fields: Any) -> Sampling:
     return Sampling(temperature=0.0, logprobs=0, **fields)
 
 
-async def generate(engine: Engine) -> list[list[int]]:
-    """Three requests, two at a time, one of them longer than a step; then one of them alone, and one that stops."""
+async def generate(engine: Engine, folder: Path) -> list[list[int]]:
+    """Three requests, two at a time, one of them longer than a step; then one of them alone, and one that stops.
+
+    Then one prompt with an adapter and without, in one batch.
+    """
     prompts = [clear_prompt(11, 1, NEW_TOKENS), clear_prompt(3, 2, NEW_TOKENS), clear_prompt(5, 3, NEW_TOKENS)]
     outboxes = [submit(engine, prompt) for prompt in prompts]
     together = [await read(outbox) for outbox in outboxes]
@@ -121,21 +134,26 @@ async def generate(engine: Engine) -> list[list[int]]:
     banned = await read(submit(engine, prompts[0], sampling=sampling_of(bad_words=((first, third), (second, third)))))
     assert banned[:2] == [first, second]
     assert banned[2] != third
-    return together
+    prompt = clear_prompt(5, 4, NEW_TOKENS, merged(weights_of(SPEC), ADAPTER))
+    pair = [submit(engine, prompt, adapter=Adapter("own", str(folder / "adapter"))), submit(engine, prompt)]
+    own, base = [await read(outbox) for outbox in pair]
+    assert own != base
+    return [*together, own]
 
 
 async def test_streams_are_those_of_the_cpu(checkpoint: Path) -> None:
     async with running(checkpoint, device="cpu", dtype="float32", kv_cache_memory=32 << 20) as engine:
-        expected = await generate(engine)
-    gpu = {"device": "cuda", "kernels": "interpret", "kv_cache_memory": 9 * BLOCK_BYTES}
+        expected = await generate(engine, checkpoint)
+    gpu: dict[str, Any] = {"device": "cuda", "kernels": "interpret", "kv_cache_memory": 9 * BLOCK_BYTES}
+    gpu["adapter_places"] = AdapterPlaces(count=1)
     async with running(checkpoint, **gpu) as engine:
         assert engine.ready is not None
         assert engine.ready.device.startswith("rehearsal")
         assert engine.ready.memory.num_blocks == 9
-        assert await generate(engine) == expected
+        assert await generate(engine, checkpoint) == expected
         while engine.scheduler_statistics().steps_in_flight:  # noqa: ASYNC110 - the scheduler gives no event
             await trio.sleep(0.002)
         totals = engine.scheduler_statistics().totals
-    assert [len(tokens) for tokens in expected] == [NEW_TOKENS] * 3
+    assert [len(tokens) for tokens in expected] == [NEW_TOKENS] * 4
     assert totals.wasted_tokens == 1  # drawn behind the stop token, by the step that was under way
     assert (totals.device_allocations, totals.device_compilations) == (0, 0)

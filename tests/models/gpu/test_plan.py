@@ -15,13 +15,14 @@ from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
 from triolet.models.gpu.load import plan_on_gpu
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.memory_plan import GIB
-from triolet.protocol.settings import MIB
+from triolet.protocol.settings import MIB, AdapterPlaces
 from triolet.protocol.steps import MemoryPlan
 
 LLAMA_8B = ModelSpec(
     family="llama", vocab_size=128256, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
     mlp_size=14336, norm_eps=1e-5, rope=RopeSpec(), max_position=131072,
 )  # fmt: skip
+NO_ADAPTERS = AdapterPlaces()
 
 
 def test_sizes() -> None:
@@ -34,27 +35,28 @@ def test_sizes() -> None:
 
 @given(st.integers(1, 600), st.integers(1, 70), st.data())
 def test_every_step_has_a_shape_that_was_compiled(max_tokens: int, max_chunks: int, data: st.DataObject) -> None:
-    buckets = Buckets(max_tokens=max_tokens, max_chunks=max_chunks, max_rows=max_tokens)
+    buckets = Buckets(max_tokens=max_tokens, max_chunks=max_chunks, max_rows=max_tokens, adapters=True)
     chunks = data.draw(st.integers(1, min(max_chunks, max_tokens)))
     lengths = [1] * chunks
     for _ in range(data.draw(st.integers(0, 8))):
         lengths[data.draw(st.integers(0, chunks - 1))] += data.draw(st.integers(0, (max_tokens - sum(lengths)) // 2))
     rows = data.draw(st.integers(0, sum(lengths)))
-    shape, every = buckets.shape(lengths, rows), buckets.every()
+    strict, adapted = data.draw(st.booleans()), data.draw(st.booleans())
+    shape, every = buckets.shape(lengths, rows, strict=strict, adapted=adapted), buckets.every()
     assert shape.tokens >= sum(lengths)
     assert shape.chunks >= chunks
     assert shape.rows >= rows
-    if shape.decode:
-        assert shape in every
-    else:  # the launches of tokens and those of rows know nothing of each other
-        assert shape.tokens in {other.tokens for other in every if not other.decode}
-        assert shape.rows in {other.rows for other in every if not other.decode}
+    assert shape.layers in {other.layers for other in every}
+    assert shape.head in {other.head for other in every}
+    if not shape.decode:
         assert shape.tokens <= max(16, sum(lengths) * 5 // 4 + 16)
 
 
-def plan(memory: int, quantize: str = "none", **asked: Any) -> MemoryPlan:  # Any: whatever an option may be
-    buckets = Buckets(max_tokens=512, max_chunks=64, max_rows=256)
-    sizes = GpuSizes(quantize=quantize, max_model_len=8192, buckets=buckets)
+def plan(
+    memory: int, quantize: str = "none", adapters: AdapterPlaces = NO_ADAPTERS, **asked: Any
+) -> MemoryPlan:  # Any: whatever an option may be
+    buckets = Buckets(max_tokens=512, max_chunks=64, max_rows=256, adapters=adapters.count > 0)
+    sizes = GpuSizes(quantize=quantize, max_model_len=8192, buckets=buckets, adapters=adapters)
     return plan_on_gpu(RehearsalDevice(memory), LLAMA_8B, sizes, **asked)
 
 
@@ -70,6 +72,20 @@ def test_kv_gets_what_is_left() -> None:
     little = plan(80 * GIB, kv_cache_memory=512 * MIB, shortest=1024)  # half of a full-length sequence
     assert (little.num_blocks, little.sequences_at_full_length) == (64, 1.0)
     assert plan(80 * GIB, quantize="int4").weights_bytes < 0.4 * whole.weights_bytes
+
+
+def test_adapters_have_their_room_before_kv() -> None:
+    """Rank 16 on all matrices is 84 MB; rank 17 is stored as 32. Graphs with their launches are a second set."""
+    sizes = {
+        (count, rank): plan(80 * GIB, adapters=AdapterPlaces(count=count, rank=rank)).workspace_bytes
+        for count, rank in ((0, 16), (1, 16), (9, 16), (9, 17))
+    }
+    place = 2 * 32 * 16 * (3 * 4096 + 6144 + 2 * 4096 + 2 * 4096 + 28672 + 14336 + 4096)
+    assert sizes[9, 16] - sizes[1, 16] == 8 * place
+    assert sizes[1, 16] - sizes[0, 16] > place
+    assert sizes[9, 17] - sizes[9, 16] == pytest.approx(9 * place, rel=0.01)
+    with pytest.raises(DoesNotFit, match="buffers, graphs and LoRA adapters \\(--max-loras\\)"):
+        plan(40 * GIB, adapters=AdapterPlaces(count=512))
 
 
 @pytest.mark.parametrize(
