@@ -60,7 +60,8 @@ class SeveralBatches:
             called, model = several.directory.find(name_in(body))
             engine = self._engines.get(model)
             if engine is None:
-                several.models.begin_load(model)
+                if several.directory.states[model] == "unloaded":
+                    several.models.begin_load(model)
                 raise ApiError("model_loading", f"The model {model} is not loaded.")
             return await _answer(engine, endpoint, body, tenant, name, called)
 

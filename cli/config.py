@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
@@ -55,8 +55,8 @@ def _line(ctx: click.Context, name: str, value: object) -> tuple[str, str]:
     comment = origin(ctx, name) or ("command line" if typed else default_text(name))
     key = option_name(name)
     if isinstance(value, tuple):
-        # pyright: ignore  # click's tuples have no element type
-        texts = [f"{each.name}={each.path}" if isinstance(each, ModelSettings) else str(each) for each in value]
+        values = cast("tuple[object, ...]", value)  # click's tuples have no element type
+        texts = [f"{each.name}={each.path}" if isinstance(each, ModelSettings) else str(each) for each in values]
         if name in KEYS and any(not text.startswith("@") for text in texts):
             return f"# {key}", f"{comment}; {len(texts)} given, not shown"
         value = texts or None

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from ..actors.engine import run_engine
-from ..actors.observe.server import Server
+from ..actors.observe.server import Models, Server
 from ..actors.several.several import run_several
 from ..actors.supervisor.child_process import ChildProcess
 from ..models.host import usable_cores
@@ -16,7 +16,6 @@ from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
-from ..web.generation.models import loaded_models
 from ..web.transport.capacity import raise_file_limit
 from ..web.transport.listening import unix_socket
 from ..web.transport.tls import Certificates
@@ -139,8 +138,9 @@ async def serve_engine(
             serving.set()
             on_listening(urls)
             await engine.loaded.wait()
-            for name, model in loaded_models(engine).items():
-                if name == model.model_name and model.ready is not None:
+            served = engine.served
+            for model in served.engines if isinstance(served, Models) else (served,):
+                if model.ready is not None:
                     on_ready(model.ready, model.settings)
             task_status.started(urls)
         ended.set()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from ..actors.logs import log_to_stderr
@@ -88,8 +89,8 @@ class ModelArgument(click.Argument):
     """The checkpoint folder of a command whose argument it is."""
 
     def __init__(self, **attributes: Any) -> None:  # Any: those of click.Argument
-        given = {"type": click.Path(path_type=Path), **attributes}
-        super().__init__(["model"], required=False, envvar=variable_name("model"), **given)
+        attributes.setdefault("type", click.Path(path_type=Path))
+        super().__init__(["model"], required=False, envvar=variable_name("model"), **attributes)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         return (ctx is not None and origin(ctx, "model")) or super().get_error_hint(ctx)
@@ -195,10 +196,13 @@ def read_file(ctx: click.Context, path: Path | None, fields: Iterable[str]) -> N
 
 def _model_words(path: Path, models: object, parameter: click.Parameter) -> object:
     """A `[models]` table as the words of the command line. A command of one model takes the first."""
-    if not isinstance(models, dict) or not models or not all(isinstance(where, str) for where in models.values()):
-        raise click.UsageError(f'{path}: {MODELS} must be a table of folders by name, such as chat = "models/chat"')
-    words = [f"{name}={where}" for name, where in models.items()]
-    return words if parameter.nargs == -1 else next(iter(models.values()))
+    try:
+        folders = msgspec.convert(models, dict[str, str])
+        first = next(iter(folders.values()))
+    except (msgspec.ValidationError, StopIteration):
+        problem = f'{MODELS} must be a table of folders by name, such as chat = "models/chat"'
+        raise click.UsageError(f"{path}: {problem}") from None
+    return [f"{name}={folder}" for name, folder in folders.items()] if parameter.nargs == -1 else first
 
 
 def _checked(path: Path, key: str, value: object, parameter: click.Parameter) -> object:

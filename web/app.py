@@ -29,6 +29,7 @@ from .routes import (
     explain,
     files,
     messages,
+    models,
     ollama,
     openapi,
     operators,
@@ -72,7 +73,7 @@ def create_app(engine: "Server") -> Application:
     folder = DataFolder(data_folder(settings.data))
     files.register(app, folder)
     batches.register(app, folder)
-    for part in (adapters, messages, ollama, explain, tokenize, operators, openapi, endpoint_list, page_files):
+    for part in (adapters, messages, models, ollama, explain, tokenize, operators, openapi, endpoint_list, page_files):
         part.register(app)
     return app
 

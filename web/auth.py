@@ -18,7 +18,11 @@ from .exchange import Exchange, Handshake, Headers
 from .origins import Origins
 
 OPEN = frozenset({"page", "page_without_slash", "page_file", "dashboard_page", "endpoints", "live"})  # endpoints
-OPERATORS = frozenset({"metrics", "ledger", "load_adapter", "unload_adapter"})  # and the dashboard's WebSocket
+# With the dashboard's WebSocket.
+_MODELS = ("load_model", "unload_model", "alias_model")
+OPERATORS = frozenset(
+    {"metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS}
+)  # and the dashboard's WebSocket
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
 

@@ -19,7 +19,7 @@ _ENDPOINTS: Final = (
     ("/v1/messages/batches", "Anthropic's API", "send /v1/messages for each"),
     ("/v1/complete", "Anthropic's API", "send /v1/completions"),
     *(
-        (f"/api/{name}", "Ollama's API", "one model is served, and it is loaded when the server starts")
+        (f"/api/{name}", "Ollama's API", "the models are folders that are named when the server starts")
         for name in ("pull", "push", "create", "copy", "delete", "blobs/")
     ),
     *((f"/api/{name}", "Ollama's API", "this server generates text only") for name in ("embed", "embeddings")),

@@ -8,7 +8,8 @@ several models and has an `Engine` for each that is loaded.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 import trio
 
@@ -18,6 +19,7 @@ from ...protocol.explanation import Explanation
 from ...protocol.openai_responses import TokenizerInfo
 from ...protocol.reports import Health, ServerReport
 from ...protocol.requests import Prompt
+from ...protocol.served_models import ServedModelEntry
 from ...protocol.settings import ServeSettings
 from ...protocol.steps import Ready
 from ..gateway.gateway import Gateway
@@ -72,6 +74,18 @@ class ModelEngine(Protocol):
         ...
 
 
+class ListedModel(NamedTuple):
+    """What clients are told of a model that they can name."""
+
+    name: str  # or an alias
+    model: str
+    created: int
+    context_length: int
+    loaded: bool
+    ready: Ready | None  # as of the last load; None: it was never loaded
+    adapters: Mapping[str, Adapter] = MappingProxyType({})
+
+
 class NamedEngine(NamedTuple):
     """A model that is loaded, and the name that its client knows it by: its own or an alias."""
 
@@ -79,27 +93,47 @@ class NamedEngine(NamedTuple):
     engine: ModelEngine
 
 
+Absent = Literal["load", "begin", "refuse"]  # what to do with a model that is not loaded; the last two raise ApiError
+
+
 class Models(ABC):
     """The models of a server that has several."""
 
     @abstractmethod
     def use(
-        self, name: str | None, fallbacks: Sequence[str] = (), *, waits: bool = True
+        self, name: str | None, fallbacks: Sequence[str] = (), *, absent: Absent = "load"
     ) -> AbstractAsyncContextManager[NamedEngine]:
         """The model of this name, or of the first fallback that there is; None: the first model.
 
-        One that is not loaded is loaded now; `waits=False` does not wait for it. It stays loaded in the block, and
-        until the requests are answered that were submitted there. Raises ApiError: 404 if there is none of these names,
+        `absent`: whether to load one that is not loaded, and to wait for it. It stays loaded in the block, and until
+        the requests are answered that were submitted there. Raises ApiError: 404 if there is none of these names,
         503 if the model cannot be used.
         """
 
     @abstractmethod
-    def names(self) -> Sequence[str]:
-        """The models', the first one first, and behind them the aliases."""
+    def listed(self) -> Sequence[ListedModel]:
+        """The models, the first one first, and behind them the aliases."""
+
+    @property
+    @abstractmethod
+    def engines(self) -> Sequence[ModelEngine]:
+        """Those of the models that are loaded."""
 
     @abstractmethod
-    def engine_of(self, name: str) -> ModelEngine | None:
-        """The engine of a model that is loaded, by its name or alias."""
+    def entries(self) -> list[ServedModelEntry]:
+        """The state of each model."""
+
+    @abstractmethod
+    async def load(self, name: str) -> ServedModelEntry:
+        """Load a model, also one that failed. Raises ApiError: 404, and 503 if it cannot be loaded."""
+
+    @abstractmethod
+    async def unload(self, name: str) -> ServedModelEntry:
+        """Let its requests end, and unload it. A request that names it later loads it again. Raises ApiError (404)."""
+
+    @abstractmethod
+    def set_alias(self, alias: str, model: str | None) -> ServedModelEntry | None:
+        """Give a model another name; None takes it away. Raises ApiError (404, 400)."""
 
     @abstractmethod
     async def reports(self) -> Mapping[str, ServerReport]:

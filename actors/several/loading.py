@@ -20,6 +20,7 @@ from ..core import Core
 from ..engine import Engine, run_engine
 from ..errors import EngineLoadError
 from ..gateway.gateways import Gateways
+from ..observe.server import Absent
 from .directory import Directory
 
 _LOG: Final = logging.getLogger("triolet.models")
@@ -41,6 +42,7 @@ class LoadedModels:
         beside: RunBeside,
     ) -> None:
         self.engines: dict[str, Engine] = {}  # also of models that are being loaded
+        self.known: dict[str, Ready] = {}  # of models that have been loaded
         self._nursery = nursery
         self._directory = directory
         self._settings = settings
@@ -55,7 +57,7 @@ class LoadedModels:
 
     # What requests do.
 
-    async def claim(self, model: str, *, waits: bool) -> Engine:
+    async def claim(self, model: str, absent: Absent) -> Engine:
         """The model's engine, once it is loaded; then call `give_back`. Raises ApiError (503, 429)."""
         self._directory.used(model)
         states = self._directory.states
@@ -64,9 +66,10 @@ class LoadedModels:
                 raise ApiError("shutting_down", "the server is shutting down", retry_after=1)
             if states[model] == "failed":
                 raise ApiError("engine_unavailable", f"The model {model} failed: {self._directory.reasons[model]}")
-            if states[model] == "unloaded":
-                self.begin_load(model)
-            if not waits:
+            if absent == "refuse":
+                raise ApiError("engine_unavailable", f"The model {model} is not loaded; a request to it loads it.")
+            self.begin_load(model)
+            if absent == "begin":
                 raise ApiError("model_loading", f"The model {model} is being loaded; try again.", retry_after=2)
             await self._wait_for(model)
         self._claims[model] += 1
@@ -107,6 +110,8 @@ class LoadedModels:
             except EngineLoadError as error:
                 self._move(model, "failed", str(error))
                 raise EngineLoadError(error.code, f"{model}: {error.message}") from error
+            if (ready := self.engines[model].ready) is not None:
+                self.known[model] = ready
             self._move(model, "ready")
             await trio.lowlevel.checkpoint()  # who waited for it claims it, before anything else is loaded
 
@@ -121,6 +126,8 @@ class LoadedModels:
         if self._directory.states[model] == "ready":
             self._move(model, "draining")
             self._nursery.start_soon(self._drain, model, patience)
+        elif self._directory.states[model] == "failed":
+            self._move(model, "unloaded")
 
     async def wait_settled(self, model: str) -> None:
         """Wait until it is neither being loaded nor unloaded."""

@@ -6,6 +6,7 @@ loading     an engine per model: its own worker, scheduler, tokenizer, gateway
 Gateways    what the web says of a request by its id (gateway/gateways.py)
 """
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -15,12 +16,13 @@ from ...protocol.engine_view import AboutEngine, View
 from ...protocol.errors import ApiError
 from ...protocol.explanation import Explanation
 from ...protocol.reports import BatchFigures, FrontsReport, Health, ServerReport, WorkerFigures
+from ...protocol.served_models import ModelStatus, ServedModelEntry
 from ...protocol.settings import ServeSettings
 from ...protocol.steps import Ready, ReportProgress
 from ..engine import Engine
 from ..gateway.gateways import Gateways
 from ..observe.observe import own_figures
-from ..observe.server import Models, NamedEngine
+from ..observe.server import Absent, ListedModel, Models, NamedEngine
 from ..scheduler.state import SchedulerState
 from ..supervisor.worker_status import WorkerStatus
 from .directory import Directory
@@ -43,6 +45,7 @@ class Several(Models):
         self.settings = settings
         self.gateway = Gateways()
         self.loaded = trio.Event()
+        self._created = int(time.time())
         self.batches = BatchFigures()
         self.directory = Directory(
             [model.name for model in settings.models], dict(text.split("=", 1) for text in settings.aliases)
@@ -64,21 +67,74 @@ class Several(Models):
 
     @asynccontextmanager
     async def use(
-        self, name: str | None, fallbacks: Sequence[str] = (), *, waits: bool = True
+        self, name: str | None, fallbacks: Sequence[str] = (), *, absent: Absent = "load"
     ) -> AsyncGenerator[NamedEngine]:
         called, model = self.directory.find(name, fallbacks)
-        engine = await self.models.claim(model, waits=waits)
+        engine = await self.models.claim(model, absent)
         try:
             yield NamedEngine(called, engine)
         finally:
             self.models.give_back(model)
 
-    def names(self) -> Sequence[str]:
-        return self.directory.names
+    def listed(self) -> Sequence[ListedModel]:
+        return [self._listed(name) for name in self.directory.names]
 
-    def engine_of(self, name: str) -> Engine | None:
-        model = self.directory.model_of(name)
-        return self.models.engines[model] if model and self.directory.states[model] == "ready" else None
+    def _listed(self, name: str) -> ListedModel:
+        model = self.directory.find(name).model
+        ready, engine = self.models.known.get(model), self.engine_of(model)
+        created = self._created if engine is None else engine.created
+        length = 0 if ready is None else ready.context_length
+        return ListedModel(name, model, created, length, engine is not None, ready)
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        found = map(self.engine_of, self.directory.states)
+        return [engine for engine in found if engine is not None]
+
+    def engine_of(self, model: str) -> Engine | None:
+        """Of a model that is loaded."""
+        return self.models.engines[model] if self.directory.states[model] == "ready" else None
+
+    # What operators do.
+
+    def entries(self) -> list[ServedModelEntry]:
+        return [self._entry(model) for model in self.directory.states]
+
+    def _entry(self, model: str) -> ServedModelEntry:
+        directory, ready, engine = self.directory, self.models.known.get(model), self.models.engines.get(model)
+        return ServedModelEntry(
+            id=model,
+            aliases=[alias for alias, meant in directory.aliases.items() if meant == model],
+            status=ModelStatus(value=directory.states[model], reason=directory.reasons.get(model) or None),
+            requests=0 if engine is None else engine.gateway.live_requests,
+            context_length=self._listed(model).context_length,
+            weights_bytes=None if ready is None else ready.memory.weights_bytes,
+            kv_bytes=None if ready is None else ready.memory.kv_bytes,
+        )
+
+    async def load(self, name: str) -> ServedModelEntry:
+        model = self.directory.find(name).model
+        await self.models.wait_settled(model)  # one that is being unloaded is loaded after that
+        self.models.begin_load(model)
+        await self.models.wait_settled(model)
+        if self.directory.states[model] == "failed":
+            raise ApiError("engine_unavailable", f"The model {model} failed: {self.directory.reasons[model]}")
+        return self._entry(model)
+
+    async def unload(self, name: str) -> ServedModelEntry:
+        model = self.directory.find(name).model
+        await self.models.wait_settled(model)
+        self.models.begin_unload(model, self.settings.drain_timeout)
+        await self.models.wait_settled(model)
+        return self._entry(model)
+
+    def set_alias(self, alias: str, model: str | None) -> ServedModelEntry | None:
+        if model is None:
+            self.directory.remove_alias(alias)
+            return None
+        aim = self.directory.find(model).model
+        self.directory.set_alias(alias, aim)
+        return self._entry(aim)
 
     # What operators ask.
 
@@ -150,7 +206,7 @@ class Several(Models):
     @property
     def _watched(self) -> Engine | None:
         """The model of the dashboard: the first that is loaded."""
-        return next((engine for name in self.names() if (engine := self.engine_of(name)) is not None), None)
+        return next(iter(self.engines), None)
 
 
 async def run_several(

@@ -22,7 +22,7 @@ from triolet.cli.options import (
 from triolet.cli.sources import option_name, variable_name
 from triolet.loadtest.compare.cases import CASES
 from triolet.loadtest.compare.variant import read_variant
-from triolet.protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
+from triolet.protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ModelSettings, ServeSettings
 
 
 def _serve(*arguments: str) -> tuple[Result, ServeSettings | None]:
@@ -300,3 +300,48 @@ def test_a_refusal_says_where_the_option_came_from(monkeypatch: pytest.MonkeyPat
     result = CliRunner().invoke(main, ["serve"])
     assert result.exit_code == 2
     assert result.output.endswith("(--host is from variable TRIOLET_HOST)\n")
+
+
+def test_several_models_are_words_a_variable_or_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = (ModelSettings(name="a", path="folder/a"), ModelSettings(name="b", path="c=d"))
+    words = ("a=folder/a", "b=c=d")
+    _, settings = _serve(*words)
+    assert settings is not None
+    assert (settings.models, settings.engine.model) == (expected, "folder/a")
+    Path("triolet.toml").write_text('[models]\na = "folder/a"\nb = "c=d"')
+    _, from_file = _serve()
+    assert from_file == settings
+    _, other = _serve("path/with=sign")
+    assert other is not None
+    assert (other.models, other.engine.model) == ((), "path/with=sign")
+    monkeypatch.setenv("TRIOLET_MODEL", " ".join(words))
+    assert _serve()[1] == settings
+    monkeypatch.setenv("TRIOLET_MODEL", "one folder/with spaces")
+    _, single = _serve()
+    assert single is not None
+    assert single.engine.model == "one folder/with spaces"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("a=x", "y"), "of several models each has a name, as in a=y"),
+        (("x", "y"), "of several models each has a name, as in a=x"),
+        (("a=x", "a=y"), "two models have the name a"),
+        (("a:b=x", "c=y"), "a name has no colon"),
+    ],
+)
+def test_models_that_cannot_be_told_apart_are_refused(words: tuple[str, ...], problem: str) -> None:
+    result, settings = _serve(*words)
+    assert (result.exit_code, settings) == (2, None)
+    assert problem in result.output
+
+
+@pytest.mark.parametrize(
+    "text", ["[models]", "models = 5", 'models = ["a=b"]', "[models]\na = 5", "[models.a]\nb = 'c'"]
+)
+def test_a_table_of_models_that_is_none_is_refused(text: str) -> None:
+    Path("triolet.toml").write_text(text)
+    result, _ = _serve()
+    assert result.exit_code == 2
+    assert "models must be a table of folders by name" in result.output

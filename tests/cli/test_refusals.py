@@ -156,3 +156,23 @@ def test_adapters_are_folders_of_peft_with_names_of_their_own(tmp_path: Path) ->
     for text in ("law", "=x", "a:b=x", "latest=x"):
         result = CliRunner().invoke(main, ["serve", "--lora", text])
         assert (result.exit_code, "is not NAME=PATH" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("a={m} b=none", "no folder none"),
+        ("{m} --alias chat=a", "--alias needs models with names"),
+        ("a={m} --alias a=a", "--alias a=a: a is the name of a model"),
+        ("a={m} --alias chat=b", "--alias chat=b: there is no model b, but a"),
+        ("a={m} b={m} --web-processes 2", "--web-processes is for a server of one model"),
+        ("a={m} b={m} --inline", "--inline is for a server of one model"),
+        ("a={m} b={m} --lora x={m}", "--lora is for a server of one model"),
+        ("a={m} b={m} --lora-folder {m}", "--lora-folder is for a server of one model"),
+        ("a={m} b={m} --served-model-name c", "--served-model-name is for a server of one model"),
+    ],
+)
+def test_what_several_models_cannot_have_is_refused(options: str, problem: str) -> None:
+    result = CliRunner().invoke(main, ["serve", *options.format(m=BUNDLED_MODEL).split()])
+    assert result.exit_code == 2
+    assert problem in result.output

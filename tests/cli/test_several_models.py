@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import pytest
 import trio
+import trio.testing
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 from trio_websocket import open_websocket_url
@@ -67,6 +70,24 @@ async def running(settings: ServeSettings) -> AsyncGenerator[House]:
             async with httpx.AsyncClient(base_url=urls[0], timeout=SOON, verify=False) as client:
                 yield House(opened[0], client, urls[0])
             stop.set()
+
+
+class Stream:
+    """One streamed completion."""
+
+    def __init__(self) -> None:
+        self.flowing = trio.Event()
+        self.text = ""
+        self.last = ""
+
+    async def read(self, house: House, **asked: Any) -> None:
+        async with house.client.stream("POST", "/v1/completions", json=LONG | {"stream": True} | asked) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    self.last = line.removeprefix("data: ")
+                    if "choices" in self.last:
+                        self.text += json.loads(self.last)["choices"][0]["text"]
+                        self.flowing.set()
 
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
@@ -144,31 +165,18 @@ async def test_both_websockets_go_to_the_model_that_a_frame_names() -> None:
 async def test_a_worker_that_dies_is_of_one_model_and_its_streams_go_on() -> None:
     async with running(SETTINGS) as house:
         whole = (await house.client.post("/v1/completions", json=LONG)).json()["choices"][0]["text"]
-        texts = {"a": "", "b": ""}
-        flowing = {"a": trio.Event(), "b": trio.Event()}
-
-        async def read(name: str) -> None:
-            asked = LONG | {"stream": True, "model": name}
-            async with house.client.stream("POST", "/v1/completions", json=asked) as answer:
-                async for line in answer.aiter_lines():
-                    if line.startswith("data: {"):
-                        texts[name] += json.loads(line.removeprefix("data: "))["choices"][0]["text"]
-                        flowing[name].set()
-
+        streams = {"a": Stream(), "b": Stream()}
         async with trio.open_nursery() as nursery:
-            for name, event in flowing.items():
-                nursery.start_soon(read, name)
-                await event.wait()
+            for name, stream in streams.items():
+                nursery.start_soon(partial(stream.read, house, model=name))
+                await stream.flowing.wait()
             pids = {name: report.worker.pid for name, report in (await house.several.reports()).items()}
             assert pids["b"]
             os.kill(pids["b"], signal.SIGKILL)
-        assert texts == {"a": whole, "b": whole}
-        after = {
-            name: (report.worker.pid, report.worker.restarts)
-            for name, report in (await house.several.reports()).items()
-        }
-        assert after["a"] == (pids["a"], 0)
-        assert after["b"][1] == 1
+        assert {name: stream.text for name, stream in streams.items()} == {"a": whole, "b": whole}
+        after = await house.several.reports()
+        assert (after["a"].worker.pid, after["a"].worker.restarts) == (pids["a"], 0)
+        assert after["b"].worker.restarts == 1
         health = (await house.client.get("/health")).json()
         assert {name: one["status"] for name, one in health["models"].items()} == {"a": "ready", "b": "ready"}
 
@@ -193,3 +201,105 @@ async def test_the_lines_of_a_batch_go_to_the_models_that_they_name(tmp_path: Pa
     assert models == {"a": "a", "chat": "chat"}
     (failed,) = map(json.loads, errors)
     assert (failed["custom_id"], failed["response"]["status_code"]) == ("c", 404)
+
+
+async def states(house: House) -> dict[str, str]:
+    return {one["id"]: one["status"]["value"] for one in (await house.client.get("/models")).json()["data"]}
+
+
+async def test_a_model_is_unloaded_when_its_stream_has_ended_and_a_request_loads_it_again() -> None:
+    async with running(SETTINGS) as house:
+        whole = (await house.client.post("/v1/completions", json=LONG)).json()["choices"][0]["text"]
+        pids = {name: report.worker.pid for name, report in (await house.several.reports()).items()}
+        stream, again = Stream(), Stream()
+        unloaded: list[httpx.Response] = []
+
+        async def unload() -> None:
+            unloaded.append(await house.client.post("/models/unload", json={"model": "chat"}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(stream.read, house, model="b"))
+            await stream.flowing.wait()
+            nursery.start_soon(unload)
+            while house.several.directory.states["b"] == "ready":
+                await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(partial(again.read, house, model="b"))  # waits, and loads it
+            async with open_websocket_url(f"{house.url.replace('http', 'ws', 1)}/v1/stream") as socket:
+                request = {"prompt": "One", "max_tokens": 2, "model": "b"}
+                await socket.send_message(json.dumps({"type": "create", "id": "x", "request": request}))
+                assert json.loads(await socket.get_message())["error"]["code"] == "model_loading"
+        assert (stream.text, stream.last) == (again.text, again.last) == (whole, "[DONE]")
+        assert unloaded[0].json()["success"]
+        assert await states(house) == {"a": "ready", "b": "ready"}
+        after = {name: report.worker.pid for name, report in (await house.several.reports()).items()}
+        assert after["a"] == pids["a"]
+        assert pids["b"]
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids["b"], 0)
+
+        await house.client.post("/models/unload", json={"model": "b"})
+        assert await states(house) == {"a": "ready", "b": "unloaded"}
+        assert (await house.client.get("/health")).json()["models"]["b"]["status"] == "unloaded"
+        shown = await house.client.post("/api/show", json={"model": "b"})
+        assert (shown.status_code, "not loaded" in shown.text) == (503, True)
+        assert [one["id"] for one in (await house.client.get("/v1/models")).json()["data"]] == ["a", "b", "chat"]
+        assert [one["name"] for one in (await house.client.get("/api/ps")).json()["models"]] == ["a:latest"]
+        assert (await house.client.get("/internal/ledger")).json()["children"] == 1
+        loaded = (await house.client.post("/models/load", json={"model": "chat"})).json()["model"]
+        assert (loaded["id"], loaded["status"]["value"], loaded["aliases"]) == ("b", "ready", ["chat"])
+
+
+async def test_what_runs_for_too_long_is_ended_when_its_model_is_unloaded() -> None:
+    async with running(structs.replace(SETTINGS, drain_timeout=0.0)) as house:
+        stream = Stream()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(stream.read, house, model="b", max_tokens=4000))
+            await stream.flowing.wait()
+            assert (await house.client.post("/models/unload", json={"model": "b"})).json()["success"]
+        assert json.loads(stream.last)["error"]["code"] == "engine_unavailable"
+
+
+async def test_a_model_that_cannot_be_loaded_again_fails_alone_until_it_can(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(BUNDLED_MODEL, folder)
+    models = (SETTINGS.models[0], ModelSettings(name="b", path=str(folder)))
+    async with running(structs.replace(SETTINGS, models=models)) as house:
+        await house.client.post("/models/unload", json={"model": "b"})
+        config = (folder / "config.json").read_text()
+        (folder / "config.json").write_text("{}")
+        asked = {"prompt": "One", "max_tokens": 1, "model": "b"}
+        for path, body in (("/v1/completions", asked), ("/models/load", {"model": "b"})):
+            refused = await house.client.post(path, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unavailable")
+            assert "architectures" in refused.text
+        assert await states(house) == {"a": "ready", "b": "failed"}
+        assert (await house.client.post("/v1/completions", json=asked | {"model": "a"})).status_code == 200
+        (folder / "config.json").write_text(config)
+        assert (await house.client.post("/models/load", json={"model": "b"})).json()["success"]
+        assert (await house.client.post("/v1/completions", json=asked)).status_code == 200
+
+
+async def test_aliases_come_and_go_and_nonsense_is_refused() -> None:
+    async with running(SETTINGS) as house:
+        done = await house.client.post("/models/alias", json={"alias": "new", "model": "a"})
+        assert done.json()["model"]["aliases"] == ["new"]
+        asked = {"prompt": "One", "max_tokens": 1, "model": "new"}
+        assert (await house.client.post("/v1/completions", json=asked)).json()["model"] == "new"
+        assert (await house.client.post("/models/alias", json={"alias": "new"})).json() == {
+            "success": True,
+            "model": None,
+        }
+        assert (await house.client.post("/v1/completions", json=asked)).status_code == 404
+        wrong: list[tuple[str, dict[str, Any], int]] = [
+            ("/models/alias", {"alias": "new"}, 404),
+            ("/models/alias", {"alias": "a", "model": "b"}, 400),
+            ("/models/alias", {"alias": "x:y", "model": "b"}, 400),
+            ("/models/alias", {"alias": "new", "model": "c"}, 404),
+            ("/models/load", {"model": "c"}, 404),
+            ("/models/unload", {"model": ""}, 404),
+            ("/models/unload", {"modell": "a"}, 400),
+            ("/models/load", {}, 400),
+        ]
+        for path, body, status in wrong:
+            assert (await house.client.post(path, json=body)).status_code == status, (path, body)
+        assert await states(house) == {"a": "ready", "b": "ready"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 import trio
 
-from ...actors.observe.server import Models
+from ...actors.observe.server import Absent, ListedModel, Models
 from ..errors import unready_error
 from ..exchange import FALLBACK_HEADER, Headers
 from ..large_json import decode_aside
@@ -59,32 +59,31 @@ async def reading(
     read: Callable[[ServedModel, Origin, Json], T],
     asks: Origin,
     *,
-    waits: bool = True,
+    absent: Absent = "load",
 ) -> AsyncGenerator[tuple["ModelEngine", ServedModel, T]]:
     """The model that a body names, and what `read` makes of the body. The request is to be submitted in the block.
 
-    Raises ApiError: 404 for the name, 503 for a model that cannot be used now, or with `waits=False` must be loaded
-    first; and what `read` raises.
+    Raises ApiError: 404 for the name, 503 for a model that cannot be used now, and what `read` raises.
     """
     if not isinstance(server.served, Models):
         served = served_model(server.served)
         yield server.served, served, await body(partial(read, served, asks))
         return
     data, name = await body(_with_name)
-    async with using(server, name, asks.fallbacks, waits=waits) as (engine, served):
+    async with using(server, name, asks.fallbacks, absent=absent) as (engine, served):
         yield engine, served, await decode_aside(data, partial(read, served, asks), asks.tenant)
 
 
 @asynccontextmanager
 async def using(
-    server: "Server", name: str | None = None, fallbacks: Sequence[str] = (), *, waits: bool = True
+    server: "Server", name: str | None = None, fallbacks: Sequence[str] = (), *, absent: Absent = "load"
 ) -> AsyncGenerator[tuple["ModelEngine", ServedModel]]:
     """The model of this name, of several; else the only one. As `reading`, for a name that is known."""
     if not isinstance(server.served, Models):
         yield server.served, served_model(server.served)
         return
     await _refuse_while_starting(server)
-    async with server.served.use(name, fallbacks, waits=waits) as (called, engine):
+    async with server.served.use(name, fallbacks, absent=absent) as (called, engine):
         yield engine, served_model(engine, called)
 
 
@@ -109,18 +108,14 @@ def served_model(engine: "ModelEngine | FrontActors", name: str | None = None) -
     return ServedModel(name or engine.model_name, ready, engine.settings.limits, engine.adapters)
 
 
-def loaded_models(server: "Server") -> dict[str, "ModelEngine"]:
-    """The models that are loaded, by their names and then by their aliases; the only one also while it loads."""
-    served = server.served
-    if not isinstance(served, Models):
-        return {served.model_name: served}
-    return {name: engine for name in served.names() if (engine := served.engine_of(name)) is not None}
-
-
-async def listed_models(server: "Server") -> list[tuple["ModelEngine", ServedModel]]:
-    """The same, as requests are checked against them. Raises ApiError (503) until the server has started."""
-    await _refuse_while_starting(server)
-    return [(engine, served_model(engine, name)) for name, engine in loaded_models(server).items()]
+async def listed_models(server: "Server") -> Sequence[ListedModel]:
+    """The models, then their aliases. Raises ApiError (503) until the server has started."""
+    if isinstance(server.served, Models):
+        await _refuse_while_starting(server)
+        return server.served.listed()
+    model, name = served_model(server.served), server.served.model_name
+    length = model.ready.context_length
+    return [ListedModel(name, name, server.served.created, length, True, model.ready, model.adapters)]
 
 
 async def _refuse_while_starting(server: "Server") -> None:

@@ -13,14 +13,15 @@ from .request import LATEST
 NEVER = "2318-01-01T00:00:00Z"  # what Ollama says of a model that it does not unload
 
 
-def model_entry(name: str, created: int, ready: Ready) -> OllamaModel:
+def model_entry(name: str, created: int, ready: Ready | None) -> OllamaModel:
+    """`ready` is None for a model that was never loaded: its size is not known."""
     tagged = name if ":" in name else name + LATEST
-    identity = repr((name, created, ready.architecture, ready.parameters, ready.dtype, ready.quantize))
+    identity = repr((name, created, ready and (ready.architecture, ready.parameters, ready.dtype, ready.quantize)))
     return OllamaModel(
         name=tagged,
         model=tagged,
         modified_at=_date(created),
-        size=ready.memory.weights_bytes,
+        size=ready.memory.weights_bytes if ready else 0,
         digest=sha256(identity.encode()).hexdigest(),
         details=_details(ready),
     )
@@ -64,7 +65,9 @@ def _capabilities(template: str) -> list[Literal["completion", "tools", "thinkin
     return found
 
 
-def _details(ready: Ready) -> OllamaModelDetails:
+def _details(ready: Ready | None) -> OllamaModelDetails:
+    if ready is None:
+        return OllamaModelDetails(family="", families=[], parameter_size="", quantization_level="")
     return OllamaModelDetails(
         family=ready.architecture,
         families=[ready.architecture],

@@ -43,22 +43,25 @@ def register(app: Application) -> None:
     @app.get("/api/tags")
     async def tags() -> Response:
         entries = [
-            model_entry(name, engine.created, served.ready)
-            for engine, served in await listed_models(server)
-            for name in (served.model, *served.adapters)
+            model_entry(name, model.created, model.ready)
+            for model in await listed_models(server)
+            for name in (model.name, *model.adapters)
         ]
         return _json(OllamaModels(models=entries))
 
     @app.get("/api/ps")
     async def running() -> Response:
-        listed = await listed_models(server)
-        entries = [running_entry(served.model, engine.created, served.ready) for engine, served in listed]
+        listed = [model for model in await listed_models(server) if model.loaded]
+        entries = [running_entry(model.name, model.created, model.ready) for model in listed if model.ready]
         return _json(OllamaRunningModels(models=entries))
 
     @app.post("/api/show")
     async def show() -> Response:
         exchange = current_exchange()
-        async with reading(server, exchange.read_json, _check_show, origin_of(server, exchange)) as (engine, served, _):
+        async with reading(
+            server, exchange.read_json, _check_show, origin_of(server, exchange), absent="refuse"
+        ) as one:
+            engine, served, _ = one
             template = (await engine.tokenizer_info()).chat_template
             return _json(model_page(engine.created, served.ready, template))
 

@@ -43,6 +43,7 @@ from ...protocol.openai_responses import (
 )
 from ...protocol.response_answers import InputTokenCount, ResponseDeleted, ResponseItemList, ResponseObject
 from ...protocol.response_requests import CreateResponse
+from ...protocol.served_models import AliasBody, ModelBody, ModelDone, ServedModelList
 from ..asgi import Application
 from ..exchange import EXPLAIN_HEADER
 from .openapi_schemas import Schema, reference, schemas
@@ -180,6 +181,10 @@ def describe(title: str = "Triolet", root_path: str = "") -> Schema:
             "/v1/unload_lora_adapter": _post(
                 "unload_adapter", "Offer it no longer.", UnloadAdapterBody, None, media_type="text/plain"
             ),
+            "/models": _get("list_model_states", "The state of each of several models.", ServedModelList),
+            "/models/load": _post("load_model", "Load one of several models.", ModelBody, ModelDone),
+            "/models/unload": _post("unload_model", "Unload it when its requests have ended.", ModelBody, ModelDone),
+            "/models/alias": _post("alias_model", "Give it another name, or take that away.", AliasBody, ModelDone),
             "/v1/requests/{id}": _get(
                 "explain_request",
                 "Why a request is where it is. `id` is the server's, the answer's (`chatcmpl-…`) or an X-Request-Id.",

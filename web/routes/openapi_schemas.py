@@ -48,13 +48,14 @@ from ...protocol.response_answers import (
     StreamedEvent,
 )
 from ...protocol.response_requests import CreateResponse
+from ...protocol.served_models import AliasBody, ModelBody, ModelDone, ServedModelList
 from ...protocol.stream_frames import FromClient, ToClient
 
 Schema = dict[str, Any]  # Any: JSON values
 
 RECEIVED = (
     *(ChatBody, CompletionBody, MessagesBody, CountTokensBody, CreateResponse, CreateBatch),
-    *(TokenizeBody, DetokenizeBody, LoadAdapterBody, UnloadAdapterBody),
+    *(TokenizeBody, DetokenizeBody, LoadAdapterBody, UnloadAdapterBody, ModelBody, AliasBody),
     *(OllamaChatBody, OllamaGenerateBody, OllamaShowBody),
 )
 SENT = (
@@ -72,6 +73,8 @@ SENT = (
     Tokenization,
     Detokenization,
     TokenizerInfo,
+    ServedModelList,
+    ModelDone,
     Explanation,
     ResponseObject,
     FileObject,

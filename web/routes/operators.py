@@ -29,14 +29,10 @@ def register(app: Application) -> None:
     async def cards() -> list[ModelCard]:
         """The models, each with its LoRA adapters."""
         found: list[ModelCard] = []
-        for model, served in await listed_models(engine):
-            own = ModelCard(
-                id=served.model,
-                created=model.created,
-                root=model.model_name,
-                max_model_len=served.ready.context_length,
-            )
-            found += [own, *(adapter_card(adapter, own) for adapter in served.adapters.values())]
+        for model in await listed_models(engine):
+            length = model.context_length
+            own = ModelCard(id=model.name, created=model.created, root=model.model, max_model_len=length)
+            found += [own, *(adapter_card(adapter, own) for adapter in model.adapters.values())]
         return found
 
     async def reports() -> Mapping[str, ServerReport]:

@@ -82,7 +82,7 @@ class ResponseSocket:
             problem = "A response is being made on this socket; wait for its end, or open another socket."
             raise ApiError("conflict", problem)
         asks, body = origin(self._engine, self._tenant, self._headers), message_reader(message, self._tenant)
-        async with reading(self._engine, body, _read, asks, waits=False) as (engine, served, read):
+        async with reading(self._engine, body, _read, asks, absent="begin") as (engine, served, read):
             turn = await self._responses.prepare(engine, read, served, asks, self._last)
             if self._ended:  # while a large body was read
                 return

@@ -178,7 +178,7 @@ class StreamSocket:
             if frame.resume_seconds is not None:
                 self._answers.check(frame.resume_seconds)
             asks, body = origin(self._engine, tenant, self._headers), message_reader(frame.request, tenant)
-            async with reading(self._engine, body, _read, asks, waits=False) as (engine, _, request):
+            async with reading(self._engine, body, _read, asks, absent="begin") as (engine, _, request):
                 if self._ended:  # while a large body was read
                     return
                 outbox = engine.gateway.submit(request)
