@@ -154,6 +154,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prompt_cache_options: Hint = UNSET
     prompt_cache_retention: Hint = UNSET
     service_tier: Hint = UNSET
+    client_metadata: Hint = UNSET  # Codex sends it
     prompt_cache_key: Note | None = None
     safety_identifier: Note | None = None
     user: Note | None = None

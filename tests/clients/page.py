@@ -43,6 +43,25 @@ The programs in `tests/clients/programs/` are short, and show how each client is
 ```python
 {example}```
 
+## Claude Code and Codex
+
+Both were run by hand on 2026-11-23, and what they sent is replayed in the tests
+(`tests/clients/test_coding_agents.py`). Their first question has 76 KB and 40 KB of instructions and tools, so a
+model needs a context of some 30,000 tokens to have room for work, and must be good at tools. The bundled model is no
+use for that: it shows that the calls are understood.
+
+- **Claude Code 2.1.197** with [these variables](anthropic.md), against the bundled model. `claude -p "What is 3 plus
+  4?"` is taken with its 24 tools; the model says that it is too small. With `--tools "" --system-prompt "You are a
+  helpful assistant."` it answers `3 + 4 = 7.`, and with `-c` the next question. A tool of an MCP server was called,
+  and its result was answered; a proxy asked for the call, since the bundled model cannot spell names like
+  `mcp__w__get_weather`. `/context` counts tokens. A prompt that does not fit gives Claude Code's own "Prompt is too
+  long", a wrong model its own hint.
+- **Codex 0.169.0** over [`/v1/responses`](responses.md#codex), against the bundled model with a longer context (its
+  `max_position_embeddings` set to 65,536): `codex exec "What is 3 plus 4?"` answers `3 + 4 = 7.`, `codex exec resume
+  --last` goes on, and one of its own tools, asked for by the same proxy, was called. Beyond the context it says that
+  it ran out of room. With its goals on, its tool `create_goal` makes it send a result without a call, which is
+  refused.
+
 ## Open WebUI
 
 Add a connection to `http://127.0.0.1:8000/v1` (with `/v1`, without a slash at its end), or start Open WebUI with it:
