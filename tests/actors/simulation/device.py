@@ -115,6 +115,7 @@ class FakeDevice:
         self._last_step = 0
         self.grammars: set[int] = set()
         self.adapters: set[int] = set()
+        self.reading: set[int] = set()  # adapters on their way to `adapters`
         self.jumped = 0  # tokens that came without being sampled
 
     def prepare(self, order: Preparation) -> None:
@@ -126,9 +127,11 @@ class FakeDevice:
             case PrepareAdapter(adapter=number):
                 assert number not in self.adapters, f"{order} is here already"
                 self.adapters.add(number)
+                self.reading.remove(number)
                 assert len(self.adapters) <= MAX_ADAPTERS, "too many adapters"
             case ForgetAdapters(adapters=numbers):
                 self.adapters -= set(numbers)
+                self.reading -= set(numbers)
 
     def apply(self, step: Step, duration: float) -> StepDone:
         assert step.step > self._last_step, "step ids only grow"

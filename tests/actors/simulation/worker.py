@@ -101,22 +101,15 @@ class Supervised:
         device.prepare(order)
         scheduler.send_nowait(GrammarReady(grammar=order.grammar))
 
-    async def _adapt(
-        self,
-        device: FakeDevice,
-        order: PrepareAdapter | ForgetAdapters,
-        scheduler: trio.MemorySendChannel[ToScheduler],
+    async def _read(
+        self, device: FakeDevice, order: PrepareAdapter, scheduler: trio.MemorySendChannel[ToScheduler]
     ) -> None:
-        """Between two steps."""
-        if isinstance(order, ForgetAdapters):
-            device.prepare(order)
-            return
         await trio.sleep(self._rng.uniform(0, 0.05))
         if self._rng.random() < self._scenario.poison_rate * 10:
             scheduler.send_nowait(AdapterFailed(adapter=order.adapter, message="planned"))
-            return
-        device.prepare(order)
-        scheduler.send_nowait(AdapterReady(adapter=order.adapter))
+        elif order.adapter in device.reading:  # it was not forgotten meanwhile
+            device.prepare(order)
+            scheduler.send_nowait(AdapterReady(adapter=order.adapter))
 
     async def _serve(
         self,
@@ -132,10 +125,14 @@ class Supervised:
                 if rng.random() < self._scenario.death_rate:
                     scheduler.send_nowait(WorkerLost(reason="planned"))
                     return True
-                if isinstance(step, PrepareGrammar):
-                    nursery.start_soon(self._build, device, step, scheduler)
-                else:
-                    await self._adapt(device, step, scheduler)
+                match step:
+                    case PrepareGrammar():
+                        nursery.start_soon(self._build, device, step, scheduler)
+                    case PrepareAdapter():
+                        device.reading.add(step.adapter)
+                        nursery.start_soon(self._read, device, step, scheduler)
+                    case ForgetAdapters():
+                        device.prepare(step)
                 continue
             self._log.append((round(trio.current_time(), 9), step))
             duration = rng.uniform(0.001, 0.02)
