@@ -21,7 +21,7 @@ Obstacle = Literal[
     "grammar",  # the worker is building the grammar that its answer must match
     "adapter",  # the worker is loading its LoRA adapter
     "prefix",  # another request is computing a prefix that it will share
-    "unread",  # its last token is still on its way from the worker
+    "unread",  # its last token, or one of another beam, is still on its way from the worker
     "worker",  # no worker is ready
 ]
 

@@ -93,6 +93,15 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Annotated[int, Meta(ge=1, le=128, description="So many are generated; the n most probable are the answer.")]
         | None
     ) = None
+    use_beam_search: Annotated[bool, Meta(description="The choices are the best answers found, not drawn.")] | None = (
+        None
+    )
+    length_penalty: (
+        Annotated[float, Meta(ge=-10, le=10, description="Of beam search: above 1 prefers long answers.")] | None
+    ) = None
+    early_stopping: (
+        Annotated[bool | Literal["never"], Meta(description="Of beam search: when enough answers are found.")] | None
+    ) = None
     max_tokens: Count | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2, description="0 is greedy.")] | None = None
@@ -184,12 +193,9 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     user: Hint = UNSET
     verbosity: Hint = UNSET
 
-    early_stopping: UnsupportedFlag = UNSET
-    length_penalty: Annotated[Raw, neutral(None, 1)] | UnsetType = UNSET
     logits_processors: Annotated[Raw, neutral(None, [])] | UnsetType = UNSET
     mirostat: Annotated[Raw, neutral(None, 0, instead="use temperature, top_p or min_p")] | UnsetType = UNSET
     typical_p: Annotated[Raw, neutral(None, 1, instead="use top_p or min_p")] | UnsetType = UNSET
-    use_beam_search: UnsupportedFlag = UNSET
 
 
 class ChatBody(GenerateBody, frozen=True, kw_only=True):

@@ -94,6 +94,17 @@ class TokenPrompt(Struct, frozen=True, kw_only=True, tag="tokens"):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
+class BeamRule(Struct, frozen=True, kw_only=True):
+    """Beam search: the choices of a prompt are its best answers, best first. Temperature is 0, and nothing is masked.
+
+    An answer's score is the sum of its log probabilities over its length to the power of `length_penalty`.
+    """
+
+    answers: int  # how many of the choices have text; the others only widen the search
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False  # true: with the first answers; "never": when none can be better
+
+
 class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
@@ -110,6 +121,7 @@ class Generate(Message, frozen=True, kw_only=True):
     prompts: tuple[Prompt, ...]
     sampling: Sampling
     n: int = 1
+    beams: BeamRule | None = None  # search with n beams instead of drawing n answers
     max_tokens: int | None = None
     ends_at_context: bool = False  # more `max_tokens` than fit are no error: the answer ends where the context does
     stop: tuple[str, ...] = ()

@@ -9,8 +9,8 @@ Waiting text is joined with later text of the same choice: a slow reader gets la
 
 Bound: text is generated only on credit, and the gateway grants at most the outbox's size. So at most that many tokens,
 those that a grammar forces behind the last of them (`MAX_FORCED` in protocol/steps.py), and a fixed number of other
-events per choice, wait here. The outbox does no accounting: it reports how many tokens were taken, and `credit.py`
-turns this into credit.
+events per choice, wait here. The answers of a beam search come at once, and have at most the context's tokens each. The
+outbox does no accounting: it reports how many tokens were taken, and `credit.py` turns this into credit.
 """
 
 from collections.abc import Callable

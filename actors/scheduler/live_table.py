@@ -50,9 +50,11 @@ class LiveTable:
         root = self._keys.root(generate.tenant, used, generate.cache_salt, generate.determinism)
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
             prompt = SharedPrompt(tokens, generate.n, root, self._keys)
-            for index in range(number * generate.n, (number + 1) * generate.n):
+            choices = range(number * generate.n, (number + 1) * generate.n)
+            beams = live.search_for(choices)
+            for index in choices:
                 self.newest += 1
-                sequence = Sequence(self.newest, live, index, prompt, len(tokens) + max_tokens)
+                sequence = Sequence(self.newest, live, index, prompt, len(tokens) + max_tokens, beams)
                 live.choices[index] = self.sequences[sequence.id] = sequence
                 self.queues_of(live).add(sequence)
         return live
@@ -69,11 +71,8 @@ class LiveTable:
     def finish(self, sequence: Sequence, kept: int | None = None) -> None:
         """End a sequence. Of its generated tokens `kept` (None: all) count against its reader's credit."""
         live = sequence.live
-        sequence.publish_blocks(self.pool)  # a conversation's next turn begins with this text
         self.queues_of(live).remove(sequence)
-        if sequence.known:
-            self.dropped.append(sequence.id)
-        sequence.forget_kv(self.pool)
+        self._forget_kv(sequence)  # a conversation's next turn begins with this text
         del self.sequences[sequence.id]
         del live.choices[sequence.index]
         sequence.forget_unread()
@@ -87,6 +86,18 @@ class LiveTable:
             self.timers.forget(live.id)
         if not self.requests:
             self.pool.audit_changes(())  # no sequence is left, so no block may be owned
+
+    def rewrite(self, sequence: Sequence, generated: list[int]) -> None:
+        """Have a sequence go on from other generated tokens: it is computed from what the prefix cache has of them."""
+        self.queues_of(sequence.live).move(sequence, "waiting")
+        self._forget_kv(sequence)
+        sequence.rewrite(generated)
+
+    def _forget_kv(self, sequence: Sequence) -> None:
+        sequence.publish_blocks(self.pool)
+        if sequence.known:
+            self.dropped.append(sequence.id)
+        sequence.forget_kv(self.pool)
 
     def finish_all(self, live: LiveRequest) -> None:
         for sequence in tuple(live.choices.values()):

@@ -36,16 +36,17 @@ def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
 
 
 def park(plan: StepPlan) -> None:
-    """Running sequences whose reader is behind give up their row, before others look for one."""
+    """Running sequences whose reader is behind, or that wait for other beams, give up their row to those that look for
+    one."""
     for sequence in tuple(plan.queues.running):
-        if sequence.live.credit <= 0 and sequence.remaining > 0:
+        if sequence.waits_for_beams or (sequence.live.credit <= 0 and sequence.remaining > 0):
             plan.queues.move(sequence, "parked")
 
 
 def resume_parked(plan: StepPlan) -> None:
     """Parked sequences whose reader caught up get a row again. They hold blocks, so they go before waiting ones."""
     for sequence in tuple(fair_share.by_rank(plan.queues, plan.queues.parked)):
-        if sequence.live.credit > 0 and len(plan.queues.running) < plan.limits.rows:
+        if sequence.live.credit > 0 and not sequence.waits_for_beams and len(plan.queues.running) < plan.limits.rows:
             plan.queues.move(sequence, "running")
 
 
@@ -131,7 +132,7 @@ class Joining:
         """Why it cannot run yet, even if there is room. Others may go before it meanwhile."""
         if obstacle := sequence.live.obstacle:
             return obstacle
-        if sequence.unread:
+        if sequence.unread or sequence.waits_for_beams:
             return "unread"
         if self._computing and (shareable := sequence.shareable_blocks):
             if self._comes_earlier(sequence.key(shareable - 1), sequence):

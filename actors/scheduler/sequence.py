@@ -15,6 +15,7 @@ from ...protocol.explanation import Obstacle
 from ...protocol.messages import Admit, OpenChoice
 from ...protocol.settings import BLOCK_SIZE
 from ...protocol.steps import Chunk, Row, SequenceRecord
+from .beams import BeamSearch
 from .blocks import BlockPool
 from .prefix_keys import Key, SharedPrompt
 from .prepared import Prepared
@@ -57,6 +58,13 @@ class LiveRequest:
         """How many more tokens may be generated before the reader takes some."""
         return self.granted - self.spent
 
+    def search_for(self, choices: range) -> BeamSearch | None:
+        """The beam search that finds the choices of one prompt, if they are searched for and not drawn."""
+        rule, sampling = self.generate.beams, self.generate.sampling
+        if rule is None:
+            return None
+        return BeamSearch(rule, choices, self.stop_set, sampling.min_tokens, sampling.logprobs or 0)
+
     @property
     def awaits_preparation(self) -> bool:
         """Whether the worker prepares something for it now."""
@@ -83,12 +91,20 @@ class Sequence:
     """One choice: prompt and generated tokens, the blocks that hold their KV, and its place in the queues."""
 
     __slots__ = (
-        "_own_keys", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known", "live",
-        "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
+        "_own_keys", "beams", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known",
+        "live", "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
         "reads_prefix_cache", "scored", "started", "total", "waits_for_its_tokens",
     )  # fmt: skip
 
-    def __init__(self, id: int, live: LiveRequest, index: int, prompt: SharedPrompt, max_total: int) -> None:
+    def __init__(
+        self,
+        id: int,
+        live: LiveRequest,
+        index: int,
+        prompt: SharedPrompt,
+        max_total: int,
+        beams: BeamSearch | None = None,
+    ) -> None:
         self.id = id
         self.live = live
         self.index = index
@@ -97,7 +113,10 @@ class Sequence:
         # Log probabilities of the prompt need all its rows, so nothing may be skipped.
         self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
         # The worker must have read a token before it samples the next one: words of several tokens are banned.
-        self.waits_for_its_tokens = any(len(word) > 1 for word in live.generate.sampling.bad_words)
+        # Of a beam, all other beams' tokens decide what comes next.
+        self.beams = beams
+        words = live.generate.sampling.bad_words
+        self.waits_for_its_tokens = beams is not None or any(len(word) > 1 for word in words)
         self.max_total = max_total  # prompt and generated tokens at which it ends
         # Lower priority numbers first, then by arrival; a preempted sequence keeps its place.
         self.order: OrderKey = (live.generate.priority, live.generate.arrival_time, id)
@@ -142,6 +161,11 @@ class Sequence:
     def ahead_of_plan(self) -> bool:
         """Whether a row brought several tokens while a step is in flight, which may compute them: it is read first."""
         return self.total - self.computed > 1 and self.unread > 0
+
+    @property
+    def waits_for_beams(self) -> bool:
+        """Whether it has nothing to compute until its search goes on."""
+        return self.beams is not None and self.beams.waits(self.index)
 
     @property
     def strict(self) -> bool:
@@ -202,6 +226,10 @@ class Sequence:
             self.live.adapter.served = True
         if twin:  # so that the n choices of one prompt differ
             sampling = structs.replace(sampling, seed=(sampling.seed + twin) % 2**64)
+        if self.beams:  # so many that enough go on even if all stop tokens are among them
+            width = self.live.generate.n
+            top = max(width + max(width, len(self.live.stop_token_ids)), sampling.logprobs or 0)
+            sampling = structs.replace(sampling, logprobs=top)
         return SequenceRecord(
             sequence=self.id,
             tokens=self.prompt.tokens + tuple(self.generated),
@@ -234,6 +262,18 @@ class Sequence:
         return OpenChoice(
             request=self.live.generate, index=self.index, prompt=self.prompt.tokens, cached_tokens=self.cached_tokens
         )
+
+    def go_on(self, token: int) -> None:
+        """The token that the worker sampled, and that was given up, is its next one after all."""
+        self.generated.append(token)
+        self.total = self.read
+
+    def rewrite(self, generated: list[int]) -> None:
+        """Give it other generated tokens. It holds no KV and no token is unread."""
+        assert not self.blocks, self
+        self.generated = generated
+        self.total = self.read
+        self._own_keys.clear()
 
     def publish_blocks(self, pool: BlockPool) -> None:
         """Offer its full blocks of computed and read tokens to the prefix cache, as far as others may use them."""

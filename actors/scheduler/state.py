@@ -256,7 +256,8 @@ class SchedulerState:
         for sequence in tuple(live.choices.values()):
             sequence.max_total = min(sequence.max_total, context)
             needed = blocks_for(max(sequence.read, sequence.max_total - 1))
-            if needed > total or sequence.read > context:
+            cut = sequence.beams is not None and sequence.read >= sequence.max_total  # it was no answer yet
+            if needed > total or sequence.read > context or cut:
                 text = f"Prompt and answer need {needed} KV blocks of {BLOCK_SIZE} tokens; the engine has {total}."
                 self._fail([live], "context_length_exceeded", f"{text} Shorten them or lower max_tokens.")
                 return

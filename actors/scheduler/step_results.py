@@ -6,6 +6,7 @@ from ...protocol.events import FinishReason, TokenLogprob
 from ...protocol.messages import ChoiceTokens
 from ...protocol.reports import SchedulerTotals
 from ...protocol.steps import Chunk, Row, Step, StepDone
+from .beam_rounds import next_beams
 from .live_table import LiveTable
 from .sequence import LiveRequest, Sequence
 
@@ -56,6 +57,10 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
         scored, tokens = not sequence.reads_prefix_cache, row.tokens
         if row.computed is not None:
             sequence.follow(chunk, row)
+        if sequence.beams is not None:
+            generated += len(tokens)
+            others += next_beams(sequence, sequence.beams, row, table) if tokens else ()
+            continue
         if scored:
             _keep_prompt_logprobs(sequence, chunk, row)
         if not chunk.sample:

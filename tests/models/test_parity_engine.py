@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -17,14 +18,15 @@ from triolet.actors.gateway.outbox import Outbox
 from triolet.actors.scheduler.sequence import WORTH_COPYING
 from triolet.models.checkpoint.spec import ModelSpec, load_spec
 from triolet.models.cpu.memory import CpuSizes, memory_needs
-from triolet.protocol.events import Failed, Finished, StreamEvent, Token
-from triolet.protocol.requests import Determinism, Generate, TokenPrompt
+from triolet.protocol.events import Failed, Finished, StreamEvent, Token, TokenLogprob
+from triolet.protocol.requests import BeamRule, Determinism, Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 
-from .parity_cases import NEW_TOKENS, ParityCase
+from .parity_cases import NEW_TOKENS, TOLERANCE, ParityCase, make_case
 
 STEP_TOKENS = 40  # prompts of 150, 101 and 64 tokens are cut, in places that are no multiples of a block
+BEAM_TOKENS = 24
 MAX_MODEL_LEN = 256  # 4 blocks
 
 
@@ -90,13 +92,18 @@ async def read(outbox: Outbox) -> tuple[list[int], int]:
 
 async def read_choices(outbox: Outbox) -> dict[int, list[int]]:
     """The tokens of each choice."""
-    tokens: dict[int, list[int]] = {}
+    return {index: [one.token_id for one in scores] for index, scores in (await read_scores(outbox)).items()}
+
+
+async def read_scores(outbox: Outbox) -> dict[int, list[TokenLogprob]]:
+    """The tokens of each choice with their log probabilities."""
+    tokens: dict[int, list[TokenLogprob]] = {}
     with suppress(trio.EndOfChannel):
         while True:
             for event in await outbox.drain():
                 assert not isinstance(event, Failed), event
                 if isinstance(event, Token):
-                    tokens.setdefault(event.index, []).extend(score.token_id for score in event.logprobs)
+                    tokens.setdefault(event.index, []).extend(event.logprobs)
     return tokens
 
 
@@ -168,3 +175,63 @@ async def test_preempted_by_a_small_pool(parity_case: ParityCase) -> None:
         for index in reversed(order):
             assert await read(outboxes[index]) == (parity_case.continuations[index], 0), where
         assert statistics().totals.preemptions > 0, where
+
+
+@pytest.fixture(scope="module")
+def beam_case(tmp_path_factory: pytest.TempPathFactory) -> ParityCase:
+    """Always the same one: of many beams some are so near to each other that rounding decides between them."""
+    return make_case("qwen3-wide-heads", 1, tmp_path_factory.mktemp("beams"))
+
+
+@pytest.mark.parametrize(("width", "length_penalty", "early"), [(4, 1.0, False), (3, 0.0, True), (10, 2.0, "never")])
+async def test_beam_search_finds_what_transformers_finds(
+    beam_case: ParityCase, width: int, length_penalty: float, early: bool | Literal["never"]
+) -> None:
+    """The same answers with the same scores, in a pool that is too small for ten beams at once."""
+    import torch
+    import transformers
+
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(beam_case.folder, dtype=torch.float32)
+    model: Any = loaded  # its annotations do not fit each other
+    stops = tuple(range(0, model.config.vocab_size, model.config.vocab_size // 4))
+    async with engine_with(beam_case, blocks=8) as engine:
+        for prompt in beam_case.prompts:
+            found = model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),  # the padding's id may be in the prompt
+                num_beams=width,
+                num_return_sequences=width,
+                max_new_tokens=BEAM_TOKENS,
+                length_penalty=length_penalty,
+                early_stopping=early,
+                do_sample=False,
+                eos_token_id=list(stops),
+                pad_token_id=model.config.vocab_size - 1,
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+            outbox = engine.gateway.submit(
+                Generate(
+                    id=engine.gateway.new_id(),
+                    model=engine.model_name,
+                    prompts=(TokenPrompt(token_ids=tuple(prompt)),),
+                    sampling=Sampling(temperature=0.0, logprobs=0),
+                    n=width,
+                    beams=BeamRule(answers=width, length_penalty=length_penalty, early_stopping=early),
+                    max_tokens=BEAM_TOKENS,
+                    ignore_eos=True,
+                    stop_token_ids=stops,
+                )
+            )
+            answers = [scores for _, scores in sorted((await read_scores(outbox)).items())]
+            expected = [ended(row[len(prompt) :].tolist(), stops) for row in found.sequences]
+            assert [[one.token_id for one in scores] for scores in answers] == expected
+            sums = [sum(one.logprob or 0.0 for one in scores) / len(scores) ** length_penalty for scores in answers]
+            assert sums == pytest.approx(found.sequences_scores.tolist(), abs=BEAM_TOKENS * TOLERANCE)
+        assert engine.scheduler_statistics().blocks.owned == 0
+
+
+def ended(tokens: list[int], stops: tuple[int, ...]) -> list[int]:
+    """Without the padding behind the stop token."""
+    end = next((place for place, token in enumerate(tokens) if token in stops), len(tokens))
+    return tokens[: end + 1]

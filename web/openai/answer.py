@@ -35,11 +35,15 @@ class WholeAnswer(Whole):
         return self._reply.prompt_fields(self._choices[index].prompt)
 
     def _chosen(self) -> Iterator[int]:
-        """The choices of the answer: all, or of each prompt the best by the mean log probability of their tokens."""
+        """The choices of the answer: all, or of each prompt the best by the mean log probability of their tokens.
+
+        Those of a beam search come best first.
+        """
         best, of = self._reply.best, self._reply.of
         for start in range(0, self._reply.choices, of):
             group = range(start, start + of)
-            yield from group if best == of else sorted(group, key=lambda index: -self._choices[index].mean)[:best]
+            drawn = best < of and not self._reply.beams
+            yield from (sorted(group, key=lambda index: -self._choices[index].mean) if drawn else group)[:best]
 
     def _choice(self, index: int, place: int, otherwise: FinishReason) -> AnswerChoice:
         dialect, choice = self._reply.dialect, self._choices[index]

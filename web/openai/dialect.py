@@ -154,6 +154,7 @@ class Reply(NamedTuple):
     prompt_logprobs: bool = False
     best: int = 1  # so many choices of a prompt are in the answer, of those that are generated
     of: int = 1
+    beams: bool = False  # they come best first
 
     def whole(
         self, choices: tuple[AnswerChoice, ...], usage: UsageBody, prompt: PromptFields = NO_PROMPT

@@ -31,6 +31,7 @@ def _reply(dialect: Dialect[Body], body: Body, request: Generate) -> Reply:
         choices=len(request.prompts) * request.n,
         best=body.n or 1,
         of=request.n,
+        beams=request.beams is not None,
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.continuous_usage_stats),
         token_ids=request.returns_token_ids,

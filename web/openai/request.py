@@ -16,6 +16,7 @@ from ...protocol.sampling import MAX_TOP_LOGPROBS, Sampling
 from ...protocol.settings import LimitSettings
 from ...protocol.steps import Ready
 from ..generation.asked import Origin, ServedModel
+from .beams import with_beams
 from .conversation import chat_prompt
 from .decode import refuse_unsupported
 from .formats import grammar_source
@@ -42,13 +43,14 @@ def generate_from_chat(body: ChatBody, served: ServedModel, origin: Origin) -> G
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
     wish, tool_use = thinking_wish(body), chat_tools(body)[1]
-    return msgspec.structs.replace(
+    request = msgspec.structs.replace(
         request,
         reads_output=True,
         tool_use=tool_use,
         reasoning_budget=wish.budget,
         include_reasoning=wish.include,
     )
+    return with_beams(body, request)
 
 
 def generate_from_completion(body: CompletionBody, served: ServedModel, origin: Origin) -> Generate:
@@ -59,7 +61,7 @@ def generate_from_completion(body: CompletionBody, served: ServedModel, origin: 
     if body.logprobs is True:
         message = f"logprobs is a number here: send how many alternatives a token has, 0 to {MAX_TOP_LOGPROBS}."
         raise ApiError("invalid_type", message, param="logprobs")
-    return _generate(
+    request = _generate(
         body,
         served,
         origin,
@@ -68,6 +70,7 @@ def generate_from_completion(body: CompletionBody, served: ServedModel, origin: 
         logprobs=None if body.logprobs is False else body.logprobs,
         echo=bool(body.echo),
     )
+    return with_beams(body, request)
 
 
 def named_adapter(model: str | None, served: ServedModel, fallbacks: tuple[str, ...] = ()) -> Adapter | None:

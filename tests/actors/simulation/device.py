@@ -10,12 +10,14 @@ the sampled one. They are those that it would have sampled, so the oracle is the
 """
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from functools import reduce
+from itertools import islice, pairwise
 from typing import Literal
 
 from msgspec import structs
 
-from triolet.protocol.events import TokenLogprob
+from triolet.actors.scheduler.beams import Beam, BeamSearch
+from triolet.protocol.events import TokenLogprob, TopLogprob
 from triolet.protocol.messages import Admit
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import BLOCK_SIZE
@@ -58,6 +60,33 @@ def logprob(digest: int, token: int) -> TokenLogprob:
     return TokenLogprob(token_id=token, logprob=-(mix(digest, token) % 1000) / 100)
 
 
+def most_probable(digest: int, sampling: Sampling, stops: tuple[int, ...], generated: int) -> TokenLogprob:
+    """Of a row that asks for log probabilities: the greedy token, as far as it may stop, with the best ones."""
+    assert sampling.logprobs is not None
+    scores = {token: logprob(digest, token).logprob or 0.0 for token in range(VOCABULARY)}
+    best = sorted(scores, key=lambda token: -scores[token])
+    token = next(one for one in best if one not in stops or generated >= sampling.min_tokens)
+    top = tuple(TopLogprob(one, scores[one]) for one in best[: sampling.logprobs])
+    return TokenLogprob(token_id=token, logprob=scores[token], top=top)
+
+
+def expected_answers(admit: Admit, number: int) -> list[Beam]:
+    """What a beam search for the answers to a prompt finds, step by step and without sequences: the oracle."""
+    request, stops = admit.request, admit.stop_token_ids
+    assert request.beams is not None
+    sampling = structs.replace(request.sampling, logprobs=request.n + max(request.n, len(stops)))
+    beams = BeamSearch(request.beams, range(request.n), frozenset(stops), sampling.min_tokens)
+    start = reduce(mix, admit.prompts[number], 0)
+    tokens: dict[int, tuple[int, ...]] = dict.fromkeys(range(request.n), ())
+    while tokens:
+        for choice, generated in tokens.items():
+            best = most_probable(reduce(mix, generated, start), sampling, stops, len(generated))
+            beams.take(choice, Row(sequence=0, tokens=(best.token_id,), logprobs=(best,)))
+        moves = beams.next_round(admit.max_tokens[number])
+        tokens = {move.choice: tuple(one.token_id for one in move.beam.tokens) for move in moves}
+    return beams.answers[: request.beams.answers]
+
+
 def expected_tokens(prompt: tuple[int, ...], sampling: Sampling, stops: tuple[int, ...]) -> Iterator[int]:
     """What the device generates after `prompt`, for ever: the oracle."""
     digest = 0
@@ -71,6 +100,16 @@ def expected_tokens(prompt: tuple[int, ...], sampling: Sampling, stops: tuple[in
         length += 1
 
 
+def expected_choice(admit: Admit, index: int) -> Iterator[int]:
+    """The tokens of a choice up to its length: one that stops before ends there."""
+    request, (number, place) = admit.request, divmod(index, admit.request.n)
+    if request.beams:
+        answers = expected_answers(admit, number)
+        return iter([one.token_id for one in answers[place].tokens] if place < len(answers) else ())
+    sampling = structs.replace(request.sampling, seed=(request.sampling.seed + place) % 2**64)
+    return islice(expected_tokens(admit.prompts[number], sampling, admit.stop_token_ids), admit.max_tokens[number])
+
+
 def expected_prompt_logprobs(prompt: tuple[int, ...]) -> list[TokenLogprob]:
     digest = 0
     scores: list[TokenLogprob] = []
@@ -81,8 +120,11 @@ def expected_prompt_logprobs(prompt: tuple[int, ...]) -> list[TokenLogprob]:
 
 
 def beyond_credit(admit: Admit) -> int:
-    """Tokens that a request may get beyond its credit: a row that was begun with credit may bring more than one."""
+    """Tokens that a request may get beyond its credit: a row that was begun with credit may bring more than one, and
+    the answers of a beam search come whole."""
     choices = len(admit.prompts) * admit.request.n
+    if admit.request.beams:
+        return sum(admit.max_tokens) * admit.request.n
     return 2 * ROW_TOKENS * choices if admit.request.grammar else 0
 
 
@@ -217,8 +259,13 @@ class FakeDevice:
             return Row(sequence=chunk.sequence, error="nonfinite_logits")
         computed = chunk.count if chunk.count != asked.count or chunk.sample != asked.sample else None
         tokens: list[int] = []
+        sampling, stops = row.record.sampling, row.record.stop_token_ids
+        if chunk.sample and sampling.logprobs is not None:
+            best = most_probable(digest, sampling, stops, len(row.tokens) - prompt_tokens)
+            row.tokens.append(best.token_id)
+            return Row(sequence=chunk.sequence, tokens=(best.token_id,), logprobs=(best,), computed=computed)
         while chunk.sample and (not tokens or (row.jumps and digest % 3 and len(tokens) < ROW_TOKENS)):
-            token = sample(digest, len(row.tokens), prompt_tokens, row.record.sampling, row.record.stop_token_ids)
+            token = sample(digest, len(row.tokens), prompt_tokens, sampling, stops)
             row.tokens.append(token)
             tokens.append(token)
             digest = mix(digest, token)

@@ -5,7 +5,6 @@ arrives against the oracle, token by token, and writes exactly one terminal even
 """
 
 import random
-from itertools import islice
 
 import trio
 
@@ -22,9 +21,8 @@ from triolet.protocol.messages import (
     ToDetokenizer,
     ToScheduler,
 )
-from triolet.protocol.sampling import Sampling
 
-from .device import beyond_credit, expected_prompt_logprobs, expected_tokens
+from .device import beyond_credit, expected_choice, expected_prompt_logprobs
 from .scenario import Log
 
 
@@ -44,15 +42,10 @@ class Choice:
         number = index // admit.request.n
         self.prompt = admit.prompts[number]
         sampling = admit.request.sampling
-        seeded = Sampling(
-            seed=(sampling.seed + index % admit.request.n) % 2**64,
-            min_tokens=sampling.min_tokens,
-            prompt_logprobs=sampling.prompt_logprobs,
-        )
         self.expected: list[int] = []
         self.reason: FinishReason = "length"
         self.scores = expected_prompt_logprobs(self.prompt) if sampling.prompt_logprobs is not None else []
-        for token in islice(expected_tokens(self.prompt, seeded, admit.stop_token_ids), admit.max_tokens[number]):
+        for token in expected_choice(admit, index):
             if token in admit.stop_token_ids and len(self.expected) >= sampling.min_tokens:
                 self.reason = "stop"
                 break

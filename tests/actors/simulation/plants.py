@@ -151,10 +151,25 @@ def _placeholder_kept(right: Callable[[Sequence, Chunk, Row], None], rng: random
     return follow
 
 
+def _beam_keeps_the_names_of_other_tokens(right: Callable[[Sequence, list[int]], None], rng: random.Random) -> object:
+    def rewrite(sequence: Sequence, generated: list[int]) -> None:
+        keys = sequence._own_keys.copy()
+        right(sequence, generated)
+        sequence._own_keys = keys
+
+    return rewrite
+
+
+def _beam_that_does_not_wait(right: object, rng: random.Random) -> object:
+    return property(lambda sequence: False)
+
+
 PLANTS: dict[str, Plant] = {
     "forced tokens planned twice": (Sequence, "ahead_of_plan", _forced_tokens_planned_twice),
     "extended chunk not followed": (Sequence, "follow", _extended_chunk_not_followed),
     "placeholder kept": (Sequence, "follow", _placeholder_kept),
+    "beam keeps the names of other tokens": (Sequence, "rewrite", _beam_keeps_the_names_of_other_tokens),
+    "beam that does not wait": (Sequence, "waits_for_beams", _beam_that_does_not_wait),
     "leaked block": (BlockPool, "release", _leaked_block),
     "doubled token": (SchedulerState, "_apply", _doubled_token),
     "lost terminal event": (SchedulerState, "_drop", _lost_terminal_event),

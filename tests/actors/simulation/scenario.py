@@ -2,17 +2,16 @@
 
 import random
 from dataclasses import dataclass
-from itertools import islice
 
 from msgspec.structs import replace
 
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.messages import Admit, ToDetokenizer
-from triolet.protocol.requests import Generate, TokenPrompt
+from triolet.protocol.requests import BeamRule, Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Step
 
-from .device import EOS, VOCABULARY, expected_tokens
+from .device import EOS, VOCABULARY, expected_choice
 
 Log = list[tuple[float, Step | ToDetokenizer]]  # every message of a life, with its time
 HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "grants", "grants", "stalls")
@@ -84,14 +83,20 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
         determinism=rng.choice(("default", "default", "strict")),
         deadline=rng.uniform(1, 20) if rng.random() < 0.1 else None,
     )
+    beams = random.Random(request.sampling.seed)
+    if not grammar and beams.random() < 0.15:
+        n = beams.choice((1, 2, 4))
+        rule = BeamRule(answers=beams.randrange(1, n + 1), early_stopping=beams.choice((False, True, "never")))
+        sampling = Sampling(temperature=0.0, min_tokens=request.sampling.min_tokens)
+        request = replace(request, n=n, beams=rule, sampling=sampling)
+        max_tokens = tuple(max(tokens, 1) for tokens in max_tokens)
     stops = () if rng.random() < 0.5 else (EOS,) if rng.random() < 0.7 else (EOS, 7)
     return Admit(request=request, prompts=prompts, max_tokens=max_tokens, stop_token_ids=stops, eos_token_ids=(EOS,))
 
 
 def _next_turn(rng: random.Random, turn: Admit, admit: Admit, context: int) -> Admit:
     """`admit` with a prompt that begins with those of `turn` and its answer, or with a part of it."""
-    answer = expected_tokens(turn.prompts[0], turn.request.sampling, turn.stop_token_ids)
-    prompt = (*turn.prompts[0], *islice(answer, turn.max_tokens[0]), rng.randrange(1, VOCABULARY))[: context - 1]
+    prompt = (*turn.prompts[0], *expected_choice(turn, 0), rng.randrange(1, VOCABULARY))[: context - 1]
     names = ("tenant", "adapter", "cache_salt", "determinism")
     request = replace(
         admit.request,

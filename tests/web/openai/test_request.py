@@ -8,7 +8,8 @@ import pytest
 
 from triolet.protocol.errors import ApiError
 from triolet.protocol.openai_requests import ChatBody, CompletionBody, StreamOptions
-from triolet.protocol.requests import ChatPrompt, Generate, TextPrompt, TokenPrompt
+from triolet.protocol.requests import BeamRule, ChatPrompt, Generate, TextPrompt, TokenPrompt
+from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import LimitSettings
 from triolet.web.generation.asked import Origin, ServedModel
 from triolet.web.openai.decode import refuse_unsupported
@@ -272,7 +273,7 @@ def test_prompts_that_cannot_be(prompt: object, code: str, param: str) -> None:
         {"max_tokens": 3, "max_completion_tokens": 3},
         {"best_of": 1},
         {"stop": []},
-        {"use_beam_search": False},
+        {"use_beam_search": False, "early_stopping": False},
         {"length_penalty": 1.0},
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
         {"presence_penalty": 0, "frequency_penalty": 0, "logprobs": False, "top_logprobs": 0, "echo": False},
@@ -297,6 +298,54 @@ def test_hints_may_have_any_value(name: str, value: object) -> None:
     completion(**{name: value})
 
 
+def test_a_beam_search_looks_at_the_model_alone() -> None:
+    """The model's defaults are for drawing; a seed or a temperature of 0 changes nothing."""
+    asks = {"use_beam_search": True, "n": 4, "temperature": 0, "seed": 5, "min_tokens": 2, "enable_thinking": False}
+    request = chat(**asks, length_penalty=0.6, early_stopping="never")
+    assert request.beams == BeamRule(answers=4, length_penalty=0.6, early_stopping="never")
+    assert request.sampling == Sampling(temperature=0.0, min_tokens=2)
+    assert (request.n, request.reasoning_budget) == (4, None)
+    best = completion(use_beam_search=True, best_of=5, n=2, logprobs=3)
+    assert (best.n, best.beams, best.sampling.logprobs) == (5, BeamRule(answers=2), 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 0.7}, "temperature"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"top_k": 1}, "top_k"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"presence_penalty": 1}, "presence_penalty"),
+        ({"frequency_penalty": 1}, "frequency_penalty"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"logit_bias": {"1": 1}}, "logit_bias"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"bad_words": ["a"]}, "bad_words"),
+        ({"guided_regex": "a"}, "guided_regex"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"n": 11}, "n"),
+        ({"best_of": 11}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"use_beam_search": None, "length_penalty": 0.5}, "length_penalty"),
+        ({"use_beam_search": False, "early_stopping": True}, "early_stopping"),
+    ],
+)
+def test_what_a_beam_search_cannot_do_is_refused_by_name(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat(**{"use_beam_search": True, **fields})
+    assert caught.value.param == param
+    assert caught.value.status == 400
+
+
+def test_a_beam_search_does_not_score_an_echo() -> None:
+    completion(use_beam_search=True, echo=True)
+    with pytest.raises(ApiError, match="echo cannot"):
+        completion(use_beam_search=True, echo=True, logprobs=1)
+
+
 NOT_IMPLEMENTED: list[tuple[dict[str, object], str]] = [
     ({"functions": [{}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),
@@ -305,8 +354,6 @@ NOT_IMPLEMENTED: list[tuple[dict[str, object], str]] = [
     ({"web_search_options": {}}, "web_search_options"),
     ({"typical_p": 0.5}, "typical_p"),
     ({"mirostat": 2}, "mirostat"),
-    ({"use_beam_search": True}, "use_beam_search"),
-    ({"length_penalty": True}, "length_penalty"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
 ]
 
