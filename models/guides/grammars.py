@@ -85,7 +85,7 @@ class GrammarStore:
                 self._built.pop(number, None)
             try:
                 result = at_low_priority(partial(self._build, order), stack=2 * COMPILER_STACK)
-            except Exception as error:  # the library promises none; a request that waits for ever would be worse
+            except BaseException as error:  # a panic in Rust is no Exception; all that wait would wait for ever
                 _LOG.exception("building grammar %d failed", order.grammar)
                 message = f"The grammar of the answer cannot be built: {type(error).__name__}"
                 result = GrammarFailed(grammar=order.grammar, message=message)

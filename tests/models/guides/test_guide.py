@@ -40,6 +40,10 @@ def checkpoint() -> Checkpoint:
     return Checkpoint(Path(next(iter(triolet.models.demo.__path__))) / "checkpoint")
 
 
+class _Panic(BaseException):
+    """As PyO3 raises a panic: no Exception."""
+
+
 class Bench:
     """A store with some grammars, and guides of it."""
 
@@ -275,13 +279,19 @@ def test_a_grammar_with_too_many_parses_at_once_is_refused(bench: Bench) -> None
     assert "Too many items" in failed.message
 
 
-def test_a_builder_that_raises_fails_the_grammar_and_builds_the_next(bench: Bench, checkpoint: Checkpoint) -> None:
+@pytest.mark.parametrize("error", [TypeError("no"), _Panic()])
+def test_a_builder_that_raises_fails_the_grammar_and_builds_the_next(
+    checkpoint: Checkpoint, bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def build(*_args: object, **_options: object) -> LLMatcher:
+        raise error
+
     store = load_grammars(checkpoint, jump_ahead=True)
-    right, store._tokenizer = store._tokenizer, 5  # type: ignore[assignment]  # no tokenizer
-    failed = bench.prepare(1, SIGN, store=store)
+    with monkeypatch.context() as patched:
+        patched.setattr("triolet.models.guides.grammars.LLMatcher", build)
+        failed = bench.prepare(1, SIGN, store=store)
     assert isinstance(failed, GrammarFailed)
-    assert failed.message == "The grammar of the answer cannot be built: TypeError"
-    store._tokenizer = right
+    assert failed.message == f"The grammar of the answer cannot be built: {type(error).__name__}"
     assert bench.prepare(2, SIGN, store=store) == GrammarReady(grammar=2)
 
 
@@ -310,10 +320,6 @@ class _Broken(Guide):
 
     def fill(self) -> None:
         raise TypeError
-
-
-class _Panic(BaseException):
-    """As PyO3 raises a panic: no Exception."""
 
 
 class _RaisingMatcher:
