@@ -19,6 +19,7 @@ from triolet.cli.main import main
 from triolet.cli.options import BUNDLED_MODEL
 
 from ..conftest import Server
+from ..dying_batch import dying_command
 
 PATIENCE = 120.0  # seconds: only a hang takes so long
 
@@ -39,29 +40,10 @@ def refusal(*arguments: object) -> str:
     return " ".join(result.output.split())
 
 
-DIES = """
-import os, signal
-from triolet.actors.batch import batches
-from triolet.cli.main import main
-
-calls, put = 0, batches.put_result
-
-def put_result(*args, **named):
-    global calls
-    calls += 1
-    put(*args, **named)
-    if calls > {results}:
-        os.kill(os.getpid(), signal.SIGKILL)  # in the transaction
-
-batches.put_result = put_result
-main({arguments})
-"""
-
-
 def run_until_killed(results: int, *arguments: str) -> None:
     """`triolet` with these arguments, in a process that kills itself after so many results of lines."""
-    code = DIES.format(results=results, arguments=list(arguments))
-    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, check=False)
+    command = dying_command(results, *arguments)
+    killed = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
 

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from openai.types import Batch
 from openai.types.responses import Response
 
 from ..conftest import READY_LINE, Server, running_server
+from ..dying_batch import dying_command
 
 KEYS = "batch-key-1", "batch-key-2"
 
@@ -199,30 +199,11 @@ def test_refused_uploads_leave_nothing(clients: tuple[OpenAI, OpenAI]) -> None:
     assert {file.id for file in other.files.list()} == before
 
 
-DIES = """
-import os, signal
-from triolet.actors.batch import batches
-from triolet.cli.main import main
-
-calls, put = 0, batches.put_result
-
-def put_result(*args, **named):
-    global calls
-    calls += 1
-    put(*args, **named)
-    if calls > {results}:
-        os.kill(os.getpid(), signal.SIGKILL)  # in the transaction
-
-batches.put_result = put_result
-main({arguments})
-"""
-
-
 def test_killed_in_the_middle_no_line_is_lost_or_answered_twice(tmp_path: Path) -> None:
     """The first server kills itself in the middle of a line's transaction."""
     options = ("--data", str(tmp_path / "data"), "--max-running", "2", "--kv-cache-memory", "32MiB", "--threads", "1")
-    code = DIES.format(results=4, arguments=["serve", "--port", "0", *options])
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+    command = dying_command(4, "serve", "--port", "0", *options)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().removeprefix(READY_LINE).strip()
         client = OpenAI(base_url=f"{url}/v1", api_key="none")

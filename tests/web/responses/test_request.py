@@ -8,30 +8,12 @@ import pytest
 from triolet.protocol.errors import ApiError
 from triolet.protocol.requests import ChatMessage, ChatPrompt, FunctionCall, Generate, ToolCall, ToolUse
 from triolet.protocol.settings import LimitSettings
-from triolet.protocol.steps import MemoryPlan, Ready
 from triolet.web.generation.asked import Origin, ServedModel
 from triolet.web.responses.body import read_body
 from triolet.web.responses.request import generate_from_response, items_of, restated
 
-READY = Ready(
-    model="tiny",
-    architecture="llama",
-    parameters=1,
-    device="cpu",
-    dtype="float32",
-    quantize="none",
-    context_length=128,
-    vocab_size=100,
-    eos_token_ids=(2,),
-    max_step_tokens=64,
-    max_running=8,
-    memory=MemoryPlan(
-        weights_bytes=1, workspace_bytes=1, kv_bytes=1, num_blocks=4, block_size=64, sequences_at_full_length=2.0
-    ),
-    sampling_defaults={"temperature": 0.6},
-    versions={},
-    pid=1,
-)
+from ..api.conftest import READY
+
 SERVED = ServedModel("tiny", READY, LimitSettings())
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1}'}
 OUTPUT_TEXT: dict[str, Any] = {"type": "output_text", "text": "Hi", "annotations": [], "logprobs": None}
