@@ -53,14 +53,16 @@ class SeveralBatches:
                 del self._engines[engine.model_name]
 
     async def run(self, several: "Several") -> None:
-        """Run the batches of the server's data folder. A line names its model; one that is not loaded is loaded."""
+        """Run the batches of the server's data folder. A line names its model; one that is not loaded is loaded
+        if there is room: a batch unloads no model that requests have loaded.
+        """
         from ..web.generation.models import name_in
 
         async def answer(endpoint: BatchEndpoint, body: bytes, tenant: str, name: str) -> bytes:
             called, model = several.directory.find(name_in(body))
             engine = self._engines.get(model)
             if engine is None:
-                if several.directory.states[model] == "unloaded":
+                if several.directory.states[model] == "unloaded" and several.models.has_room(model):
                     several.models.begin_load(model)
                 raise ApiError("model_loading", f"The model {model} is not loaded.")
             return await _answer(engine, endpoint, body, tenant, name, called)

@@ -101,6 +101,10 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "max_step_tokens": Setting(_COUNT, "Tokens in one step; longer prompts are split."),
         "kv_cache_memory": Setting(SIZE, "Memory of the KV cache, as 2GiB.  [default: a share of what is free]"),
         "gpu_memory": Setting(SHARE_OR_SIZE, "GPU memory to take, as 0.9 or 20GiB.  [default: most of what is free]"),
+        "memory": Setting(
+            SIZE,
+            "Memory of several models together, as 12GiB; those that do not fit are loaded when a request names them.",
+        ),
         "threads": Setting(_THREADS, "Threads of the CPU kernels.  [default: the physical cores]"),
     },
     "Limits": {

@@ -171,6 +171,8 @@ def refuse_models(settings: ServeSettings) -> None:
     """Refuse what cannot run of the model, or of several, and what a server of several cannot do."""
     if not settings.models:
         refuse_missing_model(settings.engine)
+        if settings.memory is not None:
+            raise Refusal("--memory is divided among several models, NAME=MODEL; for one give --kv-cache-memory")
         if settings.aliases:
             raise Refusal("--alias needs models with names, as in `triolet serve qwen=path/to/model --alias chat=qwen`")
         return

@@ -11,7 +11,6 @@ from ..actors.engine import run_engine
 from ..actors.observe.server import Models, Server
 from ..actors.several.several import run_several
 from ..actors.supervisor.child_process import ChildProcess
-from ..models.host import usable_cores
 from ..protocol.errors import ApiError
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
@@ -22,6 +21,7 @@ from ..web.transport.tls import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
 from .batches import SeveralBatches, run_batches
+from .memory_needs import parts_of
 from .process import Life
 
 
@@ -58,8 +58,8 @@ async def run_server(
     """
     run = partial(run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_batches, settings))
     if settings.models:
-        batches, cores = SeveralBatches(), usable_cores()
-        several = partial(run_several, settings, cores=cores, on_progress=on_progress)
+        batches, parts = SeveralBatches(), await parts_of(settings)
+        several = partial(run_several, settings, parts=parts, on_progress=on_progress)
         run = partial(several, beside=batches.run_lines, beside_all=batches.run)
     with own_sockets(settings) as sockets:
         await serve_engine(

@@ -80,6 +80,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     served_model_name: str | None = None  # None: the checkpoint folder's name
     models: tuple[ModelSettings, ...] = ()  # several, instead of the engine's alone; the first one is also there
     aliases: tuple[str, ...] = ()  # NAME=MODEL: further names of models, of several
+    memory: int | None = None  # bytes of weights, working arrays and KV caches of several models together
     loras: tuple[str, ...] = ()  # NAME=PATH: LoRA adapters, in PEFT's format
     lora_folder: str | None = None  # from which clients may load others while the server runs; None: they may not
     api_keys: tuple[str, ...] = ()

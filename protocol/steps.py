@@ -100,6 +100,16 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     sequences_at_full_length: float
 
 
+class ModelNeeds(Struct, frozen=True, kw_only=True):
+    """What a model takes on the CPU, in bytes: weights and working arrays, and KV blocks between two bounds."""
+
+    fixed_bytes: int
+    kv_block_bytes: int
+    kv_least_bytes: int
+    kv_most_bytes: int
+    context_length: int  # with the most
+
+
 class LoadModel(Message, frozen=True, kw_only=True):
     """First message to a worker: what to run."""
 

@@ -1,6 +1,6 @@
 """The models of a server: their names, aliases and states, and which of them was not used for longest. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ...protocol.errors import ApiError, model_not_found
@@ -23,7 +23,7 @@ class Directory:
         self.states: dict[str, ModelState] = dict.fromkeys(models, "unloaded")
         self.reasons: dict[str, str] = {}  # of those that failed
         self.aliases: dict[str, str] = {}
-        self._by_use = dict.fromkeys(models)  # the one that was used last is the last
+        self.by_use = dict.fromkeys(models)  # the one that was used last is the last
         for alias, model in (aliases or {}).items():
             self.set_alias(alias, model)
 
@@ -67,8 +67,5 @@ class Directory:
 
     def used(self, model: str) -> None:
         """A request used it now."""
-        del self._by_use[model]
-        self._by_use[model] = None
-
-    def longest_unused(self, among: Collection[str]) -> str | None:
-        return next((model for model in self._by_use if model in among), None)
+        del self.by_use[model]
+        self.by_use[model] = None

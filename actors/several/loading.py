@@ -6,8 +6,9 @@ the others, and the server, go on.
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 from typing import Final
 
 import trio
@@ -22,6 +23,7 @@ from ..errors import EngineLoadError
 from ..gateway.gateways import Gateways
 from ..observe.server import Absent
 from .directory import Directory
+from .parts import Parts, to_unload
 
 _LOG: Final = logging.getLogger("triolet.models")
 
@@ -29,13 +31,13 @@ RunBeside = Callable[[ServeSettings, Core, Ready], Awaitable[None]]  # runs as l
 
 
 class LoadedModels:
-    """The engines by model. Those of `settings` are the models of the directory; their tasks run in `nursery`."""
+    """The engines by model. Those of `parts` are the models of the directory; their tasks run in `nursery`."""
 
     def __init__(
         self,
         nursery: trio.Nursery,
         directory: Directory,
-        settings: Mapping[str, ServeSettings],
+        parts: Parts,
         gateways: Gateways,
         *,
         on_progress: ReportProgress,
@@ -45,7 +47,7 @@ class LoadedModels:
         self.known: dict[str, Ready] = {}  # of models that have been loaded
         self._nursery = nursery
         self._directory = directory
-        self._settings = settings
+        self._parts = parts
         self._gateways = gateways
         self._on_progress = on_progress
         self._beside = beside
@@ -81,7 +83,7 @@ class LoadedModels:
             self._changed.unpark_all()
 
     async def _wait_for(self, model: str) -> None:
-        if self._waiting[model] >= self._settings[model].limits.max_requests:
+        if self._waiting[model] >= self._parts.settings[model].limits.max_requests:
             raise ApiError("server_overloaded", f"Too many requests wait for the model {model}.", retry_after=2)
         self._waiting[model] += 1
         try:
@@ -105,13 +107,16 @@ class LoadedModels:
         """Load it and wait for it. Raises EngineLoadError; then the model has failed."""
         async with self._turn:
             self._move(model, "loading")
+            await self._make_room(model)
             try:
-                await self._nursery.start(self._live, model)
+                engine: Engine = await self._nursery.start(self._live, model)
             except EngineLoadError as error:
                 self._move(model, "failed", str(error))
                 raise EngineLoadError(error.code, f"{model}: {error.message}") from error
-            if (ready := self.engines[model].ready) is not None:
-                self.known[model] = ready
+            if model not in self.engines:
+                return  # it has failed since
+            if engine.ready is not None:
+                self.known[model] = engine.ready
             self._move(model, "ready")
             await trio.lowlevel.checkpoint()  # who waited for it claims it, before anything else is loaded
 
@@ -121,6 +126,29 @@ class LoadedModels:
         except EngineLoadError as error:
             _LOG.error("%s", error)
 
+    def has_room(self, model: str) -> bool:
+        """Whether it can be loaded without unloading another."""
+        return not self._in_the_way(model)
+
+    def _in_the_way(self, wanted: str) -> list[str]:
+        """The models that must go for this one: those that go already, then idle ones; the longest unused first."""
+        budget, states = self._parts.budget, self._directory.states
+        if budget is None:
+            return []
+
+        def order(model: str) -> tuple[bool, bool]:
+            return states[model] == "ready", bool(self._claims[model] or self.engines[model].gateway.live_requests)
+
+        others = [model for model in self._directory.by_use if model in self.engines and model != wanted]
+        sizes = self._parts.sizes
+        return to_unload(sizes[wanted], budget, [(model, sizes[model]) for model in sorted(others, key=order)])
+
+    async def _make_room(self, model: str) -> None:
+        while gone := self._in_the_way(model):
+            _LOG.info("unloading %s to make room for %s", gone[0], model)
+            self.begin_unload(gone[0], inf)
+            await self.wait_unloaded(gone[0])
+
     def begin_unload(self, model: str, patience: float) -> None:
         """Let its requests end, for so many seconds, and unload it. Those that come now wait, and load it again."""
         if self._directory.states[model] == "ready":
@@ -128,6 +156,11 @@ class LoadedModels:
             self._nursery.start_soon(self._drain, model, patience)
         elif self._directory.states[model] == "failed":
             self._move(model, "unloaded")
+
+    async def wait_unloaded(self, model: str) -> None:
+        """Wait until its worker is gone. If requests wait for it, it is to be loaded again then."""
+        while model in self.engines:
+            await self._changed.park()
 
     async def wait_settled(self, model: str) -> None:
         """Wait until it is neither being loaded nor unloaded."""
@@ -143,13 +176,10 @@ class LoadedModels:
             await gateway.wait_idle()
         gateway.fail_all(ApiError("engine_unavailable", f"the model {model} was unloaded before this request ended"))
         self._scopes[model].cancel()
-        while model in self.engines:
-            await self._changed.park()
-        self._move(model, "unloaded")
 
     async def _live(self, model: str, *, task_status: trio.TaskStatus[Engine]) -> None:
         """The model's engine, from its loading to its end."""
-        settings = self._settings[model]
+        settings = self._parts.settings[model]
 
         def open_engine(engine: Engine) -> None:
             self.engines[model] = engine
@@ -169,12 +199,14 @@ class LoadedModels:
         except Exception as error:  # our bug, or the machine's: the other models go on
             _LOG.exception("the engine of %s failed", model)
             why = "its engine failed; the server's log says how"
-            if self._directory.states[model] == "loading":
+            if not (model in self.engines and self.engines[model].loaded.is_set()):
                 raise EngineLoadError("internal_error", why) from error
             self._directory.move(model, "failed", why)
         finally:
             self._gateways.remove(model)
             self.engines.pop(model, None)
+            if self._directory.states[model] == "draining":
+                self._directory.move(model, "unloaded")
             self._changed.unpark_all()
 
     def _move(self, model: str, state: ModelState, reason: str = "") -> None:

@@ -27,7 +27,7 @@ from ..scheduler.state import SchedulerState
 from ..supervisor.worker_status import WorkerStatus
 from .directory import Directory
 from .loading import LoadedModels, RunBeside
-from .parts import settings_of_each
+from .parts import Parts
 
 
 class Several(Models):
@@ -38,7 +38,7 @@ class Several(Models):
         settings: ServeSettings,
         nursery: trio.Nursery,
         *,
-        cores: int,
+        parts: Parts,
         on_progress: ReportProgress,
         beside: RunBeside,
     ) -> None:
@@ -46,6 +46,7 @@ class Several(Models):
         self.gateway = Gateways()
         self.loaded = trio.Event()
         self._created = int(time.time())
+        self._context_lengths = parts.context_lengths
         self.batches = BatchFigures()
         self.directory = Directory(
             [model.name for model in settings.models], dict(text.split("=", 1) for text in settings.aliases)
@@ -53,7 +54,7 @@ class Several(Models):
         self.models = LoadedModels(
             nursery,
             self.directory,
-            settings_of_each(settings, cores),
+            parts,
             self.gateway,
             on_progress=on_progress,
             beside=beside,
@@ -83,7 +84,7 @@ class Several(Models):
         model = self.directory.find(name).model
         ready, engine = self.models.known.get(model), self.engine_of(model)
         created = self._created if engine is None else engine.created
-        length = 0 if ready is None else ready.context_length
+        length = self._context_lengths.get(model, 0) if ready is None else ready.context_length
         return ListedModel(name, model, created, length, engine is not None, ready)
 
     @property
@@ -125,7 +126,7 @@ class Several(Models):
         model = self.directory.find(name).model
         await self.models.wait_settled(model)
         self.models.begin_unload(model, self.settings.drain_timeout)
-        await self.models.wait_settled(model)
+        await self.models.wait_unloaded(model)
         return self._entry(model)
 
     def set_alias(self, alias: str, model: str | None) -> ServedModelEntry | None:
@@ -212,7 +213,7 @@ class Several(Models):
 async def run_several(
     settings: ServeSettings,
     *,
-    cores: int,
+    parts: Parts,
     on_progress: ReportProgress,
     beside: RunBeside,
     beside_all: Callable[[Several], Awaitable[None]],
@@ -224,11 +225,11 @@ async def run_several(
     `beside` runs as long as each engine, `beside_all` as long as the server, from when it is ready.
     """
     async with trio.open_nursery() as nursery:
-        several = Several(settings, nursery, cores=cores, on_progress=on_progress, beside=beside)
+        several = Several(settings, nursery, parts=parts, on_progress=on_progress, beside=beside)
         on_open(several)
-        for model in several.directory.states:
+        for model in parts.at_start:
             several.directory.move(model, "loading")
-        for model in several.directory.states:
+        for model in parts.at_start:
             await several.models.load(model)
         several.loaded.set()
         nursery.start_soon(beside_all, several)

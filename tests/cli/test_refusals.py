@@ -4,9 +4,12 @@ import socket
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner
+from msgspec import structs
 
 from triolet.cli.main import main
+from triolet.cli.memory_needs import parts_of
 from triolet.cli.options import BUNDLED_MODEL
 from triolet.cli.refusals import (
     Refusal,
@@ -20,7 +23,7 @@ from triolet.cli.refusals import (
     refuse_used_socket,
     warn_of_open_pages,
 )
-from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+from triolet.protocol.settings import EngineSettings, LimitSettings, ModelSettings, ServeSettings
 
 ENGINE = EngineSettings(model=str(BUNDLED_MODEL))
 
@@ -176,3 +179,12 @@ def test_what_several_models_cannot_have_is_refused(options: str, problem: str) 
     result = CliRunner().invoke(main, ["serve", *options.format(m=BUNDLED_MODEL).split()])
     assert result.exit_code == 2
     assert problem in result.output
+
+
+def test_memory_is_of_several_models_on_the_cpu() -> None:
+    result = CliRunner().invoke(main, ["serve", str(BUNDLED_MODEL), "--memory", "1GiB"])
+    assert (result.exit_code, "--memory is divided among several models" in result.output) == (2, True)
+    model = ModelSettings(name="a", path=str(BUNDLED_MODEL))
+    settings = ServeSettings(engine=structs.replace(ENGINE, device="cuda"), models=(model,), memory=1 << 30)
+    with pytest.raises(Refusal, match="--memory is for models on the CPU"):
+        trio.run(parts_of, settings)

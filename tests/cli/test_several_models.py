@@ -14,12 +14,14 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from click import ClickException
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 from trio_websocket import open_websocket_url
 
 from triolet.actors.several.several import Several, run_several
 from triolet.cli.batches import SeveralBatches
+from triolet.cli.memory_needs import parts_of
 from triolet.cli.options import BUNDLED_MODEL
 from triolet.cli.serving import serve_engine
 from triolet.protocol.settings import EngineSettings, LimitSettings, ModelSettings, ServeSettings
@@ -60,7 +62,9 @@ async def running(settings: ServeSettings) -> AsyncGenerator[House]:
             opened.append(several)
             on_open(several)
 
-        load = partial(run_several, settings, cores=2, on_progress=lambda progress: None, on_open=keep)
+        load = partial(
+            run_several, settings, parts=await parts_of(settings), on_progress=lambda progress: None, on_open=keep
+        )
         await load(beside=batches.run_lines, beside_all=batches.run)
 
     with trio.fail_after(2 * SOON):
@@ -249,6 +253,24 @@ async def test_a_model_is_unloaded_when_its_stream_has_ended_and_a_request_loads
         assert (loaded["id"], loaded["status"]["value"], loaded["aliases"]) == ("b", "ready", ["chat"])
 
 
+async def test_a_line_of_a_batch_runs_again_when_its_model_was_unloaded_under_it(tmp_path: Path) -> None:
+    body = {"model": "b", "messages": TURNS, "max_tokens": 1000, "ignore_eos": True}
+    line = {"custom_id": "x", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    async with running(structs.replace(SETTINGS, data=str(tmp_path))) as house:
+        file = json.dumps(line).encode()
+        uploaded = await house.client.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
+        asked = {"input_file_id": uploaded.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        batch = (await house.client.post("/v1/batches", json=asked)).json()
+        while 'batch_lines_running{model="b"} 1.0' not in (await house.client.get("/metrics")).text:
+            pass
+        assert (await house.client.post("/models/unload", json={"model": "b"})).json()["success"]
+        while batch["status"] != "completed":
+            await trio.sleep(0.1)
+            batch = (await house.client.get(f"/v1/batches/{batch['id']}")).json()
+        assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+        assert (await states(house))["b"] == "ready"
+
+
 async def test_what_runs_for_too_long_is_ended_when_its_model_is_unloaded() -> None:
     async with running(structs.replace(SETTINGS, drain_timeout=0.0)) as house:
         stream = Stream()
@@ -303,3 +325,58 @@ async def test_aliases_come_and_go_and_nonsense_is_refused() -> None:
         for path, body, status in wrong:
             assert (await house.client.post(path, json=body)).status_code == status, (path, body)
         assert await states(house) == {"a": "ready", "b": "ready"}
+
+
+def with_memory(count: float) -> ServeSettings:
+    """Of three models; there is room for so many of them."""
+    models = tuple(ModelSettings(name=name, path=str(BUNDLED_MODEL)) for name in "abc")
+    return structs.replace(SETTINGS, models=models, aliases=(), memory=int(count * SIZE))
+
+
+SIZE = 87 << 20  # a little more than one of the models takes, with its KV cache of 64 MiB
+
+
+async def test_a_model_that_a_request_names_takes_the_place_of_the_longest_unused() -> None:
+    async with running(with_memory(2.0)) as house:
+        asked = {"prompt": "One", "max_tokens": 1}
+
+        async def ask(model: str) -> None:
+            answer = await house.client.post("/v1/completions", json=asked | {"model": model})
+            assert (answer.status_code, answer.json()["model"]) == (200, model)
+
+        assert await states(house) == {"a": "ready", "b": "ready", "c": "unloaded"}
+        cards = (await house.client.get("/v1/models")).json()["data"]
+        assert [(card["id"], card["max_model_len"]) for card in cards] == [(name, 8192) for name in "abc"]
+        await ask("b")
+        await ask("a")
+        await ask("c")
+        assert await states(house) == {"a": "ready", "b": "unloaded", "c": "ready"}
+        stream = Stream()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(stream.read, house, model="a", max_tokens=8000))
+            await stream.flowing.wait()
+            await ask("c")  # so that the busy one is the longest unused
+            await ask("b")
+            assert await states(house) == {"a": "ready", "b": "ready", "c": "unloaded"}  # but it is not idle
+            nursery.cancel_scope.cancel()
+
+
+async def test_models_that_do_not_fit_together_take_turns_and_every_answer_comes() -> None:
+    async with running(with_memory(1.0)) as house:
+        whole = (await house.client.post("/v1/completions", json=LONG | {"max_tokens": 50})).json()["choices"][0][
+            "text"
+        ]
+        streams = [(Stream(), name) for name in "cabacb"]
+        async with trio.open_nursery() as nursery:
+            for stream, name in streams:
+                nursery.start_soon(partial(stream.read, house, model=name, max_tokens=50))
+        assert {(stream.text, stream.last) for stream, _ in streams} == {(whole, "[DONE]")}
+        assert sorted((await states(house)).values()) == ["ready", "unloaded", "unloaded"]
+
+
+async def test_a_model_that_never_fits_is_refused_with_the_figures() -> None:
+    with pytest.raises(ClickException, match=r"--memory 0\.05GiB is less than a needs alone: .* raise it to 0\.09GiB"):
+        await parts_of(with_memory(0.5))
+    broken = structs.replace(SETTINGS, models=(ModelSettings(name="x", path="no/folder"),), memory=SIZE)
+    with pytest.raises(ClickException, match="no/folder"):
+        await parts_of(broken)
