@@ -99,7 +99,7 @@ def test_masks_are_filled_while_the_device_computes_the_layers(
 
     def after_layers(host: HostBuffers, pieces: Pieces) -> None:
         model.device.synchronize()
-        enqueued.extend(model.buffers["ids"][:2].tolist())
+        enqueued.extend(int(token) for token in model.buffers["ids"][:2])
         fill(host, pieces)
 
     monkeypatch.setattr(HostBuffers, "fill_masks", after_layers)
