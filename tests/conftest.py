@@ -43,6 +43,7 @@ LONGEST_FILES = (
     "e2e/test_interpreted_kernels.py",
     "loadtest/serve/test_compare.py",
     "cli/test_serve.py",
+    "cli/test_several_models.py",
     "cli/test_bench_peers.py",
     "test_packaging.py",
 )

@@ -108,6 +108,7 @@ class LoadedModels:
         async with self._turn:
             self._move(model, "loading")
             await self._make_room(model)
+            began = trio.current_time()
             try:
                 engine: Engine = await self._nursery.start(self._live, model)
             except EngineLoadError as error:
@@ -118,6 +119,7 @@ class LoadedModels:
             if engine.ready is not None:
                 self.known[model] = engine.ready
             self._move(model, "ready")
+            _LOG.info("loaded %s in %.1f s", model, trio.current_time() - began)
             await trio.lowlevel.checkpoint()  # who waited for it claims it, before anything else is loaded
 
     async def _load_or_tell(self, model: str) -> None:

@@ -6,9 +6,11 @@ loading     an engine per model: its own worker, scheduler, tokenizer, gateway
 Gateways    what the web says of a request by its id (gateway/gateways.py)
 """
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 
@@ -18,7 +20,7 @@ from ...protocol.explanation import Explanation
 from ...protocol.reports import BatchFigures, FrontsReport, Health, ServerReport, WorkerFigures
 from ...protocol.served_models import ModelStatus, ServedModelEntry
 from ...protocol.settings import ServeSettings
-from ...protocol.steps import Ready, ReportProgress
+from ...protocol.steps import LoadProgress, Ready, ReportProgress
 from ..engine import Engine
 from ..gateway.gateways import Gateways
 from ..observe.observe import own_figures
@@ -27,7 +29,9 @@ from ..scheduler.state import SchedulerState
 from ..supervisor.worker_status import WorkerStatus
 from .directory import Directory
 from .loading import LoadedModels, RunBeside
-from .parts import Parts
+from .parts import GIB, Parts
+
+_LOG: Final = logging.getLogger("triolet.models")
 
 
 class Several(Models):
@@ -225,12 +229,20 @@ async def run_several(
     `beside` runs as long as each engine, `beside_all` as long as the server, from when it is ready.
     """
     async with trio.open_nursery() as nursery:
-        several = Several(settings, nursery, parts=parts, on_progress=on_progress, beside=beside)
+
+        def show(progress: LoadProgress) -> None:
+            if not several.loaded.is_set():  # later ones are lines in the log
+                on_progress(progress)
+
+        several = Several(settings, nursery, parts=parts, on_progress=show, beside=beside)
         on_open(several)
         for model in parts.at_start:
             several.directory.move(model, "loading")
         for model in parts.at_start:
             await several.models.load(model)
         several.loaded.set()
+        for model, size in parts.sizes.items():
+            if model not in parts.at_start:
+                _LOG.info("%s is loaded when a request names it; it takes %.2f GiB", model, size / GIB)
         nursery.start_soon(beside_all, several)
         task_status.started(several)

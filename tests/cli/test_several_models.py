@@ -1,98 +1,26 @@
-"""A server of several models: real workers, real clients. Both are the bundled model; counters tell them apart."""
+"""A server of several models. All are the bundled model; counters tell them apart."""
 
 import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import pytest
 import trio
 import trio.testing
-from click import ClickException
 from msgspec import structs
-from prometheus_client.parser import text_string_to_metric_families
 from trio_websocket import open_websocket_url
 
-from triolet.actors.several.several import Several, run_several
-from triolet.cli.batches import SeveralBatches
-from triolet.cli.memory_needs import parts_of
+from triolet.actors import front_actors
+from triolet.actors.admission.admission import run_admission
 from triolet.cli.options import BUNDLED_MODEL
-from triolet.cli.serving import serve_engine
-from triolet.protocol.settings import EngineSettings, LimitSettings, ModelSettings, ServeSettings
+from triolet.protocol.settings import ModelSettings
 
-SOON = 60.0  # seconds: only a hang takes so long
-SETTINGS = ServeSettings(
-    engine=EngineSettings(model=str(BUNDLED_MODEL), threads=2, kv_cache_memory=64 << 20),
-    limits=LimitSettings(max_requests=8),
-    models=tuple(ModelSettings(name=name, path=str(BUNDLED_MODEL)) for name in "ab"),
-    aliases=("chat=b",),
-    port=0,
-    drain_timeout=SOON,
-)
-LONG = {"prompt": "One", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
-TURNS = [{"role": "user", "content": "hi"}]
-
-
-class House(NamedTuple):
-    several: Several
-    client: httpx.AsyncClient
-    url: str
-
-    async def accepted(self) -> dict[str, float]:
-        """How many requests each model has accepted."""
-        families = text_string_to_metric_families((await self.client.get("/metrics")).text)
-        (family,) = (family for family in families if family.name == "triolet_requests_accepted")
-        return {sample.labels["model"]: sample.value for sample in family.samples}
-
-
-@asynccontextmanager
-async def running(settings: ServeSettings) -> AsyncGenerator[House]:
-    """The server for the length of a block, drained at its end."""
-    opened: list[Several] = []
-    batches, stop = SeveralBatches(), trio.Event()
-
-    async def run(on_open: Any) -> None:
-        def keep(several: Several) -> None:
-            opened.append(several)
-            on_open(several)
-
-        load = partial(
-            run_several, settings, parts=await parts_of(settings), on_progress=lambda progress: None, on_open=keep
-        )
-        await load(beside=batches.run_lines, beside_all=batches.run)
-
-    with trio.fail_after(2 * SOON):
-        async with trio.open_nursery() as nursery:
-            serve = partial(serve_engine, settings, run, stop, sockets=None, certificates=None)
-            urls: list[str] = await nursery.start(serve)
-            async with httpx.AsyncClient(base_url=urls[0], timeout=SOON, verify=False) as client:
-                yield House(opened[0], client, urls[0])
-            stop.set()
-
-
-class Stream:
-    """One streamed completion."""
-
-    def __init__(self) -> None:
-        self.flowing = trio.Event()
-        self.text = ""
-        self.last = ""
-
-    async def read(self, house: House, **asked: Any) -> None:
-        async with house.client.stream("POST", "/v1/completions", json=LONG | {"stream": True} | asked) as answer:
-            async for line in answer.aiter_lines():
-                if line.startswith("data: "):
-                    self.last = line.removeprefix("data: ")
-                    if "choices" in self.last:
-                        self.text += json.loads(self.last)["choices"][0]["text"]
-                        self.flowing.set()
-
+from .several_house import LONG, SETTINGS, TURNS, Stream, ended, running, start_batch, states
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": TURNS, "max_tokens": 2}),
@@ -192,23 +120,13 @@ async def test_the_lines_of_a_batch_go_to_the_models_that_they_name(tmp_path: Pa
         for name in ("a", "chat", "c")
     ]
     async with running(structs.replace(SETTINGS, data=str(tmp_path))) as house:
-        file = "\n".join(map(json.dumps, lines)).encode()
-        uploaded = await house.client.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
-        asked = {"input_file_id": uploaded.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-        batch = (await house.client.post("/v1/batches", json=asked)).json()
-        while batch["status"] != "completed":
-            await trio.sleep(0.1)
-            batch = (await house.client.get(f"/v1/batches/{batch['id']}")).json()
+        batch = await ended(house, await start_batch(house, lines))
         results = (await house.client.get(f"/v1/files/{batch['output_file_id']}/content")).text.splitlines()
         errors = (await house.client.get(f"/v1/files/{batch['error_file_id']}/content")).text.splitlines()
     models = {one["custom_id"]: one["response"]["body"]["model"] for one in map(json.loads, results)}
     assert models == {"a": "a", "chat": "chat"}
     (failed,) = map(json.loads, errors)
     assert (failed["custom_id"], failed["response"]["status_code"]) == ("c", 404)
-
-
-async def states(house: House) -> dict[str, str]:
-    return {one["id"]: one["status"]["value"] for one in (await house.client.get("/models")).json()["data"]}
 
 
 async def test_a_model_is_unloaded_when_its_stream_has_ended_and_a_request_loads_it_again() -> None:
@@ -257,16 +175,11 @@ async def test_a_line_of_a_batch_runs_again_when_its_model_was_unloaded_under_it
     body = {"model": "b", "messages": TURNS, "max_tokens": 1000, "ignore_eos": True}
     line = {"custom_id": "x", "method": "POST", "url": "/v1/chat/completions", "body": body}
     async with running(structs.replace(SETTINGS, data=str(tmp_path))) as house:
-        file = json.dumps(line).encode()
-        uploaded = await house.client.post("/v1/files", files={"file": file}, data={"purpose": "batch"})
-        asked = {"input_file_id": uploaded.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-        batch = (await house.client.post("/v1/batches", json=asked)).json()
+        batch = await start_batch(house, [line])
         while 'batch_lines_running{model="b"} 1.0' not in (await house.client.get("/metrics")).text:
             pass
         assert (await house.client.post("/models/unload", json={"model": "b"})).json()["success"]
-        while batch["status"] != "completed":
-            await trio.sleep(0.1)
-            batch = (await house.client.get(f"/v1/batches/{batch['id']}")).json()
+        batch = await ended(house, batch)
         assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
         assert (await states(house))["b"] == "ready"
 
@@ -327,56 +240,30 @@ async def test_aliases_come_and_go_and_nonsense_is_refused() -> None:
         assert await states(house) == {"a": "ready", "b": "ready"}
 
 
-def with_memory(count: float) -> ServeSettings:
-    """Of three models; there is room for so many of them."""
-    models = tuple(ModelSettings(name=name, path=str(BUNDLED_MODEL)) for name in "abc")
-    return structs.replace(SETTINGS, models=models, aliases=(), memory=int(count * SIZE))
+async def test_an_engine_that_breaks_down_is_of_one_model_and_can_be_loaded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crashes: list[trio.Event] = []  # of each engine, in the order of loading
 
-
-SIZE = 87 << 20  # a little more than one of the models takes, with its KV cache of 64 MiB
-
-
-async def test_a_model_that_a_request_names_takes_the_place_of_the_longest_unused() -> None:
-    async with running(with_memory(2.0)) as house:
-        asked = {"prompt": "One", "max_tokens": 1}
-
-        async def ask(model: str) -> None:
-            answer = await house.client.post("/v1/completions", json=asked | {"model": model})
-            assert (answer.status_code, answer.json()["model"]) == (200, model)
-
-        assert await states(house) == {"a": "ready", "b": "ready", "c": "unloaded"}
-        cards = (await house.client.get("/v1/models")).json()["data"]
-        assert [(card["id"], card["max_model_len"]) for card in cards] == [(name, 8192) for name in "abc"]
-        await ask("b")
-        await ask("a")
-        await ask("c")
-        assert await states(house) == {"a": "ready", "b": "unloaded", "c": "ready"}
-        stream = Stream()
+    async def doomed(*arguments: Any, **options: Any) -> None:
+        crashes.append(crash := trio.Event())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(stream.read, house, model="a", max_tokens=8000))
-            await stream.flowing.wait()
-            await ask("c")  # so that the busy one is the longest unused
-            await ask("b")
-            assert await states(house) == {"a": "ready", "b": "ready", "c": "unloaded"}  # but it is not idle
-            nursery.cancel_scope.cancel()
+            nursery.start_soon(partial(run_admission, *arguments, **options))
+            await crash.wait()
+            raise RuntimeError("planted")
 
-
-async def test_models_that_do_not_fit_together_take_turns_and_every_answer_comes() -> None:
-    async with running(with_memory(1.0)) as house:
-        whole = (await house.client.post("/v1/completions", json=LONG | {"max_tokens": 50})).json()["choices"][0][
-            "text"
-        ]
-        streams = [(Stream(), name) for name in "cabacb"]
+    monkeypatch.setattr(front_actors, "run_admission", doomed)
+    async with running(SETTINGS) as house:
+        streams = {"a": Stream(), "b": Stream()}
         async with trio.open_nursery() as nursery:
-            for stream, name in streams:
-                nursery.start_soon(partial(stream.read, house, model=name, max_tokens=50))
-        assert {(stream.text, stream.last) for stream, _ in streams} == {(whole, "[DONE]")}
-        assert sorted((await states(house)).values()) == ["ready", "unloaded", "unloaded"]
-
-
-async def test_a_model_that_never_fits_is_refused_with_the_figures() -> None:
-    with pytest.raises(ClickException, match=r"--memory 0\.05GiB is less than a needs alone: .* raise it to 0\.09GiB"):
-        await parts_of(with_memory(0.5))
-    broken = structs.replace(SETTINGS, models=(ModelSettings(name="x", path="no/folder"),), memory=SIZE)
-    with pytest.raises(ClickException, match="no/folder"):
-        await parts_of(broken)
+            for name, stream in streams.items():
+                nursery.start_soon(partial(stream.read, house, model=name))
+                await stream.flowing.wait()
+            crashes[1].set()
+        assert streams["a"].last == "[DONE]"
+        assert json.loads(streams["b"].last)["error"]["code"] == "engine_error"
+        assert await states(house) == {"a": "ready", "b": "failed"}
+        asked = {"prompt": "One", "max_tokens": 1, "model": "b"}
+        assert (await house.client.post("/v1/completions", json=asked)).status_code == 503
+        assert (await house.client.post("/models/load", json={"model": "b"})).json()["success"]
+        assert (await house.client.post("/v1/completions", json=asked)).status_code == 200
