@@ -1,12 +1,11 @@
 """A server's files and batches, as the client of `triolet batch --url`."""
 
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -17,6 +16,7 @@ from ..protocol.openai_batches import BatchEndpoint, BatchObject, CreateBatch, F
 
 HTTP_SECONDS: Final = 60.0  # for one reading or writing of a socket
 _COPIED_AT_ONCE: Final = 1 << 18
+T = TypeVar("T")
 
 
 class ServerRefusal(click.ClickException):
@@ -49,7 +49,7 @@ class ServerBatches:
 
         kind = f"multipart/form-data; boundary={boundary}"
         answer = self._ask("POST", "/v1/files", body(), {"Content-Type": kind, "Content-Length": str(size)})
-        return msgspec.json.decode(answer, type=FileObject).id
+        return self._decoded(answer, FileObject).id
 
     def create(self, input_file: str, endpoint: BatchEndpoint) -> BatchObject:
         body = CreateBatch(input_file_id=input_file, endpoint=endpoint, completion_window="24h")
@@ -64,19 +64,37 @@ class ServerBatches:
     def download(self, id: str, into: Path) -> None:
         """Append a file's content."""
         with into.open("ab") as file, closing(self._open("GET", f"/v1/files/{id}/content")) as answer:
-            shutil.copyfileobj(answer, file)
+            while piece := self._read(answer, _COPIED_AT_ONCE):
+                file.write(piece)
 
     def delete(self, id: str) -> None:
         self._ask("DELETE", f"/v1/files/{id}")
 
     def _batch(self, method: str, path: str, body: bytes | None = None) -> BatchObject:
-        return msgspec.json.decode(self._ask(method, f"/v1/batches{path}", body), type=BatchObject)
+        return self._decoded(self._ask(method, f"/v1/batches{path}", body), BatchObject)
+
+    def _decoded(self, answer: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.MsgspecError as error:
+            message = f"{self._url.geturl()} does not answer as a Triolet server does: {error}"
+            raise click.ClickException(message) from error
 
     def _ask(
         self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, more: dict[str, str] | None = None
     ) -> bytes:
         with closing(self._open(method, path, body, more)) as answer:
-            return answer.read()
+            return self._read(answer)
+
+    def _read(self, answer: HTTPResponse, most: int | None = None) -> bytes:
+        """What comes next. With `most`, http.client takes a connection that ends too soon for the answer's end."""
+        try:
+            piece = answer.read(most)
+            if not piece and answer.length:
+                raise IncompleteRead(piece, answer.length)
+        except (OSError, HTTPException) as error:
+            raise click.ClickException(f"the answer of {self._url.geturl()} was cut off: {error}") from error
+        return piece
 
     def _open(
         self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, more: dict[str, str] | None = None
