@@ -120,12 +120,17 @@ def stored_row(response: ResponseObject, items: Sequence[InputItem], tenant: str
 
 
 def listed(items: Sequence[InputItem], request_id: str) -> list[InputItem]:
-    """Items in the form in which they are listed: each with an id, and its content in parts."""
-    return [_listed(item, f"{_PREFIXES[type(item)]}_{request_id}_in{place}") for place, item in enumerate(items)]
+    """Items in the form in which they are listed: each with an id of its own, and its content in parts."""
+    first = {item.id: place for place, item in reversed([*enumerate(items)])}
+    return [
+        _listed(item, f"{_PREFIXES[type(item)]}_{request_id}_in{place}", keeps=first[item.id] == place)
+        for place, item in enumerate(items)
+    ]
 
 
-def _listed(item: InputItem, id: str) -> InputItem:
-    named = item if item.id is not None else structs.replace(item, id=id)
+def _listed(item: InputItem, id: str, *, keeps: bool) -> InputItem:
+    """`keeps`: no item before has its id. Pages of the list are found by id."""
+    named = item if item.id is not None and keeps else structs.replace(item, id=id)
     if not isinstance(named, MessageItem):
         return named
     content = named.content

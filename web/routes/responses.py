@@ -16,6 +16,7 @@ from ..generation.models import reading
 from ..responses.background import BackgroundResponses
 from ..responses.responses import Responses, read_response
 from ..responses.store import ResponseStore
+from .paging import Query
 from .response_socket import open_socket
 
 PATH: Final = "/v1/responses"
@@ -47,7 +48,7 @@ def register(app: Application, keys: Keys) -> None:
 
     @app.get(f"{PATH}/<id>")
     async def get_response(id: str) -> Response:
-        _check_query(*_INCLUDE, "stream", "starting_after", "include_obfuscation")
+        Query((*_INCLUDE, "stream", "starting_after", "include_obfuscation"))
         if request.args.get("stream", "false") != "false" or "starting_after" in request.args:
             message = "A response that was stored is not streamed again; leave stream out."
             raise ApiError("unsupported_parameter", message, param="stream")
@@ -64,25 +65,21 @@ def register(app: Application, keys: Keys) -> None:
 
     @app.get(f"{PATH}/<id>/input_items")
     async def list_input_items(id: str) -> Response:
-        _check_query(*_INCLUDE, "limit", "order", "after")
+        query = Query((*_INCLUDE, "limit", "order", "after"))
         items = await store.input_items(id, current_exchange().tenant)
-        return _json(msgspec.json.encode(_page(items)))
+        return _json(msgspec.json.encode(_page(items, query)))
 
 
-def _page(items: list[msgspec.Raw]) -> ResponseItemList:
+def _page(items: list[msgspec.Raw], query: Query) -> ResponseItemList:
     """Raises ApiError (400)."""
-    limit, order, after = (request.args.get(name) for name in ("limit", "order", "after"))
-    if order not in (None, "asc", "desc"):
-        raise ApiError("invalid_value", "order: send asc or desc.", param="order")
-    if limit is not None and not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_PAGE):
-        raise ApiError("integer_out_of_range", f"limit: send a number from 1 to {MAX_PAGE}.", param="limit")
+    limit, order, after = query.limit(PAGE, MAX_PAGE), query.word("order", ("asc", "desc")), query.text("after")
     ids = [msgspec.json.decode(item, type=_HasId).id for item in items]
     if order != "asc":
         items, ids = items[::-1], ids[::-1]
     if after is not None and after not in ids:
         raise ApiError("invalid_value", f"after: there is no item {after[:64]!r} in this list.", param="after")
     first = 0 if after is None else ids.index(after) + 1
-    end = first + (PAGE if limit is None else int(limit))
+    end = first + limit
     shown = ids[first:end]
     return ResponseItemList(
         data=items[first:end],
@@ -90,12 +87,6 @@ def _page(items: list[msgspec.Raw]) -> ResponseItemList:
         last_id=shown[-1] if shown else None,
         has_more=end < len(items),
     )
-
-
-def _check_query(*known: str) -> None:
-    for name in request.args:
-        if name not in known:
-            raise ApiError("unknown_parameter", f"Unknown parameter: {name[:64]}.", param=name[:64])
 
 
 _json = partial(Response, content_type="application/json")

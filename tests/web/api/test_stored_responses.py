@@ -65,9 +65,20 @@ async def test_the_items_of_an_input(web: Web) -> None:
     page = (await web.client.get(f"{PATH}/{id}/input_items?order=asc&limit=1&after={listed['last_id']}")).json()
     assert [item["content"][0]["text"] for item in page["data"]] == ["two"]
     assert page["has_more"]
-    for query in ("limit=0", "limit=101", "limit=x", "order=up", "after=x", "x=1"):
+    for query in ("limit=0", "limit=101", "limit=00000000101", "limit=x", "order=up", "after=x", "x=1"):
         answer = await web.client.get(f"{PATH}/{id}/input_items?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
+
+
+async def test_items_with_the_same_id_are_on_a_page_each(web: Web) -> None:
+    items = [{"role": "user", "content": word, "id": "msg_same"} for word in ("one", "two", "three")]
+    id = (await web.client.post(PATH, json={"input": items})).json()["id"]
+    path = f"{PATH}/{id}/input_items?order=asc&limit=1"
+    first = (await web.client.get(path)).json()
+    second = (await web.client.get(f"{path}&after={first['last_id']}")).json()
+    third = (await web.client.get(f"{path}&after={second['last_id']}")).json()
+    assert [page["data"][0]["content"][0]["text"] for page in (first, second, third)] == ["one", "two", "three"]
+    assert (first["last_id"], third["has_more"]) == ("msg_same", False)
 
 
 async def test_a_deleted_response_is_gone(web: Web) -> None:
