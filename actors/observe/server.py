@@ -101,13 +101,13 @@ class Models(ABC):
 
     @abstractmethod
     def use(
-        self, name: str | None, fallbacks: Sequence[str] = (), *, absent: Absent = "load"
+        self, name: str | None, fallbacks: Sequence[str], *, absent: Absent, deadline: float | None
     ) -> AbstractAsyncContextManager[NamedEngine]:
         """The model of this name, or of the first fallback that there is; None: the first model.
 
         `absent`: whether to load one that is not loaded, and to wait for it. It stays loaded in the block, and until
         the requests are answered that were submitted there. Raises ApiError: 404 if there is none of these names,
-        503 if the model cannot be used.
+        503 if the model cannot be used, 504 at the deadline.
         """
 
     @abstractmethod

@@ -59,8 +59,8 @@ class LoadedModels:
 
     # What requests do.
 
-    async def claim(self, model: str, absent: Absent) -> Engine:
-        """The model's engine, once it is loaded; then call `give_back`. Raises ApiError (503, 429)."""
+    async def claim(self, model: str, absent: Absent, deadline: float) -> Engine:
+        """The model's engine, once it is loaded; then call `give_back`. Raises ApiError (503, 504)."""
         self._directory.used(model)
         states = self._directory.states
         while states[model] != "ready":
@@ -73,7 +73,7 @@ class LoadedModels:
             self.begin_load(model)
             if absent == "begin":
                 raise ApiError("model_loading", f"The model {model} is being loaded; try again.", retry_after=2)
-            await self._wait_for(model)
+            await self._wait_for(model, deadline)
         self._claims[model] += 1
         return self.engines[model]
 
@@ -82,14 +82,17 @@ class LoadedModels:
         if not self._claims[model]:
             self._changed.unpark_all()
 
-    async def _wait_for(self, model: str) -> None:
+    async def _wait_for(self, model: str, deadline: float) -> None:
         if self._waiting[model] >= self._parts.settings[model].limits.max_requests:
             raise ApiError("server_overloaded", f"Too many requests wait for the model {model}.", retry_after=2)
         self._waiting[model] += 1
         try:
-            await self._changed.park()
+            with trio.CancelScope(deadline=deadline) as patience:
+                await self._changed.park()
         finally:
             self._waiting[model] -= 1
+        if patience.cancelled_caught:
+            raise ApiError("deadline_exceeded", f"the request's deadline passed before the model {model} was loaded")
 
     def tell_waiting(self) -> None:
         """The server shuts down: nobody waits for a model any more."""

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Final
 
 import trio
@@ -72,10 +73,10 @@ class Several(Models):
 
     @asynccontextmanager
     async def use(
-        self, name: str | None, fallbacks: Sequence[str] = (), *, absent: Absent = "load"
+        self, name: str | None, fallbacks: Sequence[str], *, absent: Absent, deadline: float | None
     ) -> AsyncGenerator[NamedEngine]:
         called, model = self.directory.find(name, fallbacks)
-        engine = await self.models.claim(model, absent)
+        engine = await self.models.claim(model, absent, inf if deadline is None else deadline)
         try:
             yield NamedEngine(called, engine)
         finally:

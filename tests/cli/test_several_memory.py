@@ -51,6 +51,18 @@ async def test_a_model_that_a_request_names_takes_the_place_of_the_longest_unuse
             nursery.cancel_scope.cancel()
 
 
+async def test_a_request_waits_for_a_model_no_longer_than_it_said() -> None:
+    async with running(with_memory(1.0)) as house:
+        stream = Stream()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(stream.read, house, model="a", max_tokens=8000))  # b waits for its end
+            await stream.flowing.wait()
+            asked, headers = {"prompt": "One", "max_tokens": 1, "model": "b"}, {"X-Request-Timeout": "0.2"}
+            late = await house.client.post("/v1/completions", json=asked, headers=headers)
+            assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+            nursery.cancel_scope.cancel()
+
+
 async def test_models_that_do_not_fit_together_take_turns_and_every_answer_comes() -> None:
     async with running(with_memory(1.0)) as house:
         whole = (await house.client.post("/v1/completions", json=LONG | {"max_tokens": 50})).json()["choices"][0][

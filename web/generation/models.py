@@ -70,20 +70,21 @@ async def reading(
         yield server.served, served, await body(partial(read, served, asks))
         return
     data, name = await body(_with_name)
-    async with using(server, name, asks.fallbacks, absent=absent) as (engine, served):
+    async with using(server, name, asks, absent=absent) as (engine, served):
         yield engine, served, await decode_aside(data, partial(read, served, asks), asks.tenant)
 
 
 @asynccontextmanager
 async def using(
-    server: "Server", name: str | None = None, fallbacks: Sequence[str] = (), *, absent: Absent = "load"
+    server: "Server", name: str | None = None, asks: Origin | None = None, *, absent: Absent = "load"
 ) -> AsyncGenerator[tuple["ModelEngine", ServedModel]]:
     """The model of this name, of several; else the only one. As `reading`, for a name that is known."""
     if not isinstance(server.served, Models):
         yield server.served, served_model(server.served)
         return
     await _refuse_while_starting(server)
-    async with server.served.use(name, fallbacks, absent=absent) as (called, engine):
+    fallbacks, deadline = (asks.fallbacks, asks.deadline) if asks is not None else ((), None)
+    async with server.served.use(name, fallbacks, absent=absent, deadline=deadline) as (called, engine):
         yield engine, served_model(engine, called)
 
 
