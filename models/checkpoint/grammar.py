@@ -21,7 +21,8 @@ LIMITS: Final = LLParserLimits(
     # 8 ms for a mask of a grammar so ambiguous that each item costs more than the last (s: s s | "a" | "b" | "ab"; with
     # 4,000 it is 50 ms), and few ms for others. A schema with 100 optional fields of four types each needs some 1,500.
     step_max_items=2_000,
-    max_lexer_states=20_000,  # 1 to 2 kB each
+    # 0.7 kB each; one answer with texts of 4,000 characters takes up to 10,000. Full lexers: models/guides/matcher.py.
+    max_lexer_states=40_000,
     max_grammar_size=500_000,  # symbols
     verbose_errors=False,  # an error is told to its client, who does not need the parser's state
 )

@@ -5,13 +5,15 @@ import queue
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 import triolet.models.demo
 from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.guides import grammars
 from triolet.models.guides.grammars import GrammarStore, load_grammars
 from triolet.models.guides.guide import Guide, Matcher
 from triolet.models.guides.masks import MaskThread
@@ -128,7 +130,8 @@ def test_jumps_are_tokens_that_the_masks_allow(bench: Bench, seed: int) -> None:
 
     So are the masks of the grammar alone, which looks at one token at a time.
     """
-    guide, slow, grammar = bench.guide(1), bench.guide(1, jumps=False), bench.stores[False]._built[1].deep_copy()
+    guide, slow = bench.guide(1), bench.guide(1, jumps=False)
+    grammar = bench.stores[False]._built[1].matcher.deep_copy()
     tokens: list[int] = []
     for row in drawn(guide, random.Random(seed), bench.eos):
         for token in row:
@@ -183,6 +186,53 @@ def test_a_sequence_that_comes_back_is_guided_from_where_it_was(bench: Bench, se
     for row in drawn(guide, random.Random(seed), bench.eos):
         tokens += row
         assert allowed(bench.guide(1, *tokens)) == allowed(guide)
+
+
+def test_answers_that_fill_the_shared_lexer_go_on_with_their_own(
+    bench: Bench, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers one after another, and one that runs beside all of them: each meets new text, and none fails."""
+    monkeypatch.setattr(grammars, "LIMITS", LLParserLimits(max_lexer_states=1500))
+    store, renewed = load_grammars(checkpoint, jump_ahead=True), list[int]()
+    renew = GrammarStore._renew
+
+    def noted(self: GrammarStore, number: int, full: Any) -> Any:  # Any: what a store has built
+        renewed.append(number)
+        return renew(self, number, full)
+
+    monkeypatch.setattr(GrammarStore, "_renew", noted)
+    text = LLMatcher.grammar_from_json_schema('{"type": "string", "maxLength": 4000}')
+    assert bench.prepare(1, text, store=store) == GrammarReady(grammar=1)
+    rng = random.Random(7)
+    record = SequenceRecord(
+        sequence=1, tokens=PROMPT, prompt_tokens=len(PROMPT), sampling=Sampling(), stop_token_ids=bench.eos, grammar=1
+    )
+
+    def follow(guide: Guide, tokens: tuple[int, ...]) -> None:
+        for token in tokens:
+            assert token in (allowed(guide) or ())
+            guide.take(token)
+            assert not guide.failed
+
+    def words() -> str:
+        return "".join(rng.choice("abcdefgh ") for _ in range(150))
+
+    long = store.guide(record)
+    assert long is not None
+    follow(long, bench.ids('"' + words()))
+    for _ in range(12):
+        guide = store.guide(record)
+        assert guide is not None
+        follow(guide, bench.ids(f'"{words()}"'))
+    follow(long, bench.ids(words() + '"'))
+    assert renewed, "the lexer was never full"
+    assert len(renewed) < 12
+    alone = store.guide(record)
+    assert alone is not None
+    for token in bench.ids('"' + "".join(words() for _ in range(20))):
+        alone.take(token)
+        alone.fill()
+    assert alone.failed  # it fills a lexer by itself
 
 
 def test_the_end_of_the_answer_is_forced_where_the_grammar_ends(bench: Bench) -> None:
