@@ -1,127 +1,18 @@
 """Guides on the bundled model's tokenizer, without a model: tokens are drawn at random from what a mask allows."""
 
 import json
-import queue
 import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from llguidance import LLMatcher, LLParserLimits
 
-import triolet.models.demo
-from triolet.models.checkpoint.checkpoint import Checkpoint
-from triolet.models.guides import grammars
-from triolet.models.guides.grammars import GrammarStore, load_grammars
 from triolet.models.guides.guide import Guide, Matcher
 from triolet.models.guides.masks import MaskThread
 from triolet.protocol.requests import Thinking
 from triolet.protocol.sampling import Sampling
-from triolet.protocol.steps import MAX_FORCED, GrammarFailed, GrammarReady, PrepareGrammar, SequenceRecord
+from triolet.protocol.steps import MAX_FORCED
 
-PROMPT = (5, 6, 7)
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a_long_fixed_key": {"enum": ["red", "reddish", "green"]},
-        "numbers": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
-        "text": {"type": "string", "maxLength": 6},
-        "flag": {"type": "boolean"},
-    },
-    "required": ["a_long_fixed_key", "numbers", "text", "flag"],
-    "additionalProperties": False,
-}
-JSON_TEXT = LLMatcher.grammar_from_json_schema(SCHEMA, overrides={"whitespace_flexible": False})
-SIGN = LLMatcher.grammar_from_regex("yes, of course|no")
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return Checkpoint(Path(next(iter(triolet.models.demo.__path__))) / "checkpoint")
-
-
-class _Panic(BaseException):
-    """As PyO3 raises a panic: no Exception."""
-
-
-class Bench:
-    """A store with some grammars, and guides of it."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.eos = checkpoint.generation.eos_token_ids
-        self.stores = {jumps: load_grammars(checkpoint, jump_ahead=jumps) for jumps in (False, True)}
-        self.answers: queue.SimpleQueue[GrammarReady | GrammarFailed] = queue.SimpleQueue()
-        for store in self.stores.values():
-            for number, text in ((1, JSON_TEXT), (2, SIGN)):
-                assert self.prepare(number, text, store=store) == GrammarReady(grammar=number)
-
-    def prepare(self, number: int, text: str, *forget: int, store: GrammarStore) -> GrammarReady | GrammarFailed:
-        store.prepare(PrepareGrammar(grammar=number, text=text, forget=forget), self.answers.put)
-        return self.answers.get()
-
-    def guide(
-        self,
-        grammar: int,
-        *answer: int,
-        jumps: bool = True,
-        thinking: Thinking | None = None,
-        budget: int | None = None,
-        sampling: Sampling | None = None,
-    ) -> Guide:
-        record = SequenceRecord(
-            sequence=1,
-            tokens=PROMPT + answer,
-            prompt_tokens=len(PROMPT),
-            sampling=sampling or Sampling(),
-            stop_token_ids=self.eos,
-            grammar=grammar,
-            thinking=thinking,
-            reasoning_budget=budget,
-        )
-        guide = self.stores[jumps].guide(record)
-        assert guide is not None
-        return guide
-
-    def text(self, tokens: list[int]) -> str:
-        tokenizer = self.stores[True]._tokenizer
-        assert tokenizer is not None
-        return tokenizer.decode_str([token for token in tokens if token not in self.eos])
-
-    def ids(self, text: str) -> tuple[int, ...]:
-        tokenizer = self.stores[True]._tokenizer
-        assert tokenizer is not None
-        return tuple(tokenizer.tokenize_str(text))
-
-
-@pytest.fixture(scope="module")
-def bench(checkpoint: Checkpoint) -> Bench:
-    return Bench(checkpoint)
-
-
-def allowed(guide: Guide) -> list[int] | None:
-    """The tokens that may come; None: any."""
-    if not guide.ready:
-        guide.fill()
-    if not guide.masked:
-        return None
-    return np.flatnonzero(np.unpackbits(guide.mask.view(np.uint8), bitorder="little")).tolist()
-
-
-def drawn(guide: Guide, rng: random.Random, eos: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Rows of an answer: a token that may come, and those that follow it. Prefers the end where it is allowed."""
-    for _ in range(200):
-        choice = allowed(guide)
-        assert choice, "no token may come"
-        ends = [token for token in choice if token in eos]
-        token = rng.choice(ends or choice)
-        row = (token, *guide.take(token))
-        assert not guide.failed
-        yield row
-        if row[-1] in eos:
-            return
-    raise AssertionError("no end")
+from .bench import SCHEMA, Bench, Panic, allowed, drawn
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -186,53 +77,6 @@ def test_a_sequence_that_comes_back_is_guided_from_where_it_was(bench: Bench, se
     for row in drawn(guide, random.Random(seed), bench.eos):
         tokens += row
         assert allowed(bench.guide(1, *tokens)) == allowed(guide)
-
-
-def test_answers_that_fill_the_shared_lexer_go_on_with_their_own(
-    bench: Bench, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Answers one after another, and one that runs beside all of them: each meets new text, and none fails."""
-    monkeypatch.setattr(grammars, "LIMITS", LLParserLimits(max_lexer_states=1500))
-    store, renewed = load_grammars(checkpoint, jump_ahead=True), list[int]()
-    renew = GrammarStore._renew
-
-    def noted(self: GrammarStore, number: int, full: Any) -> Any:  # Any: what a store has built
-        renewed.append(number)
-        return renew(self, number, full)
-
-    monkeypatch.setattr(GrammarStore, "_renew", noted)
-    text = LLMatcher.grammar_from_json_schema('{"type": "string", "maxLength": 4000}')
-    assert bench.prepare(1, text, store=store) == GrammarReady(grammar=1)
-    rng = random.Random(7)
-    record = SequenceRecord(
-        sequence=1, tokens=PROMPT, prompt_tokens=len(PROMPT), sampling=Sampling(), stop_token_ids=bench.eos, grammar=1
-    )
-
-    def follow(guide: Guide, tokens: tuple[int, ...]) -> None:
-        for token in tokens:
-            assert token in (allowed(guide) or ())
-            guide.take(token)
-            assert not guide.failed
-
-    def words() -> str:
-        return "".join(rng.choice("abcdefgh ") for _ in range(150))
-
-    long = store.guide(record)
-    assert long is not None
-    follow(long, bench.ids('"' + words()))
-    for _ in range(12):
-        guide = store.guide(record)
-        assert guide is not None
-        follow(guide, bench.ids(f'"{words()}"'))
-    follow(long, bench.ids(words() + '"'))
-    assert renewed, "the lexer was never full"
-    assert len(renewed) < 12
-    alone = store.guide(record)
-    assert alone is not None
-    for token in bench.ids('"' + "".join(words() for _ in range(20))):
-        alone.take(token)
-        alone.fill()
-    assert alone.failed  # it fills a lexer by itself
 
 
 def test_the_end_of_the_answer_is_forced_where_the_grammar_ends(bench: Bench) -> None:
@@ -306,53 +150,6 @@ def test_a_prompt_that_is_open_may_have_no_budget_at_all(bench: Bench) -> None:
     assert allowed(guide) == [1600]
 
 
-def test_grammars_that_cannot_be_built_say_why(bench: Bench, checkpoint: Checkpoint) -> None:
-    store = bench.stores[True]
-    failed = bench.prepare(7, "start: (((", store=store)
-    assert isinstance(failed, GrammarFailed)
-    assert failed.message.startswith("The grammar of the answer cannot be built: ")
-    failed = bench.prepare(8, SIGN, store=GrammarStore(None, (), 2048))
-    assert isinstance(failed, GrammarFailed)
-    assert "no tokenizer" in failed.message
-
-
-def test_a_grammar_with_too_many_parses_at_once_is_refused(bench: Bench) -> None:
-    def text(rules: int) -> str:
-        names = [f"r{number}" for number in range(rules)]
-        lines = [f'{name}: "a" {name} "b" | "{name}"' for name in names]
-        return LLMatcher.grammar_from_lark("\n".join(["start: " + " | ".join(names), *lines]))
-
-    store = bench.stores[True]
-    assert isinstance(bench.prepare(30, text(500), 30, store=store), GrammarReady)
-    failed = bench.prepare(30, text(2500), 30, store=store)
-    assert isinstance(failed, GrammarFailed)
-    assert "Too many items" in failed.message
-
-
-@pytest.mark.parametrize("error", [TypeError("no"), _Panic()])
-def test_a_builder_that_raises_fails_the_grammar_and_builds_the_next(
-    checkpoint: Checkpoint, bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    def build(*_args: object, **_options: object) -> LLMatcher:
-        raise error
-
-    store = load_grammars(checkpoint, jump_ahead=True)
-    with monkeypatch.context() as patched:
-        patched.setattr("triolet.models.guides.grammars.LLMatcher", build)
-        failed = bench.prepare(1, SIGN, store=store)
-    assert isinstance(failed, GrammarFailed)
-    assert failed.message == f"The grammar of the answer cannot be built: {type(error).__name__}"
-    assert bench.prepare(2, SIGN, store=store) == GrammarReady(grammar=2)
-
-
-def test_forgotten_grammars_are_gone(bench: Bench) -> None:
-    store = bench.stores[True]
-    bench.prepare(20, SIGN, store=store)
-    bench.prepare(21, SIGN, 20, store=store)
-    assert 20 not in store._built
-    assert 21 in store._built
-
-
 def test_masks_are_filled_by_another_thread_once(bench: Bench) -> None:
     thread, guides = MaskThread(), [bench.guide(1), bench.guide(2)]
     thread.begin(guides)
@@ -395,7 +192,7 @@ class _RaisingMatcher:
         return False
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), _Panic()])
+@pytest.mark.parametrize("error", [ValueError("no"), Panic()])
 def test_a_matcher_that_raises_fails_its_answer_alone(bench: Bench, error: BaseException) -> None:
     def guide(*answer: int) -> Guide:
         return Guide(

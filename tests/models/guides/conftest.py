@@ -1,0 +1,20 @@
+"""The bundled model's store of grammars."""
+
+from pathlib import Path
+
+import pytest
+
+import triolet.models.demo
+from triolet.models.checkpoint.checkpoint import Checkpoint
+
+from .bench import Bench
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return Checkpoint(Path(next(iter(triolet.models.demo.__path__))) / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def bench(checkpoint: Checkpoint) -> Bench:
+    return Bench(checkpoint)
