@@ -146,7 +146,7 @@ class RootPathType(click.ParamType[str]):
 
 _OWN_PATHS: Final = (  # how all routes begin
     *("v1", "static", "health", "internal", "dashboard", "docs", "openapi.json", "metrics", "version"),
-    *("api", "tokenize", "detokenize", "tokenizer_info"),
+    *("api", "models", "tokenize", "detokenize", "tokenizer_info"),
 )
 HTTP_URL: Final = HttpUrlType()
 ROOT_PATH: Final = RootPathType()
