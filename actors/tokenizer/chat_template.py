@@ -28,14 +28,21 @@ MAX_CONFIG_BYTES: Final = 16 << 20
 # Variables that the server sets itself, and names by which other servers take a template from a request.
 _RESERVED: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"})
 _PROBE: Final = ChatPrompt(messages=(ChatMessage(role="user", content="Hello"),))
-_PROBED_CALL: Final = ToolCall(id="call00000", function=FunctionCall(name="probe", arguments='{"probed": "value"}'))
-_CALL_PROBE: Final = ChatPrompt(
-    messages=(
-        ChatMessage(role="user", content="Hello"),
-        ChatMessage(role="assistant", tool_calls=(_PROBED_CALL,)),
-        ChatMessage(role="tool", content="{}", tool_call_id=_PROBED_CALL.id, name="probe"),
+
+
+def _call_probe(arguments: str) -> ChatPrompt:
+    call = ToolCall(id="call00000", function=FunctionCall(name="probe", arguments=arguments))
+    return ChatPrompt(
+        messages=(
+            ChatMessage(role="user", content="Hello"),
+            ChatMessage(role="assistant", tool_calls=(call,)),
+            ChatMessage(role="tool", content="{}", tool_call_id=call.id, name="probe"),
+        )
     )
-)
+
+
+_WHOLE_CALL: Final = _call_probe('{"probed": "value"}')
+_CUT_CALL: Final = _call_probe('{"probed": "val')
 
 
 class _Generation(Extension):
@@ -89,14 +96,17 @@ class ChatTemplate:
 
     def _find_shape(self) -> TurnShape:
         for shape in SHAPES:
-            turns = [turn_of(message, "", shape) for message in _CALL_PROBE.messages]
-            try:
-                text = self._render(turns, _CALL_PROBE, None)
-            except ApiError:
-                continue
-            if '"probed": "value"' in text.replace('":"', '": "'):
-                return shape
+            if '"probed": "value"' in self._probed(_WHOLE_CALL, shape).replace('":"', '": "'):
+                as_text = shape._replace(cut_as_text=True)
+                return as_text if "probed" in self._probed(_CUT_CALL, as_text) else shape
         return TurnShape()
+
+    def _probed(self, prompt: ChatPrompt, shape: TurnShape) -> str:
+        """How the template writes turns of this shape; nothing if it refuses them."""
+        try:
+            return self._render([turn_of(message, shape) for message in prompt.messages], prompt, None)
+        except ApiError:
+            return ""
 
     def render(self, prompt: ChatPrompt, marks: Marks | None = None) -> str:
         """The prompt text of a conversation, with control tokens in the client's strings broken by `marks`.
@@ -104,7 +114,7 @@ class ChatTemplate:
         Raises `ApiError` if the template refuses it.
         """
         self._check_variables(prompt)
-        turns = [turn_of(message, f"messages[{place}]", self._shape) for place, message in enumerate(prompt.messages)]
+        turns = [turn_of(message, self._shape) for message in prompt.messages]
         end = secrets.token_hex(16) if prompt.continue_final_message else ""
         if end:  # whatever the template writes behind the last text is cut away
             turns[-1]["content"] += end

@@ -5,7 +5,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ...protocol.errors import ApiError
 from ...protocol.requests import ChatMessage, FunctionTool, ToolCall
 
 
@@ -14,20 +13,23 @@ class TurnShape(NamedTuple):
 
     arguments_as_text: bool = False  # joined to the text as they are, not written as JSON by the template
     content_may_be_null: bool = False  # which tells a turn with calls from others
+    cut_as_text: bool = False  # the template shows arguments that are no JSON; others get none instead
 
 
 SHAPES: Final = tuple(TurnShape(as_text, null) for null in (False, True) for as_text in (False, True))
 
 
-def _call(call: ToolCall, place: str, shape: TurnShape) -> dict[str, Any]:  # a template's variables are untyped
-    """A tool call for templates: its arguments as an object, or as JSON text for templates that want that."""
-    try:
-        arguments: object = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError):
-        message = f"{place} are not JSON, or nested too deeply; send the arguments as the model wrote them."
-        raise ApiError("invalid_messages", message, param=place) from None
-    if shape.arguments_as_text:
-        arguments = call.function.arguments or "{}"
+def _call(call: ToolCall, shape: TurnShape) -> dict[str, Any]:  # a template's variables are untyped
+    """A tool call for templates: its arguments as an object, or as JSON text for templates that want that.
+
+    Those of a call that a limit has cut are no JSON: clients send them back as the model wrote them.
+    """
+    arguments: object = call.function.arguments or "{}"
+    if not shape.arguments_as_text:
+        try:
+            arguments = json.loads(call.function.arguments or "{}")
+        except (ValueError, RecursionError):  # the latter for what is nested too deeply
+            arguments = arguments if shape.cut_as_text else {}
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": call.type, "function": function}
 
@@ -39,7 +41,7 @@ def tool_of(tool: FunctionTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def turn_of(message: ChatMessage, place: str, shape: TurnShape) -> dict[str, Any]:
+def turn_of(message: ChatMessage, shape: TurnShape) -> dict[str, Any]:
     content = message.content
     if content is None and not (shape.content_may_be_null and message.tool_calls):
         content = ""
@@ -51,8 +53,5 @@ def turn_of(message: ChatMessage, place: str, shape: TurnShape) -> dict[str, Any
     if message.tool_call_id is not msgspec.UNSET:
         turn["tool_call_id"] = message.tool_call_id
     if message.tool_calls is not msgspec.UNSET:
-        turn["tool_calls"] = [
-            _call(call, f"{place}.tool_calls[{place_of_call}].function.arguments", shape)
-            for place_of_call, call in enumerate(message.tool_calls)
-        ]
+        turn["tool_calls"] = [_call(call, shape) for call in message.tool_calls]
     return turn

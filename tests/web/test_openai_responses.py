@@ -59,6 +59,23 @@ def test_a_cut_answer_is_incomplete(client: OpenAI, model: str) -> None:
     assert answer.incomplete_details.reason == "max_output_tokens"
 
 
+def test_a_conversation_goes_on_after_a_cut_call(client: OpenAI, model: str) -> None:
+    cut = client.responses.create(
+        model=model,
+        input=WEATHER,
+        tools=[TOOL],
+        tool_choice="required",
+        temperature=0,
+        max_output_tokens=18,
+        store=True,
+    )
+    (call,) = cut.output
+    assert call.type == "function_call"
+    assert (cut.status, call.arguments) == ("incomplete", '{"city": "Rome')
+    answer = client.responses.create(model=model, input=QUESTION, previous_response_id=cut.id, temperature=0)
+    assert answer.status == "completed"
+
+
 def test_a_call_its_result_and_the_answer(client: OpenAI, model: str) -> None:
     first = client.responses.create(model=model, input=WEATHER, tools=[TOOL], temperature=0)
     (call,) = first.output

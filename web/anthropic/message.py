@@ -15,7 +15,7 @@ from ...protocol.anthropic_responses import (
 from ...protocol.events import ChoiceFinished, Finished, StreamEvent
 from ...protocol.requests import Generate
 from ..generation.asked import Whole
-from ..generation.collected import CollectedChoice
+from ..generation.collected import CollectedCall, CollectedChoice
 
 ID_PREFIX = "msg_"
 
@@ -45,8 +45,14 @@ class WholeMessage(Whole):
             blocks.append(ThinkingBlock(thinking=self._choice.thoughts))
         if self._choice.text:
             blocks.append(TextBlock(text=self._choice.text))
-        calls = self._choice.calls
-        return [*blocks, *(ToolUseBlock(id=call.id, name=call.name, input=call.arguments_object()) for call in calls)]
+        return [*blocks, *map(_call_block, self._choice.calls)]
+
+
+def _call_block(call: CollectedCall) -> AnswerBlock:
+    arguments = call.arguments_object()
+    if arguments is None:  # `input` is an object, and must not seem to be whole
+        return TextBlock(text=call.as_text)
+    return ToolUseBlock(id=call.id, name=call.name, input=arguments)
 
 
 def message_end(request: Generate, end: ChoiceFinished | None, finished: Finished) -> MessageEnd:

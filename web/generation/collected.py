@@ -21,12 +21,17 @@ class CollectedCall:
     def arguments(self) -> str:
         return "".join(self.pieces)
 
-    def arguments_object(self) -> dict[str, Any]:  # Any: JSON values
-        """The arguments decoded; of a call that the token limit has cut they are no JSON, and there are none."""
+    def arguments_object(self) -> dict[str, Any] | None:  # Any: JSON values
+        """The arguments decoded; None if they are no JSON, as those of a call that a limit has cut."""
         try:
             return msgspec.json.decode(self.arguments, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):  # the latter for arguments nested too deeply
-            return {}
+            return None
+
+    @property
+    def as_text(self) -> str:
+        """For dialects whose calls hold an object: what was written of a cut call, in the form of most models."""
+        return f'{{"name": {msgspec.json.encode(self.name).decode()}, "arguments": {self.arguments}'
 
 
 class CollectedChoice:

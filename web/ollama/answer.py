@@ -54,15 +54,23 @@ class WholeOllamaAnswer(Whole):
 
     def body(self, finished: Finished) -> OllamaChatAnswer | OllamaGenerateAnswer:
         choice = self._choice
+        calls, cut = ollama_calls(choice.calls)
         return self._reply.piece(
-            choice.text,
+            choice.text + cut,
             choice.thoughts,
-            [ollama_call(number, call) for number, call in enumerate(choice.calls)],
+            calls,
             choice.logprobs,
             **end_fields(finished, choice.end.reason if choice.end else finished.reason),
         )
 
 
-def ollama_call(number: int, call: CollectedCall) -> OllamaCall:
-    function = OllamaCalledFunction(index=number, name=call.name, arguments=call.arguments_object())
-    return OllamaCall(id=call.id, function=function)
+def ollama_calls(calls: Iterable[CollectedCall], first: int = 0) -> tuple[list[OllamaCall], str]:
+    """Numbered from `first`; and the text of one that a limit has cut, for a call's arguments are an object here."""
+    whole: list[OllamaCall] = []
+    for number, call in enumerate(calls, first):
+        arguments = call.arguments_object()
+        if arguments is None:
+            return whole, call.as_text
+        function = OllamaCalledFunction(index=number, name=call.name, arguments=arguments)
+        whole.append(OllamaCall(id=call.id, function=function))
+    return whole, ""

@@ -17,7 +17,7 @@ from ..exchange import Field
 from ..generation.asked import Pieces
 from ..generation.collected import CollectedCall
 from ..generation.sse import encode, one_line
-from .answer import OllamaReply, ollama_call
+from .answer import OllamaReply, ollama_calls
 
 NDJSON: Final = b"application/x-ndjson"
 
@@ -96,12 +96,13 @@ class OllamaLines(Pieces):
         return before
 
     def _flush(self) -> bytes:
-        """The call before, which is complete."""
+        """The call before: nothing more of it comes."""
         call, self._call = self._call, None
         if call is None:
             return b""
         self._calls += 1
-        return _line(self._reply.piece(calls=[ollama_call(self._calls - 1, call)]))
+        calls, cut = ollama_calls([call], self._calls - 1)
+        return _line(self._reply.piece(cut, calls=calls))
 
 
 def _line(struct: msgspec.Struct) -> bytes:

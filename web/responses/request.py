@@ -25,7 +25,7 @@ from .tools import tool_choice_of, tools_of
 
 # By the parameter of chat completions: how errors spell it, and what that is here.
 _NAMES: Final = {
-    "messages": (re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?"), "input"),
+    "messages": (re.compile(r"\bmessages\b"), "input"),
     "max_tokens": (re.compile(r"\bmax_tokens\b"), "max_output_tokens"),
     "max_completion_tokens": (re.compile(r"\bmax_completion_tokens\b"), "max_output_tokens"),
     "response_format": (re.compile(r"\bresponse_format(\.json_schema)?\b"), "text.format"),

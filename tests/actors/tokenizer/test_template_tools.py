@@ -56,6 +56,29 @@ def test_a_call_of_the_conversation_is_shown_as_the_template_expects_it(source: 
     assert text.endswith("sunny")
 
 
+BY_ITEM = (
+    "{{ tools }}{% for m in messages %}{% for c in m.tool_calls or [] %}<{{ c.function.name }}>"
+    "{% for name, value in c.function.arguments.items() %}<{{ name }}>{{ value }}{% endfor %}"
+    "{% endfor %}{{ m.content or '' }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        (AS_OBJECT, r'"arguments": "{\"city\": \"Rome"}</tool_call>sunny'),
+        (AS_TEXT, 'get_weather```json{"city": "Rome```sunny'),
+        (BY_NULL, 'get_weather{"city": "Romesunny'),
+        (BY_ITEM, "<get_weather>sunny"),
+    ],
+    ids=["object", "text", "null", "item"],
+)
+def test_a_call_that_a_limit_has_cut_stays_in_the_conversation(source: str, written: str) -> None:
+    cut = ToolCall(id="c1", function=FunctionCall(name="get_weather", arguments='{"city": "Rome'))
+    turns = (USER, ChatMessage(role="assistant", tool_calls=(cut,)), TURNS[2])
+    assert ChatTemplate(source, {}).render(ChatPrompt(messages=turns, tools=(WEATHER,))).endswith(written)
+
+
 def test_tools_have_all_fields_that_templates_read() -> None:
     source = "{% for t in tools %}{{ t | tojson }}{% endfor %}"
     prompt = ChatPrompt(messages=(USER,), tools=(WEATHER, FunctionTool(name="now", strict=True)))
