@@ -149,6 +149,5 @@ async def greedy_answers(engine: Engine, vocab_size: int) -> tuple[CheckedAnswer
 
 def plain(settings: EngineSettings) -> dict[str, Any]:  # Any: JSON values
     """The settings that differ from the defaults, for the record and for the reference's loader."""
-    default = EngineSettings(model=settings.model)
-    values: dict[str, Any] = msgspec.to_builtins(settings)
-    return {name: value for name, value in values.items() if value != getattr(default, name)}
+    default, values = map(msgspec.to_builtins, (EngineSettings(model=settings.model), settings))
+    return {name: value for name, value in values.items() if value != default[name]}

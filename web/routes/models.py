@@ -23,7 +23,10 @@ _ALIAS: Final = msgspec.json.Decoder(AliasBody)
 def register(app: Application) -> None:
     def models() -> Models:
         if not isinstance(app.engine.served, Models):
-            message = "This server has one model; to load and unload several, start it with NAME=MODEL for each."
+            message = (
+                "This server has one model, which /v1/models names; "
+                "to load and unload several, start it with NAME=MODEL for each."
+            )
             raise ApiError("unsupported_endpoint", message)
         return app.engine.served
 

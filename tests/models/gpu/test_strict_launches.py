@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
@@ -72,17 +71,15 @@ def captured(quantize: str, kv_cache_dtype: str) -> dict[tuple[str, PassShape], 
 
 
 def differing(found: dict[tuple[str, PassShape], Forms], *, strict: bool) -> set[str]:
-    """Kernels of which not all shapes launch the same forms, a decode step those of layers and head together."""
+    """Kernels of which not all shapes launch the same forms, in the layers or in the head."""
     parts: dict[str, list[Forms]] = defaultdict(list)
     for (part, shape), forms in found.items():
         if shape.strict == strict:
             parts[part].append(forms)
-    layers, heads, passes = (parts[name] for name in ("_run_layers", "_run_head", "_run_pass"))
-    whole = [{name: a.get(name, set()) | b.get(name, set()) for name in {*a, *b}} for a, b in product(layers, heads)]
-    for forms in whole:
-        forms.pop("prefill_kernel")  # a decode step has none
-    names = {name for forms in (*whole, *passes) for name in forms}
-    return {name for name in names if len({frozenset(forms.get(name, ())) for forms in (*whole, *passes)}) > 1}
+    assert set(parts) == {"_run_layers", "_run_head"}
+    names = {(part, name) for part, shapes in parts.items() for forms in shapes for name in forms}
+    names.remove(("_run_layers", "prefill_kernel"))  # a decode step has none
+    return {name for part, name in names if len({frozenset(forms.get(name, ())) for forms in parts[part]}) > 1}
 
 
 @pytest.mark.parametrize(("quantize", "kv_cache_dtype"), [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8")])

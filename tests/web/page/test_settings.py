@@ -24,6 +24,7 @@ ELSEWHERE = {
     *("guided_json", "guided_regex", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids"),
     *("chat_template_kwargs", "reasoning_effort", "echo", "return_tokens_as_token_ids", "truncation_side", "tools"),
     *("structured_outputs", "enable_thinking", "include_reasoning", "thinking_token_budget"),
+    *("use_beam_search", "length_penalty", "early_stopping"),
 }
 FIELDS = """async () => {
   const { GROUPS } = await import("/static/settings-fields.js");
