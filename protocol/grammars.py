@@ -25,11 +25,13 @@ class GrammarSource(Struct, frozen=True, kw_only=True):
     """A schema or grammar as the client wrote it; not compiled yet.
 
     `param` is the field that it came in, for errors. "grammar" is Lark or llama.cpp's GBNF, whichever it looks like.
+    `schemas`: of Lark that the server wrote, the field of each rule that is a client's schema, by the rule's name.
     """
 
     kind: Literal["json_schema", "regex", "lark", "grammar"]
     text: str
     param: str
+    schemas: dict[str, str] = {}
     lenient: bool = False  # json_schema: keywords that the compiler does not know are left out, with a warning
     whitespace_pattern: str | None = None  # json_schema: a regex for each gap; None: one space behind , and :
 
@@ -65,9 +67,13 @@ class GrammarAccepted(Message, frozen=True, kw_only=True):
 
 
 class GrammarRefused(Message, frozen=True, kw_only=True):
-    """compiler -> front: `place` is the path inside a schema, such as `.properties.tags`."""
+    """compiler -> front: `place` is the path inside a schema, such as `.properties.tags`.
+
+    `param` is the field of that schema, if it is one of the source's `schemas`.
+    """
 
     message: str
+    param: str = ""
     place: str = ""
 
 

@@ -51,6 +51,7 @@ class ToolUse(Struct, frozen=True, kw_only=True):
     choice: Literal["auto", "required"] = "auto"
     name: str = ""  # the only function that may be called; it must be, since `choice` is then `required`
     parallel: bool = True  # otherwise an answer has one call at most
+    schema_field: str = "function.parameters"  # of a tool in the client's body, for errors
 
 
 class Thinking(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 An adversarial grammar may take any time or memory here; that process has limits for both.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from time import process_time
@@ -19,6 +20,7 @@ Json = dict[str, Any]  # Any: JSON values
 
 _OWN_OPTIONS: Final = "x-guidance"
 _UNKNOWN_KEYWORDS: Final = re.compile(r"Unimplemented keys: \[(.*)\]")
+_IN_SCHEMA: Final = re.compile(r"at (\d+)\(\d+\): failed to compile JSON schema: ")
 _MAX_MESSAGE: Final = 500  # characters
 _PLACE_SECONDS: Final = 0.3  # of CPU time to find where in a schema an error is
 _DEFINITIONS: Final = ("$defs", "definitions")
@@ -49,7 +51,7 @@ def compile_grammar(
     if not matcher.is_error():
         matcher.compute_bitmask()
     if problem := matcher.get_error():
-        return GrammarRefused(message=_plain(problem), place=_place_of(problem, source)[:_MAX_MESSAGE])
+        return _refusal(problem, source)
     memory, warnings = in_use() - before, tuple(map(_plain, matcher.get_grammar_warnings()))
     return GrammarAccepted(grammar=grammar, memory=max(memory, 0), warnings=warnings)
 
@@ -74,6 +76,21 @@ def _schema_text(schema: Any, source: GrammarSource) -> str:  # Any: a JSON valu
         raise ValueError(f"{_OWN_OPTIONS} is not supported; leave it out")
     options: Any = {**spacing_of(source.whitespace_pattern), "lenient": source.lenient}
     return LLMatcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), overrides=options)
+
+
+def _refusal(problem: str, source: GrammarSource) -> GrammarRefused:
+    """In a schema of the client's, with the field that it came in; the grammar around it is the server's."""
+    param = ""
+    if source.schemas and (found := _IN_SCHEMA.match(problem)):
+        rule, _, text = source.text.split("\n")[int(found[1]) - 1].partition(": %json ")
+        if rule in source.schemas:
+            schema: Json = msgspec.json.decode(text)
+            options: Json = schema.pop(_OWN_OPTIONS, {})
+            param, lenient = source.schemas[rule], options.get("lenient", False)
+            source = GrammarSource(kind="json_schema", text=json.dumps(schema), param=param, lenient=lenient)
+            problem = LLMatcher.validate_grammar(_schema_text(schema, source), limits=LIMITS) or problem
+    place = _place_of(problem, source)[:_MAX_MESSAGE]
+    return GrammarRefused(message=_plain(problem), param=param, place=place)
 
 
 def _place_of(problem: str, source: GrammarSource) -> str:
@@ -108,13 +125,12 @@ def _parts(schema: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _plain(message: str) -> str:
-    """A message of llguidance as one of ours: without its drawing of the place in a regex, and bounded."""
+    """A message of llguidance as one of ours: without its drawings of the place in a grammar or regex, and bounded."""
     if unknown := _UNKNOWN_KEYWORDS.search(message):
         return f"keywords that are not supported: {unknown[1]}"[:_MAX_MESSAGE]
     if message.startswith("NoExtension"):
         return "no text matches it"
     message = message.removesuffix("<non-verbose/>")
-    first, drawn, reason = message.partition("\nerror: ")
-    if drawn:
-        message = first.partition("\n")[0] + " " + reason
-    return message.strip()[:_MAX_MESSAGE]
+    first, _, reason = message.partition("\nerror: ")
+    lines = [part.strip().partition("\n")[0] for part in (first, reason)]
+    return " ".join(filter(None, lines))[:_MAX_MESSAGE]

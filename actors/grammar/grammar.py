@@ -97,7 +97,7 @@ class _Queue:
         source = request.grammar_source
         assert source is not None
         if isinstance(verdict, GrammarRefused):
-            param = source.param + verdict.place
+            param = (verdict.param or source.param) + verdict.place
             error = ApiError("invalid_grammar", f"{param}: {verdict.message}.", param=param)
             self._gateway.fail(request.id, error)
             return

@@ -45,4 +45,4 @@ def _size(verdict: Verdict) -> int:
     """Of its texts, in characters."""
     if isinstance(verdict, GrammarAccepted):
         return len(verdict.grammar) + sum(map(len, verdict.warnings))
-    return len(verdict.message) + len(verdict.place)
+    return len(verdict.message) + len(verdict.param) + len(verdict.place)

@@ -58,7 +58,8 @@ def call_grammar(
     if answer is not None and not must and answer.kind != "json_schema":
         problem = f"{answer.param} does not go together with tools; send tool_choice none or required."
         raise ApiError("unsupported_parameter", problem, param=answer.param)
-    writer = _Writer(syntax.form, special, [tool for tool in tools if use.name in ("", tool.name)])
+    named = {number: tool for number, tool in enumerate(tools) if use.name in ("", tool.name)}
+    writer = _Writer(syntax.form, special, named)
     many = use.parallel and syntax.form.parallel
     begin = _SPACE if output.thoughts is not None and not output.channels else ""
     if output.channels and syntax.form.may_precede:
@@ -71,8 +72,11 @@ def call_grammar(
         start = f"{begin} answer | {calls}"
     else:
         start = _after_text(writer, syntax, calls, many=many)
-    param = "tools" if must or answer is None else answer.param
-    return GrammarSource(kind="lark", text="\n".join([f"start: {start}", *writer.lines]), param=param)
+    schemas = {f"args_{number}": f"tools[{number}].{use.schema_field}" for number in named}
+    param = "tools"
+    if answer is not None and not must:
+        schemas["answer"] = param = answer.param
+    return GrammarSource(kind="lark", text="\n".join([f"start: {start}", *writer.lines]), param=param, schemas=schemas)
 
 
 def _after_text(writer: "_Writer", syntax: CallSyntax, calls: str, *, many: bool) -> str:
@@ -94,16 +98,16 @@ def _after_text(writer: "_Writer", syntax: CallSyntax, calls: str, *, many: bool
 
 
 class _Writer:
-    """Writes rules of calls. `lines` are those so far, without the first."""
+    """Writes rules of calls, numbered like the tools. `lines` are those so far, without the first."""
 
-    def __init__(self, form: CallForm, special: Mapping[str, int], tools: list[FunctionTool]) -> None:
+    def __init__(self, form: CallForm, special: Mapping[str, int], tools: Mapping[int, FunctionTool]) -> None:
         self.form = form
         self.special = special
         self.lines: list[str] = []
-        self._names = [tool.name for tool in tools]
+        self._names = {number: tool.name for number, tool in tools.items()}
         self._pattern = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         self._rule("call", form.before)
-        for number, tool in enumerate(tools):
+        for number, tool in tools.items():
             self.lines.append(f"args_{number}: %json {_schema(tool)}")
 
     def calls(self, first: str, without: str, *, many: bool) -> str:
@@ -116,9 +120,8 @@ class _Writer:
         return " ".join(part for part in (self.text(opening), first, more, self.text(form.last)) if part)
 
     def _rule(self, rule: str, before: str) -> None:
-        numbers = range(len(self._names))
-        self.lines.append(f"{rule}: {' | '.join(f'{rule}_{number}' for number in numbers)}")
-        for number, name in enumerate(self._names):
+        self.lines.append(f"{rule}: {' | '.join(f'{rule}_{number}' for number in self._names)}")
+        for number, name in self._names.items():
             parts = self.text(before.replace("NAME", name)), f"args_{number}", self.text(self.form.after)
             self.lines.append(f"{rule}_{number}: {' '.join(filter(None, parts))}")
 

@@ -45,16 +45,6 @@ def test_a_message_streamed_and_whole(client: Anthropic) -> None:
     )
 
 
-def test_a_cut_call_is_text_with_what_was_written_of_it(client: Anthropic) -> None:
-    message = client.messages.create(
-        model=MODEL, max_tokens=18, messages=[ASKS], tools=[WEATHER], tool_choice={"type": "any"}, extra_body=GREEDY
-    )
-    (block,) = message.content
-    assert block.type == "text"
-    assert message.stop_reason == "max_tokens"
-    assert block.text == '{"name": "get_weather", "arguments": {"city": "Rome'
-
-
 def test_a_prompt_has_as_many_tokens_as_are_counted(client: Anthropic) -> None:
     counted = client.messages.count_tokens(model=MODEL, system="Be kind.", messages=[ADD], tools=[WEATHER])
     answer = client.messages.create(model=MODEL, max_tokens=1, system="Be kind.", messages=[ADD], tools=[WEATHER])

@@ -167,6 +167,19 @@ def test_a_strict_schema_names_the_keyword_and_its_place(server: Server) -> None
     assert "uniqueItems" in error["message"]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_strict_tool_names_the_keyword_and_its_place(server: Server, choice: str) -> None:
+    parts = {"a": {"type": "object"}, "b": TAGS}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": schema, "strict": True}}
+        for name, schema in parts.items()
+    ]
+    error = chat(server, tools=tools, tool_choice=choice).json()["error"]
+    param = "tools[1].function.parameters.properties.tags"
+    assert (error["code"], error["param"]) == ("invalid_grammar", param)
+    assert error["message"] == f'{param}: keywords that are not supported: "uniqueItems".'
+
+
 def test_another_schema_is_followed_as_far_as_it_can_be_and_the_log_says_so(server: Server) -> None:
     reply = chat(server, response_format=schema_format(TAGS), max_tokens=20)
     assert reply.status_code == 200

@@ -15,7 +15,6 @@ from ...protocol.anthropic_requests import (
     MessagesBody,
 )
 from ...protocol.errors import ApiError
-from ...protocol.grammars import GrammarSource
 from ...protocol.openai_formats import NamedSchema, ResponseFormatJsonSchema
 from ...protocol.openai_messages import AssistantMessage
 from ...protocol.openai_requests import ChatBody
@@ -48,14 +47,15 @@ def generate_from_messages(body: MessagesBody, served: ServedModel, origin: Orig
     stop = stop_strings(body.stop_sequences, served.limits, "stop_sequences")
     with _anthropics_names():
         request = generate_from_chat(chat, served, origin)
+    # The compiler's errors name the fields as well.
+    source, use = request.grammar_source, request.tool_use
     return msgspec.structs.replace(
-        request, stop=stop, ends_at_context=True, grammar_source=_named(request.grammar_source)
+        request,
+        stop=stop,
+        ends_at_context=True,
+        grammar_source=source and msgspec.structs.replace(source, param=SCHEMA),
+        tool_use=use and msgspec.structs.replace(use, schema_field="input_schema"),
     )
-
-
-def _named(source: GrammarSource | None) -> GrammarSource | None:
-    """The compiler's errors name the field as well."""
-    return None if source is None else msgspec.structs.replace(source, param=SCHEMA)
 
 
 def prompt_to_count(body: CountTokensBody, served: ServedModel, fallbacks: tuple[str, ...]) -> ChatPrompt:

@@ -99,6 +99,35 @@ def test_a_refused_schema_says_where_and_why(tokenizer: LLTokenizer, value: Any,
     assert verdict.place == place
 
 
+@pytest.mark.parametrize(
+    ("field", "place", "words"),
+    [
+        ({"type": "string", "format": "zz"}, ".properties.a", "Unknown format: zz"),
+        (TAGS, ".properties.a", 'keywords that are not supported: "uniqueItems"'),
+        ({"type": "string", "pattern": "a(?=b)"}, ".properties.a", "regex parse error: look-around, including"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "", "Unsatisfiable schema: required"),
+    ],
+)
+def test_a_schema_in_a_grammar_of_the_servers_is_named_and_nothing_else_shown(
+    tokenizer: LLTokenizer, field: Any, place: str, words: str
+) -> None:
+    tools = [{"type": "object", "properties": {"a": part}, "required": ["a"]} for part in ({"type": "null"}, field)]
+    rules = [f"args_{at}: %json {json.dumps({**tool, 'x-guidance': {}})}" for at, tool in enumerate(tools)]
+    text = "\n".join(['start: "x" (args_0 | args_1)', *rules])
+    schemas = {"args_0": "tools[0].p", "args_1": "tools[1].p"}
+    verdict = compile_grammar(GrammarSource(kind="lark", text=text, param="tools", schemas=schemas), tokenizer)
+    assert isinstance(verdict, GrammarRefused)
+    assert (verdict.param, verdict.place) == ("tools[1].p", place)
+    assert verdict.message.startswith(words)
+    assert "args" not in verdict.message
+
+
+def test_a_clients_grammar_is_not_shown_to_it(tokenizer: LLTokenizer) -> None:
+    verdict = compile_grammar(source("lark", 'start: a\na: missing\nb: "b"'), tokenizer)
+    assert isinstance(verdict, GrammarRefused)
+    assert "\n" not in verdict.message
+
+
 def test_a_lenient_schema_warns_of_what_it_leaves_out(tokenizer: LLTokenizer) -> None:
     verdict = compile_grammar(schema(TAGS, lenient=True), tokenizer)
     assert accepts(verdict, tokenizer, '["a", "a"]')

@@ -4,6 +4,7 @@ import json
 from typing import Any, Final
 
 import pytest
+from msgspec import structs
 
 from triolet.protocol.errors import ApiError
 from triolet.protocol.grammars import GrammarSource
@@ -140,7 +141,7 @@ def test_tools_are_those_of_a_chat(choice: dict[str, Any] | None, use: ToolUse) 
     request = ask(tools=[WEATHER], tool_choice=choice)
     tool = FunctionTool(name="weather", description="of a city", parameters=WEATHER["input_schema"])
     assert prompt_of(request).tools == (tool,)
-    assert request.tool_use == use
+    assert request.tool_use == structs.replace(use, schema_field="input_schema")
 
 
 def test_no_tools_are_told_of_with_the_choice_none() -> None:
