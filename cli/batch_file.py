@@ -8,7 +8,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from ..actors.batch.check import next_line
+from ..actors.batch.check import next_line, open_lines
 from ..protocol.openai_batches import BatchEndpoint, BatchLine, BatchObject
 from .refusals import Refusal
 
@@ -24,7 +24,7 @@ def endpoint_of(path: Path, max_line_bytes: int) -> BatchEndpoint:
     """The url of the first line that is not blank; the runner checks all others against it. Raises Refusal."""
     known: tuple[BatchEndpoint, ...] = get_args(BatchEndpoint)
     number = 1
-    with path.open("rb") as file:
+    with open_lines(path) as file:
         while (line := next_line(file, max_line_bytes)) and not line.strip():
             number += 1
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):

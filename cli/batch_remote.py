@@ -17,6 +17,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from ..actors.batch.check import open_lines
 from ..protocol.openai_batches import UNENDED, BatchEndpoint, BatchObject, LineResult, RequestCounts
 from ..protocol.settings import LimitSettings
 from .batch_client import ServerBatches, ServerRefusal
@@ -91,7 +92,7 @@ class RemoteBatch:
         if not answered:
             return self._file
         left = self.part / "left.jsonl"
-        with self._file.open("rb") as lines, left.open("wb") as unanswered:
+        with open_lines(self._file) as lines, left.open("wb") as unanswered:
             for line in lines:
                 if line.strip() and LINE.decode(line).custom_id not in answered:
                     unanswered.write(line)

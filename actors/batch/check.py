@@ -1,5 +1,7 @@
 """Checks the lines of an input file, but not their bodies: each is validated when it runs, like a request's. Pure."""
 
+from codecs import BOM_UTF8
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -36,6 +38,14 @@ def check_line(
 def duplicate(line: PlacedLine) -> BatchError:
     text = f"custom_id: {line.custom_id[:64]!r} is not unique in this file."
     return BatchError(code="duplicate_custom_id", message=text, param="custom_id", line=line.number)
+
+
+def open_lines(path: Path) -> BinaryIO:
+    """An input file, behind the byte order mark with which some editors begin UTF-8."""
+    file = path.open("rb")
+    if file.read(len(BOM_UTF8)) != BOM_UTF8:
+        file.seek(0)
+    return file
 
 
 def next_line(file: BinaryIO, max_bytes: int) -> bytes:

@@ -11,7 +11,7 @@ import trio
 from ...protocol.openai_batches import MAX_LINES, BatchEndpoint, BatchError, BatchObject, BatchStatus
 from . import batches
 from .batches import PlacedLine
-from .check import check_line, duplicate, next_line
+from .check import check_line, duplicate, next_line, open_lines
 from .folder import DataFolder
 
 LINES_AT_ONCE: Final = 64
@@ -25,7 +25,7 @@ async def validate(folder: DataFolder, batch: BatchObject, max_line_bytes: int) 
     total, errors = 0, list[BatchError]()
     path = folder.file_path(batch.input_file_id)
     try:
-        file = await trio.to_thread.run_sync(lambda: path.open("rb"))
+        file = await trio.to_thread.run_sync(open_lines, path)
     except FileNotFoundError:
         gone = BatchError(code="missing_file", message="The input file is gone from the data folder.")
         return await folder.run(batches.fail, batch.id, [gone], int(time.time()))

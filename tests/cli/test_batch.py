@@ -51,7 +51,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "in.jsonl", 12)
     refused = json.loads(file.read_text().splitlines()[0]) | {"custom_id": "refused"}
     refused["body"]["top_p"] = 7
-    file.write_text(f"\n  \n{file.read_text()}\n{json.dumps(refused)}\n")
+    file.write_text(f"\n  \n{file.read_text()}\n{json.dumps(refused)}\n", "utf-8-sig")  # as editors on Windows do
     output, part = tmp_path / "in.output.jsonl", tmp_path / "in.output.jsonl.part"
     command = ("batch", str(file), "--max-running", "2", "--kv-cache-memory", "32MiB", "--threads", "1")
     run_until_killed(4, *command)

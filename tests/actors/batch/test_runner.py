@@ -2,6 +2,7 @@
 
 import json
 import time
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -99,7 +100,7 @@ async def test_every_line_once_in_order_and_the_figures_add_up(folder: DataFolde
 
 async def test_stopped_anywhere_no_line_is_lost_or_has_two_results(folder: DataFolder) -> None:
     """The runner is cancelled after every few calls, with lines in flight, and begins anew."""
-    id = await create(folder, lines(60))
+    id = await create(folder, BOM_UTF8 + lines(60))
     answered = Counter[bytes]()
     for patience in range(1, 200):
         calls = 0
