@@ -44,6 +44,12 @@ class GivenThinking(GivenBlock, frozen=True, kw_only=True, tag="thinking"):
     signature: Hint = UNSET
 
 
+class GivenHiddenThinking(GivenBlock, frozen=True, kw_only=True, tag="redacted_thinking"):
+    """Thoughts that only their own server can read: left out."""
+
+    data: Hint = UNSET
+
+
 class GivenToolUse(GivenBlock, frozen=True, kw_only=True, tag="tool_use"):
     id: ToolCallId
     name: ParticipantName
@@ -60,7 +66,7 @@ class GivenToolResult(GivenBlock, frozen=True, kw_only=True, tag="tool_result"):
 
 
 UserBlock = GivenText | GivenToolResult
-AssistantBlock = GivenText | GivenThinking | GivenToolUse
+AssistantBlock = GivenText | GivenThinking | GivenHiddenThinking | GivenToolUse
 
 
 class AnthropicTurn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"):

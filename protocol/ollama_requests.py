@@ -45,6 +45,7 @@ class OllamaOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     embedding_only: Hint = UNSET
     mirostat_eta: Hint = UNSET
     mirostat_tau: Hint = UNSET
+    draft_num_predict: Hint = UNSET
 
     mirostat: Annotated[Raw, neutral(None, 0, instead="use temperature, top_p or min_p")] | UnsetType = UNSET
     penalize_newline: Annotated[Raw, neutral(None, True)] | UnsetType = UNSET
@@ -66,6 +67,8 @@ class OllamaBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     keep_alive: Hint = UNSET
+    truncate: Hint = UNSET  # Ollama's default is true, and where nothing is sent no prompt is cut here either
+    shift: Hint = UNSET
 
 
 class OllamaGivenFunction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -58,6 +58,7 @@ def test_tools_thoughts_and_results_of_earlier_turns() -> None:
     asked = {
         "role": "assistant",
         "content": [
+            {"type": "redacted_thinking", "data": "c2VjcmV0"},
             {"type": "thinking", "thinking": "Hm", "signature": "x"},
             {"type": "text", "text": "I look"},
             {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Rome"}},
@@ -92,7 +93,9 @@ def test_the_answer_continues_a_last_turn_of_the_assistant() -> None:
     assert not prompt_of(ask()).continue_final_message
 
 
-@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+@pytest.mark.parametrize(
+    "content", ["", [], [{"type": "text", "text": ""}], [{"type": "redacted_thinking", "data": "c2VjcmV0"}]]
+)
 def test_an_empty_last_turn_of_the_assistant_is_left_out(content: object) -> None:
     assert prompt_of(ask(messages=[HELLO, {"role": "assistant", "content": content}])) == prompt_of(ask())
 

@@ -49,10 +49,11 @@ def test_the_models_defaults_hold_where_nothing_is_said() -> None:
 
 
 def test_how_ollama_would_load_the_model_changes_nothing() -> None:
-    notes = dict.fromkeys(("num_ctx", "num_keep", "num_gpu", "use_mmap", "num_thread", "mirostat_tau"), 1)
+    notes = dict.fromkeys(("num_ctx", "num_keep", "num_gpu", "use_mmap", "num_thread", "draft_num_predict"), 1)
     same = {"mirostat": 0, "tfs_z": 1, "typical_p": 1, "repeat_last_n": 64, "penalize_newline": True}
-    request = ask(options=notes | same, keep_alive="5m")
-    assert prompt_of(request) == prompt_of(ask())
+    for choice in (True, False):
+        request = ask(options=notes | same, keep_alive="5m", truncate=choice, shift=choice)
+        assert prompt_of(request) == prompt_of(ask())
 
 
 def test_it_streams_unless_told_not_to() -> None:
