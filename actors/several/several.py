@@ -123,8 +123,8 @@ class Several(Models):
         await self.models.wait_settled(model)  # one that is being unloaded is loaded after that
         self.models.begin_load(model)
         await self.models.wait_settled(model)
-        if self.directory.states[model] == "failed":
-            raise ApiError("engine_unavailable", f"The model {model} failed: {self.directory.reasons[model]}")
+        if (state := self.directory.states[model]) in ("failed", "unloaded"):
+            raise ApiError("engine_unavailable", f"The model {model} is {state}: {self.directory.reasons[model]}")
         return self._entry(model)
 
     async def unload(self, name: str) -> ServedModelEntry:

@@ -124,7 +124,7 @@ class Supervisor:
         finally:
             how = await process.end()
         if task_status is not None and self._status.ready is None:
-            likely = "memory ran out, most likely: pass --quantize int8 or int4, or take a smaller model"
+            likely = "if memory ran out, pass --quantize int8 or int4, or take a smaller model"
             remedy = likely if how.endswith("SIGKILL") else "its messages are above"
             raise EngineLoadError("internal_error", f"{how} while it loaded the model; {remedy}")
         return f"{how} ({why})" if why else how
