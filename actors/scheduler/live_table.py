@@ -5,19 +5,24 @@ record of it given back.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain, takewhile
 from math import inf
+from typing import TypeVar
 
+from ...protocol.adapters import Adapter
 from ...protocol.events import FinishReason
 from ...protocol.messages import Admit, ChoiceTokens
 from ...protocol.steps import Preparation, Step
-from .adapters import Adapters, PreparedAdapter
+from .adapters import Adapters
 from .blocks import BlockPool
 from .grammars import Grammars
 from .prefix_keys import PrefixKeys, SharedPrompt
+from .prepared import Claim, Prepared
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
+
+_Source = TypeVar("_Source", bound=Hashable)
 
 
 class LiveTable:
@@ -33,6 +38,7 @@ class LiveTable:
         self.grammars = Grammars()
         self.adapters = Adapters(max_adapters)
         self.dropped: list[int] = []  # the worker must forget these with the next step
+        self.sent_back = 0  # sequences, since the worker had no room for what others need
         self.newest = 0  # the last sequence's number
         self.now = 0.0  # of the last message
         self._keys = PrefixKeys(secret)
@@ -89,9 +95,12 @@ class LiveTable:
 
     def rewrite(self, sequence: Sequence, generated: list[int]) -> None:
         """Have a sequence go on from other generated tokens: it is computed from what the prefix cache has of them."""
+        self._send_back(sequence)
+        sequence.rewrite(generated)
+
+    def _send_back(self, sequence: Sequence) -> None:
         self.queues_of(sequence.live).move(sequence, "waiting")
         self._forget_kv(sequence)
-        sequence.rewrite(generated)
 
     def _forget_kv(self, sequence: Sequence) -> None:
         sequence.publish_blocks(self.pool)
@@ -124,11 +133,43 @@ class LiveTable:
 
     def take_preparations(self) -> list[Preparation]:
         """What the worker must begin to prepare, or forget, before its next step."""
-        return [*self.grammars.orders(), *self.adapters.orders(self._computing)]
+        grammars = self.grammars.orders(lambda: self._claims(lambda live: live.grammar), self._vacate)
+        # One request must not keep an adapter while it waits for a grammar, and another one the other way round.
+        built = self.adapters.orders(
+            lambda: self._claims(lambda live: live.adapter, lambda live: not live.grammar or live.grammar.ready),
+            self._vacate,
+        )
+        return [*grammars, *built]
 
-    def _computing(self) -> set[PreparedAdapter]:
-        known = (sequence.live.adapter for sequence in self.sequences.values() if sequence.known)
-        return {adapter for adapter in known if adapter}
+    def _claims(
+        self,
+        used: Callable[[LiveRequest], Prepared[_Source] | None],
+        able: Callable[[LiveRequest], bool] = lambda live: True,
+    ) -> dict[Prepared[_Source], Claim]:
+        claims: dict[Prepared[_Source], Claim] = {}
+        for live in self.requests.values():
+            if not (one := used(live)) or ((old := claims.get(one)) and old.interactive and old.able):
+                continue
+            claim = Claim(not live.generate.background, live.credit > 0 and able(live), live.generate.tenant)
+            if old is None or old.urgency < claim.urgency:
+                claims[one] = claim
+        return claims
+
+    def _vacate(self, prepared: Prepared[str] | Prepared[Adapter], interactive: bool) -> bool:
+        """Send back what waits for its reader with it, and for an interactive request also lines of batches.
+
+        Returns whether nothing computes with it any more.
+        """
+        left = False
+        for sequence in self.sequences.values():
+            if sequence.place != "waiting" and prepared in sequence.live.prepared:
+                line = interactive and sequence.live.generate.background
+                if line or sequence.stalled:
+                    self._send_back(sequence)
+                    self.sent_back += 1
+                else:
+                    left = True
+        return not left
 
     def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
         """Requests that may be killing workers: computed in each of the last lost workers, without a token since.

@@ -39,7 +39,7 @@ def park(plan: StepPlan) -> None:
     """Running sequences whose reader is behind, or that wait for other beams, give up their row to those that look for
     one."""
     for sequence in tuple(plan.queues.running):
-        if sequence.waits_for_beams or (sequence.live.credit <= 0 and sequence.remaining > 0):
+        if sequence.stalled:
             plan.queues.move(sequence, "parked")
 
 

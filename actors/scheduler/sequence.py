@@ -68,14 +68,19 @@ class LiveRequest:
     @property
     def awaits_preparation(self) -> bool:
         """Whether the worker prepares something for it now."""
-        return any(one.under_way for one in (self.grammar, self.adapter) if one)
+        return any(one.under_way for one in self.prepared)
+
+    @property
+    def prepared(self) -> list[Prepared[str] | Prepared[Adapter]]:
+        """What it needs in the worker."""
+        return [one for one in (self.grammar, self.adapter) if one]
 
     @property
     def obstacle(self) -> Obstacle | None:
         """What keeps its choices from joining the batch, whatever room there is."""
         if self.credit <= 0:
             return "credit"
-        if self.grammar and not self.grammar.ready:
+        if self.grammar and not self.grammar.usable:
             return "grammar"
         if self.adapter and not self.adapter.usable:
             return "adapter"
@@ -168,6 +173,11 @@ class Sequence:
         return self.beams is not None and self.beams.waits(self.index)
 
     @property
+    def stalled(self) -> bool:
+        """Whether it has nothing to do before its reader, or other beams, are where it is."""
+        return self.waits_for_beams or (self.live.credit <= 0 and self.remaining > 0)
+
+    @property
     def strict(self) -> bool:
         """Whether it must get the same bits in any batch."""
         return self.live.generate.determinism == "strict"
@@ -222,8 +232,8 @@ class Sequence:
         assert self.unread == 0, self
         sampling = self.live.generate.sampling
         twin = self.index % self.live.generate.n
-        if self.live.adapter:
-            self.live.adapter.served = True
+        for one in self.live.prepared:
+            one.served = True
         if twin:  # so that the n choices of one prompt differ
             sampling = structs.replace(sampling, seed=(sampling.seed + twin) % 2**64)
         if self.beams:  # so many that enough go on even if all stop tokens are among them

@@ -235,7 +235,9 @@ class SchedulerState:
             background_waiting=len(background.waiting),
             steps_in_flight=len(self.in_flight),
             blocks=pool.counts(),
-            totals=structs.replace(self.totals, evictions=pool.evictions),
+            totals=structs.replace(
+                self.totals, evictions=pool.evictions, preemptions=self.totals.preemptions + self.table.sent_back
+            ),
             adapters=self.table.adapters.figures(),
         )
 

@@ -1,11 +1,12 @@
 """Requests whose answers must match a grammar: what they wait for, and rows that bring several tokens."""
 
 from math import inf
+from typing import Any
 
-from triolet.actors.scheduler.grammars import KEPT, MOST_MEMORY, Grammars
-from triolet.protocol.messages import Cancel, Credit, WorkerLost
+from triolet.actors.scheduler.grammars import KEPT, MOST_MEMORY
+from triolet.protocol.messages import Admit, Cancel, Credit, WorkerLost
 from triolet.protocol.requests import Thinking
-from triolet.protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, Step, StepDone
+from triolet.protocol.steps import GrammarFailed, GrammarReady, Preparation, PrepareGrammar, Row, Step, StepDone
 
 from .scheduling import EOS, Bench, admit, choices_of, computed, done, ready, text
 
@@ -84,34 +85,119 @@ def test_a_grammar_that_kills_every_worker_ends_its_request() -> None:
     assert failed == ["a"]
 
 
+def orders(bench: Bench) -> list[Preparation]:
+    """What the worker must build now; it does so at once."""
+    orders = bench.state.take_preparations()
+    bench.send(*(GrammarReady(grammar=made.grammar) for made in orders if isinstance(made, PrepareGrammar)))
+    return orders
+
+
 def test_unused_grammars_are_forgotten_the_longest_unused_first() -> None:
-    grammars, forgotten = Grammars(), list[int]()
-    for number in range(KEPT + 2):
-        grammar = grammars.use(str(number))
-        forgotten += [old for made in grammars.orders() for old in made.forget]
-        grammars.release(grammar)
-    grammars.use("new")
-    (last,) = grammars.orders()
-    assert [*forgotten, *last.forget] == [1, 2]
-    assert grammars.use(str(5)) is not None
-    assert not grammars.orders()  # it is still built
+    bench, made = Bench(), list[Preparation]()
+    for number in range(1, KEPT + 3):
+        bench.send(admit("a", text(3), grammar=str(number)))
+        made += orders(bench)
+        bench.send(Cancel(id="a"))
+    bench.send(admit("b", text(3), grammar="new"), admit("c", text(3), grammar="5"))
+    assert made[-1] == order(KEPT + 2, str(KEPT + 2), 1)
+    assert orders(bench) == [order(KEPT + 3, "new", 2)]  # 5 is still built
+
+
+LARGE = MOST_MEMORY // 4
+
+
+def guided(grammar: str, memory: int = LARGE, **fields: Any) -> Admit:
+    """A request that has its grammar's name; nothing is shared."""
+    return admit(grammar, text(3, 1000 * ord(grammar[-1])), grammar=grammar, grammar_memory=memory, **fields)
 
 
 def test_built_grammars_have_bounded_memory_and_those_behind_wait_in_turn() -> None:
-    grammars, large = Grammars(), MOST_MEMORY // 4
-    unused = grammars.use("unused", large)
-    grammars.orders()
-    grammars.release(unused)
-    used = [grammars.use(name, large) for name in "abc"]
-    assert [made.forget for made in grammars.orders()] == [(), (), ()]  # all four fit
-    used += [grammars.use(name, large) for name in "de"]
-    grammars.use("small", 1)
-    assert grammars.orders() == [order(5, "d", 1)]  # the unused one has gone
-    assert not grammars.orders()  # "e" finds no room, and nothing overtakes it
-    grammars.release(used[0])
-    assert grammars.orders() == [order(6, "e", 2)]
-    grammars.release(used[1])
-    assert grammars.orders() == [order(7, "small", 3)]
+    bench = Bench()
+    bench.send(guided("unused"))
+    orders(bench)
+    bench.send(Cancel(id="unused"), guided("a"), guided("b"), guided("c"))
+    assert orders(bench) == [order(2, "a"), order(3, "b"), order(4, "c")]  # all four fit
+    bench.send(guided("d"), guided("e"), guided("small", 1))
+    assert orders(bench) == [order(5, "d", 1)]  # the unused one has gone
+    assert not orders(bench)  # "e" finds no room, nor does what is behind it
+    bench.send(Cancel(id="a"))
+    assert orders(bench) == [order(6, "e", 2)]
+    bench.send(Cancel(id="b"))
+    assert orders(bench) == [order(7, "small", 3)]
+
+
+def test_a_small_grammar_that_finds_room_passes_a_large_one_that_waits() -> None:
+    bench = Bench()
+    bench.send(guided("a"), guided("b"), guided("c"), guided("d", LARGE - 10), guided("large"), guided("s", 10))
+    assert [made.text for made in orders(bench) if isinstance(made, PrepareGrammar)] == ["a", "b", "c", "d", "s"]
+
+
+def test_every_grammar_has_its_turn_however_long_the_others_are_used() -> None:
+    bench = Bench()
+    bench.send(*(guided(name) for name in "abcd"))
+    orders(bench)
+    bench.send(guided("twice", 2 * LARGE))
+    assert not orders(bench)
+    bench.step()  # before, they would have been built for nothing
+    bench.send(admit("a2", text(3), grammar="a", grammar_memory=LARGE))
+    assert not orders(bench)
+    bench.step()
+    assert bench.whereabouts("a2") == {0: "grammar"}
+    bench.send(Cancel(id="a"), guided("small", 1))
+    assert not orders(bench)  # "twice" needs the room of another one, too, and "small" must not take this
+    bench.send(Cancel(id="b"))
+    assert orders(bench) == [order(5, "twice", 2, 1)]
+    bench.step()
+    bench.send(Cancel(id="twice"))
+    assert orders(bench) == [order(6, "small", 5), order(1, "a")]
+
+
+def test_slow_readers_of_one_key_do_not_keep_anothers_grammar_waiting() -> None:
+    bench = Bench(outbox_tokens=2)
+    bench.send(*(guided(name, tenant="x") for name in "abcde"))
+    orders(bench)
+    while step := bench.state.plan():
+        bench.send(done(step))
+    bench.send(guided("mine", 1000, tenant="y"))
+    first, second = orders(bench)
+    assert (first, second) == (order(6, "mine", 1), order(5, "e", 2))  # of the key that holds nothing first
+    assert {sequence.live.id for sequence in bench.state.table.sequences.values() if sequence.known} == {"c", "d"}
+    assert bench.state.statistics().totals.preemptions == 2
+    bench.send(Credit(id="a", tokens=9))
+    assert orders(bench) == [order(1, "a", 3)]  # and it goes on
+    while step := bench.state.plan():
+        bench.send(done(step))
+    assert len(bench.state.table.sequences[1].generated) == 11
+
+
+def test_a_key_gives_up_a_grammar_only_to_one_that_holds_less() -> None:
+    bench = Bench()
+    bench.send(*(guided(name, tenant="x") for name in "abc"), guided("d", tenant="y"))
+    orders(bench)
+    bench.step()
+    bench.send(Cancel(id="b"), guided("e", tenant="x"), guided("f", tenant="x"), guided("g", tenant="y"))
+    assert orders(bench) == [order(7, "g", 2)]
+    bench.step()
+    bench.send(Cancel(id="d"), guided("d", tenant="y"))  # it is used again, and y now has as much as x
+    assert not orders(bench)
+    assert bench.whereabouts("d") == {0: "step"}
+    bench.send(Cancel(id="a"))
+    assert orders(bench) == [order(5, "e", 1)]
+
+
+def test_the_grammars_of_lines_give_way_to_that_of_a_request() -> None:
+    bench = Bench()
+    bench.send(*(guided(name, max_tokens=5, background=True) for name in "abcd"))
+    orders(bench)
+    bench.send(guided("e", max_tokens=5, background=True, tenant="x"))  # nor does this one go first
+    bench.step()
+    bench.send(guided("mine", 1000, max_tokens=5))
+    assert orders(bench) == [order(6, "mine", 1)]
+    assert not orders(bench)
+    while bench.state.table.requests:
+        bench.step()
+        orders(bench)
+    assert bench.state.statistics().totals.preemptions == 1
 
 
 def test_the_worker_computes_forced_tokens_with_the_step_that_is_under_way() -> None:

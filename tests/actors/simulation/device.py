@@ -164,8 +164,8 @@ class FakeDevice:
         match order:
             case PrepareGrammar(grammar=number):
                 assert number not in self.grammars, f"{order} is here already"
-                self.grammars -= set(order.forget)
                 self.grammars.add(number)
+                assert len(self.grammars) == 1, "each takes all the memory"
             case PrepareAdapter(adapter=number):
                 assert number not in self.adapters, f"{order} is here already"
                 self.adapters.add(number)

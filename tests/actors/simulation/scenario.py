@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from triolet.actors.scheduler.grammars import MOST_MEMORY
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.messages import Admit, ToDetokenizer
 from triolet.protocol.requests import BeamRule, Generate, TokenPrompt
@@ -76,6 +77,7 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
         ),
         n=rng.choice((1, 1, 1, 1, 2, 4)),
         grammar=grammar,
+        grammar_memory=MOST_MEMORY if grammar else 0,  # so that only one is built at a time
         adapter=Adapter(rng.choice("abc"), "/") if rng.random() < 0.2 else None,
         priority=rng.choice((0, 0, 0, 0, -1, 5)),
         tenant=rng.choice(("", "", "a")),

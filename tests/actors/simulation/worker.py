@@ -92,14 +92,20 @@ class Supervised:
                 await trio.sleep(rng.uniform(0, 0.2))
 
     async def _build(
-        self, device: FakeDevice, order: PrepareGrammar, scheduler: trio.MemorySendChannel[ToScheduler]
+        self,
+        device: FakeDevice,
+        orders: trio.MemoryReceiveChannel[PrepareGrammar],
+        scheduler: trio.MemorySendChannel[ToScheduler],
     ) -> None:
-        await trio.sleep(self._rng.uniform(0, 0.1))
-        if self._rng.random() < self._scenario.poison_rate * 10:
-            scheduler.send_nowait(GrammarFailed(grammar=order.grammar, message="planned"))
-            return
-        device.prepare(order)
-        scheduler.send_nowait(GrammarReady(grammar=order.grammar))
+        """One grammar after another, as the worker's thread does."""
+        async for order in orders:
+            device.grammars -= set(order.forget)
+            await trio.sleep(self._rng.uniform(0, 0.1))
+            if self._rng.random() < self._scenario.poison_rate * 10:
+                scheduler.send_nowait(GrammarFailed(grammar=order.grammar, message="planned"))
+                continue
+            device.prepare(order)
+            scheduler.send_nowait(GrammarReady(grammar=order.grammar))
 
     async def _read(
         self, device: FakeDevice, order: PrepareAdapter, scheduler: trio.MemorySendChannel[ToScheduler]
@@ -120,6 +126,8 @@ class Supervised:
     ) -> bool:
         """Run steps until the worker dies (True) or the scheduler is gone (False)."""
         rng = self._rng
+        to_builder, orders = trio.open_memory_channel[PrepareGrammar](float("inf"))
+        nursery.start_soon(self._build, device, orders, scheduler)
         async for step in steps:
             if not isinstance(step, Step):
                 if rng.random() < self._scenario.death_rate:
@@ -127,7 +135,7 @@ class Supervised:
                     return True
                 match step:
                     case PrepareGrammar():
-                        nursery.start_soon(self._build, device, step, scheduler)
+                        to_builder.send_nowait(step)
                     case PrepareAdapter():
                         device.reading.add(step.adapter)
                         nursery.start_soon(self._read, device, step, scheduler)

@@ -118,8 +118,7 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
         step = plan()
         if step is None:
             stuck = [] if state.in_flight or state.waits.limits is None else list(state.table.sequences.values())
-            able = [one for one in stuck if one.live.credit > 0 and not one.live.awaits_preparation]
-            able = [one for one in able if not one.live.adapter or one.live.adapter.usable]
+            able = [one for one in stuck if not one.live.obstacle]
             require(not able, "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues
