@@ -11,7 +11,7 @@ from ..protocol.settings import ServeSettings
 from .help import SettingsCommand
 from .options import build_settings, engine_options
 from .refusals import Refusal, refuse_missing_model
-from .values import CLIENT_KEY, HTTP_URL
+from .values import CLIENT_KEY, SERVER_URL
 
 if TYPE_CHECKING:
     from .batch_remote import RemoteBatch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--url",
-    type=HTTP_URL,
+    type=SERVER_URL,
     help="A running server, such as http://127.0.0.1:8000, to answer them. Then MODEL and its options are not used.",
 )
 @click.option("--api-key", type=CLIENT_KEY, help="KEY for that server, or @FILE with it.")

@@ -14,7 +14,7 @@ from ..protocol.settings import model_name
 from .help import SettingsCommand
 from .options import build_settings, engine_options
 from .refusals import Refusal, refuse_missing_model
-from .values import CLIENT_KEY
+from .values import CLIENT_KEY, SERVER_URL
 
 if TYPE_CHECKING:
     from ..protocol.settings import ServeSettings
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 @click.command(cls=SettingsCommand)
 @engine_options
-@click.option("--url", help="A running server, such as http://127.0.0.1:8000. Then MODEL and its options are not used.")
+@click.option(
+    "--url",
+    type=SERVER_URL,
+    help="A running server, such as http://127.0.0.1:8000. Then MODEL and its options are not used.",
+)
 @click.option("--api-key", type=CLIENT_KEY, help="KEY for that server, or @FILE with it.")
 @click.option("--system", help="What the model is told before the conversation.")
 @click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy.  [default: the model's]")
@@ -47,7 +51,7 @@ def chat(
     if url is not None:
         if model is not None:
             raise Refusal("give a MODEL to start or the --url of a server that runs, not both")
-        run_or_refuse(partial(chat_with, url.rstrip("/"), api_key, conversation))
+        run_or_refuse(partial(chat_with, url, api_key, conversation))
         return
 
     settings = build_settings(model, {**values, "port": 0})

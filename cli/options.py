@@ -29,7 +29,7 @@ from .sources import (
     tell_notes,
     variable_name,
 )
-from .values import ADAPTER, ALIAS, HTTP_URL, NAME, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, SIZE, read_api_keys
+from .values import ADAPTER, ALIAS, COLLECTOR_URL, NAME, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, SIZE, read_api_keys
 
 BUNDLED_NAME: Final = "triolet-demo"  # in the API; its folder is called `checkpoint`
 BUNDLED_MODEL: Final = Path(__file__).resolve().parent.parent / "models" / "demo" / "checkpoint"
@@ -136,7 +136,9 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "log_level": Setting(None, "Log from this level on; info has a line for each request."),
         "log_format": Setting(None, "Lines of text, or JSON objects with the same facts as fields."),
         "access_log": Setting(None, "Log a line for each HTTP exchange too: status, milliseconds, id, tokens."),
-        "otlp_endpoint": Setting(HTTP_URL, "Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318."),
+        "otlp_endpoint": Setting(
+            COLLECTOR_URL, "Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318."
+        ),
         "metric_aliases": Setting(None, "Show metrics under the names of vLLM too, for its dashboards."),
     },
     "Debugging": {

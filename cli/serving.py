@@ -108,14 +108,14 @@ async def serve_engine(
             await stop.wait()
             engine.begin_drain()
 
-        def end_requests(why: str) -> None:
-            engine.gateway.fail_all(ApiError("shutting_down", f"the server is shutting down, and {why}"))
+        def end_requests(why: str = "") -> None:
+            engine.gateway.fail_all(ApiError("shutting_down", f"The server shut down before the end{why}."))
 
         async def end_requests_at_once(at_once: trio.Event) -> None:
             await at_once.wait()
-            end_requests("it was told twice, so the answer ends here")
+            end_requests()
 
-        overdue = f"the answer took longer than {settings.drain_timeout:g} s (--drain-timeout)"
+        overdue = f": the answer took longer than {settings.drain_timeout:g} s (--drain-timeout)"
         if at_once is not None:
             engine_nursery.start_soon(end_requests_at_once, at_once)
         async with trio.open_nursery() as web_nursery:

@@ -91,9 +91,12 @@ class ShareOrSizeType(click.ParamType[float]):
 
 
 class HttpUrlType(click.ParamType[str]):
-    """The address of a server."""
+    """The address of a server; `example` is one."""
 
     name = "url"
+
+    def __init__(self, example: str) -> None:
+        self._example = example
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -102,8 +105,15 @@ class HttpUrlType(click.ParamType[str]):
         except ValueError:  # the port is not a number
             valid = False
         if not valid:
-            self.fail(f"{value!r} is not a URL of http or https, such as http://127.0.0.1:4318", param, ctx)
+            self.fail(f"{value!r} is not a URL of http or https, such as {self._example}", param, ctx)
         return str(value)
+
+
+class ServerUrlType(HttpUrlType):
+    """The address of a Triolet server, with or without the /v1 with which other clients are given it."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(value, param, ctx).rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class OriginType(click.ParamType[str]):
@@ -148,7 +158,8 @@ _OWN_PATHS: Final = (  # how all routes begin
     *("v1", "static", "health", "internal", "dashboard", "docs", "openapi.json", "metrics", "version"),
     *("api", "models", "tokenize", "detokenize", "tokenizer_info"),
 )
-HTTP_URL: Final = HttpUrlType()
+COLLECTOR_URL: Final = HttpUrlType("http://127.0.0.1:4318")
+SERVER_URL: Final = ServerUrlType("http://127.0.0.1:8000")
 ROOT_PATH: Final = RootPathType()
 NAME: Final = NameType()
 ADAPTER: Final = NamedType("path", "legal=adapters/legal")

@@ -76,11 +76,11 @@ def text_of_error(error: msgspec.Raw | UnsetType) -> str | None:
 
 
 def refusal_text(body: bytes) -> str:
-    """The message of an error's body, in any of these shapes."""
+    """The message of an error's body, in any of these shapes; of another text, such as a page, the first line."""
     try:
         refusal = _decode_error(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return body[:200].decode(errors="replace").strip()
+        return body.lstrip()[:200].decode(errors="replace").partition("\n")[0].strip()
     error = refusal.error
     return (error if isinstance(error, str) else error.message if error else refusal.message) or body[:200].decode()
 

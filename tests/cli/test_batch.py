@@ -129,7 +129,7 @@ class TestWithAServer:
         refused = json.loads(file.read_text().splitlines()[0]) | {"custom_id": "refused"}
         refused["body"]["top_p"] = 7
         file.write_text(f"\n{json.dumps(refused)}\n{file.read_text()}")
-        there = ("--url", house.url, "--api-key", "k")
+        there = ("--url", f"{house.url}/v1", "--api-key", "k")
         result = CliRunner().invoke(main, ["batch", str(file), *there])
         output = tmp_path / "in.output.jsonl"
         assert result.exit_code == 1, result.output

@@ -148,7 +148,8 @@ def test_the_second_signal_ends_a_running_answer_with_its_last_event(options: tu
         _signal_until_draining(server.process)
         server.process.send_signal(signal.SIGINT)
         last = [line for line in _read_to_end(response).splitlines() if line][-1]
-        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "shutting_down"
+        error = json.loads(last.removeprefix(b"data: "))["error"]
+        assert (error["code"], error["message"]) == ("shutting_down", "The server shut down before the end.")
         assert server.process.wait(timeout=EXIT_SECONDS) == 0
 
 

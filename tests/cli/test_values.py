@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.cli.values import CLIENT_KEY, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, format_size, parse_size, read_api_keys
+from triolet.cli.values import (
+    CLIENT_KEY,
+    ORIGIN,
+    ROOT_PATH,
+    SERVER_URL,
+    SHARE_OR_SIZE,
+    format_size,
+    parse_size,
+    read_api_keys,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +26,13 @@ from triolet.cli.values import CLIENT_KEY, ORIGIN, ROOT_PATH, SHARE_OR_SIZE, for
 )  # fmt: skip
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("more", ["", "/", "/v1", "/v1/"])
+def test_a_servers_address_may_be_that_of_its_api(more: str) -> None:
+    assert SERVER_URL.convert(f"http://h:80/llm{more}", None, None) == "http://h:80/llm"
+    with pytest.raises(click.BadParameter, match=r"such as http://127\.0\.0\.1:8000"):
+        SERVER_URL.convert(f"h:80{more}", None, None)
 
 
 def test_root_paths_have_no_slash_at_their_end() -> None:

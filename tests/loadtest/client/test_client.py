@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from triolet.loadtest.client import dial
+from triolet.loadtest.client.chunk import refusal_text
 from triolet.loadtest.client.client import MOST_PAGE, HttpClient
 from triolet.loadtest.client.dial import Dialer, Endpoint, read_url
 from triolet.loadtest.client.ending import Fault
@@ -35,6 +36,12 @@ async def test_a_connection_is_kept_and_used_again(nursery: trio.Nursery) -> Non
     assert await _ask(client) == (b"ok", False)
     assert await _ask(client) == (b"ok", True)
     assert len(servers.streams) == 1
+
+
+def test_of_a_page_that_is_no_error_the_first_line_is_told() -> None:
+    page = b"\n<!DOCTYPE html>\n<title>Not found</title>\n"
+    assert refusal_text(page) == "<!DOCTYPE html>"
+    assert refusal_text(b"x" * 999) == "x" * 200
 
 
 async def test_a_request_says_what_it_must(nursery: trio.Nursery) -> None:
