@@ -1,19 +1,23 @@
 """The lines of batches run only in steps that no other request can use, and give way to them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.actors.scheduler.background import LEAST_TOKENS, LONGEST_STEP, Pace, wants_step
+from triolet.actors.scheduler.grammars import MOST_MEMORY
 from triolet.actors.scheduler.step_plan import StepLimits
+from triolet.protocol.adapters import Adapter
 from triolet.protocol.messages import Admit, Cancel, Credit, StepTokens
-from triolet.protocol.steps import GrammarReady, Step
+from triolet.protocol.steps import AdapterReady, GrammarReady, PrepareAdapter, PrepareGrammar, Step
 
 from .scheduling import Bench, admit, computed, done, ready, text
 
 
-def line(id: str, length: int = 3, max_tokens: int = 20) -> Admit:
-    return admit(id, text(length, 100_000 + 1000 * int(id[1:])), max_tokens=max_tokens, background=True)
+def line(id: str, length: int = 3, max_tokens: int = 20, **fields: Any) -> Admit:
+    return admit(id, text(length, 100_000 + 1000 * int(id[1:])), max_tokens=max_tokens, background=True, **fields)
 
 
 def owners(bench: Bench, step: Step) -> set[bool]:
@@ -121,33 +125,51 @@ def test_the_budget_of_background_steps_follows_their_time(seconds: float, token
     assert Pace().limits(narrow).max_step_tokens == 256  # a token for each row
 
 
+NEEDS: list[dict[str, Any]] = [  # of the worker, beside rows and blocks
+    {},
+    *({"adapter": Adapter(name, "/")} for name in "ab"),
+    *({"grammar": name, "grammar_memory": MOST_MEMORY} for name in "xy"),
+    *({"adapter": Adapter(one, "/"), "grammar": other, "grammar_memory": MOST_MEMORY} for one, other in ("ax", "by")),
+]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.booleans(), st.integers(1, 200), st.integers(1, 30), st.integers(0, 6)), min_size=1, max_size=14
+        st.tuples(st.booleans(), st.integers(1, 200), st.integers(1, 30), st.integers(0, 6), st.sampled_from(NEEDS)),
+        min_size=1,
+        max_size=14,
     ),
     st.integers(6, 12),
     st.integers(1, 3),
 )
 def test_no_step_mixes_and_everything_ends(
-    arrivals: list[tuple[bool, int, int, int]], blocks: int, flying: int
+    arrivals: list[tuple[bool, int, int, int, dict[str, Any]]], blocks: int, flying: int
 ) -> None:
-    """Requests and lines of any size arrive at any time. `flying` steps may be in flight."""
-    bench = Bench(worker=ready(num_blocks=blocks, max_running=3), max_steps_in_flight=flying)
+    """Requests and lines of any size arrive at any time. `flying` steps may be in flight.
+
+    The worker has room for one grammar and one adapter.
+    """
+    bench = Bench(worker=ready(num_blocks=blocks, max_running=3), max_steps_in_flight=flying, max_adapters=1)
     flight: list[Step] = []
     waiting = [
-        line(f"l{number}", length, most)
+        line(f"l{number}", length, most, **needs)
         if background
-        else admit(f"r{number}", text(length, 1000 * number), max_tokens=most)
-        for number, (background, length, most, _) in enumerate(arrivals)
+        else admit(f"r{number}", text(length, 1000 * number), max_tokens=most, **needs)
+        for number, (background, length, most, _, needs) in enumerate(arrivals)
     ]
-    delays = [delay for *_, delay in arrivals]
+    delays = [delay for *_, delay, _ in arrivals]
     for _ in range(20_000):
         while waiting and delays[0] <= 0:
             bench.send(waiting.pop(0))
             delays.pop(0)
         if delays:
             delays[0] -= 1
+        for made in bench.state.take_preparations():
+            if isinstance(made, PrepareGrammar):
+                bench.send(GrammarReady(grammar=made.grammar))
+            elif isinstance(made, PrepareAdapter):
+                bench.send(AdapterReady(adapter=made.adapter))
         queues = bench.state.table.queues
         wanted = wants_step(queues)
         step = bench.state.plan()
