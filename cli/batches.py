@@ -54,7 +54,7 @@ class SeveralBatches:
 
     async def run(self, several: "Several") -> None:
         """Run the batches of the server's data folder. A line names its model; one that is not loaded is loaded
-        if there is room: a batch unloads no model that requests have loaded.
+        if there is room: a batch unloads no model that requests have loaded. A model that fails fails the line.
         """
         from ..web.generation.models import name_in
 
@@ -62,8 +62,7 @@ class SeveralBatches:
             called, model = several.directory.find(name_in(body))
             engine = self._engines.get(model)
             if engine is None:
-                if several.directory.states[model] == "unloaded" and several.models.has_room(model):
-                    several.models.begin_load(model)
+                several.models.begin_load_in_spare_room(model)
                 raise ApiError("model_loading", f"The model {model} is not loaded.")
             return await _answer(engine, endpoint, body, tenant, name, called)
 

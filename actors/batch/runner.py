@@ -31,11 +31,11 @@ _LOG: Final = logging.getLogger("triolet.batches")
 LOOK_SECONDS: Final = 0.5  # between looks at the database
 CLEAN_SECONDS: Final = 600.0  # between looks for files that have expired
 RETRY_SECONDS: Final = 5.0  # after the disk or the database failed
-LINES_AT_ONCE: Final = 256  # that are read from the table
+LINES_AT_ONCE: Final = 256  # that are read from the table, and as many may wait for their models
 PASSING_SECONDS: Final = 1.0  # until a line is tried again that the engine could not run
 # The engine's failures, not the line's: it runs again later.
 PASSING: Final[frozenset[ErrorCode]] = frozenset(
-    {"server_overloaded", "rate_limit_exceeded", "engine_unavailable", "model_loading", "shutting_down"}
+    {"server_overloaded", "rate_limit_exceeded", "engine_unavailable", "shutting_down"}
 )
 
 AnswerLine = Callable[[BatchEndpoint, bytes, str, str], Awaitable[bytes]]  # of a body, a key, a name; raises ApiError
@@ -133,31 +133,56 @@ class BatchRunner:
         self._figures.lines_waiting += left
         input = os.open(self._folder.file_path(batch.input_file_id), os.O_RDONLY | os.O_CLOEXEC)
         to_rows, lines = trio.open_memory_channel[PlacedLine](0)
+        aside = 0  # lines whose model is not loaded, and whose rows others have
+        open_sources = 1  # of lines for the rows: the table, and each line that has no result yet
+
+        def end_source() -> None:
+            nonlocal open_sources
+            open_sources -= 1
+            if not open_sources:
+                to_rows.close()
 
         async def run_row() -> None:
-            nonlocal left
+            nonlocal left, aside
             async for line in lines:
                 body = await trio.to_thread.run_sync(os.pread, input, line.length, line.start)
-                await self._run_line(one, line, body)
-                left -= 1
-                self._figures.lines_waiting -= 1
+                while not await self._run_line(one, line, body):
+                    if aside < LINES_AT_ONCE:
+                        aside += 1
+                        nursery.start_soon(run_later, line)
+                        break
+                    await trio.sleep(PASSING_SECONDS)
+                else:
+                    left -= 1
+                    self._figures.lines_waiting -= 1
+                    end_source()
+
+        async def run_later(line: PlacedLine) -> None:
+            nonlocal aside
+            await trio.sleep(PASSING_SECONDS)
+            await to_rows.send(line)
+            aside -= 1
 
         try:
             async with trio.open_nursery() as nursery:
                 for _ in range(min(self._rows, left)):
                     nursery.start_soon(run_row)
                 after = 0
-                with to_rows:
-                    while found := await self._folder.read(batches.next_lines, batch.id, after, LINES_AT_ONCE):
-                        for line in found:
-                            await to_rows.send(line)
-                        after = found[-1].number
+                while found := await self._folder.read(batches.next_lines, batch.id, after, LINES_AT_ONCE):
+                    for line in found:
+                        open_sources += 1
+                        await to_rows.send(line)
+                    after = found[-1].number
+                end_source()
         finally:
             os.close(input)
             self._figures.lines_waiting -= left
 
-    async def _run_line(self, one: OpenBatch, line: PlacedLine, data: bytes) -> None:
-        """One line to its result in the table. A mistake of ours is the line's result: it must not end the server."""
+    async def _run_line(self, one: OpenBatch, line: PlacedLine, data: bytes) -> bool:
+        """One line to its result in the table. A mistake of ours is the line's result: it must not end the server.
+
+        False: its model is not loaded, and it has no result yet.
+        """
         name = f"{one.batch.id}-{line.number}"
         while True:
             try:
@@ -165,6 +190,8 @@ class BatchRunner:
                 answer, status = await self._answer(one.batch.endpoint, body, one.tenant, name), 200
                 break
             except ApiError as error:
+                if error.code == "model_loading":
+                    return False
                 if error.code not in PASSING:
                     answer, status = msgspec.json.encode(error.body()), error.status
                     break
@@ -182,6 +209,7 @@ class BatchRunner:
             self._figures.lines_failed += 1
         else:
             self._figures.lines_completed += 1
+        return True
 
     async def _clean(self) -> None:
         """Forget files that have expired or never arrived, and what has no row: a process was killed in between."""

@@ -176,13 +176,12 @@ class LoadedModels:
         except EngineLoadError as error:
             _LOG.error("%s", error)
 
-    def has_room(self, model: str) -> bool:
-        """Whether it can be loaded without unloading another, or taking the place of one that is wanted."""
-        return not (self._wanted or self._is_loading or self._in_the_way(model))
-
-    def is_hopeless(self, model: str) -> bool:
-        """Whether it has failed again and again."""
-        return self._directory.states[model] == "failed" and self._failures.is_hopeless(model)
+    def begin_load_in_spare_room(self, model: str) -> None:
+        """For work that can wait: load it if no other need go for it. Raises ApiError if it fails again and again."""
+        if self._directory.states[model] == "failed" and self._failures.is_hopeless(model):
+            raise ApiError("engine_error", f"The model {model} failed: {self._directory.reasons[model]}")
+        if not (self._pause(model) or self._wanted or self._is_loading or self._in_the_way(model)):
+            self.begin_load(model)
 
     def _in_the_way(self, wanted: str) -> list[str]:
         """The models that must go for this one: those that go already, then idle ones; the longest unused first."""

@@ -148,6 +148,30 @@ async def test_the_engine_s_own_failures_are_no_results(folder: DataFolder) -> N
     assert results[0]["response"]["status_code"] == 200
 
 
+async def test_lines_whose_model_is_not_loaded_leave_their_rows_to_others(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PASSING_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "LINES_AT_ONCE", 8)  # as many may be aside
+    figures, answered, loaded = BatchFigures(), Counter[int](), trio.Event()
+
+    async def answer(endpoint: str, body: bytes, tenant: str, name: str) -> bytes:
+        number = json.loads(body)["n"]
+        if number in (*range(7), *range(20, 30)) and not loaded.is_set():
+            if answered.total() == 13:  # all up to the second lot
+                loaded.set()
+            raise ApiError("model_loading", "not loaded")
+        answered[number] += 1
+        return await echo(endpoint, body, tenant, name)
+
+    id = await create(folder, lines(40))
+    await run(folder, answer, figures, rows=2)
+    batch, results = await ended(folder, id)
+    assert (batch.status, names(results)) == ("completed", each_once(40))
+    assert set(answered.values()) == {1}
+    assert (figures.lines_completed, figures.lines_waiting) == (40, 0)
+
+
 async def test_a_mistake_of_ours_is_the_line_s_result(folder: DataFolder) -> None:
     async def answer(endpoint: str, body: bytes, tenant: str, name: str) -> bytes:
         if json.loads(body)["n"] == 1:

@@ -9,11 +9,12 @@ import trio
 import trio.testing
 from msgspec import structs
 
+from triolet.actors.batch.runner import PASSING
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.gateway.gateways import Gateways
 from triolet.actors.several import loading
 from triolet.actors.several.directory import Directory
-from triolet.actors.several.failures import PAUSES
+from triolet.actors.several.failures import HOPELESS, PAUSES
 from triolet.actors.several.loading import LoadedModels
 from triolet.actors.several.parts import Parts
 from triolet.protocol.errors import ApiError
@@ -200,7 +201,25 @@ async def test_a_model_that_failed_is_tried_again_at_a_request_after_a_growing_p
                     await house.ask("big")
                 assert (refused.value.status, refused.value.retry_after) == (503, pause)
             await trio.sleep(pause)
-        assert house.models.is_hopeless("big")
         house.broken.clear()
         await house.ask("big")
-        assert not house.models.is_hopeless("big")
+
+
+async def test_work_that_can_wait_takes_spare_room_and_fails_after_a_few_failures(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(monkeypatch) as house:
+        await house.ask("big")
+        for name in ("other", "small"):
+            house.models.begin_load_in_spare_room(name)
+        await trio.testing.wait_all_tasks_blocked()
+        assert house.directory.states == {"big": "ready", "other": "unloaded", "small": "ready"}
+        house.models.begin_unload("big", 0.0)
+        await house.models.wait_unloaded("big")
+        house.broken.add("other")
+        for pause in PAUSES[:HOPELESS]:
+            house.models.begin_load_in_spare_room("other")
+            await trio.sleep(pause)
+        with pytest.raises(ApiError, match="other failed: killed") as refused:
+            house.models.begin_load_in_spare_room("other")
+        assert refused.value.code not in PASSING
