@@ -209,7 +209,7 @@ async def test_work_that_can_wait_takes_spare_room_and_fails_after_a_few_failure
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with running(monkeypatch) as house:
-        await house.ask("big")
+        await house.models.load("big")
         for name in ("other", "small"):
             house.models.begin_load_in_spare_room(name)
         await trio.testing.wait_all_tasks_blocked()
