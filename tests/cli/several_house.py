@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import httpx
 import trio
-import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from triolet.actors.several.several import Several, run_several

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 from click import ClickException
 from msgspec import structs
 
