@@ -137,7 +137,8 @@ class LoadedModels:
                 self.known[model] = engine.ready
             self._move(model, "ready")
             _LOG.info("loaded %s in %.1f s", model, trio.current_time() - began)
-            await trio.lowlevel.checkpoint()  # who waited for it claims it, before anything else is loaded
+            for _ in range(2):  # all who waited for it run before the second: they claim it before it may have to go
+                await trio.lowlevel.checkpoint()
         except EngineLoadError as error:
             self._fail(model, str(error))
             raise EngineLoadError(error.code, f"{model}: {error.message}") from error
