@@ -1,9 +1,10 @@
 """The models of a server that has several: what operators ask of them, and what they are told."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
+LATEST: Final = ":latest"  # what Ollama adds to a name without a tag
 ModelState = Literal["unloaded", "loading", "ready", "draining", "failed"]
 
 

@@ -93,7 +93,7 @@ class NamedEngine(NamedTuple):
     engine: ModelEngine
 
 
-Absent = Literal["load", "begin", "refuse"]  # what to do with a model that is not loaded; the last two raise ApiError
+Absent = Literal["load", "begin"]  # what to do with a model that is not loaded: wait for it, or raise ApiError
 
 
 class Models(ABC):
@@ -109,6 +109,10 @@ class Models(ABC):
         the requests are answered that were submitted there. Raises ApiError: 404 if there is none of these names,
         503 if the model cannot be used, 504 at the deadline.
         """
+
+    @abstractmethod
+    def find(self, name: str | None, fallbacks: Sequence[str]) -> ListedModel:
+        """What is known of the model that `use` would take, without loading it. Raises ApiError (404)."""
 
     @abstractmethod
     def listed(self) -> Sequence[ListedModel]:

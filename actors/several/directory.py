@@ -1,12 +1,10 @@
 """The models of a server: their names, aliases and states, and which of them was not used for longest. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ...protocol.errors import ApiError, model_not_found
-from ...protocol.served_models import ModelState
-
-LATEST: Final = ":latest"  # Ollama's clients add it to a name
+from ...protocol.served_models import LATEST, ModelState
 
 
 class NamedModel(NamedTuple):

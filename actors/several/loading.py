@@ -78,8 +78,6 @@ class LoadedModels:
             if (pause := self._pause(model)) > 0:
                 why = f"The model {model} failed: {self._directory.reasons[model]}"
                 raise ApiError("engine_unavailable", why, retry_after=ceil(pause))
-            if absent == "refuse":
-                raise ApiError("engine_unavailable", f"The model {model} is not loaded; a request to it loads it.")
             self.begin_load(model)
             if absent == "begin":
                 raise ApiError("model_loading", f"The model {model} is being loaded; try again.", retry_after=2)

@@ -82,6 +82,9 @@ class Several(Models):
         finally:
             self.models.give_back(model)
 
+    def find(self, name: str | None, fallbacks: Sequence[str]) -> ListedModel:
+        return self._listed(self.directory.find(name, fallbacks).called)
+
     def listed(self) -> Sequence[ListedModel]:
         return [self._listed(name) for name in self.directory.names]
 

@@ -34,6 +34,8 @@ async def test_a_model_that_a_request_names_takes_the_place_of_the_longest_unuse
             assert (answer.status_code, answer.json()["model"]) == (200, model)
 
         assert await states(house) == {"a": "ready", "b": "ready", "c": "unloaded"}
+        shown = await house.client.post("/api/show", json={"model": "c"})
+        assert (shown.status_code, shown.json()["details"]["family"]) == (200, "")  # it was never loaded
         cards = (await house.client.get("/v1/models")).json()["data"]
         assert [(card["id"], card["max_model_len"]) for card in cards] == [(name, 8192) for name in "abc"]
         await ask("b")

@@ -98,7 +98,12 @@ def name_in(body: bytes | str | msgspec.Raw) -> str | None:
         named = _NAMED.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # whatever is wrong, the body's own reader says it
-    return named.model or named.name
+    return either_name(named.model, named.name)
+
+
+def either_name(model: str | None, name: str | None) -> str | None:
+    """An empty one is a name too, unless the other is there: old clients of Ollama's send both."""
+    return model or (model if name is None else name)
 
 
 def served_model(engine: "ModelEngine | FrontActors", name: str | None = None) -> ServedModel:
@@ -107,6 +112,15 @@ def served_model(engine: "ModelEngine | FrontActors", name: str | None = None) -
     if ready is None:
         raise unready_error(engine.gateway.worker.health(trio.current_time()))
     return ServedModel(name or engine.model_name, ready, engine.settings.limits, engine.adapters)
+
+
+async def unloaded_model(server: "Server", name: str | None, asks: Origin) -> ListedModel | None:
+    """The model of this name, of several, if it is not loaded. Raises ApiError: 404, and 503 as `listed_models`."""
+    if not isinstance(server.served, Models):
+        return None
+    await _refuse_while_starting(server)
+    found = server.served.find(name, asks.fallbacks)
+    return None if found.loaded else found
 
 
 async def listed_models(server: "Server") -> Sequence[ListedModel]:

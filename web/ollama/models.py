@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from ...protocol.ollama_responses import OllamaModel, OllamaModelDetails, OllamaModelPage, OllamaRunningModel
+from ...protocol.served_models import LATEST
 from ...protocol.steps import Ready
-from .request import LATEST
 
 NEVER = "2318-01-01T00:00:00Z"  # what Ollama says of a model that it does not unload
 
@@ -37,8 +37,10 @@ def running_entry(name: str, created: int, ready: Ready) -> OllamaRunningModel:
     )
 
 
-def model_page(created: int, ready: Ready, template: str | None) -> OllamaModelPage:
-    defaults = "\n".join(f"{name} {value:g}" for name, value in sorted(ready.sampling_defaults.items()))
+def model_page(created: int, ready: Ready | None, template: str | None) -> OllamaModelPage:
+    """`ready` is None for a model that was never loaded: the page says less."""
+    given = ready.sampling_defaults.items() if ready else ()
+    defaults = "\n".join(f"{name} {value:g}" for name, value in sorted(given))
     return OllamaModelPage(
         parameters=defaults,
         template=template or "",
@@ -49,7 +51,9 @@ def model_page(created: int, ready: Ready, template: str | None) -> OllamaModelP
             "general.parameter_count": ready.parameters,
             f"{ready.architecture}.context_length": ready.context_length,
             f"{ready.architecture}.vocab_size": ready.vocab_size,
-        },
+        }
+        if ready
+        else {},
         capabilities=_capabilities(template or ""),
         modified_at=_date(created),
     )

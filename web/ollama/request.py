@@ -11,13 +11,13 @@ from ...protocol.openai_messages import AssistantMessage, MessageBody, SystemMes
 from ...protocol.openai_requests import ChatBody, CompletionBody
 from ...protocol.openai_tools import ToolBody
 from ...protocol.requests import Generate
+from ...protocol.served_models import LATEST
 from ..generation.asked import Origin, ServedModel
 from ..openai.conversation import without_empty_end
 from ..openai.decode import refuse_unsupported
 from ..openai.request import generate_from_chat, generate_from_completion, named_adapter, stop_strings
 from .conversation import chat_turns
 
-LATEST = ":latest"  # what Ollama adds to a name without a tag
 Fields = dict[str, Any]  # Any: of the fields of a chat or a completion
 
 

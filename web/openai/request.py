@@ -13,6 +13,7 @@ from ...protocol.errors import ApiError, context_exceeded, model_not_found
 from ...protocol.openai_requests import ChatBody, CompletionBody, GenerateBody
 from ...protocol.requests import Generate, Prompt, TextPrompt, TokenPrompt
 from ...protocol.sampling import MAX_TOP_LOGPROBS, Sampling
+from ...protocol.served_models import LATEST
 from ...protocol.settings import LimitSettings
 from ...protocol.steps import Ready
 from ..generation.asked import Origin, ServedModel
@@ -82,7 +83,7 @@ def named_adapter(model: str | None, served: ServedModel, fallbacks: tuple[str, 
     if model is None:
         return None
     for name in (model, *fallbacks):
-        if name == served.model:
+        if name in (served.model, served.model + LATEST):
             return None
         if adapter := served.adapters.get(name.removeprefix(f"{served.model}:")):
             return adapter

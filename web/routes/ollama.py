@@ -14,7 +14,7 @@ from ..asgi import Application, current_exchange
 from ..exchange import Content, Exchange, json_content
 from ..generation.asked import Asked, Origin, ServedModel
 from ..generation.generation import answer, origin_of, refuse_explanation
-from ..generation.models import listed_models, reading
+from ..generation.models import either_name, listed_models, reading, unloaded_model, using
 from ..ollama.models import model_entry, model_page, running_entry
 from ..ollama.ollama import ollama_error, read_chat, read_generate
 from ..ollama.request import served_name
@@ -58,21 +58,19 @@ def register(app: Application) -> None:
     @app.post("/api/show")
     async def show() -> Response:
         exchange = current_exchange()
-        async with reading(
-            server, exchange.read_json, _check_show, origin_of(server, exchange), absent="refuse"
-        ) as one:
-            engine, served, _ = one
+        origin = origin_of(server, exchange)
+        body = await exchange.read_json(lambda data: decode(data, SHOW))
+        name = either_name(body.model, body.name)
+        if (unloaded := await unloaded_model(server, name, origin)) is not None:
+            return _json(model_page(unloaded.created, unloaded.ready, None))
+        async with using(server, name, origin) as (engine, served):
+            served_name(name, served, origin.fallbacks)
             template = (await engine.tokenizer_info()).chat_template
             return _json(model_page(engine.created, served.ready, template))
 
     @app.get("/api/version")
     async def ollama_version() -> Response:
         return _json(OllamaVersion(version=API_VERSION, triolet=version("triolet")))
-
-
-def _check_show(served: ServedModel, origin: Origin, data: bytes) -> None:
-    body = decode(data, SHOW)
-    served_name(body.model or body.name, served, origin.fallbacks)
 
 
 def _json(body: msgspec.Struct) -> Response:
