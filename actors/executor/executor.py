@@ -87,6 +87,7 @@ class StepThreads:
 
     `deliver` is called in these threads and must not wait long. The first step that raises is answered with StepFailed,
     the last answer: the model's state after it is unknown. Any other order that raises costs its own requests at most.
+    A panic in Rust is no Exception and counts as well: it would end the thread, and all that wait would wait for ever.
     """
 
     def __init__(self, load: Load, deliver: Deliver) -> None:
@@ -139,7 +140,7 @@ class StepThreads:
             message = "memory ran out while loading the weights or making room for the KV cache: pass --quantize int8 "
             message += "or int4, take a smaller model, or lower --kv-cache-memory, --max-model-len or --max-running"
             answer = LoadFailed(code="out_of_memory", message=message)
-        except Exception as error:  # anything a checkpoint or a compiler can raise
+        except BaseException as error:  # anything a checkpoint or a compiler can raise
             _LOG.exception("loading failed")
             message = f"{type(error).__name__} while loading the model: {error}"
             answer = LoadFailed(code="internal_error", message=message)
@@ -162,14 +163,14 @@ class StepThreads:
                         self._stepper.forget_adapter(number)
                 case _:
                     assert_never(order)
-        except Exception as error:
+        except BaseException as error:
             self._refuse(order, error)
 
     def _read(self, stepper: Stepper, order: PrepareAdapter) -> None:
         """In the adapters' thread. Steps go on, and are before it where they need the core."""
         try:
             add = at_low_priority(partial(stepper.read_adapter, order.adapter, order.path))
-        except Exception as error:
+        except BaseException as error:
             self._refuse(order, error)
         else:
             self._steps.submit(partial(self._add, order, add))
@@ -180,12 +181,12 @@ class StepThreads:
         self._reading.remove(order.adapter)
         try:
             add()
-        except Exception as error:
+        except BaseException as error:
             self._refuse(order, error)
         else:
             self._deliver(AdapterReady(adapter=order.adapter))
 
-    def _refuse(self, order: Preparation, error: Exception) -> None:
+    def _refuse(self, order: Preparation, error: BaseException) -> None:
         """Answer an order that raised, as a damaged file can make it: the model itself is as it was."""
         if self._broken:
             return
@@ -209,7 +210,7 @@ class StepThreads:
         try:
             assert self._stepper is not None, "a step before the model is loaded"
             pending = self._stepper.begin_step(step)
-        except Exception as error:
+        except BaseException as error:
             self._fail(step, error)
             return
         if pending.computed:
@@ -223,10 +224,10 @@ class StepThreads:
             done = pending.wait()
             if not self._broken:
                 self._deliver(done)
-        except Exception as error:
+        except BaseException as error:
             self._fail(step, error)
 
-    def _fail(self, step: Step, error: Exception) -> None:
+    def _fail(self, step: Step, error: BaseException) -> None:
         """Answer with the error; it is the last answer."""
         if self._broken:
             return

@@ -34,11 +34,16 @@ from triolet.protocol.steps import (
 )
 
 
-class Core:
-    """Answers each step with its own number; step 13 raises, step 42 waits until it may go on."""
+class _Panic(BaseException):
+    """As PyO3 raises a panic: no Exception."""
 
-    def __init__(self, ready: Ready | Exception) -> None:
+
+class Core:
+    """Answers each step with its own number; number 13 raises, step 42 waits until it may go on."""
+
+    def __init__(self, ready: Ready | BaseException) -> None:
         self.ready = ready
+        self.unlucky: BaseException = ZeroDivisionError("unlucky")
         self.threads: set[int] = set()
         self.running = threading.Event()
         self.reading = threading.Event()
@@ -48,12 +53,14 @@ class Core:
     def load(self, report: ReportProgress) -> tuple[Stepper, Ready]:
         self.threads.add(threading.get_ident())
         report(LoadProgress(stage="test", done=1, total=1))
-        if isinstance(self.ready, Exception):
+        if isinstance(self.ready, BaseException):
             raise self.ready
         return self, self.ready
 
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
         self.threads.add(threading.get_ident())
+        if order.grammar == 13:
+            raise self.unlucky
         answer(GrammarReady(grammar=order.grammar))
 
     def read_adapter(self, number: int, path: str) -> Callable[[], None]:
@@ -62,6 +69,8 @@ class Core:
             raise CheckpointError("adapter", path, "there is no such folder")
         if path == "damaged":
             raise IndexError("list index out of range")
+        if path == "unlucky":
+            raise self.unlucky
         if path == "slow":
             self.reading.set()
             self.go_on.wait()
@@ -71,18 +80,18 @@ class Core:
         self.threads.add(threading.get_ident())
         self.log.append(f"add {number}")
         if number == 13:
-            raise ZeroDivisionError("unlucky")
+            raise self.unlucky
 
     def forget_adapter(self, number: int) -> None:
         self.threads.add(threading.get_ident())
         self.log.append(f"forget {number}")
         if number == 13:
-            raise ZeroDivisionError("unlucky")
+            raise self.unlucky
 
     def begin_step(self, step: Step) -> PendingStep:
         self.threads.add(threading.get_ident())
         if step.step == 13:
-            raise ZeroDivisionError("unlucky")
+            raise self.unlucky
         if step.step == 42:
             self.running.set()
             self.go_on.wait()
@@ -210,7 +219,7 @@ class Device(Core):
         try:
             self.second.wait()  # no answer before the second step was launched
             if step.step == 13:
-                raise ZeroDivisionError("unlucky")
+                raise self.unlucky
             return StepDone(step=step.step, rows=(), duration=0.0, model_duration=0.0)
         finally:
             self.free.release()
@@ -261,6 +270,26 @@ async def test_a_step_that_raises_is_a_message_and_the_last_one(
     assert "step 13 failed" in caplog.text
 
 
+@pytest.mark.parametrize("make", [Core, Device])
+async def test_a_panic_ends_no_thread(make: type[Core], make_ready: Callable[[], Ready]) -> None:
+    """It is answered as any error is: where an adapter is read or added, a grammar is ordered, and in a step."""
+    core = make(make_ready())
+    core.unlucky = _Panic("unlucky")
+    house = House(core)
+    async with trio.open_nursery() as nursery:
+        await house.start(nursery)
+        house.order(PrepareAdapter(adapter=2, path="unlucky"))
+        assert await house.messages.receive() == AdapterFailed(adapter=2, message="_Panic: unlucky")
+        house.order(PrepareAdapter(adapter=13, path="a"))
+        assert await house.messages.receive() == AdapterFailed(adapter=13, message="_Panic: unlucky")
+        house.order(PrepareGrammar(grammar=13, text=""))
+        assert await house.messages.receive() == GrammarFailed(grammar=13, message="_Panic: unlucky")
+        house.send(13, 2)
+        assert await house.messages.receive() == StepFailed(step=13, message="_Panic: unlucky")
+        nursery.cancel_scope.cancel()
+    assert core.log[-1] == "closed"
+
+
 async def test_a_model_that_does_not_load_is_an_error() -> None:
     for raised, code, message in (
         (UnsupportedModel("key", 1, "no"), "unsupported_model", "key = 1: no"),
@@ -270,6 +299,7 @@ async def test_a_model_that_does_not_load_is_an_error() -> None:
             "memory ran out while loading the weights or making room for the KV cache: pass --quantize",
         ),
         (OSError("disk on fire"), "internal_error", "OSError while loading the model: disk on fire"),
+        (_Panic("unlucky"), "internal_error", "_Panic while loading the model: unlucky"),
     ):
         core = Core(raised)
         with pytest.RaisesGroup(EngineLoadError, flatten_subgroups=True) as group:
