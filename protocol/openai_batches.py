@@ -145,7 +145,7 @@ class LineResponse(Struct, frozen=True, kw_only=True):
 class LineError(Struct, frozen=True, kw_only=True):
     """Why a line was not run."""
 
-    code: Literal["batch_expired", "batch_cancelled"]
+    code: Literal["batch_expired", "batch_cancelled", "missing_file"]
     message: str
 
 

@@ -23,6 +23,10 @@ _NOT_RUN: Final[dict[BatchStatus, LineError]] = {
     "cancelled": LineError(code="batch_cancelled", message="This request was not executed: the batch was cancelled."),
 }
 
+INPUT_GONE: Final = LineError(
+    code="missing_file", message="This request was not executed: the input file is gone from the data folder."
+)
+
 
 def line_result(custom_id: str, response: LineResponse | None, error: LineError | None = None) -> bytes:
     """A line of an output or error file."""
@@ -34,8 +38,8 @@ async def write_results(folder: DataFolder, open_batch: OpenBatch) -> BatchStatu
     """End a batch that runs no longer; returns how. Lines without a result were not run, and the error file says so."""
     batch = open_batch.batch
     end = await folder.run(batches.begin_end, batch.id, int(time.time()))
-    while lines := await folder.read(batches.next_lines, batch.id, 0, LINES_AT_ONCE):
-        await folder.run(_not_run, batch.id, lines, _NOT_RUN[end])
+    if end in _NOT_RUN:
+        await fail_lines(folder, batch.id, _NOT_RUN[end])
     incoming = partial(
         IncomingFile, folder, tenant=open_batch.tenant, purpose="batch_output", keep_seconds=open_batch.keep_seconds
     )
@@ -56,6 +60,12 @@ async def write_results(folder: DataFolder, open_batch: OpenBatch) -> BatchStatu
         for file in kept:
             file.completed = True
     return end
+
+
+async def fail_lines(folder: DataFolder, id: str, why: LineError) -> None:
+    """The lines without a result are not run, and have this error as their result."""
+    while lines := await folder.read(batches.next_lines, id, 0, LINES_AT_ONCE):
+        await folder.run(_not_run, id, lines, why)
 
 
 def _not_run(connection: sqlite3.Connection, id: str, lines: list[batches.PlacedLine], why: LineError) -> None:

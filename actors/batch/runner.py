@@ -23,7 +23,7 @@ from ...protocol.reports import BatchFigures
 from . import batches, files
 from .batches import OpenBatch, PlacedLine
 from .folder import DataFolder
-from .results import line_result, write_results
+from .results import INPUT_GONE, fail_lines, line_result, write_results
 from .validation import validate
 
 _LINE: Final = msgspec.json.Decoder(BatchLine)
@@ -127,11 +127,12 @@ class BatchRunner:
             del self._running[batch.id]
 
     async def _run_lines(self, one: OpenBatch) -> None:
-        batch = one.batch
-        counts = await self._folder.read(batches.line_counts, batch.id)
-        left = counts.total - counts.completed - counts.failed
-        self._figures.lines_waiting += left
-        input = os.open(self._folder.file_path(batch.input_file_id), os.O_RDONLY | os.O_CLOEXEC)
+        batch, left = one.batch, 0
+        try:
+            input = os.open(self._folder.file_path(batch.input_file_id), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            await fail_lines(self._folder, batch.id, INPUT_GONE)
+            return
         to_rows, lines = trio.open_memory_channel[PlacedLine](0)
         aside = 0  # lines whose model is not loaded, and whose rows others have
         open_sources = 1  # of lines for the rows: the table, and each line that has no result yet
@@ -164,6 +165,9 @@ class BatchRunner:
             aside -= 1
 
         try:
+            counts = await self._folder.read(batches.line_counts, batch.id)
+            left = counts.total - counts.completed - counts.failed
+            self._figures.lines_waiting += left
             async with trio.open_nursery() as nursery:
                 for _ in range(min(self._rows, left)):
                     nursery.start_soon(run_row)
