@@ -32,10 +32,10 @@ async def run_grammar(
 ) -> None:
     """Serve until the inbox ends."""
     compiler = GrammarCompiler(opening)
-    desk = _Queue(admission, compiler, gateway)
     try:
         with inbox, admission:
             async with trio.open_nursery() as nursery:
+                desk = _Queue(admission, compiler, gateway, nursery)
                 nursery.start_soon(desk.keep_compiling)
                 async for tokenized in inbox:
                     await desk.take(tokenized)
@@ -48,7 +48,11 @@ class _Queue:
     """The requests that wait, and the verdicts known so far."""
 
     def __init__(
-        self, admission: trio.MemorySendChannel[ToAdmission], compiler: GrammarCompiler, gateway: Gateway
+        self,
+        admission: trio.MemorySendChannel[ToAdmission],
+        compiler: GrammarCompiler,
+        gateway: Gateway,
+        nursery: trio.Nursery,
     ) -> None:
         self._admission = admission
         self._compiler = compiler
@@ -56,6 +60,8 @@ class _Queue:
         self._verdicts = Verdicts()
         self._lines = LinesByKey[Tokenized]()
         self._work = trio.Event()
+        self._nursery = nursery
+        self._deadlines: dict[str, trio.CancelScope] = {}  # tasks that end requests, as long as these wait
 
     async def take(self, tokenized: Tokenized) -> None:
         source = tokenized.request.grammar_source
@@ -64,6 +70,9 @@ class _Queue:
             await self._settle(tokenized, verdict)
             return
         self._gateway.compiling(tokenized.request.id)
+        if tokenized.request.deadline is not None:
+            scope = self._deadlines[tokenized.request.id] = trio.CancelScope()
+            self._nursery.start_soon(self._end_at, tokenized.request.deadline, tokenized.request.id, scope)
         self._lines.add(tokenized.request.tenant, tokenized)
         if len(self._lines) > max(_MIN_SWEPT, 2 * self._gateway.live_requests):  # most were cancelled
             self._lines.keep(lambda waiting: self._gateway.is_live(waiting.request.id))
@@ -74,23 +83,36 @@ class _Queue:
         while True:
             await self._work.wait()
             while self._lines:
-                await self._serve(self._lines.next())
+                tokenized = self._lines.next()
+                verdict = await self._verdict_for(tokenized)
+                if scope := self._deadlines.pop(tokenized.request.id, None):
+                    scope.cancel()
+                if verdict and self._gateway.is_live(tokenized.request.id):
+                    await self._settle(tokenized, verdict)
             self._work = trio.Event()
 
-    async def _serve(self, tokenized: Tokenized) -> None:
+    async def _end_at(self, deadline: float, id: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep_until(deadline)
+            if self._deadlines.pop(id, None):  # otherwise it has gone on meanwhile
+                message = "the request's deadline passed before its grammar was compiled"
+                self._gateway.fail(id, ApiError("deadline_exceeded", message))
+
+    async def _verdict_for(self, tokenized: Tokenized) -> Verdict | None:
+        """None if the request has ended, as it does if its grammar can get none."""
         id, source = tokenized.request.id, tokenized.request.grammar_source
         assert source is not None
         if not self._gateway.is_live(id):
-            return
-        verdict = self._verdicts.get(source)
-        if verdict is None:
-            try:
-                verdict = await self._compiler.compile(source)
-            except ApiError as error:
-                self._gateway.fail(id, error)
-                return
-            self._verdicts.keep(source, verdict)
-        await self._settle(tokenized, verdict)
+            return None
+        if verdict := self._verdicts.get(source):
+            return verdict
+        try:
+            verdict = await self._compiler.compile(source)
+        except ApiError as error:
+            self._gateway.fail(id, error)
+            return None
+        self._verdicts.keep(source, verdict)
+        return verdict
 
     async def _settle(self, tokenized: Tokenized, verdict: Verdict) -> None:
         request = tokenized.request

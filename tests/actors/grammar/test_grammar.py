@@ -29,8 +29,8 @@ class GrammarDesk(NamedTuple):
     inbox: trio.MemorySendChannel[Tokenized]
     admission: trio.MemoryReceiveChannel[Tokenized]
 
-    def submit(self, source: GrammarSource, id: str = "r1", tenant: str = "") -> Outbox:
-        request = generate(id, grammar_source=source, tenant=tenant)
+    def submit(self, source: GrammarSource, id: str = "r1", tenant: str = "", deadline: float | None = None) -> Outbox:
+        request = generate(id, grammar_source=source, tenant=tenant, deadline=deadline)
         outbox = self.house.gateway.submit(request)
         self.inbox.send_nowait(Tokenized(request=request, prompts=((1, 2),)))
         return outbox
@@ -97,6 +97,16 @@ async def test_keys_take_turns(desk: GrammarDesk) -> None:
     order = [(await desk.admission.receive()).request.id for _ in range(7)]
     assert order.index("calm") <= 2
     assert sorted(order) == ["calm", *(f"flood{at}" for at in range(6))]
+
+
+async def test_a_deadline_ends_what_is_compiled_and_what_waits(desk: GrammarDesk) -> None:
+    soon = trio.current_time() + 0.01
+    for outbox in (desk.submit(SLOW, "slow", deadline=soon), desk.submit(LETTERS, "waiting", deadline=soon)):
+        (event,) = await outbox.drain()
+        assert isinstance(event, Failed)
+        assert event.code == "deadline_exceeded"
+    desk.submit(LETTERS, "patient", deadline=trio.current_time() + 1e6)
+    assert (await desk.admission.receive()).request.id == "patient"
 
 
 async def test_a_cancelled_request_is_not_compiled(desk: GrammarDesk) -> None:
