@@ -36,6 +36,7 @@ def serve(link: BlockingLink[ToCompiler]) -> None:
     except CheckpointError as error:
         link.send(CompilerReady(problem=str(error)))
         return
+    _silence_the_library()
     _limit_memory(first.memory)
     link.send(CompilerReady())
     while True:
@@ -48,6 +49,12 @@ def serve(link: BlockingLink[ToCompiler]) -> None:
         except MemoryError:
             os.abort()  # as the library does
         link.send(verdict)
+
+
+def _silence_the_library() -> None:
+    """What Rust prints as it aborts would fill the server's log, at any client's will. Our tracebacks still come."""
+    sys.stderr = open(os.dup(2), "w", buffering=1)  # noqa: SIM115  # until the process ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _limit_memory(more: int) -> None:

@@ -52,7 +52,11 @@ DEEP = schema(chain(5000))
     ids=["time", "memory", "nesting"],
 )
 async def test_a_bomb_is_refused_and_the_next_grammar_is_compiled(
-    bomb: GrammarSource, limits: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+    bomb: GrammarSource,
+    limits: dict[str, int],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(compiler_module, "CLOCK_SECONDS", 300.0)  # a busy machine gives it little time
     async with aclosing(GrammarCompiler(msgspec.structs.replace(OPENING, **limits))) as compiler:
@@ -60,10 +64,22 @@ async def test_a_bomb_is_refused_and_the_next_grammar_is_compiled(
         assert isinstance(verdict, GrammarRefused)
         assert words in verdict.message
         assert isinstance(await compiler.compile(LETTERS), GrammarAccepted)
+    assert capfd.readouterr() == ("", "")
 
 
-async def test_large_grammars_are_accepted_up_to_the_memory_limit(compiler: GrammarCompiler) -> None:
+async def test_a_bug_of_ours_is_told(compiler: GrammarCompiler, capfd: pytest.CaptureFixture[str]) -> None:
+    await compiler.compile(LETTERS)
+    await compiler._link.send(OPENING)
+    with pytest.raises(ApiError, match="grammar compiler"):
+        await compiler.compile(LETTERS)
+    assert "AssertionError: a second OpenCompiler" in capfd.readouterr().err
+
+
+async def test_large_grammars_are_accepted_up_to_the_memory_limit(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They take 90 of the 128 MiB: addresses that are reserved, and what one grammar has left, do not count."""
+    monkeypatch.setattr(compiler_module, "CLOCK_SECONDS", 300.0)  # a busy machine gives it little time
     for name in "ab":
         fields = {f"{name}{number * 7919 % 10_000_019}": {"type": "integer"} for number in range(13_000)}
         verdict = await compiler.compile(schema({"properties": fields, "required": [*fields]}))
