@@ -139,7 +139,8 @@ def test_a_schema_that_cannot_be_followed_is_refused(client: OpenAI, model: str)
     }
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=model, messages=[ASKS], tools=[odd])
-    assert (caught.value.code, caught.value.param) == ("invalid_grammar", "tools")
+    param = "tools[0].function.parameters.properties.a"
+    assert (caught.value.code, caught.value.param) == ("invalid_grammar", param)
 
 
 def test_with_tool_choice_none_nothing_is_called(client: OpenAI, model: str) -> None:
