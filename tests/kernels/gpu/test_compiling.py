@@ -1,5 +1,6 @@
 """Every launch that serving may make compiles for sm_80 and sm_90, within the limits that its table row states; what is
 launched on 8.6 and 8.9 fits into their smaller shared memory, and is compiled for them where their form is their own.
+Of the forms before sm_90 each run draws a third; `make kernels` compiles all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KERNELS = Path(compiling.__file__).parent.parent
 def test_every_form_compiles_within_its_limits(compiled: list[Compiled]) -> None:
     wrong = [(row["operation"], row["kernel"], row["capability"], row["constants"], row["faults"]) for row in compiled]
     assert [entry for entry in wrong if entry[-1]] == []
-    assert {row["capability"] for row in compiled} == {80, 86, 89, 90}
+    assert {80, 89, 90} <= {row["capability"] for row in compiled} <= {80, 86, 89, 90}
 
 
 def test_every_kernel_is_compiled(compiled: list[Compiled]) -> None:
