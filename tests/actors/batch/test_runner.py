@@ -383,22 +383,18 @@ async def test_a_deleted_input_fails_the_batch(folder: DataFolder) -> None:
 
 
 async def test_an_input_that_is_gone_in_the_middle_ends_the_batch_and_what_is_done_is_kept(folder: DataFolder) -> None:
-    id = await create(folder, lines(200))
-    figures = BatchFigures()
-    with trio.CancelScope() as scope:
+    id, figures, scope = await create(folder, lines(200)), BatchFigures(), trio.CancelScope()
 
-        async def answer(endpoint: str, body: bytes, tenant: str, name: str) -> bytes:
-            if json.loads(body)["n"] == 3:
-                scope.cancel()
-            return await echo(endpoint, body, tenant, name)
+    async def answer(endpoint: str, body: bytes, tenant: str, name: str) -> bytes:
+        if json.loads(body)["n"] == 3:
+            scope.cancel()
+        return await echo(endpoint, body, tenant, name)
 
+    with scope:
         await run(folder, answer, figures, rows=1)
-    batch = await folder.run(batches.get, id, "a")
-    assert batch.request_counts.completed == 3
-    folder.file_path(batch.input_file_id).unlink()
+    folder.file_path((await folder.run(batches.get, id, "a")).input_file_id).unlink()
     await run(folder, echo, figures)
     batch, results = await ended(folder, id)
     assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 3, 197)
-    assert names(results) == each_once(200)
+    assert (names(results), figures.lines_waiting) == (each_once(200), 0)
     assert Counter(result["error"]["code"] for result in results if result["error"]) == {"missing_file": 197}
-    assert figures.lines_waiting == 0
