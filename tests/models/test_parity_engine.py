@@ -62,8 +62,10 @@ def write_tokenizer(folder: Path, spec: ModelSpec) -> None:
     Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
 
 
-def submit(engine: Engine, prompt: list[int], max_tokens: int = NEW_TOKENS) -> Outbox:
-    """Ask for the greedy tokens of a prompt."""
+def submit(
+    engine: Engine, prompt: list[int], max_tokens: int = NEW_TOKENS, **more: Any
+) -> Outbox:  # Any: as `Generate` has it
+    """Ask for the greedy tokens of a prompt. `more`: of `Generate`."""
     return engine.gateway.submit(
         Generate(
             id=engine.gateway.new_id(),
@@ -72,6 +74,7 @@ def submit(engine: Engine, prompt: list[int], max_tokens: int = NEW_TOKENS) -> O
             sampling=Sampling(temperature=0.0, logprobs=0),
             max_tokens=max_tokens,
             ignore_eos=True,
+            **more,
         )
     )
 
@@ -210,19 +213,8 @@ async def test_beam_search_finds_what_transformers_finds(
                 output_scores=True,
                 return_dict_in_generate=True,
             )
-            outbox = engine.gateway.submit(
-                Generate(
-                    id=engine.gateway.new_id(),
-                    model=engine.model_name,
-                    prompts=(TokenPrompt(token_ids=tuple(prompt)),),
-                    sampling=Sampling(temperature=0.0, logprobs=0),
-                    n=width,
-                    beams=BeamRule(answers=width, length_penalty=length_penalty, early_stopping=early),
-                    max_tokens=BEAM_TOKENS,
-                    ignore_eos=True,
-                    stop_token_ids=stops,
-                )
-            )
+            rule = BeamRule(answers=width, length_penalty=length_penalty, early_stopping=early)
+            outbox = submit(engine, prompt, BEAM_TOKENS, n=width, beams=rule, stop_token_ids=stops)
             answers = [scores for _, scores in sorted((await read_scores(outbox)).items())]
             expected = [ended(row[len(prompt) :].tolist(), stops) for row in found.sequences]
             assert [[one.token_id for one in scores] for scores in answers] == expected
