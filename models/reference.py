@@ -3,47 +3,100 @@
 Every runner is compared with this, and this with transformers. To learn the model, read this file.
 """
 
+import math
+
 import numpy as np
 
-from .checkpoint.rope import Float32Array, rope_tables
-from .checkpoint.safetensors import WeightArray
-from .checkpoint.spec import ModelSpec
-from .checkpoint.weights import DecoderWeights, LayerWeights
+from ..kernels.experts.reference import route_reference
+from .checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
+from .checkpoint.rope import Float32Array, query_scales, rope_tables
+from .checkpoint.safetensors import WeightArray, to_float32
+from .checkpoint.spec import Activation, LayerSpec, ModelSpec
+from .checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
 
 
 def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]) -> Float32Array:
     """[len(tokens), vocab]: row i predicts token i + 1."""
-    tables = rope_tables(spec.rope, spec.head_dim, len(tokens))
-    hidden = to_float32(weights.embedding[np.asarray(tokens)])
-    for layer in weights.layers:
-        hidden = hidden + attention(spec, layer, rms_norm(hidden, layer.input_norm, spec.norm_eps), tables)
-        hidden = hidden + mlp(layer, rms_norm(hidden, layer.post_norm, spec.norm_eps))
+    hidden = to_float32(weights.embedding[np.asarray(tokens)]) * np.float32(spec.embedding_factor)
+    for kind, layer in zip(spec.layers, weights.layers, strict=True):
+        entered = norm(spec, hidden, layer.input_norm)
+        hidden = hidden + norm(spec, attention(spec, kind, layer, entered), layer.attention_out_norm)
+        entered = entered if spec.parallel else norm(spec, hidden, layer.mlp_norm)
+        hidden = hidden + norm(spec, feed_forward(spec, layer, entered), layer.mlp_out_norm)
     head = weights.embedding if weights.lm_head is None else weights.lm_head
-    return linear(rms_norm(hidden, weights.final_norm, spec.norm_eps), head, None)
+    logits = linear(norm(spec, hidden, weights.final_norm), head, None) * np.float32(spec.logit_factor)
+    return capped(logits, spec.logit_cap)
 
 
-def attention(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array, tables: Float32Array) -> Float32Array:
+def attention(spec: ModelSpec, kind: LayerSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:
     """Causal attention, grouped heads: query head h reads kv head h // (num_heads / num_kv_heads)."""
-    length = len(hidden)
-    q = linear(hidden, layer.q, layer.q_bias).reshape(length, spec.num_heads, spec.head_dim)
-    k = linear(hidden, layer.k, layer.k_bias).reshape(length, spec.num_kv_heads, spec.head_dim)
-    v = linear(hidden, layer.v, layer.v_bias).reshape(length, spec.num_kv_heads, spec.head_dim)
-    if layer.q_norm is not None and layer.k_norm is not None:
-        q, k = rms_norm(q, layer.q_norm, spec.norm_eps), rms_norm(k, layer.k_norm, spec.norm_eps)
-    group = spec.num_heads // spec.num_kv_heads
-    q, k, v = rotate(q, tables), np.repeat(rotate(k, tables), group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("qhd,khd->hqk", q, k) * np.float32(spec.head_dim**-0.5)
+    length, heads, kv_heads, size = len(hidden), spec.num_heads, spec.num_kv_heads, spec.head_dim
+    q = head_norm(spec, linear(hidden, layer.q, layer.q_bias).reshape(length, heads, size), layer.q_norm)
+    k = head_norm(spec, linear(hidden, layer.k, layer.k_bias).reshape(length, kv_heads, size), layer.k_norm)
+    v = linear(hidden, layer.v, layer.v_bias).reshape(length, kv_heads, size)
+    tables = rope_tables(kind.rope, size, length, spec.rotary_dim)
+    q, k = (rotate(part[..., spec.rotary_order], tables) for part in (q, k))
+    q = q * query_scales(kind.rope, length)[:, None, None]
+    group = heads // kv_heads
+    scores = np.einsum("qhd,khd->hqk", q, np.repeat(k, group, axis=1)) * np.float32(spec.score_scale)
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
-    visible = (distance >= 0) & (distance < (spec.sliding_window or length))
-    probabilities = softmax(np.where(visible, scores, np.float32(-np.inf)))
-    mixed: Float32Array = np.einsum("hqk,khd->qhd", probabilities, v).reshape(length, -1)
-    return linear(mixed, layer.o, None)
+    visible = (distance >= 0) & (distance < (kind.window or length))
+    probabilities = softmax(np.where(visible, capped(scores, spec.score_cap), np.float32(-np.inf)))
+    mixed: Float32Array = np.einsum("hqk,khd->qhd", probabilities, np.repeat(v, group, axis=1)).reshape(length, -1)
+    return linear(mixed, layer.o, layer.o_bias)
 
 
-def mlp(layer: LayerWeights, hidden: Float32Array) -> Float32Array:
-    gate = linear(hidden, layer.gate, None)
-    silu = np.divide(gate, 1 + np.exp(-gate), dtype=np.float32)
-    return linear(silu * linear(hidden, layer.up, None), layer.down, None)
+def feed_forward(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:
+    if spec.experts is not None and layer.experts is not None:
+        return mixture(spec.experts, layer.experts, hidden)
+    return mlp(spec, layer, hidden)
+
+
+def mixture(spec: ExpertSpec, weights: ExpertWeights, hidden: Float32Array) -> Float32Array:
+    """Every token's experts, weighted, and the shared expert."""
+    logits = linear(hidden, weights.router, weights.router_bias).astype(np.float64)
+    correction = None if weights.correction is None else to_float32(weights.correction).astype(np.float64)
+    chosen, shares = route_reference(spec.routing, logits, correction)
+    total = np.zeros_like(hidden)
+    for index, expert in enumerate(weights.experts):
+        tokens, places = np.nonzero(chosen == index)
+        result = expert_mlp(expert, hidden[tokens])
+        total[tokens] += result * shares[tokens, places, None].astype(np.float32)
+    if weights.shared is not None:
+        shared = expert_mlp(weights.shared, hidden)
+        if weights.shared_gate is not None:
+            shared = shared / (1 + np.exp(-linear(hidden, weights.shared_gate, None)))
+        total += shared
+    return total
+
+
+def expert_mlp(weights: MlpWeights, hidden: Float32Array) -> Float32Array:
+    gate = activation("silu", linear(hidden, weights.gate, weights.gate_bias))
+    return linear(gate * linear(hidden, weights.up, weights.up_bias), weights.down, weights.down_bias)
+
+
+def mlp(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:
+    up = linear(hidden, layer.up, layer.up_bias)
+    if layer.gate is None:
+        return linear(activation(spec.activation, up), layer.down, layer.down_bias)
+    gate = activation(spec.activation, linear(hidden, layer.gate, layer.gate_bias))
+    return linear(gate * up, layer.down, layer.down_bias)
+
+
+def activation(name: Activation, x: Float32Array) -> Float32Array:
+    match name:
+        case "silu":
+            with np.errstate(over="ignore"):  # exp is infinite below -88: the quotient is 0, as it should be
+                value = x / (1 + np.exp(-x))
+        case "gelu":
+            value = x * (1 + np.vectorize(math.erf)(x * math.sqrt(0.5))) / 2
+        case "gelu_tanh":  # the approximation of arXiv 1606.08415, section 2
+            value = x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        case "relu":
+            value = np.maximum(x, 0)
+        case "relu2":
+            value = np.maximum(x, 0) ** 2
+    return np.asarray(value, np.float32)
 
 
 def rotate(heads: Float32Array, tables: Float32Array) -> Float32Array:
@@ -54,25 +107,38 @@ def rotate(heads: Float32Array, tables: Float32Array) -> Float32Array:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1, dtype=np.float32)
 
 
-def rms_norm(values: Float32Array, weight: WeightArray, eps: float) -> Float32Array:
-    mean_square = np.mean(values * values, axis=-1, keepdims=True)
-    normalised: Float32Array = values / np.sqrt(mean_square + np.float32(eps)) * to_float32(weight)
-    return normalised
+def norm(spec: ModelSpec, values: Float32Array, weights: NormWeights | None) -> Float32Array:
+    """RMSNorm or LayerNorm over the last axis; nothing where the spec has no norm."""
+    if weights is None:
+        return values
+    scaled = normalised(spec, values, (-1,)) * to_float32(weights.gain)
+    return scaled if weights.bias is None else scaled + to_float32(weights.bias)
+
+
+def head_norm(spec: ModelSpec, heads: Float32Array, gains: WeightArray | None) -> Float32Array:
+    """The norm of q or k, [tokens, heads, head_dim], over each head or over all of them."""
+    if gains is None:
+        return heads
+    return normalised(spec, heads, (-2, -1) if spec.qk_norm == "row" else (-1,)) * to_float32(gains)
+
+
+def normalised(spec: ModelSpec, values: Float32Array, axes: tuple[int, ...]) -> Float32Array:
+    centred = values - values.mean(axis=axes, keepdims=True) if spec.layer_norm else values
+    variance = np.mean(centred * centred, axis=axes, keepdims=True)
+    result: Float32Array = centred / np.sqrt(variance + np.float32(spec.norm_eps))
+    return result
 
 
 def softmax(scores: Float32Array) -> Float32Array:
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    normalised: Float32Array = weights / weights.sum(axis=-1, keepdims=True)
-    return normalised
+    result: Float32Array = weights / weights.sum(axis=-1, keepdims=True)
+    return result
+
+
+def capped(values: Float32Array, cap: float | None) -> Float32Array:
+    return values if cap is None else np.float32(cap) * np.tanh(values / np.float32(cap))
 
 
 def linear(values: Float32Array, weight: WeightArray, bias: WeightArray | None) -> Float32Array:
     product: Float32Array = values @ to_float32(weight).T
     return product if bias is None else product + to_float32(bias)
-
-
-def to_float32(array: WeightArray) -> Float32Array:
-    """bfloat16 is the upper half of a float32, so widening is a shift."""
-    if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32, copy=False)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, UnsupportedModel
 from .config import Config
 from .files import find_file, folder_of, read_json
 from .safetensors import SafetensorsFile, WeightArray
@@ -85,12 +85,13 @@ def module_sizes(spec: ModelSpec) -> dict[str, tuple[int, int]]:
     """(out, in) of the matrices that may be adapted."""
     query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, mlp = spec.hidden_size, spec.mlp_size
+    gate = {"gate_proj": (mlp, hidden)} if spec.gated else {}
     return {
         "q_proj": (query, hidden),
         "k_proj": (kv, hidden),
         "v_proj": (kv, hidden),
         "o_proj": (hidden, query),
-        "gate_proj": (mlp, hidden),
+        **gate,
         "up_proj": (mlp, hidden),
         "down_proj": (hidden, mlp),
     }
@@ -109,6 +110,8 @@ def load_adapter(path: Path, spec: ModelSpec) -> AdapterWeights:
     layers: tuple[dict[str, LowRank], ...] = tuple({} for _ in range(spec.num_layers))
     for name in sorted(_adapted_modules(file, spec)):
         layer, module = _place(name)
+        if spec.layers[layer].experts and ".mlp." in name:
+            raise UnsupportedModel(name, module, "adapters of layers with experts may change their attention only")
         layers[layer][module] = _read_module(file, config, name, module_sizes(spec)[module])
     _compare_with_targets(config, layers)
     return AdapterWeights(layers)
@@ -137,9 +140,10 @@ def _refuse_unsupported(config: Config) -> None:
 def _adapted_modules(file: SafetensorsFile, spec: ModelSpec) -> set[str]:
     """Full names of the modules that the file holds tensors of: each in the base, with both matrices."""
     found: dict[str, set[str]] = {}
+    places = {MODULES[module] for module in module_sizes(spec)}
     for tensor in file.tensors:
         match = _TENSOR.fullmatch(tensor)
-        if match is None or match[3] not in MODULES.values():
+        if match is None or match[3] not in places:
             raise CheckpointError(
                 tensor, file.tensors[tensor].shape, f"only lora_A and lora_B of {', '.join(MODULES)} are supported"
             )

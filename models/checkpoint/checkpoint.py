@@ -3,28 +3,38 @@
 Provides names, shapes and arrays. It never runs code from the folder, never unpickles, and never reads a `.bin` file.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy.typing as npt
 from msgspec import ValidationError, convert
 
 from ..errors import CheckpointError
+from .families.families import load_spec
 from .files import find_file, folder_of, read_json
 from .generation import GenerationDefaults, read_generation
-from .safetensors import SafetensorsFile, WeightArray
-from .spec import ModelSpec, load_spec
+from .quantised.method import Quantised, read_quantised
+from .safetensors import SafetensorsFile
+from .spec import ModelSpec
+from .stored import StoredMatrix, Weight
 
+MAX_CONFIG_BYTES = 4 << 20
 MAX_INDEX_BYTES = 16 << 20
 MAX_SHARDS = 4096
 
 
-class Checkpoint:
-    """An opened checkpoint. Headers are read and checked at once, weights on demand."""
+class TensorFolder:
+    """The opened weight files of a folder. Headers are read and checked at once, weights on demand."""
 
-    def __init__(self, path: Path) -> None:
-        self.folder = folder_of(path)
-        self.spec: ModelSpec = load_spec(self.folder)
-        self.generation: GenerationDefaults = read_generation(self.folder, self.spec.vocab_size)
-        self._home = _open_weights(self.folder)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._home = _open_weights(folder)
+        self._quantised = Quantised({}, frozenset())
+
+    @property
+    def path(self) -> Path:
+        return self.folder
 
     @property
     def name(self) -> str:
@@ -32,13 +42,25 @@ class Checkpoint:
 
     @property
     def tensor_names(self) -> frozenset[str]:
-        return frozenset(self._home)
+        return frozenset(self._home) - self._quantised.parts | frozenset(self._quantised.matrices)
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
+        if (matrix := self.stored_matrix(name)) is not None:
+            return matrix.shape
         return self._home[name].tensors[name].shape
 
-    def read_tensor(self, name: str) -> WeightArray:
-        return self._home[name].read(name)
+    def read_tensor(self, name: str) -> Weight:
+        matrix = self.stored_matrix(name)
+        return self._home[name].read(name) if matrix is None else matrix
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """The files that hold the tensors."""
+        return sorted({self.folder / file.name for file in self._home.values()})
+
+    def stored_matrix(self, name: str) -> StoredMatrix | None:
+        """A matrix that is stored quantised, without reading it; None for any other tensor."""
+        return self._quantised.matrices.get(name)
 
     def release_pages(self) -> None:
         """Give back the memory of weights that were read and are not in use; arrays stay valid."""
@@ -49,7 +71,7 @@ class Checkpoint:
     def dtype(self) -> str:
         """The type of most weight bytes: "bfloat16" or "float32" (also for float16, which is widened)."""
         size = {"BF16": 0, "other": 0}
-        for name, file in self._home.items():
+        for name, file in self._plain():
             info = file.tensors[name]
             size["BF16" if info.dtype == "BF16" else "other"] += info.end - info.begin
         return "bfloat16" if size["BF16"] >= size["other"] else "float32"
@@ -57,14 +79,36 @@ class Checkpoint:
     @property
     def widened_bytes(self) -> int:
         """Bytes that float16 weights take when read as float32, in addition to a runner's own copies."""
-        infos = (file.tensors[name] for name, file in self._home.items())
+        infos = (file.tensors[name] for name, file in self._plain())
         return sum(2 * (info.end - info.begin) for info in infos if info.dtype == "F16")
 
-    def tokenizer_file(self) -> Path:
-        path = find_file(self.folder, "tokenizer.json")
-        if path is None:
-            raise CheckpointError("file", "tokenizer.json", "missing; save the tokenizer as a fast tokenizer")
-        return path
+    def _plain(self) -> Iterator[tuple[str, SafetensorsFile]]:
+        """Tensors that are weights as they are."""
+        return ((name, file) for name, file in self._home.items() if name not in self._quantised.parts)
+
+
+class _Files:
+    """The tensors of a folder, for those who know what they are parts of."""
+
+    def __init__(self, home: dict[str, SafetensorsFile]) -> None:
+        self._home = home
+
+    def names(self) -> Iterator[str]:
+        return iter(self._home)
+
+    def raw(self, name: str) -> npt.NDArray[Any]:
+        return self._home[name].raw(name)
+
+
+class CheckpointFolder(TensorFolder):
+    """An opened checkpoint of a decoder."""
+
+    def __init__(self, path: Path) -> None:
+        folder = folder_of(path)
+        self.spec: ModelSpec = load_spec(folder)
+        self.generation: GenerationDefaults = read_generation(folder, self.spec.vocab_size)
+        super().__init__(folder)
+        self._quantised = read_quantised(read_json(folder, "config.json", MAX_CONFIG_BYTES), _Files(self._home))
 
 
 def _open_weights(folder: Path) -> dict[str, SafetensorsFile]:

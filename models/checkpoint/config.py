@@ -1,6 +1,7 @@
 """Typed reading of a `config.json`: every value is checked for type and range when it is read.
 
-Absent and null mean the same, as in transformers. Knows nothing about families or the meaning of keys.
+Absent and null mean the same, except for keys that a family gives a default. Knows nothing about families or the
+meaning of keys.
 """
 
 from collections.abc import Mapping
@@ -30,6 +31,10 @@ class Config:
         """An error to raise: the value makes sense, but is not supported."""
         return UnsupportedModel(self.prefix + key, self.values.get(key), remedy)
 
+    def with_defaults(self, **defaults: object) -> "Config":
+        """The same with values for keys that are absent; null stays null."""
+        return Config({**defaults, **self.values}, self.prefix)
+
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
@@ -41,6 +46,14 @@ class Config:
             raise self.invalid(key, remedy)
         return value
 
+    def whole(self, key: str, default: int | None = None) -> int:
+        """An integer of at least 0."""
+        remedy = f"expected an integer from 0 to {LARGEST_SIZE}"
+        value = self._read(key, int, default, remedy)
+        if not 0 <= value <= LARGEST_SIZE:
+            raise self.invalid(key, remedy)
+        return value
+
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A finite number greater than `above`."""
         remedy = f"expected a number greater than {above:g}" if isfinite(above) else "expected a number"
@@ -48,6 +61,19 @@ class Config:
         if not isfinite(value) or value <= above:
             raise self.invalid(key, remedy)
         return value
+
+    def numbers(self, key: str) -> list[float]:
+        """Finite numbers greater than 0, at least one."""
+        values = self._read(key, list[float])
+        if not values or not all(isfinite(value) and value > 0 for value in values):
+            raise self.invalid(key, "expected numbers greater than 0")
+        return values
+
+    def optional_size(self, key: str) -> int | None:
+        return self.size(key) if self.has(key) else None
+
+    def optional_number(self, key: str) -> float | None:
+        return self.number(key) if self.has(key) else None
 
     def flag(self, key: str, default: bool) -> bool:
         return self._read(key, bool, default, "expected true or false")
@@ -57,6 +83,9 @@ class Config:
 
     def texts(self, key: str) -> list[str] | None:
         return self._read(key, list[str]) if self.has(key) else None
+
+    def wholes(self, key: str) -> list[int] | None:
+        return self._read(key, list[int]) if self.has(key) else None
 
     def mapping(self, key: str) -> "Config | None":
         return Config(self._read(key, dict[str, object]), f"{self.prefix}{key}.") if self.has(key) else None

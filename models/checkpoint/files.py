@@ -1,6 +1,7 @@
 """Files of a checkpoint folder: regular files only, nothing outside the folder, sizes bounded, JSON strict.
 
-One layout may point elsewhere: Hugging Face's cache, where `snapshots/<revision>/<file>` links to `../../blobs/<hash>`.
+One layout may point elsewhere: Hugging Face's cache, where `snapshots/<revision>/<file>` links to `../../blobs/<hash>`,
+and that, where repositories share files, to the `blobs` of the whole cache.
 """
 
 import json
@@ -25,11 +26,14 @@ def folder_of(path: Path, what: str = "model", holds: str = "config.json") -> Pa
     return folder
 
 
-def find_file(folder: Path, name: str) -> Path | None:
-    """The regular file `name` of the folder, following links within bounds; None if there is none."""
+def find_file(folder: Path, name: str, *, inside: str = "") -> Path | None:
+    """The regular file `name` of the folder, following links within bounds; None if there is none.
+
+    `inside`: a folder in it that holds the file.
+    """
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise CheckpointError("file", name, "expected a plain file name inside the checkpoint folder")
-    path = folder / name
+    path = folder / inside / name
     try:
         target = path.resolve(strict=True)
         mode = target.stat().st_mode
@@ -41,7 +45,7 @@ def find_file(folder: Path, name: str) -> Path | None:
         raise CheckpointError("file", name, f"cannot be opened ({error})") from None
     allowed = [folder]
     if folder.parent.name == "snapshots":
-        allowed.append(folder.parent.parent / "blobs")
+        allowed += [folder.parent.parent / "blobs", folder.parent.parent.parent / "blobs"]
     if not any(target.is_relative_to(place) for place in allowed):
         raise CheckpointError("file", name, "links to a place outside the checkpoint folder")
     if not stat.S_ISREG(mode):
@@ -49,9 +53,9 @@ def find_file(folder: Path, name: str) -> Path | None:
     return target
 
 
-def open_file(folder: Path, name: str) -> BinaryIO:
+def open_file(folder: Path, name: str, *, inside: str = "") -> BinaryIO:
     """Open `name` for reading. The opened file is checked again: it may have been replaced meanwhile."""
-    path = find_file(folder, name)
+    path = find_file(folder, name, inside=inside)
     if path is None:
         raise CheckpointError("file", name, f"missing in {folder}")
     try:
@@ -65,9 +69,9 @@ def open_file(folder: Path, name: str) -> BinaryIO:
     return file
 
 
-def read_bytes(folder: Path, name: str, max_bytes: int) -> bytes:
+def read_bytes(folder: Path, name: str, max_bytes: int, *, inside: str = "") -> bytes:
     """The content of `name`."""
-    with open_file(folder, name) as file:
+    with open_file(folder, name, inside=inside) as file:
         text = file.read(max_bytes + 1)
     if len(text) > max_bytes:
         raise CheckpointError("file", name, f"is larger than {max_bytes} bytes")

@@ -35,13 +35,18 @@ def read_generation(folder: Path, vocab_size: int) -> GenerationDefaults:
     """
     config = Config(read_json(folder, "config.json", 4 << 20))
     if find_file(folder, "generation_config.json") is None:
-        return GenerationDefaults(eos_token_ids=_eos(config, vocab_size))
+        return GenerationDefaults(eos_token_ids=eos_of(config, vocab_size))
     generation = Config(read_json(folder, "generation_config.json", MAX_GENERATION_BYTES), "generation_config.")
-    sampling = {key: _default(generation, key) for key in RANGES if generation.has(key)}
+    sampling = sampling_of(generation)
     if not generation.flag("do_sample", False) and generation.has("do_sample"):
         sampling["temperature"] = 0
-    eos = _eos(generation, vocab_size) if generation.has("eos_token_id") else _eos(config, vocab_size)
+    eos = eos_of(generation, vocab_size) if generation.has("eos_token_id") else eos_of(config, vocab_size)
     return GenerationDefaults(eos_token_ids=eos, sampling=sampling)
+
+
+def sampling_of(generation: Config) -> dict[str, float | int]:
+    """The defaults among the settings; each is checked."""
+    return {key: _default(generation, key) for key in RANGES if generation.has(key)}
 
 
 def _default(generation: Config, key: str) -> float | int:
@@ -52,7 +57,7 @@ def _default(generation: Config, key: str) -> float | int:
     return int(value) if key in INTEGERS else value
 
 
-def _eos(config: Config, vocab_size: int) -> tuple[int, ...]:
+def eos_of(config: Config, vocab_size: int) -> tuple[int, ...]:
     """One id or a list of them."""
     value = config.values.get("eos_token_id")
     try:

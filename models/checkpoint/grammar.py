@@ -10,9 +10,8 @@ from typing import Final
 from llguidance import LLParserLimits, LLTokenizer
 
 from ..errors import CheckpointError
-from .files import folder_of, read_bytes
+from .text.text_files import tokenizer_json
 
-MAX_TOKENIZER_BYTES: Final = 128 << 20  # the largest known have 33 MB
 # Deep grammars recurse in C: the front's compiler has this stack, and a thread that compiles in the worker needs more.
 COMPILER_STACK: Final = 4 << 20  # bytes
 LIMITS: Final = LLParserLimits(
@@ -29,9 +28,9 @@ LIMITS: Final = LLParserLimits(
 
 
 def open_grammar_tokenizer(model: str, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
-    """The tokenizer of a checkpoint folder, whose masks have `vocab_size` bits. Raises CheckpointError."""
-    text = read_bytes(folder_of(Path(model)), "tokenizer.json", MAX_TOKENIZER_BYTES).decode()
+    """The tokenizer of a folder or GGUF file, whose masks have `vocab_size` bits. Raises CheckpointError."""
+    text = tokenizer_json(Path(model))
     try:
         return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids) or None)
     except Exception as error:  # the library raises plain ValueError, and others for what it did not foresee
-        raise CheckpointError("file", "tokenizer.json", f"cannot be used with grammars ({str(error)[:200]})") from None
+        raise CheckpointError("tokenizer", model, f"cannot be used with grammars ({str(error)[:200]})") from None

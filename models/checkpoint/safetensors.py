@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,11 @@ ITEM_BYTES = {
 }  # fmt: skip
 WEIGHT_TYPES = {"F32": np.float32, "BF16": np.uint16, "F16": np.float16}
 
+STORED_TYPES = WEIGHT_TYPES | {
+    "I8": np.int8, "U8": np.uint8, "F8_E4M3": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_,
+}  # fmt: skip
+
 WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
-
-
 Natural = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
@@ -70,12 +72,18 @@ class SafetensorsFile:
         info = self.tensors[tensor]
         if info.dtype not in WEIGHT_TYPES:
             raise CheckpointError(f"{self.name}: {tensor}", info.dtype, "expected a weight of type F32, BF16 or F16")
+        array = self.raw(tensor)
+        return array.astype(np.float32) if info.dtype == "F16" else cast("WeightArray", array)
+
+    def raw(self, tensor: str) -> npt.NDArray[Any]:
+        """The tensor in its own type: bfloat16 and 8-bit floats as the unsigned integers of their bits."""
+        info = self.tensors[tensor]
+        if info.dtype not in STORED_TYPES:
+            raise CheckpointError(f"{self.name}: {tensor}", info.dtype, "no quantised weight has parts of this type")
         data = memoryview(self._map)[self.data_start + info.begin : self.data_start + info.end]
-        array = np.frombuffer(data, WEIGHT_TYPES[info.dtype]).reshape(info.shape)
-        if info.dtype == "F16":
-            return array.astype(np.float32)
+        array = np.frombuffer(data, STORED_TYPES[info.dtype]).reshape(info.shape)
         # A header of odd length leaves the data unaligned, which compiled kernels must never see.
-        return cast("WeightArray", array if array.flags.aligned else array.copy())
+        return array if array.flags.aligned else array.copy()
 
     def release_pages(self) -> None:
         """Release the memory of what was read so far; reading it again loads it from the file."""
@@ -112,3 +120,10 @@ def _read_entry(name: str, entry: object, file: str) -> TensorInfo:
     if end - begin != prod(found.shape) * ITEM_BYTES[found.dtype]:
         raise CheckpointError(place, entry, "the offsets do not hold a tensor of this type and shape")
     return TensorInfo(found.dtype, found.shape, begin, end)
+
+
+def to_float32(array: WeightArray) -> npt.NDArray[np.float32]:
+    """bfloat16, which comes as uint16, is the upper half of a float32, so widening is a shift."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32, copy=False)

@@ -3,39 +3,64 @@
 Each expected tensor is popped. Missing and left-over tensors are both refused: the checkpoint is then not the model
 that its config.json describes. Only these may be left over:
 - `….rotary_emb.inv_freq`: a buffer in old checkpoints; the tables come from the config,
-- `lm_head.weight` of a tied model, if it equals the embedding bit for bit,
-- `….self_attn.o_proj.bias` that is all zeros (Llama's and Qwen3's `attention_bias` adds one; the decoder has none).
+- `lm_head.weight` of a tied model, if it equals the embedding bit for bit.
 """
 
-from collections.abc import Callable
+from typing import Protocol, cast
 
 import numpy as np
 from msgspec import Struct
 
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
-from ..errors import CheckpointError, UnsupportedModel
-from .checkpoint import Checkpoint
-from .safetensors import WeightArray
-from .spec import ModelSpec
+from ..errors import CheckpointError
+from .experts import ExpertWeights, take_experts
+from .open import Checkpoint
+from .rope import Float32Array
+from .safetensors import WeightArray, to_float32
+from .spec import LayerSpec, ModelSpec
+from .stored import StoredMatrix, same_values
+
+
+class Take(Protocol):
+    """Gives a weight by its name, checked against its shape."""
+
+    def __call__(self, name: str, /, *shape: int) -> WeightArray: ...
+
+
+class NormWeights(Struct, frozen=True):
+    """A norm's gains and, of a LayerNorm that has one, its bias."""
+
+    gain: WeightArray
+    bias: WeightArray | None = None
 
 
 class LayerWeights(Struct, frozen=True, kw_only=True):
-    """One decoder layer. Matrices are [out, in], as in the checkpoint."""
+    """One decoder layer. Matrices are [out, in], as in the checkpoint. None: the spec has no such weight.
+
+    A matrix may also be a StoredMatrix in the place of an array, for those that read it by its rows.
+    """
 
     q: WeightArray
     k: WeightArray
     v: WeightArray
     o: WeightArray
-    gate: WeightArray
-    up: WeightArray
+    gate: WeightArray | None
+    up: WeightArray  # in a layer with experts it has no rows, and `down` no columns
     down: WeightArray
-    input_norm: WeightArray
-    post_norm: WeightArray
+    input_norm: NormWeights | None
+    mlp_norm: NormWeights | None
+    attention_out_norm: NormWeights | None = None
+    mlp_out_norm: NormWeights | None = None
     q_bias: WeightArray | None = None
     k_bias: WeightArray | None = None
     v_bias: WeightArray | None = None
-    q_norm: WeightArray | None = None
-    k_norm: WeightArray | None = None
+    o_bias: WeightArray | None = None
+    gate_bias: WeightArray | None = None
+    up_bias: WeightArray | None = None
+    down_bias: WeightArray | None = None
+    experts: ExpertWeights | None = None
+    q_norm: Float32Array | None = None  # [heads, head_dim], the same gain for all heads repeated
+    k_norm: Float32Array | None = None  # [kv heads, head_dim]
 
 
 class DecoderWeights(Struct, frozen=True, kw_only=True):
@@ -43,7 +68,7 @@ class DecoderWeights(Struct, frozen=True, kw_only=True):
 
     embedding: WeightArray  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
-    final_norm: WeightArray
+    final_norm: NormWeights
     lm_head: WeightArray | None  # [vocab, hidden]; None when tied
 
 
@@ -59,71 +84,137 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
         if found != shape:
             raise CheckpointError(name, found, f"config.json implies the shape {shape}")
         left.remove(name)
-        return checkpoint.read_tensor(name)
+        return cast("WeightArray", checkpoint.read_tensor(name))
 
     weights = make_weights(spec, take, report)
     _refuse_leftovers(checkpoint, left, weights.embedding)
     return weights
 
 
-def make_weights(
-    spec: ModelSpec, take: Callable[..., WeightArray], report: ReportProgress = ignore_progress
-) -> DecoderWeights:
+def stored_matrices(checkpoint: Checkpoint) -> list[StoredMatrix]:
+    """All that are stored quantised."""
+    found = (checkpoint.stored_matrix(name) for name in checkpoint.tensor_names)
+    return [matrix for matrix in found if matrix is not None]
+
+
+def outline_weights(checkpoint: Checkpoint) -> DecoderWeights:
+    """The shapes of the weights, and the matrices that are stored quantised, from headers alone.
+
+    Other weights are stand-ins: zeros that take no memory. What is wrong is left for `load_weights` to refuse.
+    """
+
+    def take(name: str, *shape: int) -> WeightArray:
+        stored = checkpoint.stored_matrix(name) if name in checkpoint.tensor_names else None
+        return np.broadcast_to(np.float32(0), shape) if stored is None else cast("WeightArray", stored)
+
+    return make_weights(checkpoint.spec, take)
+
+
+def make_weights(spec: ModelSpec, take: Take, report: ReportProgress = ignore_progress) -> DecoderWeights:
     """The decoder of a spec, each weight from `take(name, *shape)`."""
     embedding = take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
     layers: list[LayerWeights] = []
     for index in range(spec.num_layers):
-        layers.append(_take_layer(take, spec, f"model.layers.{index}."))
+        layers.append(_take_layer(take, spec, spec.layers[index], f"model.layers.{index}."))
         report(LoadProgress(stage="reading weights", done=index + 1, total=spec.num_layers))
-    final_norm = take("model.norm.weight", spec.hidden_size)
+    final_norm = _take_norm(take, spec, "model.norm", spec.hidden_size)
     lm_head = None if spec.tied_embeddings else take("lm_head.weight", spec.vocab_size, spec.hidden_size)
     return DecoderWeights(embedding=embedding, layers=tuple(layers), final_norm=final_norm, lm_head=lm_head)
 
 
-def _take_layer(take: Callable[..., WeightArray], spec: ModelSpec, prefix: str) -> LayerWeights:
-    hidden, mlp, head = spec.hidden_size, spec.mlp_size, spec.head_dim
+def _take_layer(take: Take, spec: ModelSpec, kind: LayerSpec, prefix: str) -> LayerWeights:
+    hidden, mlp, head, names = spec.hidden_size, spec.mlp_size, spec.head_dim, spec.names
     query, kv = spec.num_heads * head, spec.num_kv_heads * head
 
-    def take_if(wanted: bool, name: str, size: int) -> WeightArray | None:
-        return take(prefix + name, size) if wanted else None
+    def linears(
+        fused: str | None, parts: dict[str, int], columns: int, bias: bool
+    ) -> list[tuple[WeightArray, WeightArray | None]]:
+        """(matrix, bias) of each part, by their own names or as rows of one fused matrix."""
+        if fused is None:
+            return [linear(name, rows, columns, bias) for name, rows in parts.items()]
+        whole, biases = linear(fused, sum(parts.values()), columns, bias)
+        found, first = list[tuple[WeightArray, WeightArray | None]](), 0
+        for rows in parts.values():
+            part = slice(first, first + rows)
+            found.append((whole[part], None if biases is None else biases[part]))
+            first += rows
+        return found
 
+    def linear(name: str, rows: int, columns: int, bias: bool) -> tuple[WeightArray, WeightArray | None]:
+        weight = take(f"{prefix}{name}.weight", rows, columns)
+        return weight, take(f"{prefix}{name}.bias", rows) if bias else None
+
+    def norm(name: str | None) -> NormWeights | None:
+        return None if name is None else _take_norm(take, spec, prefix + name, hidden)
+
+    attention = {"self_attn.q_proj": query, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
+    (q, q_bias), (k, k_bias), (v, v_bias) = linears(names.qkv, attention, hidden, spec.qkv_bias)
+    o, o_bias = linear("self_attn.o_proj", hidden, query, spec.out_bias)
+    up: WeightArray = np.zeros((0, hidden), np.float32)
+    down: WeightArray = np.zeros((hidden, 0), np.float32)
+    gate, gate_bias, up_bias, down_bias, experts = None, None, None, None, None
+    if kind.experts and spec.experts is not None:
+        experts = take_experts(take, spec.experts, prefix, hidden)
+    else:
+        gated = {"mlp.gate_proj": mlp} if spec.gated else {}
+        *gates, (up, up_bias) = linears(names.gate_up, {**gated, "mlp.up_proj": mlp}, hidden, spec.mlp_bias)
+        gate, gate_bias = gates[0] if gates else (None, None)
+        down, down_bias = linear("mlp.down_proj", hidden, mlp, spec.mlp_bias)
     return LayerWeights(
-        q=take(prefix + "self_attn.q_proj.weight", query, hidden),
-        k=take(prefix + "self_attn.k_proj.weight", kv, hidden),
-        v=take(prefix + "self_attn.v_proj.weight", kv, hidden),
-        o=take(prefix + "self_attn.o_proj.weight", hidden, query),
-        gate=take(prefix + "mlp.gate_proj.weight", mlp, hidden),
-        up=take(prefix + "mlp.up_proj.weight", mlp, hidden),
-        down=take(prefix + "mlp.down_proj.weight", hidden, mlp),
-        input_norm=take(prefix + "input_layernorm.weight", hidden),
-        post_norm=take(prefix + "post_attention_layernorm.weight", hidden),
-        q_bias=take_if(spec.qkv_bias, "self_attn.q_proj.bias", query),
-        k_bias=take_if(spec.qkv_bias, "self_attn.k_proj.bias", kv),
-        v_bias=take_if(spec.qkv_bias, "self_attn.v_proj.bias", kv),
-        q_norm=take_if(spec.qk_norm, "self_attn.q_norm.weight", head),
-        k_norm=take_if(spec.qk_norm, "self_attn.k_norm.weight", head),
+        q=q,
+        k=k,
+        v=v,
+        o=o,
+        gate=gate,
+        up=up,
+        down=down,
+        input_norm=norm(names.before_attention),
+        mlp_norm=norm(names.before_mlp),
+        attention_out_norm=norm(names.after_attention),
+        mlp_out_norm=norm(names.after_mlp),
+        q_bias=q_bias,
+        k_bias=k_bias,
+        v_bias=v_bias,
+        o_bias=o_bias,
+        gate_bias=gate_bias,
+        up_bias=up_bias,
+        down_bias=down_bias,
+        experts=experts,
+        q_norm=_take_head_norm(take, spec, prefix + names.q_norm, spec.num_heads),
+        k_norm=_take_head_norm(take, spec, prefix + names.k_norm, spec.num_kv_heads),
     )
+
+
+def _take_norm(take: Take, spec: ModelSpec, name: str, size: int) -> NormWeights:
+    gain = take(f"{name}.weight", size)
+    if spec.norm_offset:
+        gain = to_float32(gain) + np.float32(spec.norm_offset)
+    return NormWeights(gain, take(f"{name}.bias", size) if spec.norm_bias else None)
+
+
+def _take_head_norm(take: Take, spec: ModelSpec, name: str, heads: int) -> Float32Array | None:
+    """[heads, head_dim]: the gains of q or k, however they are stored."""
+    head = spec.head_dim
+    match spec.qk_norm:
+        case None:
+            return None
+        case "head":
+            gains = np.tile(to_float32(take(f"{name}.weight", head)), (heads, 1))
+        case "heads" if "{}" in name:
+            gains = np.stack([to_float32(take(f"{name.format(index)}.weight", head)) for index in range(heads)])
+        case "heads":
+            gains = to_float32(take(f"{name}.weight", heads, head))
+        case "row":
+            gains = to_float32(take(f"{name}.weight", heads * head)).reshape(heads, head)
+    return gains + np.float32(spec.norm_offset)
 
 
 def _refuse_leftovers(checkpoint: Checkpoint, left: set[str], embedding: WeightArray) -> None:
     for name in sorted(left):
         if name.endswith(".rotary_emb.inv_freq"):
             continue
-        if name.endswith(".self_attn.o_proj.bias"):
-            if not np.any(checkpoint.read_tensor(name)):
-                continue
-            raise UnsupportedModel(name, "non-zero", "a bias on the attention output is not supported")
         if name == "lm_head.weight":
-            if checkpoint.tensor_shape(name) == embedding.shape and _same_bits(checkpoint.read_tensor(name), embedding):
+            if same_values(checkpoint.read_tensor(name), embedding):
                 continue
             raise CheckpointError(name, "other values", "tie_word_embeddings is true, yet the output layer is its own")
         raise CheckpointError(name, checkpoint.tensor_shape(name), "left over: the decoder has no such weight")
-
-
-def _same_bits(left: WeightArray, right: WeightArray) -> bool:
-    """Compares in parts: an embedding is the largest tensor."""
-    bits = np.uint16 if left.itemsize == 2 else np.uint32
-    return left.dtype == right.dtype and all(
-        np.array_equal(left[start : start + 1024].view(bits), right[start : start + 1024].view(bits))
-        for start in range(0, len(left), 1024)
-    )

@@ -4,15 +4,16 @@ The reference decoder first (it is the definition), then the CPU runner: alone, 
 the prompts cut into chunks. Planted errors, a wrong rotary table and an off-by-one window, must fail the same check.
 """
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
-from triolet.models.checkpoint.checkpoint import Checkpoint
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.open import open_checkpoint
+from triolet.models.checkpoint.spec import Activation, LayerSpec, ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
@@ -31,7 +32,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def loaded(parity_case: ParityCase) -> Loaded:
-    checkpoint = Checkpoint(parity_case.folder)
+    checkpoint = open_checkpoint(parity_case.folder)
     return checkpoint.spec, load_weights(checkpoint)
 
 
@@ -128,29 +129,78 @@ def decode(runner: CpuRunner, prompts: list[list[int]], step_tokens: int) -> lis
 
 def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
     """Specs that are slightly wrong: each must be noticed."""
-    rope = spec.rope
-    wrong = {"theta": replace(spec, rope=replace(rope, theta=rope.theta * 1.01))}
-    if rope.kind != "default":
-        wrong["unscaled"] = replace(spec, rope=replace(rope, kind="default", attention_factor=1.0))
-        wrong["factor"] = replace(spec, rope=replace(rope, factor=rope.factor * 1.02))
-    if rope.kind == "yarn":
-        wrong["magnitude"] = replace(spec, rope=replace(rope, attention_factor=rope.attention_factor * 1.001))
-    if spec.sliding_window is not None:
-        wrong["window + 1"] = replace(spec, sliding_window=spec.sliding_window + 1)
-        wrong["window - 1"] = replace(spec, sliding_window=spec.sliding_window - 1)
+
+    def with_layers(change: Callable[[LayerSpec], LayerSpec]) -> ModelSpec:
+        return replace(spec, layers=tuple(change(layer) for layer in spec.layers))
+
+    def with_rope(**changes: object) -> ModelSpec:
+        return with_layers(lambda layer: replace(layer, rope=layer.rope and replace(layer.rope, **changes)))
+
+    def with_window(change: int) -> ModelSpec:
+        return with_layers(lambda layer: replace(layer, window=layer.window and layer.window + change))
+
+    def scaled(name: str, factor: float) -> dict[str, ModelSpec]:
+        """A number that the spec has, slightly changed."""
+        value: float | None = getattr(spec, name)
+        if value is None or (name.endswith("_factor") and value == 1.0):
+            return {}
+        return {name: replace(spec, **{name: value * factor})}
+
+    ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
+    rope = max(ropes, key=lambda one: one.kind != "default")
+    wrong = {"theta": with_rope(theta=rope.theta * 1.01)}
+    if rope.kind in ("linear", "llama3", "yarn"):
+        wrong["unscaled"] = with_rope(kind="default", attention_factor=1.0)
+        wrong["factor"] = with_rope(factor=rope.factor * 1.02)
+    if rope.kind in ("yarn", "longrope"):
+        wrong["magnitude"] = with_rope(attention_factor=rope.attention_factor * 1.003)
+    if rope.kind == "longrope":
+        wrong["other range"] = with_rope(short_factors=rope.long_factors, long_factors=rope.short_factors)
+    if rope.query_growth:
+        wrong["growth"] = with_rope(query_growth=rope.query_growth * 1.02)
+    if len(ropes) > 1 or None in {layer.rope for layer in spec.layers}:
+        wrong["rotation of another layer"] = replace(spec, layers=spec.layers[1:] + spec.layers[:1])
+    if any(layer.window for layer in spec.layers):
+        wrong |= {"window + 1": with_window(1), "window - 1": with_window(-1)}
+    if spec.experts is not None:
+        routing, count = spec.experts.routing, spec.experts.count
+        routings = {
+            "another number of experts": replace(routing, chosen=routing.chosen % count + 1),
+            "weights that do not add up": replace(routing, normalised=not routing.normalised),
+            "weights": replace(routing, scale=1.01),
+        }
+        wrong |= {name: replace(spec, experts=replace(spec.experts, routing=one)) for name, one in routings.items()}
+    for name in ("query_scale", "score_cap", "logit_cap", "embedding_factor", "logit_factor"):
+        wrong |= scaled(name, 1.01)
+    if spec.layer_norm:
+        wrong["norm"] = replace(spec, layer_norm=False)
+    if spec.parallel:
+        wrong["sequential"] = replace(spec, parallel=False)
+    if spec.rotary_dim is not None and not rope.short_factors:
+        wrong["all dimensions"] = replace(spec, rotary_dim=None)
+    if spec.interleaved_rotary:
+        wrong["pairs"] = replace(spec, interleaved_rotary=False)
+    if spec.qk_norm == "row":
+        wrong["heads alone"] = replace(spec, qk_norm="heads")
+    if spec.activation != "silu":
+        other: Activation = "gelu_tanh" if spec.activation == "gelu" else "gelu"
+        wrong["activation"] = replace(spec, activation=other)
     return wrong
 
 
 def test_planted_errors_are_noticed(parity_case: ParityCase, loaded: Loaded) -> None:
+    """All by the reference decoder, and one of them, drawn by the run's seed, by the runner."""
     spec, weights = loaded
     tokens = parity_case.prompts[0] + parity_case.continuations[0]
-    for name, wrong in planted_errors(spec).items():
+    wrong = planted_errors(spec)
+    for name, other in wrong.items():
         print(name)
-        reference = reference_logits(wrong, weights, tokens)
         with pytest.raises(AssertionError, match="logits differ"):
-            check(parity_case, 0, reference)
-        runner = make_runner(wrong, weights)
-        logits = run_whole(runner, tokens, [])
-        runner.close()
-        with pytest.raises(AssertionError, match="logits differ"):
-            check(parity_case, 0, logits)
+            check(parity_case, 0, reference_logits(other, weights, tokens))
+    name = random.Random(parity_case.seed).choice(list(wrong))
+    print("by the runner:", name)
+    runner = make_runner(wrong[name], weights)
+    logits = run_whole(runner, tokens, [])
+    runner.close()
+    with pytest.raises(AssertionError, match="logits differ"):
+        check(parity_case, 0, logits)

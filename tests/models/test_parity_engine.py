@@ -16,7 +16,8 @@ from tokenizers import Tokenizer, models
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
 from triolet.actors.scheduler.sequence import WORTH_COPYING
-from triolet.models.checkpoint.spec import ModelSpec, load_spec
+from triolet.models.checkpoint.families.families import load_spec
+from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token, TokenLogprob
 from triolet.protocol.requests import BeamRule, Determinism, Generate, TokenPrompt
@@ -116,28 +117,28 @@ async def generate_all(engine: Engine, prompts: list[list[int]]) -> list[list[in
     return [(await read(outbox))[0] for outbox in outboxes]
 
 
-async def test_chunked_together_and_from_the_prefix_cache(parity_case: ParityCase) -> None:
-    where = f"{parity_case.variant}, seed {parity_case.seed}"
-    async with engine_with(parity_case, blocks=40) as engine:
-        assert await generate_all(engine, parity_case.prompts) == parity_case.continuations, where
-        for index, prompt in enumerate(parity_case.prompts):
+async def test_chunked_together_and_from_the_prefix_cache(drawn_case: ParityCase) -> None:
+    where = f"{drawn_case.variant}, seed {drawn_case.seed}"
+    async with engine_with(drawn_case, blocks=40) as engine:
+        assert await generate_all(engine, drawn_case.prompts) == drawn_case.continuations, where
+        for index, prompt in enumerate(drawn_case.prompts):
             again, cached = await read(submit(engine, prompt))
-            assert again == parity_case.continuations[index], where
+            assert again == drawn_case.continuations[index], where
             # Whole blocks are found again, but for the last token, whose logits are needed.
             assert cached == (len(prompt) - 1) // 64 * 64, where
         # A conversation goes on: the prompt of the next turn is the last one and its answer.
-        turn = parity_case.prompts[0] + parity_case.continuations[0][:50]
+        turn = drawn_case.prompts[0] + drawn_case.continuations[0][:50]
         rest, cached = await read(submit(engine, turn, NEW_TOKENS - 50))
         assert cached == 192, where
-        assert rest == parity_case.continuations[0][50:], where
+        assert rest == drawn_case.continuations[0][50:], where
         assert engine.scheduler_statistics().totals.preemptions == 0
 
 
 @pytest.mark.parametrize("determinism", ["default", "strict"])
-async def test_choices_that_copy_their_prompts_last_block(parity_case: ParityCase, determinism: Determinism) -> None:
+async def test_choices_that_copy_their_prompts_last_block(drawn_case: ParityCase, determinism: Determinism) -> None:
     """Three choices of a request draw what three requests with their seeds draw, each of which computes the prompt."""
-    where = f"{parity_case.variant}, seed {parity_case.seed}"
-    async with engine_with(parity_case, blocks=40) as engine:
+    where = f"{drawn_case.variant}, seed {drawn_case.seed}"
+    async with engine_with(drawn_case, blocks=40) as engine:
 
         async def ask(prompt: list[int], salt: str, *, n: int = 1, seed: int) -> dict[int, list[int]]:
             outbox = engine.gateway.submit(
@@ -156,27 +157,27 @@ async def test_choices_that_copy_their_prompts_last_block(parity_case: ParityCas
             return await read_choices(outbox)
 
         seed = 2**64 - 2
-        for prompt in (prompt for prompt in parity_case.prompts if len(prompt) > WORTH_COPYING):
+        for prompt in (prompt for prompt in drawn_case.prompts if len(prompt) > WORTH_COPYING):
             alone = {number: (await ask(prompt, str(number), seed=seed + number))[0] for number in range(3)}
             before = engine.scheduler_statistics().totals.prefill_tokens
             assert await ask(prompt, "together", n=3, seed=seed) == alone, where
             assert engine.scheduler_statistics().totals.prefill_tokens - before == len(prompt) + 2, where
 
 
-async def test_preempted_by_a_small_pool(parity_case: ParityCase) -> None:
+async def test_preempted_by_a_small_pool(drawn_case: ParityCase) -> None:
     """Two long sequences whose readers pause are parked; those behind them need their blocks, so they lose them and are
     computed again when their readers come back."""
-    where = f"{parity_case.variant}, seed {parity_case.seed}"
+    where = f"{drawn_case.variant}, seed {drawn_case.seed}"
     order = [0, 3, 2, 1]
-    async with engine_with(parity_case, blocks=6, outbox_tokens=20) as engine:
+    async with engine_with(drawn_case, blocks=6, outbox_tokens=20) as engine:
         statistics = engine.scheduler_statistics
-        outboxes = {index: submit(engine, parity_case.prompts[index]) for index in (0, 3)}
+        outboxes = {index: submit(engine, drawn_case.prompts[index]) for index in (0, 3)}
         with trio.fail_after(60):
             while statistics().parked < 2:  # noqa: ASYNC110 - the scheduler gives no event
                 await trio.sleep(0.002)
-        outboxes |= {index: submit(engine, parity_case.prompts[index]) for index in (2, 1)}
+        outboxes |= {index: submit(engine, drawn_case.prompts[index]) for index in (2, 1)}
         for index in reversed(order):
-            assert await read(outboxes[index]) == (parity_case.continuations[index], 0), where
+            assert await read(outboxes[index]) == (drawn_case.continuations[index], 0), where
         assert statistics().totals.preemptions > 0, where
 
 

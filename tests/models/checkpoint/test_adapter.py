@@ -14,11 +14,12 @@ from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.loadtest.device.random_model import TINY, write_tensors
 from triolet.models.checkpoint.adapter import MODULES, LowRank, load_adapter
 from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import LayerSpec, alike
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
 from ..adapter_cases import WRITTEN_BY_PEFT, tensors_of, write_adapter
 
-SPEC = msgspec.structs.replace(TINY, num_layers=2)
+SPEC = msgspec.structs.replace(TINY, layers=alike(2))
 ADAPTER = random_adapter(SPEC, 1, rank=4)
 Q = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
 
@@ -52,6 +53,15 @@ def test_scale_and_rank_follow_pefts_rules(tmp_path: Path) -> None:
     config = json.loads((folder / "adapter_config.json").read_text()) | {"use_rslora": True}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     assert load_adapter(folder, SPEC).layers[0]["q_proj"].scale == 6 / sqrt(2)
+
+
+def test_adapters_of_experts_are_refused(tmp_path: Path) -> None:
+    """Those of the attention beside them are not."""
+    mixture = msgspec.structs.replace(SPEC, layers=(LayerSpec(), LayerSpec(experts=True)))
+    attention = random_adapter(SPEC, 1, modules=("q_proj", "v_proj"))
+    assert load_adapter(write_adapter(tmp_path, attention), mixture).layers[1].keys() == {"q_proj", "v_proj"}
+    with pytest.raises(UnsupportedModel, match="may change their attention only"):
+        load_adapter(write_adapter(tmp_path, ADAPTER), mixture)
 
 
 def test_some_modules_of_some_layers(tmp_path: Path) -> None:

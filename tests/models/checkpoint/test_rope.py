@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from triolet.models.checkpoint.rope import inverse_frequencies, rope_tables
-from triolet.models.checkpoint.spec import spec_from_config
+from triolet.models.checkpoint.families.families import spec_from_config
+from triolet.models.checkpoint.rope import RopeSpec, inverse_frequencies, rope_tables
+from triolet.models.checkpoint.spec import ModelSpec
 
 SCALINGS: dict[str, dict[str, Any]] = {  # as in config.json
     "default": {"rope_type": "default", "rope_theta": 1e4},
@@ -33,6 +34,12 @@ CONFIG: dict[str, Any] = {  # Any: JSON
 }  # fmt: skip
 
 
+def rope_of(spec: ModelSpec) -> RopeSpec:
+    (rope,) = {layer.rope for layer in spec.layers}
+    assert rope is not None
+    return rope
+
+
 @pytest.mark.parametrize("name", list(SCALINGS))
 def test_frequencies_are_those_of_transformers(name: str) -> None:
     from transformers import LlamaConfig
@@ -40,12 +47,13 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
 
     theirs: Any = LlamaRotaryEmbedding(LlamaConfig(**CONFIG, rope_parameters=dict(SCALINGS[name])))
     spec = spec_from_config({**CONFIG, "rope_parameters": SCALINGS[name]})
-    ours = inverse_frequencies(spec.rope, spec.head_dim)
+    rope = rope_of(spec)
+    ours = inverse_frequencies(rope, spec.head_dim)
     # They compute in float32: a power, a few products, each rounded to 2^-24.
     np.testing.assert_allclose(ours, theirs.inv_freq.numpy(), rtol=8 * 2.0**-24)
-    assert abs(spec.rope.attention_factor - theirs.attention_scaling) < 1e-12
+    assert abs(rope.attention_factor - theirs.attention_scaling) < 1e-12
     if name != "default":
-        plain = inverse_frequencies(replace(spec.rope, kind="default"), spec.head_dim)
+        plain = inverse_frequencies(replace(rope, kind="default"), spec.head_dim)
         assert not np.allclose(ours, plain, rtol=1e-3)
 
 
@@ -53,10 +61,11 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
 def test_tables(name: str) -> None:
     """cos and sin of position times frequency, exact to float32, over the boundary of a piece."""
     spec = spec_from_config({**CONFIG, "rope_parameters": SCALINGS[name]})
-    table = rope_tables(spec.rope, spec.head_dim, 5000)
+    rope = rope_of(spec)
+    table = rope_tables(rope, spec.head_dim, 5000)
     assert table.shape == (5000, spec.head_dim)
     assert table.dtype == np.float32
     for position in (0, 1, 4095, 4096, 4999):
-        angles = position * inverse_frequencies(spec.rope, spec.head_dim)
-        expected = np.concatenate([np.cos(angles), np.sin(angles)]) * spec.rope.attention_factor
+        angles = position * inverse_frequencies(rope, spec.head_dim)
+        expected = np.concatenate([np.cos(angles), np.sin(angles)]) * rope.attention_factor
         np.testing.assert_array_equal(table[position], expected.astype(np.float32))

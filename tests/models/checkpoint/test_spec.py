@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from triolet.models.checkpoint.families.families import FAMILIES, load_spec, spec_from_config
 from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import FAMILIES, load_spec, spec_from_config
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
 Options = dict[str, Any]  # a config.json
@@ -42,7 +43,7 @@ def test_llama() -> None:
     spec = spec_from_config(config("llama", tie_word_embeddings=True, rope_theta=5e5))
     assert (spec.family, spec.hidden_size, spec.mlp_size, spec.num_layers) == ("llama", 64, 96, 3)
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.max_position) == (4, 2, 16, 512)
-    assert spec.rope == RopeSpec(theta=5e5)
+    assert spec.layers == alike(3, RopeSpec(theta=5e5))
     assert spec.tied_embeddings
     assert not spec.qkv_bias
     assert spec_from_config(config("llama", attention_bias=True)).qkv_bias
@@ -60,22 +61,34 @@ def test_parameters_are_counted() -> None:
     assert spec_from_config(config("qwen3", head_dim=32)).parameters == 2 * 100 * 64 + 3 * layer + 64
 
 
+def windows(spec: ModelSpec) -> list[int | None]:
+    return [layer.window for layer in spec.layers]
+
+
 def test_windows() -> None:
-    assert spec_from_config(config("mistral", sliding_window=77)).sliding_window == 77
-    assert spec_from_config(config("mistral", sliding_window=None)).sliding_window is None
-    assert spec_from_config(config("mistral")).sliding_window == 4096  # transformers' default
+    assert windows(spec_from_config(config("mistral", sliding_window=77))) == [77] * 3
+    assert windows(spec_from_config(config("mistral", sliding_window=None))) == [None] * 3
+    assert windows(spec_from_config(config("mistral"))) == [4096] * 3  # transformers' default
     qwen = {"sliding_window": 77, "use_sliding_window": True}
-    assert spec_from_config(config("qwen2", sliding_window=77, use_sliding_window=False)).sliding_window is None
-    assert spec_from_config(config("qwen2", **qwen, max_window_layers=0)).sliding_window == 77
-    assert spec_from_config(config("qwen2", **qwen, max_window_layers=3)).sliding_window is None
-    assert spec_from_config(config("qwen3", **qwen, layer_types=["sliding_attention"] * 3)).sliding_window == 77
-    assert spec_from_config(config("qwen3", **qwen, layer_types=["full_attention"] * 3)).sliding_window is None
+    off = config("qwen2", sliding_window=77, use_sliding_window=False)
+    assert windows(spec_from_config(off)) == [None] * 3
+    for first, expected in ((0, [77] * 3), (1, [None, 77, 77]), (3, [None] * 3), (None, [None] * 3)):
+        assert windows(spec_from_config(config("qwen2", **qwen, max_window_layers=first))) == expected
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    assert windows(spec_from_config(config("qwen3", **qwen, layer_types=kinds))) == [77, None, 77]
+    assert windows(spec_from_config(config("qwen3", **qwen, layer_types=["full_attention"] * 3))) == [None] * 3
 
 
 def test_qwen3() -> None:
     spec = spec_from_config(config("qwen3"))
     assert spec.head_dim == 128
-    assert spec.qk_norm
+    assert spec.qk_norm == "head"
+
+
+def rope_of(options: Options) -> RopeSpec:
+    (rope,) = {layer.rope for layer in spec_from_config(options).layers}
+    assert rope is not None
+    return rope
 
 
 @pytest.mark.parametrize("spelling", ["rope_scaling", "rope_scaling with type", "rope_parameters"])
@@ -88,34 +101,36 @@ def test_rope_spellings(spelling: str) -> None:
             options = {"rope_theta": 2e4, "rope_scaling": {"type": "linear", **scaling}}
         case _:
             options = {"rope_parameters": {"rope_type": "linear", "rope_theta": 2e4, **scaling}}
-    assert spec_from_config(config("llama", **options)).rope == RopeSpec(theta=2e4, kind="linear", factor=2.0)
+    assert rope_of(config("llama", **options)) == RopeSpec(theta=2e4, kind="linear", factor=2.0)
 
 
 def test_yarn_and_llama3() -> None:
-    spec = spec_from_config(config("qwen2", max_position_embeddings=128, rope_scaling=YARN))
-    assert spec.max_position == 512  # 4 times the original length
-    assert abs(spec.rope.attention_factor - 1.1386294) < 1e-6  # 0.1 ln 4 + 1
-    given = spec_from_config(config("qwen2", rope_scaling={**YARN, "attention_factor": 1.5}))
-    assert given.rope.attention_factor == 1.5
-    weighted = spec_from_config(config("qwen2", rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}))
-    assert abs(weighted.rope.attention_factor - 1.1386294 / 1.0693147) < 1e-6
-    implied = spec_from_config(config("qwen2", rope_scaling={**YARN, "factor": None}))
-    assert implied.rope.factor == 4.0
-    llama3 = spec_from_config(config("llama", rope_scaling=LLAMA3))
-    assert (llama3.rope.factor, llama3.rope.original_max_position, llama3.max_position) == (8.0, 128, 512)
+    yarn = config("qwen2", max_position_embeddings=128, rope_scaling=YARN)
+    assert spec_from_config(yarn).max_position == 512  # 4 times the original length
+    assert abs(rope_of(yarn).attention_factor - 1.1386294) < 1e-6  # 0.1 ln 4 + 1
+    assert rope_of(config("qwen2", rope_scaling={**YARN, "attention_factor": 1.5})).attention_factor == 1.5
+    weighted = rope_of(config("qwen2", rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 0.5}))
+    assert abs(weighted.attention_factor - 1.1386294 / 1.0693147) < 1e-6
+    assert rope_of(config("qwen2", rope_scaling={**YARN, "factor": None})).factor == 4.0
+    llama3 = config("llama", rope_scaling=LLAMA3)
+    assert (rope_of(llama3).factor, rope_of(llama3).original_max_position) == (8.0, 128)
+    assert spec_from_config(llama3).max_position == 512
 
 
+OTHERS = (
+    "Arcee", "Cohere", "Cohere2", "Gemma", "Gemma2", "Gemma3Text", "Glm", "Glm4", "Granite", "Ministral", "Ministral3",
+    "Nemotron", "Olmo2", "Olmo3", "Phi3", "SmolLM3", "StableLm",
+)  # fmt: skip
 REFUSED: list[tuple[str, Options, str]] = [
-    ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    ("llama", {"mlp_bias": True}, "mlp_bias = True"),
+    ("llama", {"hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu'"),
+    ("qwen2", {"mlp_bias": True}, "mlp_bias = True"),
     ("llama", {"pretraining_tp": 2}, "pretraining_tp = 2"),
     ("llama", {"sliding_window": 64}, "sliding_window = 64"),
     ("llama", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types = "),
-    ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config = "),
     ("llama", {"auto_map": {"AutoModel": "evil.Model"}}, "auto_map = "),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
     ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, r"rope_scaling.rope_type = 'dynamic'"),
-    ("llama", {"rope_scaling": {"type": "longrope"}}, r"rope_scaling.type = 'longrope'"),
+    ("llama", {"rope_scaling": {"type": "su"}}, r"rope_scaling.type = 'su'"),
     ("llama", {"rope_parameters": {"rope_type": "su"}}, r"rope_parameters.rope_type = 'su'"),
     ("llama", {"rope_parameters": {"rope_type": "default", "factor": 2.0}}, "rope_parameters.factor = 2.0"),
     ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "rope_parameters.full_attention = "),
@@ -124,13 +139,13 @@ REFUSED: list[tuple[str, Options, str]] = [
     ("llama", {"num_local_experts": 8}, "num_local_experts = 8"),
     ("mistral", {"attention_bias": True}, "attention_bias = True"),
     ("qwen2", {"attention_bias": False}, "attention_bias = False"),
-    ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "max_window_layers = 1"),
-    (
-        "qwen3",
-        {"use_sliding_window": True, "layer_types": ["full_attention", "full_attention", "sliding_attention"]},
-        "layer_types = .*mixture",
-    ),
+    ("qwen2", {"layer_types": ["linear_attention"] * 3}, "layer_types = .*linear_attention is not supported"),
     ("llama", {"head_dim": 15}, "head_dim = 15"),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+    ("glm", {"partial_rotary_factor": 0.55, "head_dim": 20}, "partial_rotary_factor = 0.55"),
+    ("olmo2", {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
+    ("phi3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"rope_scaling.type = 'dynamic'"),
     ("llama", {"architectures": ["GPT2LMHeadModel"]}, "architectures = .*expected one of LlamaForCausalLM"),
     ("llama", {"architectures": ["LlamaForCausalLM", "MistralForCausalLM"]}, "architectures = "),
     ("llama", {"model_type": "gemma"}, "model_type = 'gemma'"),
@@ -162,8 +177,16 @@ INVALID: list[tuple[str, Options, str]] = [
     ("llama", {"rope_scaling": LLAMA3, "rope_parameters": YARN}, "rope_scaling = .*differs"),
     ("mistral", {"sliding_window": 8, "layer_types": ["full_attention"] * 3}, "layer_types = .*contradicts"),
     ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "layer_types = .*needs use_sliding_window"),
+    ("qwen2", {"max_window_layers": -1}, "max_window_layers = -1"),
     ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*expected 3 times"),
     ("llama", {"architectures": "LlamaForCausalLM"}, "architectures = "),
+    ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers = .*expected 3 times 0 or 1"),
+    (
+        "phi3",
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 8}},
+        "short_factor = 1",
+    ),
+    ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [0.0], "long_factor": [1.0]}}, "short_factor"),
 ]
 
 
@@ -174,18 +197,24 @@ def test_nonsense_is_refused(family: str, options: Options, message: str) -> Non
     assert caught.value.code == "invalid_checkpoint"
 
 
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3", *OTHERS])
 def test_transformers_own_defaults_load(family: str, tmp_path: Path) -> None:
     """A config as transformers writes it, with none of our choices in it."""
     import transformers
 
     theirs = getattr(transformers, f"{family}Config")()
-    theirs.architectures = [f"{family}ForCausalLM"]
+    theirs.architectures = [family.removesuffix("Text") + "ForCausalLM"]
     theirs.save_pretrained(tmp_path)
     spec = load_spec(tmp_path)
     assert (spec.hidden_size, spec.num_heads) == (theirs.hidden_size, theirs.num_attention_heads)
-    assert (spec.num_kv_heads, spec.head_dim) == (theirs.num_key_value_heads, getattr(theirs, "head_dim", 128))
-    assert spec.sliding_window == theirs.sliding_window if family == "Mistral" else spec.sliding_window is None
+    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    assert (spec.num_kv_heads, spec.head_dim) == (theirs.num_key_value_heads or spec.num_heads, head_dim)
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * spec.num_layers
+    window = getattr(theirs, "sliding_window", None)
+    assert windows(spec) == [window if kind == "sliding_attention" else None for kind in kinds]
+    assert spec.tied_embeddings == theirs.tie_word_embeddings
+    eps = getattr(theirs, "layer_norm_eps", None) or getattr(theirs, "norm_eps", None)
+    assert spec.norm_eps == (eps or theirs.rms_norm_eps)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""Headers that llama.cpp's converter writes (converted.json) with random data, and the fuzzer's target."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
+from triolet.models.checkpoint.gguf.parts import Gguf
+from triolet.models.checkpoint.stored import StoredMatrix
+from triolet.models.errors import CheckpointError
+
+from .convert import CONVERTED
+from .written import Tensor, Typed, plain, write_gguf
+
+CORPUS = Path(__file__).with_name("corpus")
+KINDS = {"UINT32": "u32", "INT32": "i32", "UINT64": "u64", "FLOAT32": "f32", "BOOL": "bool"}
+
+
+@cache
+def converted() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(CONVERTED.read_text())
+    return found
+
+
+def metadata_of(model: str) -> dict[str, Any]:
+    """The pairs as `written` takes them."""
+    pairs = converted()[model]["metadata"]
+    return {key: value if kind == "STRING" else Typed(KINDS[kind], value) for key, (kind, value) in pairs.items()}
+
+
+def tensors_of(model: str) -> dict[str, Tensor]:
+    """Biases of the attention's output are zeros: Llama's config adds them, and the decoder has none."""
+    rng = np.random.default_rng(0)
+    header = converted()[model]
+    found: dict[str, Tensor] = {}
+    for name, shape in header["tensors"].items():
+        for index in range(header["config"]["num_hidden_layers"] if "*" in name else 1):
+            values = header["factors"].get(name, rng.normal(size=shape) * (name != "blk.*.attn_output.bias"))
+            found[name.replace("*", str(index))] = plain(np.asarray(values, np.float32).reshape(shape))
+    return found
+
+
+def write_case(folder: Path, model: str, **more: Any) -> Path:
+    """`more`: metadata besides that of the case."""
+    return write_gguf(folder / "m.gguf", {**metadata_of(model), **more}, tensors_of(model))
+
+
+def read_all(path: Path) -> bool:
+    """Whether the file is a checkpoint; everything that its header promises is read."""
+    try:
+        file = Gguf(path)
+        dict(file.metadata)
+        for name in file.tensors:
+            file.read(name)
+        checkpoint = GgufCheckpoint(path)
+        for name in checkpoint.tensor_names:
+            weight = checkpoint.read_tensor(name)
+            if isinstance(weight, StoredMatrix):
+                weight.rows(0, 1)
+    except CheckpointError:
+        return False
+    return True
