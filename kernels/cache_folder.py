@@ -30,6 +30,20 @@ _held: list[int] = []  # descriptors with a lock, until the process ends
 
 def open_cache_folder(name: str) -> Path:
     """The folder `name` of the user's cache, or a temporary one if that cannot be used."""
+    known = private_folder(name, "it is not used, so this start compiles all CPU kernels again", older="kernels-*")
+    if known is not None:
+        return known
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+    _make_and_hold(folder)
+    _remove_unused(folder, f"{_TEMPORARY}*", _TEMPORARY_DAYS)
+    return folder
+
+
+def private_folder(name: str, otherwise: str, older: str | None = None) -> Path | None:
+    """The folder `name` of the user's cache; None if it cannot be written, or if others may write to it.
+
+    The log then says what happens `otherwise`. A new folder removes unused ones beside it that match `older`.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     ours = Path(base) / "triolet"
     folder = ours / name
@@ -38,18 +52,14 @@ def open_cache_folder(name: str) -> Path:
         new = not folder.exists()
         _make_and_hold(folder)
         if problem := _who_else_writes(folder.resolve()):
-            _LOG.warning("%s; it is not used, so this start compiles all CPU kernels again", problem)
-        else:
-            with tempfile.TemporaryFile(dir=folder):
-                if new:
-                    _remove_unused(folder, "kernels-*", KEPT_DAYS)
-                return folder
+            _LOG.warning("%s; %s", problem, otherwise)
+            return None
+        with tempfile.TemporaryFile(dir=folder):
+            if new and older is not None:
+                _remove_unused(folder, older, KEPT_DAYS)
+            return folder
     except OSError:  # read-only home
-        pass
-    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
-    _make_and_hold(folder)
-    _remove_unused(folder, f"{_TEMPORARY}*", _TEMPORARY_DAYS)
-    return folder
+        return None
 
 
 def _make_and_hold(folder: Path) -> None:
@@ -88,9 +98,9 @@ def _who_else_writes(folder: Path) -> str | None:
     for place in (folder, *folder.parents):
         found = place.stat()
         if found.st_uid != os.geteuid() and (place in own or found.st_uid != 0):
-            return f"the compile cache's folder {place} belongs to another user: remove it"
+            return f"the cache folder {place} belongs to another user: remove it"
         # Group members may write to a home folder in many places; in a sticky one (/tmp) they replace nothing of ours.
         others = found.st_mode & ((stat.S_IWGRP | stat.S_IWOTH) if place in own else stat.S_IWOTH)
         if others and (place in own or not found.st_mode & stat.S_ISVTX):
-            return f"other users may write to {place}: remove the compile cache {folder}, then `chmod go-w {place}`"
+            return f"other users may write to {place}: remove the cache folder {folder}, then `chmod go-w {place}`"
     return None

@@ -22,9 +22,12 @@ from .shape import (
     KV_HEAD,
     QKV_BIAS,
     QUERY_NORM,
+    QUERY_ROTATION,
+    ROTATION,
     ROWS,
     TASKS,
     TOKENS,
+    WINDOW,
     Memory,
     Shape,
     Staged,
@@ -39,44 +42,70 @@ def rotation_stage(
 ) -> None:
     """One unit of work is one token and one kv head: its group of queries, its key, its value."""
     group = shape.heads // shape.kv_heads
-    half, head_bytes = shape.head_padded // 2, shape.head_padded * 4
+    head_bytes = shape.head_padded * 4
     cache = memory.cache + layer * shape.num_blocks * shape.kv_heads * shape.region_bytes
     scratch = memory.scratch + thread * shape.scratch_stride
-    size, eps = np.float32(shape.head_dim), np.float32(shape.eps)
     query_factor, one = np.float32(shape.query_factor), np.float32(1)
-    bias = memory.weights[layer, QKV_BIAS]
-    query_norm, key_norm = memory.weights[layer, QUERY_NORM], memory.weights[layer, KEY_NORM]
+    weights = memory.weights[layer]
+    bias = weights[QKV_BIAS]
     units = staged.job[TOKENS] * shape.kv_heads
     for unit in range(units * thread // threads, units * (thread + 1) // threads):
         token, kv_head = unit // shape.kv_heads, unit % shape.kv_heads
         row = memory.qkv + token * shape.qkv_padded * 4
-        rotation = memory.rotation + staged.positions[token] * head_bytes
+        turn = staged.positions[token] * head_bytes
         queries = memory.queries + (kv_head * shape.max_tokens + token) * group * shape.query_bytes
         for member in range(group):
-            offset = (kv_head * group + member) * head_bytes
-            rope_head(
-                cache_tag,
-                row + offset,
-                bias + offset,
-                query_norm,
-                shape.qk_norm,
-                rotation,
-                half,
-                scratch,
-                size,
-                eps,
-                query_factor,
+            head = kv_head * group + member
+            table = weights[QUERY_ROTATION] + turn
+            _finish_head(
+                cache_tag, row, bias, weights[QUERY_NORM], head, shape.heads, table, scratch, query_factor, shape
             )
             store_query(cache_tag, scratch, queries + member * shape.query_bytes, shape.head_padded)
         slot = staged.slots[token]
         region = cache + (slot // BLOCK_TOKENS * shape.kv_heads + kv_head) * shape.region_bytes
-        offset = (shape.heads + kv_head) * head_bytes
-        rope_head(
-            cache_tag, row + offset, bias + offset, key_norm, shape.qk_norm, rotation, half, scratch, size, eps, one
+        keys = shape.heads * head_bytes
+        table = weights[ROTATION] + turn
+        _finish_head(
+            cache_tag, row + keys, bias + keys, weights[KEY_NORM], kv_head, shape.kv_heads, table, scratch, one, shape
         )
         store_key(cache_tag, scratch, region, slot % BLOCK_TOKENS, shape.head_padded)
-        offset += shape.kv_heads * head_bytes
+        offset = keys + (shape.kv_heads + kv_head) * head_bytes
         store_value(cache_tag, row + offset, bias + offset, region, slot % BLOCK_TOKENS, shape.head_padded)
+
+
+@inlined
+def _finish_head(
+    cache_tag: CacheTag,
+    row: int,
+    bias: int,
+    gains: int,
+    head: int,
+    heads: int,
+    table: int,
+    out: int,
+    factor: np.float32,
+    shape: Shape,
+) -> None:
+    """Of the `heads` heads at `row`, write the one with this number to `out`: with its bias, normalised, rotated."""
+    offset = head * shape.head_padded * 4
+    x, x_bias = row + offset, bias + offset
+    over, over_bias, count = (row, bias, heads) if shape.qk_norm == 2 else (x, x_bias, min(shape.qk_norm, 1))
+    rope_head(
+        cache_tag,
+        x,
+        x_bias,
+        gains + offset,
+        over,
+        over_bias,
+        count * shape.head_padded // 16,
+        table,
+        shape.head_padded // 2,
+        out,
+        shape.centred,
+        np.float32(max(count, 1) * shape.head_dim),
+        np.float32(shape.eps),
+        factor,
+    )
 
 
 @compiled
@@ -94,6 +123,7 @@ def attention_stage(
     scratch = memory.scratch + thread * shape.scratch_stride
     counter = memory.counters + layer * 64
     tasks = staged.job[TASKS]
+    window = memory.weights[layer, WINDOW]
     task = atomic_add(counter, 1)
     while task < tasks:
         taken = task + 2 * threads < tasks
@@ -107,13 +137,13 @@ def attention_stage(
             position = staged.positions[token]
             descriptor = scratch + index * DESCRIPTOR_BYTES
             poke(descriptor, memory.attention + (token * shape.heads + head) * shape.head_padded * 4)
-            poke(descriptor + 8, max(0, position - shape.window + 1))
+            poke(descriptor + 8, max(0, position - window + 1))
             poke(descriptor + 16, position)
-        oldest = _oldest_block(task, shape, staged)
+        oldest = _oldest_block(task, window, shape, staged)
         newest = staged.positions[start + (first_row + rows - 1) // group]
         ahead = following if following < tasks else task
         ahead_chunk, ahead_head = staged.tasks[ahead, CHUNK], staged.tasks[ahead, KV_HEAD]
-        ahead_oldest = _oldest_block(ahead, shape, staged)
+        ahead_oldest = _oldest_block(ahead, window, shape, staged)
         ahead_block = staged.tables[ahead_chunk, ahead_oldest]
         ahead_row = staged.tasks[ahead, FIRST_ROW] + staged.tasks[ahead, ROWS] - 1
         ahead_newest = staged.positions[staged.starts[ahead_chunk] + ahead_row // group]
@@ -135,13 +165,14 @@ def attention_stage(
             ahead_seen,
             scratch + DESCRIPTORS,
             shape.head_padded,
+            np.float32(shape.score_cap),
         )
         task = following if taken else atomic_add(counter, 1)
 
 
 @inlined
-def _oldest_block(task: int, shape: Shape, staged: Staged) -> int:
+def _oldest_block(task: int, window: int, shape: Shape, staged: Staged) -> int:
     """The first block of the sequence that a task's first row sees."""
     group = shape.heads // shape.kv_heads
     first = staged.starts[staged.tasks[task, CHUNK]] + staged.tasks[task, FIRST_ROW] // group
-    return int(max(0, staged.positions[first] - shape.window + 1)) // BLOCK_TOKENS
+    return int(max(0, staged.positions[first] - window + 1)) // BLOCK_TOKENS

@@ -1,7 +1,11 @@
-"""A whole step of a Llama-family decoder as one compiled function, run by all threads at the same time.
+"""A whole step of a decoder as one compiled function, run by all threads at the same time.
 
     embedding; per layer: norm, query/key/value projection, rotation and cache write, attention, output projection,
-    norm, gate and up projection, SiLU, down projection; then norm and LM head on the rows whose logits are wanted
+    norm, gate and up projection, activation, down projection (or experts.py); then norm and LM head on the rows whose
+    logits are wanted
+
+Families that have more (norms or biases behind the blocks) or less (no norm before them) say so in the weight table.
+Where attention and MLP stand side by side, the gate and up projection comes before attention, from the same input.
 
 Spin barriers separate the stages. Within a stage a thread owns a range of rows (norms, rotation) or of channel panels
 (projections), or takes tasks from a counter (attention). One thread computes each output value in a fixed order, so the
@@ -15,45 +19,32 @@ import numpy as np
 
 from ..compile_cache import compiled, inlined
 from ..embedding.cpu import embedding_row
-from ..quantise.cpu import plain_row
-from ..rms_norm.cpu import rms_norm_row
-from ..silu_mul.cpu import silu_mul_row
+from ..gated_mlp.cpu import cap_row
+from ..gemm.tile import PANEL
 from ..simd.formats import CacheTag, Tag
 from ..threads.atomics import atomic_set
 from ..threads.waiting import barrier, finish_job, wait_for_job
 from .attention import attention_stage, rotation_stage
+from .entering import add_branch, enter, normalised_row
+from .experts import expert_layer
 from .projection import project, project_layer
 from .shape import (
     DOWN,
+    DOWN_BIAS,
     FINAL_NORM,
     GATE_UP,
     HEAD,
     HEAD_SCALE,
-    INPUT_NORM,
     LOGIT_ROWS,
+    NEW,
     OUT,
-    POST_NORM,
+    OUT_BIAS,
     QKV,
     TOKENS,
     Memory,
     Shape,
     Staged,
 )
-
-
-@inlined
-def _normalise(tag: Tag, row: int, to: int, weight: int, scratch: int, shape: Shape, memory: Memory) -> None:
-    """Normalise one row of the residual stream into row `to` of the activations."""
-    rms_norm_row(
-        tag,
-        memory.hidden + row * shape.hidden_padded * 4,
-        weight,
-        shape.hidden_padded,
-        memory.activations + to * shape.activation_stride,
-        scratch,
-        np.float32(shape.hidden),
-        np.float32(shape.eps),
-    )
 
 
 @inlined
@@ -71,31 +62,26 @@ def _step(
 ) -> int:
     tokens = staged.job[TOKENS]
     weights = memory.weights
-    single = tokens == 1
-    first, last = tokens * thread // threads, tokens * (thread + 1) // threads
-    hidden_bytes, mlp_bytes = shape.hidden_padded * 4, shape.mlp_padded * 8
-    scratch = memory.scratch + thread * shape.scratch_stride
-    for row in range(first, last):
+    # Of a literal argument numba would make a variant of the stage, and compile each.
+    qkv, out, gate_up, down, new = int(QKV), int(OUT), int(GATE_UP), int(DOWN), int(NEW)
+    out_bias, down_bias = int(OUT_BIAS), int(DOWN_BIAS)
+    hidden_bytes = shape.hidden_padded * 4
+    for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
         embedding_row(
             tag,
             memory.embedding,
             staged.tokens[row],
             shape.hidden,
-            shape.embedding_is_bfloat16,
+            shape.embedding_kind,
             memory.hidden + row * hidden_bytes,
+            np.float32(shape.embedding_factor),
         )
     if thread == 0:
         for layer in range(shape.layers):
             atomic_set(memory.counters + layer * 64, 0)
     generation = barrier(state, threads, generation)
-    if single:
-        first, last = 0, 1
-    copy = thread if single else 0  # of the activations
     for layer in range(shape.layers):
-        for row in range(first, last):
-            _normalise(tag, row, row + copy, weights[layer, INPUT_NORM], scratch, shape, memory)
-        if not single:
-            generation = barrier(state, threads, generation)
+        generation = enter(tag, thread, threads, state, generation, layer, qkv, tokens, shape, memory)
         generation = project_layer(
             tag,
             adapter_tag,
@@ -104,30 +90,41 @@ def _step(
             state,
             generation,
             layer,
-            QKV,
+            qkv,
             shape,
             memory,
             staged,
             shape.hidden_padded,
             shape.qkv_padded,
+            shape.qkv_padded * 4,
             memory.qkv,
-            0,
+            new,
         )
+        if shape.parallel != 0:
+            generation = project_layer(
+                tag,
+                adapter_tag,
+                thread,
+                threads,
+                state,
+                generation,
+                layer,
+                gate_up,
+                shape,
+                memory,
+                staged,
+                shape.hidden_padded,
+                shape.gate_up_channels,
+                2 * shape.mlp_padded * 4,
+                memory.gate_up,
+                new,
+            )
         rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
         attention_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
-        for row in range(first, last):
-            to = row + copy
-            plain_row(
-                tag,
-                memory.attention + row * shape.attention_padded * 4,
-                shape.attention_padded,
-                memory.activations + to * shape.activation_stride,
-                scratch,
-            )
-        if not single:
-            generation = barrier(state, threads, generation)
+        generation = enter(tag, thread, threads, state, generation, layer, out, tokens, shape, memory)
+        branch = weights[layer, out_bias] != 0
         generation = project_layer(
             tag,
             adapter_tag,
@@ -136,47 +133,55 @@ def _step(
             state,
             generation,
             layer,
-            OUT,
+            out,
             shape,
             memory,
             staged,
             shape.attention_padded,
             shape.hidden_padded,
-            memory.hidden,
-            1,
+            hidden_bytes,
+            memory.branch if branch else memory.hidden,
+            0 if branch else 1,
         )
-        for row in range(first, last):
-            _normalise(tag, row, row + copy, weights[layer, POST_NORM], scratch, shape, memory)
-        if not single:
-            generation = barrier(state, threads, generation)
-        generation = project_layer(
-            tag,
-            adapter_tag,
-            thread,
-            threads,
-            state,
-            generation,
-            layer,
-            GATE_UP,
-            shape,
-            memory,
-            staged,
-            shape.hidden_padded,
-            2 * shape.mlp_padded,
-            memory.gate_up,
-            0,
-        )
-        for row in range(first, last):
-            to = row + copy
-            silu_mul_row(
+        if branch:
+            generation = add_branch(tag, thread, threads, state, generation, layer, out_bias, tokens, shape, memory)
+        if shape.experts.experts > 0 and memory.experts.routers[layer] != 0:
+            generation = expert_layer(
                 tag,
-                memory.gate_up + row * mlp_bytes,
-                shape.mlp_padded,
-                memory.activations + to * shape.activation_stride,
-                scratch,
+                adapter_tag,
+                thread,
+                threads,
+                state,
+                generation,
+                layer,
+                memory.scratch + thread * shape.scratch_stride,
+                shape,
+                memory,
+                staged,
             )
-        if not single:
-            generation = barrier(state, threads, generation)
+            continue
+        if shape.parallel == 0:
+            generation = enter(tag, thread, threads, state, generation, layer, gate_up, tokens, shape, memory)
+            generation = project_layer(
+                tag,
+                adapter_tag,
+                thread,
+                threads,
+                state,
+                generation,
+                layer,
+                gate_up,
+                shape,
+                memory,
+                staged,
+                shape.hidden_padded,
+                shape.gate_up_channels,
+                2 * shape.mlp_padded * 4,
+                memory.gate_up,
+                new,
+            )
+        generation = enter(tag, thread, threads, state, generation, layer, down, tokens, shape, memory)
+        branch = weights[layer, down_bias] != 0
         generation = project_layer(
             tag,
             adapter_tag,
@@ -185,40 +190,36 @@ def _step(
             state,
             generation,
             layer,
-            DOWN,
+            down,
             shape,
             memory,
             staged,
             shape.mlp_padded,
             shape.hidden_padded,
-            memory.hidden,
-            1,
+            hidden_bytes,
+            memory.branch if branch else memory.hidden,
+            0 if branch else 1,
         )
-    return _logits(tag, thread, threads, state, generation, scratch, shape, memory, staged)
+        if branch:
+            generation = add_branch(tag, thread, threads, state, generation, layer, down_bias, tokens, shape, memory)
+    return _logits(tag, thread, threads, state, generation, shape, memory, staged)
 
 
 @inlined
 def _logits(
-    tag: Tag,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
-    scratch: int,
-    shape: Shape,
-    memory: Memory,
-    staged: Staged,
+    tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory, staged: Staged
 ) -> int:
     rows = staged.job[LOGIT_ROWS]
     if rows == 0:
         return generation
+    scratch = memory.scratch + thread * shape.scratch_stride
     copy = thread if rows == 1 else 0
     first, last = rows * thread // threads, rows * (thread + 1) // threads
     if rows == 1:
         first, last = 0, 1
     for row in range(first, last):
-        norm = memory.weights[shape.layers, FINAL_NORM]
-        _normalise(tag, staged.logit_rows[row], row + copy, norm, scratch, shape, memory)
+        to = memory.activations + (row + copy) * shape.activation_stride
+        normalised_row(tag, shape.layers, int(FINAL_NORM), staged.logit_rows[row], to, scratch, shape, memory)
     generation = barrier(state, threads, generation)
     project(
         tag,
@@ -229,11 +230,18 @@ def _logits(
         rows,
         shape.hidden_padded,
         shape.vocab_padded,
+        shape.vocab_padded * 4,
         memory.weights[shape.layers, HEAD],
         memory.weights[shape.layers, HEAD_SCALE],
         memory.logits,
         0,
     )
+    if shape.logit_cap != 0:
+        panels = shape.vocab_padded // PANEL
+        begin, end = panels * thread // threads * PANEL, panels * (thread + 1) // threads * PANEL  # what it projected
+        for row in range(rows):
+            start = memory.logits + (row * shape.vocab_padded + begin) * 4
+            cap_row(tag, start, end - begin, np.float32(shape.logit_cap))
     return generation
 
 

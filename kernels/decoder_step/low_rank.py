@@ -9,21 +9,16 @@ rows by adapter is from Punica (arXiv:2310.18547) and S-LoRA (arXiv:2311.03285).
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..compile_cache import compiled, inlined
 from ..gemm.tile import MOST_ROWS, PANEL
 from ..low_rank.cpu import expand, shrink
-from ..quantise.cpu import plain_row
-from ..rms_norm.cpu import rms_norm_row
-from ..silu_mul.cpu import silu_mul_row
 from ..simd.formats import Tag
 from ..threads.atomics import peek
+from .entering import entering_row
 from .shape import (
     ADAPTER_COLUMNS,
     DOWN,
     GATE_UP,
-    INPUT_NORM,
     INPUT_ROW,
     INPUTS,
     INPUTS_STRIDE,
@@ -32,7 +27,6 @@ from .shape import (
     LOW_RANK_TASKS,
     MODULES,
     OUT,
-    POST_NORM,
     QKV,
     RANK,
     SHRUNK,
@@ -71,7 +65,6 @@ def shrink_stage(
     job = staged.job
     inputs, input_row = job[INPUTS] + thread * job[INPUTS_STRIDE], job[INPUT_ROW]
     sums = inputs + MOST_ROWS * input_row
-    size, eps = np.float32(shape.hidden), np.float32(shape.eps)
     begin, end = _modules(matrix)
     tasks = job[LOW_RANK_TASKS]
     for task in range(tasks * thread // threads, tasks * (thread + 1) // threads):
@@ -82,18 +75,9 @@ def shrink_stage(
             most = max(most, _entry(adapter, layer, module, RANK))
         if most == 0:
             continue
-        k = shape.hidden_padded
         for row in range(first, first + rows):
-            to = inputs + (row - first) * input_row
-            if matrix == OUT:
-                k = shape.attention_padded
-                plain_row(tag, memory.attention + row * k * 4, k, to, 0)
-            elif matrix == DOWN:
-                k = shape.mlp_padded
-                silu_mul_row(tag, memory.gate_up + row * k * 8, k, to, 0)
-            else:
-                norm = memory.weights[layer, INPUT_NORM if matrix == QKV else POST_NORM]
-                rms_norm_row(tag, memory.hidden + row * k * 4, norm, k, to, 0, size, eps)
+            entering_row(tag, layer, matrix, row, inputs + (row - first) * input_row, 0, shape, memory)
+        k = shape.attention_padded if matrix == OUT else shape.mlp_padded if matrix == DOWN else shape.hidden_padded
         for module in range(begin, end):
             rank = _entry(adapter, layer, module, RANK)
             out = job[SHRUNK] + first * job[SHRUNK_STRIDE] + (module - begin) * job[SHRUNK_MODULE]
@@ -109,11 +93,12 @@ def expand_stage(
     layer: int,
     matrix: int,
     channels: int,
+    stride: int,
     out: int,
     shape: Shape,
     staged: Staged,
 ) -> None:
-    """`out` and `channels` are the projection's, and so is each thread's range of panels."""
+    """`out`, `stride` and `channels` are the projection's, and so is each thread's range of panels."""
     job = staged.job
     panels = channels // PANEL
     first_panel, last_panel = panels * thread // threads, panels * (thread + 1) // threads
@@ -126,7 +111,8 @@ def expand_stage(
             if matrix == QKV:
                 size = (shape.heads if module == begin else shape.kv_heads) * shape.head_padded // PANEL
             elif matrix == GATE_UP:
-                size = shape.mlp_padded // PANEL
+                gates = shape.gate_up_channels > shape.mlp_padded or module > begin
+                size = shape.mlp_padded // PANEL if gates else 0
             else:
                 size = panels
             rank = _entry(adapter, layer, module, RANK)
@@ -141,7 +127,7 @@ def expand_stage(
                     _entry(adapter, layer, module, LOW_RANK_B),
                     max(first_panel, start) - start,
                     min(last_panel, start + size) - start,
-                    out + first * channels * 4 + start * PANEL * 4,
-                    channels * 4,
+                    out + first * stride + start * PANEL * 4,
+                    stride,
                 )
             start += size

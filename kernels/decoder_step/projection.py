@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..compile_cache import inlined
+from ..compile_cache import compiled, inlined
 from ..gemm.cpu import gemm
 from ..simd.formats import Tag
 from ..threads.waiting import barrier
@@ -20,12 +20,13 @@ def project(
     rows: int,
     k: int,
     channels: int,
+    stride: int,
     weights: int,
     scales: int,
     out: int,
     add: int,
 ) -> None:
-    """The activations times one weight matrix; for a single row each thread has its own copy."""
+    """The activations times one weight matrix, to rows of `stride` bytes; of a single row each thread has its copy."""
     copy = thread if rows == 1 else 0
     gemm(
         tag,
@@ -41,11 +42,11 @@ def project(
         shape.group_shift,
         channels,
         out,
-        channels * 4,
+        stride,
     )
 
 
-@inlined
+@compiled
 def project_layer(
     tag: Tag,
     adapter_tag: Tag,
@@ -60,6 +61,7 @@ def project_layer(
     staged: Staged,
     k: int,
     channels: int,
+    stride: int,
     out: int,
     add: int,
 ) -> int:
@@ -76,6 +78,7 @@ def project_layer(
         staged.job[TOKENS],
         k,
         channels,
+        stride,
         memory.weights[layer, matrix],
         memory.weights[layer, matrix + 1],
         out,
@@ -83,6 +86,6 @@ def project_layer(
     )
     generation = barrier(state, threads, generation)
     if tuned:
-        expand_stage(adapter_tag, thread, threads, layer, matrix, channels, out, shape, staged)
+        expand_stage(adapter_tag, thread, threads, layer, matrix, channels, stride, out, shape, staged)
         generation = barrier(state, threads, generation)
     return generation

@@ -11,14 +11,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..experts.shape import ExpertMemory, ExpertShape
+
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
 # columns of the weight table, one row per layer; the last row, after the layers, has the LM head and the final norm
 QKV, QKV_SCALE, OUT, OUT_SCALE, GATE_UP, GATE_UP_SCALE, DOWN, DOWN_SCALE = range(8)
-INPUT_NORM, POST_NORM, QKV_BIAS, QUERY_NORM, KEY_NORM = range(8, 13)
-HEAD, HEAD_SCALE, FINAL_NORM = range(3)
-WEIGHT_COLUMNS = 13
+# Each norm of the residual stream is a gain and a bias; a gain of 0 means that there is no such norm.
+INPUT_NORM, INPUT_NORM_BIAS, MLP_NORM, MLP_NORM_BIAS, QKV_BIAS, QUERY_NORM, KEY_NORM, GATE_UP_BIAS = range(8, 16)
+# Bias and gain of what a block adds to the stream. A bias of 0: its projection adds directly; a gain of 0: no norm.
+OUT_BIAS, OUT_NORM, DOWN_BIAS, DOWN_NORM = range(16, 20)
+# addresses of the rotary tables; the keys that a query sees, including its own
+ROTATION, QUERY_ROTATION, WINDOW = range(20, 23)
+HEAD, HEAD_SCALE, FINAL_NORM, FINAL_NORM_BIAS = range(4)
+WEIGHT_COLUMNS = 23
+
+NEW = 0  # what a projection does with its products: they are new, or added to what is there (1)
 
 # slots of the job array
 TOKENS, LOGIT_ROWS, TASKS, LOW_RANK_TASKS = range(4)
@@ -55,8 +64,12 @@ class Shape(NamedTuple):
     mlp_padded: int
     vocab_size: int
     vocab_padded: int
-    window: int  # keys that a query sees, including its own; 2**31 without a sliding window
-    qk_norm: int
+    window: int  # the largest of any layer
+    qk_norm: int  # 0: none; 1: of every head; 2: of all heads together
+    centred: int  # norms subtract the mean
+    parallel: int  # the MLP reads what attention reads
+    gate_up_channels: int  # computed; a row has 2 * mlp_padded, of which those without a gate stay zero
+    activation: int  # its number in gated_mlp/cpu.py
     group_shift: int  # 2 ** shift groups of 32 inputs share a scale of 4-bit weights
     region_bytes: int  # of the keys and values of one block and kv head
     query_bytes: int  # of one head's query, for this cache format
@@ -66,17 +79,21 @@ class Shape(NamedTuple):
     table_width: int  # blocks per sequence
     activation_stride: int  # bytes of a row of GEMM input
     scratch_stride: int  # bytes of a thread's working memory
-    embedding_is_bfloat16: int
+    embedding_kind: int  # embedding/cpu.py
+    experts: ExpertShape
     eps: float
-    query_factor: float  # log2(e) / sqrt(head_dim): the softmax is in base 2
+    query_factor: float  # log2(e) times the scale of scores: the softmax is in base 2
+    score_cap: float  # log2(e) times the soft cap of scores; 0: none
+    logit_cap: float  # 0: none
+    embedding_factor: float
 
 
 class Memory(NamedTuple):
     """Addresses of the arrays that a step reads and writes; the owner keeps them alive."""
 
-    weights: Int64Array  # [layers + 1, WEIGHT_COLUMNS] addresses
+    weights: Int64Array  # [layers + 1, WEIGHT_COLUMNS], addresses but for the windows
     embedding: int
-    rotation: int  # [max_length, head_padded] float32, cosines then sines, each half padded
+    rotation: int  # [tables][max_length, head_padded] float32, cosines then sines, each half padded
     cache: int  # [layers][num_blocks][kv_heads] regions
     hidden: int  # [max_tokens, hidden_padded] float32, the residual stream
     activations: int  # [rows][activation_stride] input of the next GEMM, see quantise/layout.py
@@ -84,9 +101,11 @@ class Memory(NamedTuple):
     queries: int  # [kv_heads][max_tokens][group] rows of query_bytes
     attention: int  # [max_tokens, attention_padded] float32
     gate_up: int  # [max_tokens, 2 * mlp_padded] float32
+    branch: int  # [max_tokens, hidden_padded] float32, what a block adds to the stream through a norm or with a bias
     logits: int  # [max_logit_rows, vocab_padded] float32
     scratch: int  # [threads][scratch_stride] bytes
     counters: int  # one cache line per layer: the next attention task
+    experts: ExpertMemory
 
 
 class Staged(NamedTuple):

@@ -8,29 +8,60 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..compile_cache import compiled
+from ..compile_cache import compiled, inlined
 from ..quantise.layout import row_bytes
 from ..simd.formats import GROUP, WEIGHT_BITS, Tag
 from ..simd.functions import by_format, kernel
+from ..threads.atomics import peek
 from .pack import scale_bytes
+from .segments import ADD, BITS, CODES, FIRST_PANEL, PANELS, SEGMENT_BYTES, SEGMENTS_START
 from .tile import ARGUMENTS, FEW_ROWS, MOST_ROWS, PANEL, emit_tile
 from .tile_int4 import INT4_MOST_ROWS, emit_tile_int4
+from .tile_stored import emit_tile_stored
 
 L2_ACTIVATION_BYTES = 384 * 1024
+_BY_GROUPS = ("int4", "stored")  # activations have a scale per group of 32
 
 
 def _emit(module: ir.Module, weight_format: str) -> ir.Function:
+    if weight_format == "stored":
+        return emit_tile_stored(module)
     return emit_tile_int4(module) if weight_format == "int4" else emit_tile(module, weight_format)
 
 
 tile = kernel("i" + ARGUMENTS, _emit)
-_weight_bits = by_format(lambda weight_format: WEIGHT_BITS[weight_format])
+stored = by_format(lambda weight_format: int(weight_format == "stored"))
+_weight_bits = by_format(lambda weight_format: WEIGHT_BITS.get(weight_format, 0))
 _bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
 _scale_group_bytes = by_format(lambda weight_format: scale_bytes(PANEL, weight_format))
 _grouped = by_format(lambda weight_format: int(weight_format == "int4"))
-_most_rows = by_format(lambda weight_format: INT4_MOST_ROWS if weight_format == "int4" else MOST_ROWS)
+tile_rows = by_format(lambda weight_format: INT4_MOST_ROWS if weight_format in _BY_GROUPS else MOST_ROWS)
 # With more rows than this, the next panel is prefetched.
-_unaided_rows = by_format(lambda weight_format: 1 if weight_format == "int4" else FEW_ROWS)
+unaided_rows = by_format(lambda weight_format: 1 if weight_format in _BY_GROUPS else FEW_ROWS)
+
+
+@inlined
+def panel_layout(tag: Tag, k: int, group_shift: int) -> tuple[int, int, int]:
+    """Of a panel: its bytes, those of its scales, its k steps. The first two are 0 for stored weights."""
+    scales = _scale_group_bytes(tag)
+    if _grouped(tag):
+        scales *= (k // GROUP + (1 << group_shift) - 1) >> group_shift
+    steps = k // GROUP if stored(tag) else k * _weight_bits(tag) // 32
+    return k * PANEL * _weight_bits(tag) // 8, scales, steps
+
+
+@inlined
+def segment_layout(segment: int, k: int) -> tuple[int, int, int, int, int]:
+    """Of stored weights: a segment's first panel, its panels, the codes' address, bytes of a panel, whether it adds."""
+    codes = segment + peek(segment + CODES * 8)
+    bytes_ = k * PANEL * peek(segment + BITS * 8) // 8
+    return peek(segment + FIRST_PANEL * 8), peek(segment + PANELS * 8), codes, bytes_, peek(segment + ADD * 8)
+
+
+@inlined
+def tiles_in_cache(tag: Tag, k: int) -> int:
+    """Tiles of rows whose activations stay in the L2 cache while panel after panel goes by."""
+    return max(1, L2_ACTIVATION_BYTES // (k // GROUP * _bytes_of_32(tag)) // tile_rows(tag))
 
 
 @compiled
@@ -53,38 +84,40 @@ def gemm(
     """out[rows, channels] = (or +=, if add) a[rows, k] @ weights.
 
     Strides are in bytes, channels a multiple of 64, k of 32. Rows of `a` are as quantise/layout.py describes them.
+    Stored weights are found by their table (segments.py), whose address is `scales`.
     """
-    panels = channels // PANEL
-    first = panels * thread // threads
-    last = panels * (thread + 1) // threads
-    panel_bytes = k * PANEL * _weight_bits(tag) // 8
-    panel_scale_bytes = _scale_group_bytes(tag)
-    if _grouped(tag):
-        panel_scale_bytes *= (k // GROUP + (1 << group_shift) - 1) >> group_shift
-    steps = k * _weight_bits(tag) // 32
-    most = _most_rows(tag)
-    unaided = _unaided_rows(tag)
+    panel_bytes, panel_scale_bytes, steps = panel_layout(tag, k, group_shift)
+    most = tile_rows(tag)
+    unaided = unaided_rows(tag)
     tiles = (rows + most - 1) // most
-    tiles_a_block = max(1, L2_ACTIVATION_BYTES // (k // GROUP * _bytes_of_32(tag)) // most)
-    for block in range(0, tiles, tiles_a_block):
-        for panel in range(first, last):
-            w = weights + panel * panel_bytes
-            prefetching = rows > unaided and panel + 1 < last
-            for t in range(block, min(tiles, block + tiles_a_block)):
-                row = rows * t // tiles
-                count = rows * (t + 1) // tiles - row
-                own = a + row * a_stride
-                tile(
-                    tag,
-                    count,
-                    own,
-                    a_stride,
-                    w,
-                    steps,
-                    out + row * out_stride + panel * PANEL * 4,
-                    out_stride,
-                    scales + panel * panel_scale_bytes,
-                    group_shift,
-                    w + panel_bytes if prefetching and t == block else own,
-                    add,
-                )
+    in_cache = tiles_in_cache(tag, k)
+    segments = peek(scales) if stored(tag) else 1
+    for number in range(segments):
+        begin, panels, own_weights, own_scales, adds = 0, channels // PANEL, weights, scales, 0
+        if stored(tag):
+            own_scales = scales + SEGMENTS_START + number * SEGMENT_BYTES
+            begin, panels, own_weights, panel_bytes, adds = segment_layout(own_scales, k)
+        first = panels * thread // threads
+        last = panels * (thread + 1) // threads
+        for block in range(0, tiles, in_cache):
+            for panel in range(first, last):
+                w = own_weights + panel * panel_bytes
+                prefetching = rows > unaided and panel + 1 < last
+                for t in range(block, min(tiles, block + in_cache)):
+                    row = rows * t // tiles
+                    count = rows * (t + 1) // tiles - row
+                    own = a + row * a_stride
+                    tile(
+                        tag,
+                        count,
+                        own,
+                        a_stride,
+                        w,
+                        steps,
+                        out + row * out_stride + (begin + panel) * PANEL * 4,
+                        out_stride,
+                        own_scales + panel * panel_scale_bytes,
+                        panel if stored(tag) else group_shift,
+                        w + panel_bytes if prefetching and t == block else own,
+                        add | adds,
+                    )

@@ -7,28 +7,37 @@ several matrices (query, key, value) into one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..simd.formats import GROUP, GROUP_SHIFTS, TAGS, WEIGHT_BITS, WeightFormat
-from .pack_int4 import pack_int4
+from .pack_panels import pack_panels
 from .tile import PANEL
 
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
 IndexArray = npt.NDArray[np.int64]
 WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 MULTIPLE = 64  # sizes are padded to multiples of this
-CHUNK = 8 * MULTIPLE  # channels converted at a time: bounds the float32 copies
+CHUNK = 4 * MULTIPLE  # channels packed at a time: a thread takes as many as that
+
+
+class Rows(Protocol):
+    """A matrix in a format of its own, which gives its rows as float32."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, first: int, last: int) -> FloatArray: ...
 
 
 class Part(NamedTuple):
-    """One checkpoint matrix, and the channels (ascending) of the packed matrix for its rows."""
+    """One checkpoint matrix, and the channels of the packed matrix, in any order, for its rows."""
 
-    weights: WeightArray
+    weights: WeightArray | Rows
     channels: IndexArray
 
 
@@ -60,64 +69,52 @@ def to_float32(values: WeightArray) -> FloatArray:
     return np.ascontiguousarray(values, np.float32)
 
 
-def to_bfloat16_bits(values: FloatArray) -> npt.NDArray[np.uint16]:
-    """Rounds to nearest even."""
-    bits = values.view(np.uint32)
-    return ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
-
-
 def pack(
-    target: ByteArray, parts: Sequence[Part], columns: IndexArray, channels: int, k: int, weight_format: WeightFormat
+    target: ByteArray,
+    parts: Sequence[Part],
+    columns: IndexArray,
+    channels: int,
+    k: int,
+    weight_format: WeightFormat,
+    each: Each = map,
 ) -> None:
     """Fill target[: packed_bytes(...)]: column j of every part goes to position columns[j] of k.
 
-    The target must start at a cache line.
+    The target must start at a cache line. `each` runs a function on several values, in any order or at the same time.
     """
     size = panel_bytes(channels, k, weight_format)
-    for start in range(0, channels, CHUNK):
+
+    def pack_chunk(start: int) -> None:
         stop = min(channels, start + CHUNK)
-        dense = np.zeros((stop - start, k), np.float32)
+        sources, halves = np.zeros((2, stop - start), np.int64)
+        kept = list[WeightArray]()  # as long as their addresses are used
         for part in parts:
-            first, last = np.searchsorted(part.channels, [start, stop])
-            if first < last:
-                rows = part.channels[first:last] - start
-                _place(dense, rows, columns, to_float32(part.weights[first:last]))
+            wanted = np.flatnonzero((part.channels >= start) & (part.channels < stop))
+            if len(wanted):
+                first = int(wanted[0])
+                rows, here = _whole_rows(part.weights, first, int(wanted[-1]) + 1), part.channels[wanted] - start
+                kept.append(rows)
+                sources[here] = rows.ctypes.data + (wanted - first) * rows.strides[0]
+                halves[here] = rows.dtype == np.uint16
         place = panel_bytes(start, k, weight_format)
-        scales = target[size + packed_bytes(start, k, weight_format) - place :]
-        panels = target[place : panel_bytes(stop, k, weight_format)]
-        if weight_format == "int4" or weight_format == "int4-128":
-            shift = GROUP_SHIFTS[weight_format]
-            pack_int4(
-                TAGS[weight_format], dense.ctypes.data, stop - start, k, panels.ctypes.data, scales.ctypes.data, shift
-            )
-            continue
-        if weight_format == "float32":
-            words = dense.view(np.uint32)
-        elif weight_format == "bfloat16":
-            words = to_bfloat16_bits(dense).view(np.uint32)
-        else:
-            words, scales.view(np.float32)[: stop - start] = _quantise(dense)
-        target_words = panels.view(np.uint32).reshape((stop - start) // PANEL, -1, PANEL)
-        target_words[:] = words.reshape(-1, PANEL, words.shape[1]).transpose(0, 2, 1)
+        pack_panels(
+            TAGS[weight_format],
+            sources,
+            halves,
+            columns,
+            k,
+            GROUP_SHIFTS.get(weight_format, 0),
+            target[place:].ctypes.data,
+            target[size + packed_bytes(start, k, weight_format) - place :].ctypes.data,
+            np.zeros((PANEL + 2, k), np.float32),
+            np.zeros(len(columns), np.float32),
+        )
+
+    for _ in each(pack_chunk, range(0, channels, CHUNK)):
+        pass
 
 
-def _place(dense: FloatArray, rows: IndexArray, columns: IndexArray, values: FloatArray) -> None:
-    """dense[rows, columns] = values. Places without gaps, the usual case, are twelve times as fast by slices."""
-    row, column = int(rows[0]), int(columns[0])
-    if np.array_equal(rows, np.arange(row, row + len(rows))) and np.array_equal(
-        columns, np.arange(column, column + len(columns))
-    ):
-        dense[row : row + len(rows), column : column + len(columns)] = values
-    else:
-        dense[rows[:, None], columns] = values
-
-
-def _quantise(dense: FloatArray) -> tuple[npt.NDArray[np.uint32], FloatArray]:
-    """Symmetric integers with one scale per channel, stored as w + 128, four per word; and the scales."""
-    largest = np.maximum(dense.max(axis=1), -dense.min(axis=1))
-    scale = np.maximum(largest / 127, 1e-20).astype(np.float32)
-    dense *= (1 / scale)[:, None]
-    np.rint(dense, out=dense)
-    np.clip(dense, -127, 127, out=dense)
-    dense += 128
-    return dense.astype(np.uint8).view(np.uint32), scale
+def _whole_rows(weights: WeightArray | Rows, first: int, last: int) -> WeightArray:
+    """Rows first to last - 1, each contiguous."""
+    values = weights[first:last] if isinstance(weights, np.ndarray) else weights.rows(first, last)
+    return values if values.strides[1] == values.itemsize else values.copy()

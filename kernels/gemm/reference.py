@@ -5,6 +5,7 @@ bfloat16   x and w rounded to bfloat16
 int8       w: symmetric integers with one scale per channel n; x: integers per row m (quantise/reference.py)
 int4       w: integers from -8 to 7 times a bfloat16 scale, per channel and group of 32 (int4-128: of 128) inputs;
            x: integers per row and group of 32
+stored     w: as its checkpoint stores it (codes.py), or 16-bit integers per group of 32 (pack_stored.py); x: as int4's
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def rounded_activations(x: Float32Array, weight_format: str) -> Float64Array:
     if weight_format == "int8":
         rows = [quantise_reference(row) for row in _padded(x, GROUP)]
         return np.stack([q.astype(np.float64) * scale for q, scale in rows])[:, : x.shape[1]]
-    if weight_format.startswith("int4"):
+    if weight_format.startswith("int4") or weight_format == "stored":
         groups = [quantise_groups_reference(row) for row in _padded(x, GROUP)]
         return np.stack([q.astype(np.float64) * np.repeat(scales, GROUP) for q, scales in groups])[:, : x.shape[1]]
     return (round_to_bfloat16(x) if weight_format == "bfloat16" else x).astype(np.float64)

@@ -71,15 +71,16 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
         halves = load(b, scaled(b, scales, b.lshr(group, shift), SCALE_GROUP_BYTES), vector(i16, LANES), 32)
         scale = b.bitcast(b.shl(b.zext(halves, VI), constant(i32, 16)), VF)
         x = scaled(b, a, group, GROUP_BYTES)
+        groups = [x]
+        for _ in range(1, most):
+            groups.append(b.add(groups[-1], a_stride))
+        starts = [splat(b, load(b, at(b, own, GROUP_START), i32)) for own in groups]
+        quads = [[load(b, at(b, own, quad * 4), i32) for quad in range(8)] for own in groups]
         results = []
-        for row in range(most):
-            if row:
-                x = b.add(x, a_stride)
-            start = splat(b, load(b, at(b, x, GROUP_START), i32))
-            quads = [load(b, at(b, x, quad * 4), i32) for quad in range(8)]
-            shifted = b.bitcast(dot.nibble_steps(b, start, low + high, quads), VF)
-            exact = b.fsub(shifted, splat(b, load(b, at(b, x, GROUP_OFFSET), f32)))
-            results.append(fma(b, exact, scale, totals[row]))
+        sums = dot.code_steps(b, starts, low + high, quads, 4)
+        for own, shifted, total in zip(groups, sums, totals, strict=True):
+            exact = b.fsub(b.bitcast(shifted, VF), splat(b, load(b, at(b, own, GROUP_OFFSET), f32)))
+            results.append(fma(b, exact, scale, total))
         return results
 
     # a step is 4 packed bytes of a channel, 8 inputs

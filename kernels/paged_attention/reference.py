@@ -27,8 +27,12 @@ def paged_attention_reference(
     values: npt.NDArray[np.float32],
     block_table: npt.NDArray[np.int32],
     window: int | None = None,
+    cap: float = 0.0,
 ) -> FloatArray:
-    """For one sequence: query [tokens, heads, size], keys and values [blocks, kv_heads, block_size, size]."""
+    """For one sequence: query [tokens, heads, size], keys and values [blocks, kv_heads, block_size, size].
+
+    A `cap` other than 0 makes scores s into cap * tanh(s / cap).
+    """
     q: FloatArray = np.asarray(query, np.float64)
     tokens, heads, size = q.shape
     kv_heads, block_size = keys.shape[1:3]
@@ -39,6 +43,8 @@ def paged_attention_reference(
         blocks, slots = block_table[seen // block_size], seen % block_size
         k, v = (cache[blocks, :, slots].astype(np.float64) for cache in (keys, values))  # [seen, kv_heads, size]
         scores = np.einsum("hgd,shd->hgs", grouped[token], k) / np.sqrt(size)
+        if cap:
+            scores = cap * np.tanh(scores / cap)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         out[token] = np.einsum("hgs,shd->hgd", weights / weights.sum(axis=-1, keepdims=True), v)
     return out.reshape(q.shape)

@@ -18,9 +18,9 @@ import math
 import numpy as np
 from llvmlite import ir
 
-from ..simd.arithmetic import fma, maximum, reduce_maximum
+from ..simd.arithmetic import fma, maximum, reduce_maximum, tanh_capped
 from ..simd.dot import round_pairs
-from ..simd.functions import Values, loop, new_function
+from ..simd.functions import Values, either, loop, new_function
 from ..simd.lanes import (
     LANES,
     VECTOR_BYTES,
@@ -49,7 +49,7 @@ NEVER = -1e30  # the score of an unseen key, and the initial maximum
 LARGEST_PRODUCT = 65535.0
 SMALLEST_PRODUCT = 1e-30  # for a row's largest; smaller ones count as zero
 SHIFT = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits
-ARGUMENTS = "iiiiiiii"
+ARGUMENTS = "iiiiiiiif"
 
 
 def _terms(count: int) -> list[float]:
@@ -76,16 +76,19 @@ def _power(b: ir.IRBuilder, x: ir.Value, terms: list[float]) -> ir.Value:
 
 
 def emit(module: ir.Module, cache_format: str, *, masked: bool) -> ir.Function:
-    """f(rows, records, descriptors, start, queries, query stride, key scales, value scales).
+    """f(rows, records, descriptors, start, queries, query stride, key scales, value scales, cap).
 
     `start` is the position of the block's first key; `masked` means that some row does not see all of the block.
     `queries` points to the first row's scale and start of sum; it and the three arguments after it are only for int8.
+    A `cap` other than 0 turns each score s into cap * tanh(s / cap).
     """
     name = f"triolet_softmax_{cache_format}{'_masked' if masked else ''}"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, ARGUMENTS)
-    rows, records, descriptors, start, queries, query_stride, key_scales, value_scales = function.args
+    rows, records, descriptors, start, queries, query_stride, key_scales, value_scales, cap = function.args
+    caps = splat(b, cap)
+    has_cap = b.fcmp_ordered("!=", cap, float32(0.0))
     terms = _terms(7 if cache_format == "float32" else 4)  # 4: a tenth of the error of rounding to 8 bits
 
     def scores_of(record: ir.Value, row: ir.Value) -> tuple[Values, ir.Value | None]:
@@ -100,6 +103,20 @@ def emit(module: ir.Module, cache_format: str, *, masked: bool) -> ir.Function:
             total = b.sitofp(b.add(load(b, place, VI, 64), first), VF)
             found.append(b.fmul(total, load(b, at(b, key_scales, v * VECTOR_BYTES), VF, 64)))
         return found, scale
+
+    def capped(scores: Values, scale: ir.Value | None) -> tuple[Values, ir.Value | None]:
+        """The scores of a model with a soft cap, which are then whole: int8's scale becomes 1. Other models jump."""
+        before = b.block
+        with b.if_then(has_cap):
+            whole = scores if scale is None else [b.fmul(score, scale) for score in scores]
+            new = [tanh_capped(b, score, caps) for score in whole]
+            inside = b.block
+        results = []
+        for old, changed in zip(scores, new, strict=True):
+            results.append(either(b, changed, inside, old, before))
+        if scale is None:
+            return results, None
+        return results, either(b, constant(f32, 1.0), inside, scale, before)
 
     def seen_by(row: ir.Value) -> Values:
         limits = [load(b, at(b, scaled(b, descriptors, row, DESCRIPTOR_BYTES), offset), i64) for offset in (8, 16)]
@@ -118,7 +135,7 @@ def emit(module: ir.Module, cache_format: str, *, masked: bool) -> ir.Function:
 
     def body(row: ir.Value, _: Values) -> Values:
         record = scaled(b, records, row, RECORD_BYTES)
-        scores, scale = scores_of(record, row)
+        scores, scale = capped(*scores_of(record, row))
         seen = seen_by(row) if masked else []
         scores = where_seen(seen, scores, NEVER)
         before, total = (load(b, at(b, record, offset), VF, 64) for offset in (MAXIMUM, SUM))

@@ -44,7 +44,7 @@ ROW_VARIANTS = range(1, 7)
 MOST_ROWS = ROW_VARIANTS[-1] if wide_registers() else 4  # whose accumulators fit into registers
 STRIP_VECTORS = 2 if wide_registers() else 1  # output vectors at a time; a padded head has an even number
 
-ARGUMENTS = "iiiiiiiiiiii"
+ARGUMENTS = "iiiiiiiiiiiif"
 
 
 def scratch_bytes(padded_head: int) -> int:
@@ -60,9 +60,9 @@ class Tile:
     """Builds the function for one row count; the attributes are values shared by all its parts.
 
     f(queries, query stride, descriptors, table, first block, blocks, keys seen, cache, block stride, after, after seen,
-    scratch, size): `table` is the address of the int32 block table, `keys seen` one more than the last key that the
-    last row sees, `cache` the address of this kv head's region in block 0. `after` is the region to prefetch during the
-    last block; `after seen` of its tokens will be seen.
+    scratch, size, cap): `table` is the address of the int32 block table, `keys seen` one more than the last key that
+    the last row sees, `cache` the address of this kv head's region in block 0. `after` is the region to prefetch during
+    the last block; `after seen` of its tokens will be seen. `cap` is the soft cap of scores in base 2; 0: none.
     """
 
     def __init__(self, module: ir.Module, name: str, cache_format: str, rows: int) -> None:
@@ -73,7 +73,7 @@ class Tile:
         self.queries, self.query_stride, self.descriptors, self.table, first, blocks, self.seen, self.cache = (
             self.function.args[:8]
         )
-        self.block_stride, self.after, self.after_seen, scratch, self.size = self.function.args[8:]
+        self.block_stride, self.after, self.after_seen, scratch, self.size, self.cap = self.function.args[8:]
         self.records = scratch
         self.output = at(b, scratch, rows * RECORD_BYTES)
         self.words = b.sdiv(self.size, int64(self.packed))
@@ -187,7 +187,16 @@ class Tile:
         inside = b.and_(b.icmp_signed(">=", start, self.all_see_from), b.icmp_signed("<=", end, self.all_see_to))
         scales = [scales_of(b, half, self.size) for half in (region, values)]
         ends = b.add(self.queries, b.mul(self.size, int64(2)))
-        arguments = [int64(self.rows), self.records, self.descriptors, start, ends, self.query_stride, *scales]
+        arguments = [
+            int64(self.rows),
+            self.records,
+            self.descriptors,
+            start,
+            ends,
+            self.query_stride,
+            *scales,
+            self.cap,
+        ]
         with b.if_else(inside) as (whole, part):
             with whole:
                 b.call(emit_softmax(b.module, self.format, masked=False), arguments)

@@ -4,15 +4,16 @@
     int8                a header of one cache line: float32 scale, int32 correction, int32 number n of wide quads;
                         k signed bytes; then n entries of (int32 quad, 4 signed bytes), and room for
                         k / 32 and a spare one
-    int4                per group of 32 values, whose scale is 2 ** e: 32 signed bytes; float32 m = 1.5 * 2 ** (23 + e);
-                        int32: the bits of m, less 8 times the sum of the bytes
+    int4, stored        per group of 32 values, whose scale is 2 ** e: 32 signed bytes; float32 m = 1.5 * 2 ** (23 + e);
+                        int32: the bits of m, less 8 times the sum of the bytes; the sums of the values of its
+                        first and second half, as two float32
 
 A wide quad is four consecutive values, at least one of which does not fit into a byte. The bytes among the k hold the
 low part, the entry the high part; the value is 64 * high + low (see reference.py). The correction, 128 * sum of the
 values, undoes what was added to the weights to make them unsigned.
 
-A group's last number is the start value for the sum of its products with 4-bit weights, which are stored plus 8. Read
-as a float32, the sum is then m + 2 ** e times the exact sum of products: one subtraction converts and scales it.
+A group's int32 is the start value for the sum of its products with 4-bit weights, which are stored plus 8. Read as a
+float32, the sum is then m + 2 ** e times the exact sum of products: one subtraction converts and scales it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..simd.formats import GROUP
 
 SCALE, CORRECTION, WIDE_QUADS, HEADER_BYTES = 0, 4, 8, 64
 ENTRY_BYTES = 8
-GROUP_OFFSET, GROUP_START, GROUP_BYTES = GROUP, GROUP + 4, GROUP + 8
+GROUP_OFFSET, GROUP_START, GROUP_SUMS, GROUP_BYTES = GROUP, GROUP + 4, GROUP + 8, GROUP + 16
 SCALE_TO_OFFSET = (23 << 23) + (1 << 22)  # between the float32 bits of 2 ** e and of m
 WIDE_SHIFT = 6  # 64 * high + low
 QUADS_A_WIDE_ONE = 8  # at most one quad in 8 is wide, otherwise the row has a plain scale
@@ -30,7 +31,7 @@ MOST_WIDE_QUADS = 256
 
 def row_bytes(weight_format: str, k: int) -> int:
     """Bytes of a row of k values."""
-    if weight_format.startswith("int4"):
+    if weight_format.startswith("int4") or weight_format == "stored":
         return k // GROUP * GROUP_BYTES
     if weight_format == "int8":
         return HEADER_BYTES + k + (k // 4 // QUADS_A_WIDE_ONE + 1) * ENTRY_BYTES

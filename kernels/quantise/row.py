@@ -43,6 +43,7 @@ from .layout import (
     GROUP_BYTES,
     GROUP_OFFSET,
     GROUP_START,
+    GROUP_SUMS,
     HEADER_BYTES,
     MOST_WIDE_QUADS,
     QUADS_A_WIDE_ONE,
@@ -65,7 +66,7 @@ def write_row(
     if weight_format == "int8":
         _write_int8(b, values, k, out, scratch)
         return
-    if weight_format == "int4":
+    if weight_format in ("int4", "stored"):
         _write_groups(b, values, vectors, out)
         return
 
@@ -98,7 +99,11 @@ def _write_groups(b: ir.IRBuilder, values: ValueAt, vectors: ir.Value, out: ir.V
         integers = [_integers(b, value, inverse) for value in pair]
         for half in (0, 1):
             store(b, b.trunc(integers[half], BYTES), at(b, target, half * LANES))
-        total = reduce_integer_sum(b, b.add(*integers))
+        sums = [reduce_integer_sum(b, half) for half in integers]
+        total = b.add(*sums)
+        for half in (0, 1):
+            value = b.fmul(b.sitofp(sums[half], f32), b.bitcast(bits, f32))
+            store(b, value, at(b, target, GROUP_SUMS + 4 * half))
         store(b, offset, at(b, target, GROUP_OFFSET))
         store(b, b.sub(offset, b.shl(total, ir.Constant(i32, 3))), at(b, target, GROUP_START))
         return []

@@ -1,4 +1,4 @@
-"""Finishes one head of a projected query or key: add the bias, normalise (Qwen3), rotate, scale.
+"""Finishes one head of a projected query or key: add the bias, normalise (over it or over all heads), rotate, scale.
 
 A head is padded with zeros to two equal halves of whole vectors (`head_positions`), so that any head size rotates in
 whole vectors; the table row is padded alike. The result is contiguous float32.
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from ..rms_norm.cpu import inverse_root_mean_square
+from ..rms_norm.cpu import mean_and_inverse
 from ..simd.arithmetic import fma
 from ..simd.functions import Values, loop, written_kernel
 from ..simd.lanes import LANES, float32, int64, scaled, splat, store, vector_at
@@ -29,19 +29,17 @@ def head_positions(head_dim: int) -> npt.NDArray[np.int64]:
 
 
 def _rope_head(b: ir.IRBuilder, _cache_format: str, *arguments: ir.Value) -> None:
-    x, bias, weight, normalise, rotation, half, out, size, eps, factor = arguments
-    half_vectors = b.sdiv(half, int64(LANES))
-    wanted = b.icmp_signed("!=", normalise, int64(0))
-    counted = b.select(wanted, b.mul(half_vectors, int64(2)), int64(0))
-    inverse = inverse_root_mean_square(b, x, counted, size, eps, bias)
-    inverse = splat(b, b.select(wanted, inverse, float32(1.0)))
+    x, bias, gain, row, row_bias, vectors, rotation, half, out, centred, size, eps, factor = arguments
+    mean, inverse = mean_and_inverse(b, row, vectors, size, eps, centred, row_bias)
+    wanted = b.icmp_signed("!=", vectors, int64(0))
+    means, inverses = (splat(b, b.select(wanted, *pair)) for pair in ((mean, float32(0.0)), (inverse, float32(1.0))))
     factors = splat(b, factor)
-    half_bytes = b.mul(half, int64(4))
+    half_vectors, half_bytes = b.sdiv(half, int64(LANES)), b.mul(half, int64(4))
 
     def value(index: ir.Value, upper: bool) -> ir.Value:
-        starts = [b.add(start, half_bytes) if upper else start for start in (x, bias, weight)]
-        raw, added, gain = (vector_at(b, start, index) for start in starts)
-        return b.fmul(b.fmul(b.fadd(raw, added), inverse), gain)
+        starts = [b.add(start, half_bytes) if upper else start for start in (x, bias, gain)]
+        raw, added, gains = (vector_at(b, start, index) for start in starts)
+        return b.fmul(b.fmul(b.fsub(b.fadd(raw, added), means), inverses), gains)
 
     def body(index: ir.Value, _: Values) -> Values:
         low, high = value(index, False), value(index, True)
@@ -56,7 +54,7 @@ def _rope_head(b: ir.IRBuilder, _cache_format: str, *arguments: ir.Value) -> Non
     loop(b, half_vectors, [], body)
 
 
-# rope_head(cache tag, x, bias, norm weight, normalise?, table row, half, out, size, eps, factor): addresses of padded
-# float32 rows (zeros for no bias, ones for no norm), the padded half in values; as float32 the head's true size,
-# epsilon and a factor
-rope_head = written_kernel("rope_head", "iiiiiiifff", _rope_head)
+# rope_head(cache tag, x, bias, gain, row, row's bias, vectors, table row, half, out, centred?, size, eps, factor):
+# addresses of padded float32 rows (zeros for no bias, ones for no norm); the vectors of 16 values at `row` over which
+# the norm goes (0: no norm), and as float32 how many of its values count; the padded half in values; epsilon, a factor
+rope_head = written_kernel("rope_head", "iiiiiiiiiifff", _rope_head)

@@ -1,4 +1,4 @@
-"""Floating point on 16 lanes: fused multiply-add, maximum, reductions, exp2, SiLU, bfloat16 rounding."""
+"""Floating point on 16 lanes: fused multiply-add, maximum, reductions, exp2, SiLU, soft caps, bfloat16 rounding."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from .target import has
 
 # exp2(r) on [-1/2, 1/2] as its Taylor series: the first omitted term, ln(2)^7 / 7! * 2^-7, is 1.2e-7, one float32 step
 _EXP2_TERMS = [math.log(2.0) ** power / math.factorial(power) for power in range(7)]
+
+_HALF = ir.HalfType()
 
 
 def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
@@ -77,6 +79,14 @@ def silu(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.fdiv(x, b.fadd(constant(f32, 1.0), exponential))
 
 
+def tanh_capped(b: ir.IRBuilder, x: ir.Value, cap: ir.Value) -> ir.Value:
+    """cap * tanh(x / cap) on 16 lanes, within 2e-7 * cap. Beyond its largest argument, tanh is 1 in float32."""
+    exponent = b.fmul(b.fdiv(x, cap), constant(f32, 2 * math.log2(math.e)))
+    exponential = exp2(b, exponent)
+    one = constant(f32, 1.0)
+    return b.fmul(cap, b.fdiv(b.fsub(exponential, one), b.fadd(exponential, one)))
+
+
 def reciprocal(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.fdiv(float32(1.0), x)
 
@@ -87,3 +97,14 @@ def round_bfloat16(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     odd = b.and_(b.lshr(bits, constant(i32, 16)), constant(i32, 1))
     rounded = b.add(bits, b.add(odd, constant(i32, 0x7FFF)))
     return b.trunc(b.lshr(rounded, constant(i32, 16)), vector(i16, LANES))
+
+
+def half_to_float(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """16 float16 as 16-bit integers to float32: exact, but infinities become 65536 and more on CPUs without F16C."""
+    if has("f16c"):
+        return b.fpext(b.bitcast(bits, vector(_HALF, LANES)), VF)
+    wide = b.zext(bits, VI)
+    # The same bits in a float32's place have an exponent that is 112 too small, subnormal numbers included.
+    magnitude = b.bitcast(b.shl(b.and_(wide, constant(i32, 0x7FFF)), constant(i32, 13)), VF)
+    sign = b.shl(b.and_(wide, constant(i32, 0x8000)), constant(i32, 16))
+    return b.bitcast(b.or_(b.bitcast(b.fmul(magnitude, constant(f32, 2.0**112)), VI), sign), VF)

@@ -5,7 +5,7 @@ of one row's activations, broadcast:
     float32   1 k    w * x
     bfloat16  2 k    w0 * x0 + w1 * x1, in float32
     int8      4 k    unsigned weights (w + 128) times signed activations, in int32; exact
-    nibbles   32 k   eight steps like those of int8 with unsigned weights below 16, exact as well
+    codes     4 k    like int8, with codes of 4, 6 or 8 bits, several steps and rows at once; exact as well
 The variants of one CPU differ only in speed. Between CPUs, bfloat16 may differ in the last bit (VDPBF16PS flushes
 denormals and rounds differently), int8 never does.
 """
@@ -61,37 +61,87 @@ def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value)
     return fma(b, high[0], high[1], fma(b, low[0], low[1], total))
 
 
-def nibble_steps(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list[ir.Value]) -> ir.Value:
-    """total + the products of 8 vectors of unsigned bytes below 16 and 8 scalars of 4 signed bytes (except -128)."""
-    if (has("avx512vnni") and wide_registers()) or has("avxvnni") or not has("avx2"):
-        for quad, x in zip(weights, xs, strict=True):
-            total = quad_step(b, total, quad, splat(b, x))
-        return total
-    # A pair of products is at most 2 * 15 * 127, so eight fit into 16 bits: VPMADDUBSW need not saturate.
-    if wide_registers():
-        return _nibbles(b, total, weights, [splat(b, x) for x in xs])
-    spread = [splat(b, x) for x in xs]
-    parts = []
-    for start in (0, 8):
-        index = ir.Constant(vector(i32, 8), list(range(start, start + 8)))
-        half, *halves = (b.shuffle_vector(operand, operand, index) for operand in (total, *weights, *spread))
-        parts.append(_nibbles(b, half, halves[: len(weights)], halves[len(weights) :]))
-    return b.shuffle_vector(*parts, ir.Constant(VI, list(range(16))))
+CENTRE = {4: 0, 6: 0, 8: 128}  # what `code_steps` takes from codes of so many bits
 
 
-def _nibbles(b: ir.IRBuilder, total: ir.Value, weights: list[ir.Value], xs: list[ir.Value]) -> ir.Value:
-    """The same for 16 lanes, or for 8."""
-    lanes = total.type.count
-    octets, shorts = vector(i8, 4 * lanes), vector(i16, 2 * lanes)
-    bytes_name, shorts_name = ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
+def code_steps(
+    b: ir.IRBuilder, totals: list[ir.Value], weights: list[ir.Value], xs: list[list[ir.Value]], bits: int
+) -> list[ir.Value]:
+    """Per row: total + the products of vectors of codes, less their centre, and scalars of 4 signed bytes (not -128).
+
+    Codes are unsigned bytes below 2 ** bits: 4 with at most 8 vectors, 6 with an even number, or 8. Exact. Where
+    `codes_stay_unsigned`, the rows' totals must begin with -128 times the sum of their bytes.
+    """
+    if _has_quads() or (bits == 8 and codes_stay_unsigned()):
+        for row, own in enumerate(xs):
+            for quad, x in zip(weights, own, strict=True):
+                totals[row] = quad_step(b, totals[row], quad, splat(b, x))
+        return totals
+    lanes = LANES if wide_registers() else LANES // 2
+    indices = [ir.Constant(vector(i32, lanes), list(range(start, start + lanes))) for start in range(0, LANES, lanes)]
+
+    def split(value: ir.Value) -> list[ir.Value]:
+        return [b.shuffle_vector(value, value, index) for index in indices]
+
+    sums = [split(total) for total in totals]
+    shorts: list[list[ir.Value]] = [[None] * len(indices) for _ in totals]
+    # A pair of products is at most 2 * 127 * (2 ** bits - 1): of 4 bits eight pairs fit into 16 bits, of 6 bits two,
+    # and VPMADDUBSW need not saturate. The rows come last: a vector of weights stays in its register for all.
+    run = {4: 8, 6: 2, 8: 1}[bits]
+    for place, quad in enumerate(weights):
+        parts = split(quad)
+        if bits == 8:
+            parts = [b.xor(part, constant(i32, -0x7F7F7F80, lanes)) for part in parts]  # flips the sign of each byte
+        for row, own in enumerate(xs):
+            x = splat(b, own[place], lanes)
+            for part, w in enumerate(parts):
+                product = _signed_products(b, w, x) if bits == 8 else _products(b, w, x)
+                before = shorts[row][part]
+                shorts[row][part] = product if before is None else b.add(before, product)
+                if place % run == run - 1 or place == len(weights) - 1:
+                    sums[row][part] = _pair_sums(b, sums[row][part], shorts[row][part])
+                    shorts[row][part] = None
     if lanes == LANES:
-        bytes_name, shorts_name = ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512")
-    products = declare(b.module, f"llvm.x86.{bytes_name}", shorts, [octets] * 2)
-    pairs = declare(b.module, f"llvm.x86.{shorts_name}", total.type, [shorts] * 2)
-    sums = None
-    for quad, x in zip(weights, xs, strict=True):
-        product = b.call(products, [b.bitcast(quad, octets), b.bitcast(x, octets)])
-        sums = product if sums is None else b.add(sums, product)
+        return [total for (total,) in sums]
+    return [b.shuffle_vector(*halves, ir.Constant(VI, list(range(LANES)))) for halves in sums]
+
+
+def _has_quads() -> bool:
+    """Whether one instruction multiplies quads of bytes, or there is nothing better than doing it byte by byte."""
+    return (has("avx512vnni") and wide_registers()) or has("avxvnni") or not has("avx2")
+
+
+def codes_stay_unsigned() -> bool:
+    """Whether `code_steps` multiplies 8-bit codes as they are, and leaves the centre to the start values."""
+    return _has_quads() or wide_registers()
+
+
+def _products(b: ir.IRBuilder, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
+    """Products of bytes, added by pairs in 16 bits."""
+    lanes = unsigned.type.count
+    octets, shorts = vector(i8, 4 * lanes), vector(i16, 2 * lanes)
+    name = "avx512.pmaddubs.w.512" if lanes == LANES else "avx2.pmadd.ub.sw"
+    function = declare(b.module, f"llvm.x86.{name}", shorts, [octets] * 2)
+    return b.call(function, [b.bitcast(unsigned, octets), b.bitcast(signed, octets)])
+
+
+def _signed_products(b: ir.IRBuilder, w: ir.Value, x: ir.Value) -> ir.Value:
+    """The same of signed bytes: |w| and x with the sign of w. A pair is at most 2 * 128 * 127, which fits."""
+    octets = vector(i8, 32)
+    absolute = declare(b.module, "llvm.abs.v32i8", octets, [octets, ir.IntType(1)])
+    signs = declare(b.module, "llvm.x86.avx2.psign.b", octets, [octets] * 2)
+    values = b.bitcast(w, octets)
+    magnitude = b.call(absolute, [values, ir.Constant(ir.IntType(1), 0)])
+    lanes = vector(i32, 8)
+    return _products(b, b.bitcast(magnitude, lanes), b.bitcast(b.call(signs, [b.bitcast(x, octets), values]), lanes))
+
+
+def _pair_sums(b: ir.IRBuilder, total: ir.Value, sums: ir.Value) -> ir.Value:
+    """total + the sums of pairs of 16-bit values."""
+    lanes = total.type.count
+    shorts = vector(i16, 2 * lanes)
+    name = "avx512.pmaddw.d.512" if lanes == LANES else "avx2.pmadd.wd"
+    pairs = declare(b.module, f"llvm.x86.{name}", total.type, [shorts] * 2)
     return b.add(total, b.call(pairs, [sums, constant(i16, 1, 2 * lanes)]))
 
 

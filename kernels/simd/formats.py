@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-WeightFormat = Literal["float32", "bfloat16", "int8", "int4", "int4-128"]
-Tag = np.float32 | np.uint16 | np.uint8 | np.int8
+WeightFormat = Literal["float32", "bfloat16", "int8", "int4", "int4-128", "stored"]
+Tag = np.float32 | np.uint16 | np.uint8 | np.int8 | np.int16
 
 TAGS: dict[WeightFormat, Tag] = {
     "float32": np.float32(0),
@@ -19,10 +19,18 @@ TAGS: dict[WeightFormat, Tag] = {
     "int8": np.uint8(0),
     "int4": np.int8(0),
     "int4-128": np.int8(0),
+    "stored": np.int16(0),
 }
-FORMAT_OF_TAG: dict[str, WeightFormat] = {"float32": "float32", "uint16": "bfloat16", "uint8": "int8", "int8": "int4"}
+FORMAT_OF_TAG: dict[str, WeightFormat] = {
+    "float32": "float32",
+    "uint16": "bfloat16",
+    "uint8": "int8",
+    "int8": "int4",
+    "int16": "stored",
+}
 
 WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4, "int4-128": 4}
+# stored: codes of 4, 6 or 8 bits as the checkpoint has them, by segments (gemm/segments.py)
 GROUP = 32  # inputs that share a scale: of 4-bit weights, and always of their activations
 GROUP_SHIFTS: dict[WeightFormat, int] = {"int4": 0, "int4-128": 2}  # 2 ** shift groups of weights share a scale
 

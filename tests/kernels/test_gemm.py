@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from triolet.kernels.gemm.cpu import gemm
-from triolet.kernels.gemm.pack import Part, pack, packed_bytes, padded, panel_bytes, to_bfloat16_bits
-from triolet.kernels.gemm.reference import gemm_reference, round_to_int8, rounded_activations, rounded_weights
+from triolet.kernels.gemm.pack import CHUNK, Part, pack, packed_bytes, padded, panel_bytes
+from triolet.kernels.gemm.reference import (
+    gemm_reference,
+    round_to_bfloat16,
+    round_to_int8,
+    rounded_activations,
+    rounded_weights,
+)
 from triolet.kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from triolet.kernels.quantise.layout import CORRECTION, HEADER_BYTES, SCALE, WIDE_QUADS, row_bytes
 from triolet.kernels.quantise.reference import quantise_groups_reference, quantise_reference
 from triolet.kernels.simd.formats import GROUP, GROUP_SHIFTS, TAGS, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
-FORMATS = get_args(WeightFormat)
+FORMATS: list[WeightFormat] = [name for name in get_args(WeightFormat) if name != "stored"]
 
 
 def aligned(size: int) -> npt.NDArray[np.uint8]:
@@ -76,18 +83,23 @@ def definition(x: FloatArray, w: FloatArray, weight_format: WeightFormat) -> npt
     return gemm_reference(x, w, weight_format)
 
 
+def bfloat16_bits(values: FloatArray) -> npt.NDArray[np.uint16]:
+    return (round_to_bfloat16(values).view(np.uint32) >> 16).astype(np.uint16)
+
+
 def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.uint8]:
     """A row as quantise/layout.py describes it, by the definitions."""
     if weight_format == "float32":
         return x.view(np.uint8)
     if weight_format == "bfloat16":
-        return to_bfloat16_bits(x).view(np.uint8)
+        return bfloat16_bits(x).view(np.uint8)
     if weight_format != "int8":
         q, scales = quantise_groups_reference(x)
         groups = q.reshape(-1, GROUP)
         offsets = (np.float32(1.5 * 2**23) * scales)[:, None]
         starts = offsets.view(np.int32) - 8 * groups.sum(axis=1, keepdims=True, dtype=np.int32)
-        columns = groups.astype(np.int8), offsets, starts
+        sums = groups.reshape(-1, 2, GROUP // 2).sum(axis=2).astype(np.float32) * scales[:, None]
+        columns = groups.astype(np.int8), offsets, starts, sums
         return np.hstack([column.view(np.uint8) for column in columns]).reshape(-1)
     q, scale = quantise_reference(x)
     row = np.zeros(row_bytes("int8", len(x)), np.uint8)
@@ -164,7 +176,7 @@ def test_the_residual_is_added(weight_format: WeightFormat) -> None:
 
 def test_bfloat16_checkpoints_pack_like_their_float32_values() -> None:
     _, w = sample(1, 70, 40)
-    bits = to_bfloat16_bits(w)
+    bits = bfloat16_bits(w)
     widened = (bits.astype(np.uint32) << 16).view(np.float32)
     for weight_format in FORMATS:
         packed = list[npt.NDArray[np.uint8]]()
@@ -175,7 +187,11 @@ def test_bfloat16_checkpoints_pack_like_their_float32_values() -> None:
         np.testing.assert_array_equal(packed[0], packed[1])
 
 
-@pytest.mark.parametrize("places", [np.arange(40) + 8, np.concatenate([np.arange(20), np.arange(24, 44)])])
+@pytest.mark.parametrize(
+    "places",
+    [np.arange(40) + 8, np.concatenate([np.arange(20), np.arange(24, 44)]), np.r_[np.arange(20) * 2 + 1, 60:40:-1]],
+    ids=["later", "halves", "permuted"],
+)
 def test_rows_and_columns_are_packed_at_their_places(places: npt.NDArray[np.int64]) -> None:
     """With gaps, as between the halves of padded heads, and without."""
     _, w = sample(1, 40, 40)
@@ -186,6 +202,43 @@ def test_rows_and_columns_are_packed_at_their_places(places: npt.NDArray[np.int6
         pack(spread, [Part(w, places)], places, 64, 64, weight_format)
         pack(whole, [Part(placed, np.arange(64))], np.arange(64), 64, 64, weight_format)
         np.testing.assert_array_equal(spread, whole)
+
+
+@pytest.mark.parametrize("k", [16, 64, 112])
+def test_panels_are_laid_out_as_described(k: int) -> None:
+    """Whole 32-bit words of 16 channels side by side, also if the words of a row are no multiple of 16."""
+    _, w = sample(1, 32, k)
+    formats: list[tuple[WeightFormat, npt.NDArray[Any]]] = [("float32", w), ("bfloat16", bfloat16_bits(w))]
+    for weight_format, rows in formats:
+        packed = aligned(packed_bytes(32, k, weight_format))
+        pack(packed, [Part(w, np.arange(32))], np.arange(k), 32, k, weight_format)
+        words = np.ascontiguousarray(rows).view(np.uint32).reshape(2, 16, -1)
+        np.testing.assert_array_equal(packed.view(np.uint32), words.transpose(0, 2, 1).reshape(-1))
+
+
+def test_rows_may_go_to_chunks_in_any_order() -> None:
+    """As those of rotary heads do, whose pairs are brought together."""
+    _, w = sample(1, 2 * CHUNK, 32)
+    places = np.random.default_rng(1).permutation(2 * CHUNK)
+    placed = np.empty_like(w)
+    placed[places] = w
+    target = aligned(packed_bytes(2 * CHUNK, 32, "bfloat16"))
+    pack(target, [Part(w, places)], np.arange(32), 2 * CHUNK, 32, "bfloat16")
+    np.testing.assert_array_equal(target, packed_weights(placed, "bfloat16"))
+
+
+def test_chunks_may_be_packed_in_any_order() -> None:
+    _, w = sample(1, 3 * CHUNK - 70, 64)
+    channels = padded(len(w))
+
+    def backwards(function: Callable[[int], None], starts: Iterable[int]) -> Iterable[None]:
+        return map(function, reversed(list(starts)))
+
+    for weight_format in FORMATS:
+        targets = [aligned(packed_bytes(channels, 64, weight_format)) for _ in range(2)]
+        pack(targets[0], [Part(w, np.arange(len(w)))], np.arange(64), channels, 64, weight_format)
+        pack(targets[1], [Part(w, np.arange(len(w)))], np.arange(64), channels, 64, weight_format, backwards)
+        np.testing.assert_array_equal(targets[0], targets[1])
 
 
 def test_extreme_int8_sums_do_not_overflow() -> None:

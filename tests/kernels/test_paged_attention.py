@@ -37,9 +37,9 @@ def call_query(tag: CacheTag, query: int, out: int, size: int) -> None:
 @compiled
 def call_attend(
     tag: CacheTag, rows: int, q: int, stride: int, limits: int, table: int, first: int, blocks: int, seen: int,
-    cache: int, step: int, after: int, left: int, scratch: int, size: int,
+    cache: int, step: int, after: int, left: int, scratch: int, size: int, cap: np.float32,
 ) -> None:  # fmt: skip
-    attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, step, after, left, scratch, size)
+    attend(tag, rows, q, stride, limits, table, first, blocks, seen, cache, step, after, left, scratch, size, cap)
 
 
 def aligned(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
@@ -79,7 +79,9 @@ class Cache:
                     self.memory.ctypes.data + (block * KV_HEADS + head) * self.region, token % BLOCK_TOKENS, size,
                 )  # fmt: skip
 
-    def attend(self, queries: FloatArray, positions: list[int], head: int, window: int | None) -> FloatArray:
+    def attend(
+        self, queries: FloatArray, positions: list[int], head: int, window: int | None, cap: float = 0.0
+    ) -> FloatArray:
         """queries [rows, size] of one kv head, already scaled; at most MOST_ROWS."""
         rows, size = queries.shape
         stride = query_bytes(size, self.format)
@@ -95,11 +97,13 @@ class Cache:
             CACHE_TAGS[self.format], rows, stored.ctypes.data, stride, descriptors.ctypes.data,
             self.table.ctypes.data, first, positions[-1] // BLOCK_TOKENS + 1 - first, positions[-1] + 1,
             self.memory.ctypes.data + head * self.region, KV_HEADS * self.region, self.memory.ctypes.data,
-            64, scratch.ctypes.data, size,
+            64, scratch.ctypes.data, size, np.float32(cap * np.log2(np.e)),
         )  # fmt: skip
         return out
 
-    def wanted(self, queries: FloatArray, positions: list[int], head: int, window: int | None) -> FloatArray:
+    def wanted(
+        self, queries: FloatArray, positions: list[int], head: int, window: int | None, cap: float = 0.0
+    ) -> FloatArray:
         shape = (BLOCKS, KV_HEADS, BLOCK_TOKENS, self.size)
         keys, values = (np.full(shape, np.nan, np.float32) for _ in range(2))
         for token in range(self.length):
@@ -109,7 +113,7 @@ class Cache:
         plain = queries.astype(np.float64) * np.sqrt(self.size) * np.log(2)
         wide = np.zeros((len(positions), KV_HEADS, self.size))
         wide[:, head] = plain
-        result = paged_attention_reference(wide, np.array(positions, np.int32), keys, values, self.table, window)
+        result = paged_attention_reference(wide, np.array(positions, np.int32), keys, values, self.table, window, cap)
         return np.asarray(result[:, head], np.float32)
 
 
@@ -150,6 +154,19 @@ def test_matches_the_definition(cache_format: CacheFormat, size: int, window: in
         if length > 2:
             shifted = cache.wanted(queries, [position - 1 for position in positions], 1, window)
             assert not close(cache, result, shifted, keys_seen)
+
+
+@pytest.mark.parametrize("cache_format", FORMATS)
+def test_soft_caps(cache_format: CacheFormat) -> None:
+    """Scores of deviation 1.5 under a cap of 2: far from linear. A cap 3 % off is noticed, and so is none."""
+    size, length, rows = 64, 150, min(3, MOST_ROWS)
+    cache = Cache(cache_format, size, length, TABLE)
+    queries = make_queries(cache_format, rows, size)
+    positions = [length - rows + row for row in range(rows)]
+    result = cache.attend(queries, positions, 1, None, 2.0)
+    assert close(cache, result, cache.wanted(queries, positions, 1, None, 2.0), length)
+    for other in (2.2 if cache_format == "bfloat16" else 2.06, 0.0):
+        assert not close(cache, result, cache.wanted(queries, positions, 1, None, other), length)
 
 
 @pytest.mark.parametrize("cache_format", FORMATS)

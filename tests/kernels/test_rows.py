@@ -1,15 +1,22 @@
-"""RMS norm, SiLU gate and plain rows, each as float32, bfloat16 and int8 GEMM input, against the definitions."""
+"""Norms, activations and plain rows, each as float32, bfloat16 and int8 GEMM input, against the definitions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triolet.kernels.activation.cpu import activation_row
+from triolet.kernels.activation.reference import activation_reference
 from triolet.kernels.compile_cache import compiled
+from triolet.kernels.gated_mlp.cpu import NUMBERS, gated_row
+from triolet.kernels.gated_mlp.reference import gated_reference
 from triolet.kernels.gemm.reference import round_to_bfloat16
+from triolet.kernels.layer_norm.cpu import layer_norm_row
+from triolet.kernels.layer_norm.reference import layer_norm_reference
 from triolet.kernels.quantise.cpu import plain_row
 from triolet.kernels.quantise.layout import (
     CORRECTION,
@@ -17,31 +24,42 @@ from triolet.kernels.quantise.layout import (
     GROUP_BYTES,
     GROUP_OFFSET,
     GROUP_START,
+    GROUP_SUMS,
     HEADER_BYTES,
     SCALE,
     WIDE_QUADS,
     row_bytes,
 )
 from triolet.kernels.quantise.reference import quantise_groups_reference, quantise_reference
-from triolet.kernels.rms_norm.cpu import rms_norm_row
+from triolet.kernels.rms_norm.cpu import norm_row
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.silu_mul.cpu import silu_mul_row
 from triolet.kernels.silu_mul.reference import silu_mul_reference
+from triolet.kernels.simd.activations import ACTIVATION_NUMBERS
 from triolet.kernels.simd.formats import GROUP, TAGS, Tag, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
 FORMATS = get_args(WeightFormat)
 K, REAL = 96, 80  # padded and true length
 EPS = 1e-5
+NORMS = ("rms_norm", "layer_norm")
+BIAS = np.linspace(-0.4, 0.5, K, dtype=np.float32)
+BIAS[REAL:] = 0
 ROW_NUMBERS = ((SCALE, np.float32), (CORRECTION, np.int32), (WIDE_QUADS, np.int32))
 GROUP_NUMBERS = ((GROUP_OFFSET, np.float32), (GROUP_START, np.int32))
 
 
 @compiled
-def call_rms_norm(
-    tag: Tag, x: int, weight: int, k: int, out: int, scratch: int, size: np.float32, eps: np.float32
-) -> None:
-    rms_norm_row(tag, x, weight, k, out, scratch, size, eps)
+def call_norm(
+    tag: Tag, x: int, gain: int, bias: int, k: int, out: int, scratch: int, centred: int, size: np.float32,
+    eps: np.float32,
+) -> None:  # fmt: skip
+    norm_row(tag, x, gain, bias, k, out, scratch, centred, size, eps)
+
+
+@compiled
+def call_gated(tag: Tag, x: int, bias: int, k: int, out: int, scratch: int, number: int) -> None:
+    gated_row(tag, x, x + k * 4, bias, bias + k * 4, k, out, scratch, number)
 
 
 @compiled
@@ -59,8 +77,15 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
     out, scratch = np.full(row_bytes(weight_format, K), 255, np.uint8), np.zeros(K, np.float32)
     written = out.ctypes.data, scratch.ctypes.data
     tag = TAGS[weight_format]
-    if name == "rms_norm":
-        call_rms_norm(tag, x.ctypes.data, weight.ctypes.data, K, *written, np.float32(REAL), np.float32(EPS))
+    if name in NORMS:
+        bias = BIAS if name == "layer_norm" else np.zeros(K, np.float32)
+        call_norm(
+            tag, x.ctypes.data, weight.ctypes.data, bias.ctypes.data, K, *written, int(name == "layer_norm"),
+            np.float32(REAL), np.float32(EPS),
+        )  # fmt: skip
+    elif name in NUMBERS:
+        bias = np.concatenate([BIAS, -BIAS])
+        call_gated(tag, x.ctypes.data, bias.ctypes.data, K, *written, NUMBERS[name])
     elif name == "silu_mul":
         call_silu_mul(tag, x.ctypes.data, K, *written)
     else:
@@ -74,6 +99,9 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
         q = groups[:, :GROUP].view(np.int8)
         offsets, starts = (groups[:, start : start + 4].copy().view(kind) for start, kind in GROUP_NUMBERS)
         np.testing.assert_array_equal(starts[:, 0], offsets[:, 0].view(np.int32) - 8 * q.sum(axis=1, dtype=np.int32))
+        halves = q.reshape(-1, 2, GROUP // 2).sum(axis=2, dtype=np.int32)
+        sums = groups[:, GROUP_SUMS : GROUP_SUMS + 8].copy().view(np.float32)
+        np.testing.assert_array_equal(sums, halves * (offsets.view(np.float32) / np.float32(1.5 * 2**23)))
         scales: FloatArray = offsets.view(np.float32) / np.float32(1.5 * 2**23)
         return (q.astype(np.float32) * scales).reshape(-1)
     q = out[HEADER_BYTES : HEADER_BYTES + K].view(np.int8).astype(np.int32)
@@ -86,9 +114,12 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
 
 
 def expected(name: str, x: FloatArray, weight: FloatArray) -> FloatArray:
-    if name == "rms_norm":
+    if name in NORMS:
         wanted: npt.NDArray[np.floating] = np.zeros(K)
-        wanted[:REAL] = rms_norm_reference(x[:REAL], weight[:REAL], EPS)
+        norm = layer_norm_reference(x[:REAL], weight[:REAL], BIAS[:REAL], EPS)
+        wanted[:REAL] = norm if name == "layer_norm" else rms_norm_reference(x[:REAL], weight[:REAL], EPS)
+    elif name in NUMBERS:
+        wanted = gated_reference(name, x[:K] + BIAS) * (x[K:] - BIAS).astype(np.float64)
     elif name == "silu_mul":
         wanted = silu_mul_reference(x[:K], x[K:])
     else:
@@ -96,35 +127,37 @@ def expected(name: str, x: FloatArray, weight: FloatArray) -> FloatArray:
     return np.asarray(wanted, np.float32)
 
 
-def within(result: FloatArray, wanted: FloatArray, weight_format: WeightFormat) -> bool:
+def within(result: FloatArray, wanted: FloatArray, weight_format: WeightFormat, absolute: float) -> bool:
     """float32: 1e-6 relative (exp2 is good to 3e-7, a sum of 80 squares to 5e-6 / 2 in the worst case, 1e-7 typically).
 
-    bfloat16: half a step of 2**-7; int8: half a step of the row's scale (int4: of the
-    group's, which is rounded up to a power of two); on top of the float32 error.
+    bfloat16: half a step of 2**-7; int8: half a step of the row's scale (int4, stored:
+    of the group's, which is rounded up to a power of two); on top of the float32 error. Where a sum cancels, as in
+    LayerNorm and in GELU's tail, the error is as large as that of its terms: `absolute`.
     """
-    slack = 1e-6 * np.abs(wanted) + 1e-37
+    slack = 1e-6 * np.abs(wanted) + 1e-37 + absolute
     if weight_format == "bfloat16":
         slack += np.abs(wanted) * 2.0**-8 * 1.01
     if weight_format == "int8":
         slack += np.abs(wanted).max() / 127 * 0.5 * 1.001
-    if weight_format.startswith("int4"):
+    if weight_format in ("int4", "int4-128", "stored"):
         slack += np.repeat(np.abs(wanted).reshape(-1, GROUP).max(axis=1), GROUP) / 63.5 * 0.5 * 1.001
     return bool((np.abs(result - wanted) <= slack).all())
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
-@pytest.mark.parametrize("name", ["rms_norm", "silu_mul", "plain"])
+@pytest.mark.parametrize("name", [*NORMS, *NUMBERS, "silu_mul", "plain"])
 def test_matches_the_definition_and_the_bound_can_fail(name: str, weight_format: WeightFormat) -> None:
     rng = np.random.default_rng(3)
     x = (3 * rng.standard_normal(2 * K)).astype(np.float32)
     weight = rng.standard_normal(K).astype(np.float32)
-    if name == "rms_norm":
+    if name in NORMS:
         x[REAL:K] = weight[REAL:] = 0
     wanted = expected(name, x, weight)
     result = operate(name, weight_format, x, weight)
-    assert within(result, wanted, weight_format)
+    absolute = 3e-6 if name in ("layer_norm", "gelu", "gelu_tanh") else 0.0
+    assert within(result, wanted, weight_format, absolute)
     largest = int(np.abs(wanted).argmax())
-    assert not within(np.where(np.arange(K) == largest, result * 1.02, result), wanted, weight_format)
+    assert not within(np.where(np.arange(K) == largest, result * 1.02, result), wanted, weight_format, absolute)
 
 
 @pytest.mark.parametrize("weight_format", ["int8", "int4"])
@@ -137,10 +170,14 @@ def test_extreme_gates_are_finite() -> None:
     x = np.zeros(2 * K, np.float32)
     x[:6] = [-1e30, -200, -90, 90, 200, 1e30]
     x[K:] = 1
-    result = operate("silu_mul", "float32", x, x)
-    np.testing.assert_allclose(result[3:6], x[3:6])
-    assert (np.abs(result[1:3]) < 1e-30).all()
-    assert np.isfinite(result).all()
+    for name in ("silu_mul", "silu"):
+        gates = x.copy()
+        if name == "silu":  # whose test adds biases
+            gates[6:K] = 0
+            gates[K:] += BIAS
+        result = operate(name, "float32", gates, gates)
+        np.testing.assert_allclose(result[3:6], x[3:6], rtol=1e-2)
+        assert np.isfinite(result).all()
 
 
 def test_bfloat16_rounds_ties_to_even() -> None:
@@ -164,3 +201,68 @@ def test_quantised_rows_equal_their_definition_bit_for_bit(factors: dict[int, fl
     np.testing.assert_array_equal(operate("plain", "int8", x, x), q.astype(np.float32) * scale)
     q, scales = quantise_groups_reference(x[:K])
     np.testing.assert_array_equal(operate("plain", "int4", x, x), q.astype(np.float32) * np.repeat(scales, GROUP))
+
+
+@compiled
+def call_activation(tag: Tag, kind: int, x: int, bias: int, y: int, y_bias: int, k: int, out: int) -> None:
+    activation_row(tag, kind, x, bias, y, y_bias, k, out, out)
+
+
+@compiled
+def call_layer_norm(
+    tag: Tag,
+    x: int,
+    bias: int,
+    weight: int,
+    shift: int,
+    keep: int,
+    k: int,
+    out: int,
+    size: np.float32,
+    eps: np.float32,
+) -> None:
+    layer_norm_row(tag, x, bias, weight, shift, keep, k, out, out, size, eps)
+
+
+def _four(rows: Iterable[FloatArray]) -> tuple[int, int, int, int]:
+    first, second, third, fourth = (row.ctypes.data for row in rows)
+    return first, second, third, fourth
+
+
+@pytest.mark.parametrize("name", ACTIVATION_NUMBERS)
+def test_an_activation_is_its_definition(name: str) -> None:
+    """Far and near values, beside a gate with a bias. erf's formula is good to 1.5e-7, times |x| / 2."""
+    rng = np.random.default_rng(5)
+    x = np.concatenate([np.linspace(-30, 30, 1008), [0.0, -0.0, 1e-30, -1e-30, 1e4, -1e4, 0.5, -0.5] * 2])
+    rows = np.stack([x, rng.standard_normal(1024), rng.standard_normal(1024), rng.standard_normal(1024)])
+    rows = rows.astype(np.float32)
+    out = np.empty(1024, np.float32)
+    x_row, bias, y, y_bias = rows
+    x_at, bias_at, y_at, y_bias_at = _four(rows)
+    number = ACTIVATION_NUMBERS[name]
+    call_activation(np.float32(0), number, x_at, bias_at, y_at, y_bias_at, 1024, out.ctypes.data)
+    gate = (x_row + bias).astype(np.float32)
+    factor = (y + y_bias).astype(np.float32)
+    wanted = activation_reference(name, gate, factor)
+    slack = 4e-7 * np.abs(gate * factor) + 1e-7
+    assert (np.abs(out - wanted) <= slack).all()
+    other = activation_reference("gelu" if name != "gelu" else "gelu_tanh", gate, factor)
+    assert not (np.abs(out - other) <= slack).all()
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_layer_norm_is_its_definition_and_leaves_the_right_row(keep: int) -> None:
+    rng = np.random.default_rng(6)
+    x, bias, weight, shift = (np.zeros(K, np.float32) for _ in range(4))
+    for row in (x, bias, weight, shift):
+        row[:REAL] = rng.standard_normal(REAL)
+    x[:REAL] += 5  # a mean far from zero
+    sums, out = (x + bias)[:REAL].copy(), np.empty(K, np.float32)
+    x_at, bias_at, weight_at, shift_at = _four((x, bias, weight, shift))
+    sizes = np.float32(REAL), np.float32(EPS)
+    call_layer_norm(np.float32(0), x_at, bias_at, weight_at, shift_at, keep, K, out.ctypes.data, *sizes)
+    wanted = layer_norm_reference(sums, weight[:REAL], shift[:REAL], EPS)
+    assert np.abs(out[:REAL] - wanted).max() < 1e-5
+    assert np.abs(out[:REAL] - layer_norm_reference(sums, weight[:REAL], 0.0, EPS)).max() > 1e-2
+    assert not out[REAL:].any()
+    assert np.array_equal(x, out if keep else np.pad(sums, (0, K - REAL)))

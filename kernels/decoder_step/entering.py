@@ -1,0 +1,98 @@
+"""The rows that enter a layer's projections, written as GEMM activations, and the rows that go back to the stream.
+
+What a family has of it is data: a column of the weight table is 0 where there is no such norm, or no branch of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compile_cache import compiled, inlined
+from ..gated_mlp.cpu import gated_row
+from ..quantise.cpu import plain_row
+from ..rms_norm.cpu import add_norm_row, norm_row
+from ..simd.formats import Tag
+from ..threads.waiting import barrier
+from .shape import DOWN, GATE_UP, GATE_UP_BIAS, INPUT_NORM, MLP_NORM, OUT, Memory, Shape
+
+
+@inlined
+def entering_row(
+    tag: Tag, layer: int, matrix: int, row: int, out: int, scratch: int, shape: Shape, memory: Memory
+) -> None:
+    """Write the input of a layer's projection to `out`."""
+    if matrix == OUT:
+        size = shape.attention_padded
+        plain_row(tag, memory.attention + row * size * 4, size, out, scratch)
+    elif matrix == DOWN:
+        size = shape.mlp_padded
+        gates = memory.gate_up + row * size * 8
+        bias = memory.weights[layer, GATE_UP_BIAS]
+        ups, up_bias = gates + size * 4, bias + size * 4
+        gated_row(tag, gates, ups, bias, up_bias, size, out, scratch, shape.activation)
+    else:
+        own = matrix == GATE_UP and shape.parallel == 0
+        normalised_row(tag, layer, MLP_NORM if own else INPUT_NORM, row, out, scratch, shape, memory)
+
+
+@compiled
+def normalised_row(
+    tag: Tag, layer: int, norm: int, row: int, out: int, scratch: int, shape: Shape, memory: Memory
+) -> None:
+    """Write a row of the residual stream to `out`, through the norm of that column, if there is one."""
+    size = shape.hidden_padded
+    x = memory.hidden + row * size * 4
+    gain, bias = memory.weights[layer, norm], memory.weights[layer, norm + 1]
+    if gain == 0:
+        plain_row(tag, x, size, out, scratch)
+    else:
+        count, eps = np.float32(shape.hidden), np.float32(shape.eps)
+        norm_row(tag, x, gain, bias, size, out, scratch, shape.centred, count, eps)
+
+
+@compiled
+def enter(
+    tag: Tag,
+    thread: int,
+    threads: int,
+    state: int,
+    generation: int,
+    layer: int,
+    matrix: int,
+    tokens: int,
+    shape: Shape,
+    memory: Memory,
+) -> int:
+    """All rows of a projection's input, up to the barrier behind them; of a single row every thread has its copy."""
+    scratch = memory.scratch + thread * shape.scratch_stride
+    if tokens == 1:
+        copy = memory.activations + thread * shape.activation_stride
+        entering_row(tag, layer, matrix, 0, copy, scratch, shape, memory)
+        return generation
+    for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
+        to = memory.activations + row * shape.activation_stride
+        entering_row(tag, layer, matrix, row, to, scratch, shape, memory)
+    return barrier(state, threads, generation)
+
+
+@compiled
+def add_branch(
+    tag: Tag,
+    thread: int,
+    threads: int,
+    state: int,
+    generation: int,
+    layer: int,
+    column: int,
+    tokens: int,
+    shape: Shape,
+    memory: Memory,
+) -> int:
+    """Add the branch, with its bias and through its norm, to the residual stream, up to the barrier behind it."""
+    size = shape.hidden_padded
+    bias, gain = memory.weights[layer, column], memory.weights[layer, column + 1]
+    count, eps = np.float32(shape.hidden), np.float32(shape.eps)
+    for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
+        x, out = memory.branch + row * size * 4, memory.hidden + row * size * 4
+        add_norm_row(tag, x, bias, gain, size, out, shape.centred, count, eps)
+    return barrier(state, threads, generation)
