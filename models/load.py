@@ -7,11 +7,15 @@ from platform import python_version
 
 from ..kernels.gpu.mode import interpret_kernels
 from ..protocol.settings import EngineSettings
-from ..protocol.steps import Ready, ReportProgress, ignore_progress
-from .checkpoint.checkpoint import Checkpoint
+from ..protocol.steps import Ready, ReportProgress, TokenWork, ignore_progress
+from .checkpoint.generation import GenerationDefaults
+from .checkpoint.open import Checkpoint, open_checkpoint
+from .checkpoint.spec import ModelSpec
+from .encoder.checkpoint import EncoderCheckpoint, holds_encoder
 from .errors import UnsupportedDevice
 from .gpu.device import gpu_problem, missing_package
 from .host import has_nvidia_driver
+from .plan.work import work_of
 from .stepper import LoadedModel, Stepper
 
 
@@ -20,32 +24,54 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
 
     dtype "auto" follows the checkpoint: bfloat16 stays, float32 and float16 run as float32. A GPU runs bfloat16.
     """
-    checkpoint = Checkpoint(Path(settings.model))
-    loaded = _load_on_gpu(checkpoint, settings, report)
-    if loaded is None:
-        from .cpu.load import load_on_cpu
+    path, active = Path(settings.model), 0
+    checkpoint: Checkpoint | EncoderCheckpoint
+    if holds_encoder(path):
+        from .encoder.load import load_encoder
 
-        loaded = load_on_cpu(checkpoint, settings, report)
+        checkpoint = EncoderCheckpoint(path)
+        loaded, generation = load_encoder(checkpoint, settings, report), GenerationDefaults()
+    else:
+        checkpoint = open_checkpoint(path)
+        active = checkpoint.spec.active_parameters
+        loaded, generation = _load_decoder(checkpoint, settings, report), checkpoint.generation
     libraries = {name: _version(name) for name in ("triolet", "numpy", *loaded.libraries)}
     return loaded.stepper, Ready(
         model=checkpoint.name,
         architecture=checkpoint.spec.family,
         parameters=checkpoint.spec.parameters,
+        active_parameters=active,
         device=loaded.device,
         dtype=loaded.dtype,
         quantize=settings.quantize,
         kv_cache_dtype=loaded.kv_cache_dtype,
         context_length=loaded.context_length,
-        model_context_length=checkpoint.spec.max_position,
+        model_context_length=loaded.model_context_length or checkpoint.spec.max_position,
         vocab_size=checkpoint.spec.vocab_size,
-        eos_token_ids=checkpoint.generation.eos_token_ids,
+        eos_token_ids=generation.eos_token_ids,
         max_step_tokens=settings.max_step_tokens,
         max_running=settings.max_running,
         memory=loaded.memory,
-        sampling_defaults=checkpoint.generation.sampling,
+        work=None if isinstance(checkpoint, EncoderCheckpoint) else _work(checkpoint.spec, loaded),
+        sampling_defaults=generation.sampling,
         versions={"python": python_version()} | libraries,
         pid=getpid(),
+        pooling=loaded.pooling,
     )
+
+
+def _work(spec: ModelSpec, loaded: LoadedModel) -> TokenWork:
+    shared = loaded.device != "cpu" and spec.tied_embeddings
+    return work_of(spec, loaded.memory, dtype=loaded.dtype, table_bytes=loaded.table_bytes, shared_table=shared)
+
+
+def _load_decoder(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
+    loaded = _load_on_gpu(checkpoint, settings, report)
+    if loaded is None:
+        from .cpu.load import load_on_cpu
+
+        loaded = load_on_cpu(checkpoint, settings, report)
+    return loaded
 
 
 def _load_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel | None:

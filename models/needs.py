@@ -10,7 +10,8 @@ import msgspec
 
 from ..protocol.settings import BLOCK_SIZE, EngineSettings
 from ..protocol.steps import ModelNeeds
-from .checkpoint.checkpoint import Checkpoint
+from .checkpoint.open import open_checkpoint
+from .encoder.checkpoint import EncoderCheckpoint, holds_encoder
 from .errors import LoadError
 from .memory_plan import shortest_length
 
@@ -21,7 +22,10 @@ def needs_of(settings: EngineSettings) -> ModelNeeds:
     """Of one model. What the cache holds at most is what --kv-cache-memory says, or what is of any use."""
     from .cpu.load import plan_on_cpu
 
-    checkpoint = Checkpoint(Path(settings.model))
+    path = Path(settings.model)
+    if holds_encoder(path):
+        return _encoder_needs(EncoderCheckpoint(path), settings)
+    checkpoint = open_checkpoint(path)
     sizes, memory = plan_on_cpu(checkpoint, settings, _ANY_AMOUNT)
     block = memory.kv_bytes // memory.num_blocks
     least = -(-shortest_length(settings, sizes.max_model_len) // BLOCK_SIZE) * block
@@ -31,6 +35,20 @@ def needs_of(settings: EngineSettings) -> ModelNeeds:
         kv_least_bytes=least if settings.kv_cache_memory is None else memory.kv_bytes,
         kv_most_bytes=memory.kv_bytes,
         context_length=sizes.max_model_len,
+    )
+
+
+def _encoder_needs(checkpoint: EncoderCheckpoint, settings: EngineSettings) -> ModelNeeds:
+    """It keeps nothing between steps."""
+    from .encoder.load import plan_encoder
+
+    sizes, memory = plan_encoder(checkpoint, settings, _ANY_AMOUNT)
+    return ModelNeeds(
+        fixed_bytes=memory.weights_bytes + memory.workspace_bytes + checkpoint.widened_bytes,
+        kv_block_bytes=0,
+        kv_least_bytes=0,
+        kv_most_bytes=0,
+        context_length=sizes.max_length,
     )
 
 

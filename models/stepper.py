@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..protocol.steps import GrammarFailed, GrammarReady, MemoryPlan, PrepareGrammar, Step, StepDone
+from ..protocol.steps import GrammarFailed, GrammarReady, MemoryPlan, PoolingModel, PrepareGrammar, Step, StepDone
 
 
 class PendingStep(Struct, frozen=True):
@@ -54,4 +54,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     kv_cache_dtype: str
     context_length: int
     memory: MemoryPlan
+    model_context_length: int = 0  # where the files beside the checkpoint say another than its config.json
+    pooling: PoolingModel | None = None  # None: it generates text
+    table_bytes: int | None = None  # of the embedding, where it is stored in another way than dtype says
     libraries: tuple[str, ...]  # packages that the kernels depend on

@@ -24,7 +24,8 @@ from ...kernels.gemm.pack import IndexArray, Part, pack, packed_bytes, padded, t
 from ...kernels.gemm.tile import MOST_ROWS, PANEL
 from ...kernels.simd.formats import WEIGHT_BITS, WeightFormat
 from ..checkpoint.adapter import AdapterWeights
-from .memory import CACHE_LINE, aligned_bytes
+from ..checkpoint.spec import ModelSpec
+from .pages import CACHE_LINE, aligned_bytes
 from .weights import head_channels
 
 MOST_MODULES = 3  # merged in one projection: query, key and value
@@ -48,7 +49,7 @@ def adapter_bytes(shape: Shape, weights: AdapterWeights, weight_format: WeightFo
 class PackedAdapter:
     """The packed matrices and their address table; B includes the scale."""
 
-    def __init__(self, shape: Shape, weights: AdapterWeights, weight_format: WeightFormat) -> None:
+    def __init__(self, spec: ModelSpec, shape: Shape, weights: AdapterWeights, weight_format: WeightFormat) -> None:
         self.rank = padded(weights.rank, PANEL)
         self._packed = aligned_bytes(adapter_bytes(shape, weights, weight_format))
         self._table = np.zeros((shape.layers, MODULES, ADAPTER_COLUMNS), np.int64)
@@ -61,8 +62,9 @@ class PackedAdapter:
                 if part is None:
                     continue
                 rank, ranks = padded(part.rank, PANEL), np.arange(part.rank)
-                out = _places(shape, part.b.shape[0], by_head=module in ("q_proj", "k_proj", "v_proj"))
-                into = _places(shape, part.a.shape[1], by_head=module == "o_proj")
+                order = spec.rotary_order if module in ("q_proj", "k_proj") else None
+                out = _places(shape, part.b.shape[0], order, by_head=module in ("q_proj", "k_proj", "v_proj"))
+                into = _places(shape, part.a.shape[1], None, by_head=module == "o_proj")
                 scaled = to_float32(part.b) * np.float32(part.scale)
                 entry[:] = (
                     self._pack(Part(part.a, ranks), into, rank, k),
@@ -130,6 +132,6 @@ def _module_sizes(shape: Shape) -> dict[str, tuple[int, int]]:
     }
 
 
-def _places(shape: Shape, size: int, *, by_head: bool) -> IndexArray:
+def _places(shape: Shape, size: int, order: IndexArray | None, *, by_head: bool) -> IndexArray:
     """Where a module's outputs, or its inputs, are in the padded row: heads are padded one by one."""
-    return head_channels(shape, 0, size // shape.head_dim) if by_head else np.arange(size)
+    return head_channels(shape, 0, size // shape.head_dim, order) if by_head else np.arange(size)

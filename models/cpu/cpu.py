@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...kernels.compile_cache import telling_compilations
 from ...kernels.decoder_step.cpu import work
+from ...kernels.decoder_step.shape import WINDOW
 from ...kernels.decoder_step.stage import (
     BAD_BLOCK,
     BAD_LOGIT_ROW,
@@ -24,19 +25,21 @@ from ...kernels.decoder_step.stage import (
     stage_adapters,
     stage_batch,
 )
+from ...kernels.embedding.cpu import BFLOAT16_TABLE, FLOAT32_TABLE, STORED_TABLE
 from ...kernels.gemm.pack import padded
 from ...kernels.gemm.tile import PANEL
-from ...kernels.rope.cpu import head_positions
 from ...kernels.simd.formats import CACHE_TAGS, TAGS, WeightFormat
 from ...kernels.threads.pool import WorkerPool
 from ...kernels.threads.waiting import STATE_BYTES, stop_workers
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..checkpoint.adapter import AdapterWeights
-from ..checkpoint.rope import rope_tables
 from ..checkpoint.spec import ModelSpec
+from ..checkpoint.stored import StoredMatrix, Weight
 from ..checkpoint.weights import DecoderWeights
 from .adapters import AdapterMemory, PackedAdapter, adapter_bytes, adapter_format
-from .memory import CpuSizes, RunnerMemory, make_shape
+from .kept import KeptWeights
+from .memory import NO_WINDOW, CpuSizes, RunnerMemory, make_shape
+from .rotation import fill_rotations
 from .rows import Batch
 from .weights import PackedWeights
 
@@ -62,27 +65,29 @@ class CpuRunner:
         weights: DecoderWeights,
         sizes: CpuSizes,
         report: ReportProgress = ignore_progress,
+        kept: KeptWeights | None = None,
     ) -> None:
         for name in ("max_step_tokens", "max_logit_rows", "max_model_len", "threads", "num_blocks"):
             value: int = getattr(sizes, name)
             if value < 1:
                 raise ValueError(f"{name} = {value}: must be at least 1")
         self.spec, self.sizes = spec, sizes
-        embedding = np.ascontiguousarray(weights.embedding)
-        shape = make_shape(spec, sizes, embedding_is_bfloat16=embedding.dtype == np.uint16)
-        held = RunnerMemory(shape, sizes)
-        # Cosines and sines go to the padded halves of a head; the padding stays zero.
-        tables = rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)
-        held.rotation[:, head_positions(spec.head_dim)] = tables
-        packed = PackedWeights(shape, weights, sizes.weight_format, held.weight_table, report)
-        memory = held.memory(embedding.ctypes.data)
+        shape = make_shape(spec, sizes, _embedding_kind(weights.embedding))
+        held = RunnerMemory(spec, shape, sizes)
+        fill_rotations(spec, held.rotation, held.weight_table)
+        for row, layer in zip(held.weight_table, spec.layers, strict=False):  # the last row is the head's
+            row[WINDOW] = layer.window or NO_WINDOW
+        packed = PackedWeights(
+            spec, shape, weights, sizes.weight_format, held.weight_table, held.experts, report, sizes.threads, kept
+        )
+        memory = held.memory(packed.embedding)
         self._shape, self._memory = shape, held
         tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[sizes.kv_format]
         self._adapter_format: WeightFormat = adapter_format(sizes.weight_format)
         self._adapter_memory = AdapterMemory(shape, self._adapter_format, sizes.threads, held.staged.job)
         adapter_tag = TAGS[self._adapter_format]
 
-        def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, held)) -> None:
+        def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, held)) -> None:
             work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, held.staged)
 
         def report_compilation(done: int, total: int) -> None:
@@ -90,7 +95,7 @@ class CpuRunner:
 
         report(LoadProgress(stage="loading kernels", done=0, total=1))
         with telling_compilations(report_compilation):
-            _run_stopped(body)  # compiles, or loads from the disk cache
+            run_stopped(body)  # compiles, or loads from the disk cache
         pool = WorkerPool(sizes.threads, body)
         self._pool = pool
         self._logits = held.logits[:0, : shape.vocab_size]
@@ -135,7 +140,7 @@ class CpuRunner:
 
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """Also while a step runs."""
-        return PackedAdapter(self._shape, weights, self._adapter_format)
+        return PackedAdapter(self.spec, self._shape, weights, self._adapter_format)
 
     def add_adapter(self, packed: PackedAdapter) -> None:
         """Not while a step runs. Batches may then name its address as long as the object lives."""
@@ -160,6 +165,12 @@ class CpuRunner:
         )
 
 
+def _embedding_kind(embedding: Weight) -> int:
+    if isinstance(embedding, StoredMatrix):
+        return STORED_TABLE
+    return BFLOAT16_TABLE if embedding.dtype == np.uint16 else FLOAT32_TABLE
+
+
 def _checked(batch: Batch, name: str) -> IntArray:
     """The array in the type and layout of the compiled code: for any other, numba would compile a variant."""
     array: IntArray = getattr(batch, name)
@@ -169,7 +180,7 @@ def _checked(batch: Batch, name: str) -> IntArray:
     return array if flags.c_contiguous and flags.writeable and flags.aligned else array.copy()
 
 
-def _run_stopped(body: Callable[[int, int, int], None]) -> None:
+def run_stopped(body: Callable[[int, int, int], None]) -> None:
     """Call a worker's body on a closing pool: it returns at once, but compiled, and so is the closing itself."""
     state = np.zeros(STATE_BYTES // 8, np.int64)
     stop_workers(state.ctypes.data)

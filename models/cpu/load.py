@@ -1,21 +1,27 @@
 """Makes a stepper on the CPU from a checkpoint: refusals, memory plan, weights."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
+from ...kernels.embedding.cpu import FLOAT32_TABLE
 from ...kernels.sampling.compile_apart import sampler_compiled_apart
 from ...kernels.simd.formats import CacheFormat, WeightFormat
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import LoadProgress, MemoryPlan, ReportProgress, ignore_progress
-from ..checkpoint.checkpoint import Checkpoint
-from ..checkpoint.weights import load_weights
-from ..errors import UnsupportedDevice
+from ..checkpoint.open import Checkpoint
+from ..checkpoint.stored import CodedMatrix, StoredMatrix
+from ..checkpoint.weights import load_weights, outline_weights, stored_matrices
+from ..errors import UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..host import available_memory, usable_cores
-from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length
+from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length, size
 from ..stepper import LoadedModel
 from .cpu import CpuRunner
-from .memory import CpuSizes, memory_needs
+from .kept import open_kept_weights
+from .memory import CpuSizes, make_shape, memory_needs
 from .stepper import CpuStepper
+from .weights import MeasuredWeights
 
 MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that need more rows run in parts
 
@@ -24,17 +30,18 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
     """Plan, load and compile. dtype "auto" is the checkpoint's."""
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
     with sampler_compiled_apart():
-        runner = load_runner(checkpoint, sizes, report)
+        runner = load_runner(checkpoint, sizes, report, keep=settings.keep_packed_weights)
         report(LoadProgress(stage="loading sampler", done=0, total=1))
     stepper = CpuStepper(runner, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead))
     report(LoadProgress(stage="loading sampler", done=1, total=1))
     return LoadedModel(
         stepper=stepper,
         device="cpu",
-        dtype="float32" if sizes.weight_format == "float32" else "bfloat16",
+        dtype=described_dtype(checkpoint, sizes.weight_format),
         kv_cache_dtype=sizes.kv_format,
         context_length=sizes.max_model_len,
         memory=memory,
+        table_bytes=sizes.stored_embedding_bytes,
         libraries=("numba", "llvmlite"),
     )
 
@@ -42,7 +49,14 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
 def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int) -> tuple[CpuSizes, MemoryPlan]:
     """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken."""
     spec = checkpoint.spec
-    weight_format = _weight_format(checkpoint.dtype if settings.dtype == "auto" else settings.dtype, settings.quantize)
+    stored = stored_matrices(checkpoint)
+    dtype = checkpoint.dtype if settings.dtype == "auto" else settings.dtype
+    weight_format = weight_format_of(dtype, settings.quantize)
+    if stored:
+        weight_format = _format_of_stored(stored, weight_format, settings)
+    if spec.experts is not None and weight_format == "stored":
+        remedy = "quantised experts are not run as they are stored; take the unquantised checkpoint and --quantize"
+        raise UnsupportedModel("experts", stored[0].format, remedy)
     most_rows = max(settings.max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))
     sizes = CpuSizes(
         weight_format=weight_format,
@@ -52,6 +66,8 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
         max_logit_rows=max(1, min(settings.max_step_tokens, most_rows)),
         threads=usable_cores() if settings.threads is None else settings.threads,
     )
+    if stored:
+        sizes = _with_stored_bytes(sizes, checkpoint)
     needs = memory_needs(spec, sizes)
     blocks = choose_num_blocks(
         available=available,
@@ -75,18 +91,22 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
     return replace(sizes, num_blocks=blocks), memory
 
 
-def load_runner(checkpoint: Checkpoint, sizes: CpuSizes, report: ReportProgress = ignore_progress) -> CpuRunner:
-    """Read and pack the weights, allocate, compile."""
-    weights = load_weights(checkpoint, report)
+def load_runner(
+    checkpoint: Checkpoint, sizes: CpuSizes, report: ReportProgress = ignore_progress, *, keep: bool = False
+) -> CpuRunner:
+    """Read and pack the weights, or read them as an earlier start packed and kept them; allocate, compile."""
+    weights, spec, kept = load_weights(checkpoint, report), checkpoint.spec, None
+    if keep:
+        kept = open_kept_weights(checkpoint.path, checkpoint.weight_files, spec, sizes.weight_format)
 
     def report_packed(progress: LoadProgress) -> None:
         checkpoint.release_pages()  # so that a matrix is in memory twice, read and packed, only while it is packed
         report(progress)
 
-    return CpuRunner(checkpoint.spec, weights, sizes, report_packed)
+    return CpuRunner(spec, weights, sizes, report_packed, kept)
 
 
-def _weight_format(dtype: str, quantize: str) -> WeightFormat:
+def weight_format_of(dtype: str, quantize: str) -> WeightFormat:
     match quantize, dtype:
         case "none", "float32" | "bfloat16":
             return dtype
@@ -96,6 +116,45 @@ def _weight_format(dtype: str, quantize: str) -> WeightFormat:
             raise UnsupportedDevice(f"--dtype {dtype}: the CPU runs bfloat16 and float32")
         case _:
             raise UnsupportedDevice(f"--quantize {quantize}: the CPU runs none, int8, int4 and int4-128")
+
+
+def _format_of_stored(stored: Sequence[StoredMatrix], plain: WeightFormat, settings: EngineSettings) -> WeightFormat:
+    """Codes run as they are stored; other quantised weights (FP8, NF4) are widened: no type of ours is theirs."""
+    codes = sorted({matrix.format for matrix in stored if isinstance(matrix, CodedMatrix)})
+    if not codes:
+        return plain
+    if settings.quantize != "none":
+        raise UnsupportedDevice(
+            f"--quantize {settings.quantize}: the checkpoint is quantised already ({', '.join(codes)}) and would only "
+            "lose more; leave it out, or take the unquantised checkpoint"
+        )
+    return "stored" if settings.dtype == "auto" else plain
+
+
+def _with_stored_bytes(sizes: CpuSizes, checkpoint: Checkpoint) -> CpuSizes:
+    weights = outline_weights(checkpoint)
+    measured = MeasuredWeights(checkpoint.spec, make_shape(checkpoint.spec, sizes, FLOAT32_TABLE), weights)
+    return replace(sizes, stored_bytes=measured.bytes, stored_embedding_bytes=measured.embedding_bytes)
+
+
+def described_dtype(checkpoint: Checkpoint, weight_format: WeightFormat) -> str:
+    """For the start report."""
+    stored = stored_matrices(checkpoint)
+    formats = ", ".join(sorted({matrix.format for matrix in stored}))
+    if weight_format == "stored":
+        return "; ".join([f"{formats} as stored, other matrices in 16 bits", *_wider_codes(stored)])
+    plain = "float32" if weight_format == "float32" else "bfloat16"
+    return f"{plain} (widened from {formats})" if formats and weight_format == plain else plain
+
+
+def _wider_codes(stored: Sequence[StoredMatrix]) -> list[str]:
+    """Which codes take more bits here than in the file, and what that costs."""
+    more: dict[tuple[str, int], int] = {}
+    for matrix in stored:
+        if isinstance(matrix, CodedMatrix) and matrix.file_bits is not None:
+            kind, (rows, columns) = (matrix.format, matrix.layout.bits), matrix.shape
+            more[kind] = more.get(kind, 0) + rows * columns * (matrix.layout.bits - matrix.file_bits) // 8
+    return [f"{name} in {bits}-bit codes, {size(count)} more than the file" for (name, bits), count in more.items()]
 
 
 def _cache_format(weight_format: WeightFormat, kv_cache_dtype: str) -> CacheFormat:

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from ...kernels.decoder_step.attention import DESCRIPTORS
 from ...kernels.decoder_step.shape import JOB_SLOTS, WEIGHT_COLUMNS, Memory, Shape, Staged, attention_tasks
+from ...kernels.embedding.cpu import BFLOAT16_TABLE
+from ...kernels.gated_mlp.cpu import NUMBERS
 from ...kernels.gemm.pack import packed_bytes, padded
 from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from ...kernels.paged_attention.cache import BLOCK_TOKENS, LONGEST_INT8_HEAD, region_bytes
@@ -22,10 +24,11 @@ from ...kernels.quantise.layout import row_bytes
 from ...kernels.rope.cpu import padded_head
 from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat, default_cache_format
 from ..checkpoint.spec import ModelSpec
-from .pages import populate, zeroed_pages
+from .experts import ExpertArrays, expert_bytes, expert_sizes, make_expert_shape
+from .pages import CACHE_LINE, aligned_bytes, populate, zeroed_pages
+from .rotation import rotations
 
 ByteArray = npt.NDArray[np.uint8]
-CACHE_LINE = 64
 NO_WINDOW = 1 << 31
 LONGEST_INT8_SUM = 65_536  # inputs; the sum of twice as many products of 127 * 127 fits into int32
 
@@ -34,6 +37,8 @@ class CpuSizes(msgspec.Struct, frozen=True, kw_only=True):
     """The number formats and the largest step of a runner."""
 
     weight_format: WeightFormat
+    stored_bytes: int = 0  # of "stored": what the matrices take, packed
+    stored_embedding_bytes: int | None = None  # of an embedding of codes, packed; 0: it is the LM head's
     cache_format: CacheFormat | None = None  # None: the weight format's default
     max_step_tokens: int
     max_logit_rows: int
@@ -61,26 +66,34 @@ class MemoryNeeds(msgspec.Struct, frozen=True):
 
 def memory_needs(spec: ModelSpec, sizes: CpuSizes) -> MemoryNeeds:
     """The needs, before loading. The embedding counts although it stays mapped from the checkpoint."""
-    shape = make_shape(spec, sizes, embedding_is_bfloat16=True)
-    vectors = (2 * shape.hidden_padded + shape.qkv_padded) * 4 * spec.num_layers
+    shape = make_shape(spec, sizes, BFLOAT16_TABLE)
+    experts = expert_sizes(shape.experts, sizes.max_step_tokens, sizes.threads)
     embedding = spec.vocab_size * spec.hidden_size * (4 if sizes.weight_format == "float32" else 2)
+    if sizes.stored_embedding_bytes is not None:
+        embedding = sizes.stored_embedding_bytes
+    matrices = sizes.stored_bytes if sizes.weight_format == "stored" else matrix_bytes(spec, shape, sizes.weight_format)
     return MemoryNeeds(
-        weights_bytes=matrix_bytes(shape, sizes.weight_format) + vectors + embedding,
-        workspace_bytes=sum(workspace_sizes(shape, sizes).values()),
+        weights_bytes=matrices + vector_bytes(spec, shape) + embedding,
+        workspace_bytes=sum(workspace_sizes(spec, shape, sizes).values()) + sum(experts.values()),
         kv_block_bytes=spec.num_layers * spec.num_kv_heads * shape.region_bytes,
     )
 
 
-def make_shape(spec: ModelSpec, sizes: CpuSizes, *, embedding_is_bfloat16: bool) -> Shape:
+def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
     weight_format, cache_format = sizes.weight_format, sizes.kv_format
     head = padded_head(spec.head_dim)
     hidden, mlp = padded(spec.hidden_size), padded(spec.mlp_size)
     attention = spec.num_heads * head
     widest = max(hidden, mlp, attention)
-    if weight_format == "int8" and widest > LONGEST_INT8_SUM:
-        raise ValueError(f"a layer of {widest} inputs is too wide for int8 weights (at most {LONGEST_INT8_SUM})")
+    middle = padded(max(spec.experts.width, spec.experts.shared_width)) if spec.experts else 0
+    if weight_format == "int8" and max(widest, middle) > LONGEST_INT8_SUM:
+        raise ValueError(
+            f"a layer of {max(widest, middle)} inputs is too wide for int8 weights (at most {LONGEST_INT8_SUM})"
+        )
     if cache_format == "int8" and head > LONGEST_INT8_HEAD:
         raise ValueError(f"heads of {head} values are too wide for an int8 KV cache (at most {LONGEST_INT8_HEAD})")
+    # One cache line longer than the row, so that the rows of a tile do not share a set of the L1 cache.
+    stride = padded(row_bytes(weight_format, widest)) + CACHE_LINE
     return Shape(
         layers=spec.num_layers,
         hidden=spec.hidden_size,
@@ -94,8 +107,12 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, *, embedding_is_bfloat16: bool)
         mlp_padded=mlp,
         vocab_size=spec.vocab_size,
         vocab_padded=padded(spec.vocab_size),
-        window=spec.sliding_window or NO_WINDOW,
-        qk_norm=int(spec.qk_norm),
+        window=max(layer.window or NO_WINDOW for layer in spec.layers),
+        qk_norm={None: 0, "head": 1, "heads": 1, "row": 2}[spec.qk_norm],
+        centred=int(spec.layer_norm),
+        parallel=int(spec.parallel),
+        gate_up_channels=(2 if spec.gated else 1) * mlp,
+        activation=NUMBERS[spec.activation],
         group_shift=GROUP_SHIFTS.get(weight_format, 0),
         region_bytes=region_bytes(head, cache_format),
         query_bytes=query_bytes(head, cache_format),
@@ -103,13 +120,26 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, *, embedding_is_bfloat16: bool)
         max_tokens=sizes.max_step_tokens,
         max_length=sizes.max_model_len,
         table_width=sizes.table_width,
-        # One cache line longer than the row, so that the rows of a tile do not share a set of the L1 cache.
-        activation_stride=padded(row_bytes(weight_format, widest)) + CACHE_LINE,
-        scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head))) + CACHE_LINE,
-        embedding_is_bfloat16=int(embedding_is_bfloat16),
+        activation_stride=stride,
+        scratch_stride=padded(DESCRIPTORS + max(widest * 4, middle * 4, scratch_bytes(head))) + CACHE_LINE,
+        embedding_kind=embedding_kind,
+        experts=make_expert_shape(spec.experts, weight_format, hidden, stride, sizes.max_step_tokens),
         eps=float(spec.norm_eps),
-        query_factor=math.log2(math.e) / math.sqrt(spec.head_dim),
+        query_factor=math.log2(math.e) * spec.score_scale,
+        score_cap=math.log2(math.e) * (spec.score_cap or 0.0),
+        logit_cap=float(spec.logit_cap or 0.0),
+        embedding_factor=float(spec.embedding_factor),
     )
+
+
+def vector_bytes(spec: ModelSpec, shape: Shape) -> int:
+    """Bytes of norms, biases and the rows of zeros and ones that stand for those a family lacks."""
+    names = spec.names
+    norms = (names.before_attention, names.after_attention, names.before_mlp, names.after_mlp)
+    rows = sum(name is not None for name in norms) + (2 if spec.norm_bias else 0) + spec.out_bias + spec.mlp_bias
+    layer = rows * shape.hidden_padded + 2 * shape.mlp_padded * spec.mlp_bias
+    layer += shape.qkv_padded * spec.qkv_bias + (shape.heads + shape.kv_heads) * shape.head_padded
+    return 4 * (spec.num_layers * layer + 2 * shape.hidden_padded)
 
 
 def layer_matrices(shape: Shape) -> list[tuple[int, int]]:
@@ -117,29 +147,35 @@ def layer_matrices(shape: Shape) -> list[tuple[int, int]]:
     return [
         (shape.qkv_padded, shape.hidden_padded),
         (shape.hidden_padded, shape.attention_padded),
-        (2 * shape.mlp_padded, shape.hidden_padded),
+        (shape.gate_up_channels, shape.hidden_padded),
         (shape.hidden_padded, shape.mlp_padded),
     ]
 
 
-def matrix_bytes(shape: Shape, weight_format: WeightFormat) -> int:
+def matrix_bytes(spec: ModelSpec, shape: Shape, weight_format: WeightFormat) -> int:
     """Bytes of all packed matrices, including the LM head."""
-    layer = sum(packed_bytes(n, k, weight_format) for n, k in layer_matrices(shape))
-    return shape.layers * layer + packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
+    matrices = layer_matrices(shape)
+    sparse = sum(layer.experts for layer in spec.layers)
+    total = packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
+    total += shape.layers * sum(packed_bytes(n, k, weight_format) for n, k in matrices[:2])
+    if sparse < shape.layers:
+        total += (shape.layers - sparse) * sum(packed_bytes(n, k, weight_format) for n, k in matrices[2:])
+    return total + (sparse * expert_bytes(shape.experts, weight_format) if sparse else 0)
 
 
-def workspace_sizes(shape: Shape, sizes: CpuSizes) -> dict[str, int]:
+def workspace_sizes(spec: ModelSpec, shape: Shape, sizes: CpuSizes) -> dict[str, int]:
     """Bytes of every working array; the names are those of Memory and Staged."""
     tokens, rows = sizes.max_step_tokens, max(sizes.max_step_tokens, sizes.max_logit_rows, sizes.threads)
     tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, MOST_ROWS)
     return {
-        "rotation": sizes.max_model_len * shape.head_padded * 4,
+        "rotation": len(rotations(spec)) * sizes.max_model_len * shape.head_padded * 4,
         "hidden": tokens * shape.hidden_padded * 4,
         "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads past the last row
         "qkv": tokens * shape.qkv_padded * 4,
         "queries": tokens * shape.heads * shape.query_bytes,
         "attention": tokens * shape.attention_padded * 4,
         "gate_up": tokens * 2 * shape.mlp_padded * 4,
+        "branch": tokens * shape.hidden_padded * 4 * has_branches(spec),
         "logits": max(1, sizes.max_logit_rows) * shape.vocab_padded * 4,
         "scratch": sizes.threads * shape.scratch_stride,
         "counters": shape.layers * CACHE_LINE,
@@ -148,25 +184,22 @@ def workspace_sizes(shape: Shape, sizes: CpuSizes) -> dict[str, int]:
     }
 
 
-def aligned_bytes(size: int) -> ByteArray:
-    """Zeroed bytes from a cache line's start, with every page touched: untouched pages share one page of zeros."""
-    raw = np.empty(size + CACHE_LINE, np.uint8)
-    start = -raw.ctypes.data % CACHE_LINE
-    whole = raw[start : start + size]
-    whole.fill(0)
-    return whole
+def has_branches(spec: ModelSpec) -> bool:
+    """Whether what a block adds to the residual stream is not its projection alone."""
+    return bool(spec.names.after_attention or spec.names.after_mlp or spec.out_bias or spec.mlp_bias)
 
 
 class RunnerMemory:
     """The working arrays, the KV cache, and the views that the compiled step takes."""
 
-    def __init__(self, shape: Shape, sizes: CpuSizes) -> None:
-        self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(shape, sizes).items()}
+    def __init__(self, spec: ModelSpec, shape: Shape, sizes: CpuSizes) -> None:
+        self.arrays = {name: aligned_bytes(size) for name, size in workspace_sizes(spec, shape, sizes).items()}
         block_bytes = shape.kv_heads * shape.region_bytes
         cache = zeroed_pages(shape.layers * sizes.num_blocks * block_bytes)
         self.cache = cache.reshape(shape.layers, sizes.num_blocks, block_bytes)
-        self.rotation = self._floats("rotation", shape.head_padded)
+        self.rotation = self._floats("rotation", shape.head_padded).reshape(-1, sizes.max_model_len, shape.head_padded)
         self.logits = self._floats("logits", shape.vocab_padded)
+        self.experts = ExpertArrays(shape.experts, shape.layers, sizes.max_step_tokens, sizes.threads)
         self.weight_table = np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64)
         self.staged = Staged(
             job=np.zeros(JOB_SLOTS, np.int64),
@@ -190,4 +223,10 @@ class RunnerMemory:
     def memory(self, embedding_address: int) -> Memory:
         """The addresses, valid as long as this object lives."""
         named = {name: self.arrays[name].ctypes.data for name in Memory._fields if name in self.arrays}
-        return Memory(weights=self.weight_table, embedding=embedding_address, cache=self.cache.ctypes.data, **named)
+        return Memory(
+            weights=self.weight_table,
+            embedding=embedding_address,
+            cache=self.cache.ctypes.data,
+            experts=self.experts.memory,
+            **named,
+        )

@@ -20,6 +20,16 @@ _CHUNK: Final = 16 << 20  # a multiple of every page size
 _TOUCHED_AT_ONCE: Final = 4 << 20  # below this a thread costs more than it saves
 
 ByteArray = npt.NDArray[np.uint8]
+CACHE_LINE = 64
+
+
+def aligned_bytes(size: int) -> ByteArray:
+    """Zeroed bytes from a cache line's start, with every page touched: untouched pages share one page of zeros."""
+    raw = np.empty(size + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    whole = raw[start : start + size]
+    whole.fill(0)
+    return whole
 
 
 def zeroed_pages(size: int) -> ByteArray:

@@ -112,7 +112,7 @@ class Decoder:
             buffers["plan"],
             kv_heads=spec.num_kv_heads,
             launch=launch,
-            window=spec.sliding_window or 0,
+            window=spec.layers[0].window or 0,
         )
         gather_rows(buffers["ids"][:tokens], weights.embedding, residual, capability=capability)
         added: torch.Tensor | None = None  # what the last block adds to the residual stream
@@ -123,7 +123,7 @@ class Decoder:
             self._norm(added, layer.input_norm, residual)
             self._attention(layer, adapted.get("qkv"), cache, shape, starts, launch)
             self._multiply(layer.o, adapted.get("o"), self._mixed, hidden, shape)
-            self._norm(hidden, layer.post_norm, residual)
+            self._norm(hidden, layer.mlp_norm, residual)
             gate_up, gated = buffers["gate_up"][:tokens], self._gated.first(tokens)
             self._multiply(layer.gate_up, adapted.get("gate_up"), self._normed, gate_up, shape)
             silu_mul(gate_up, gated.values, capability=capability, scales=gated.scales)
@@ -168,9 +168,9 @@ class Decoder:
         paged_attention(
             qkv, cache.keys, cache.values, starts, buffers["lengths"][:chunks], buffers["block_tables"][:chunks],
             mixed.view(tokens, spec.num_heads, spec.head_dim),
-            heads=spec.num_heads, kv_heads=spec.num_kv_heads, scale=spec.head_dim**-0.5,
+            heads=spec.num_heads, kv_heads=spec.num_kv_heads, scale=spec.score_scale,
             plan=buffers["plan"], workspace=buffers["partials"], launch=launch,
-            longest_chunk=1 if shape.decode else tokens, window=spec.sliding_window or 0,
+            longest_chunk=1 if shape.decode else tokens, window=spec.layers[0].window or 0,
             key_scales=cache.key_scales, value_scales=cache.value_scales,
         )  # fmt: skip
         out = self._mixed.first(tokens)

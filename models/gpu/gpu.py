@@ -44,7 +44,9 @@ class GpuModel:
         rotation = self.buffers["rotation"]
         room, placed = place_weights(device, spec, sizes.quantize)
         if weights is not None:
-            device.load(rotation, torch.from_numpy(rope_tables(spec.rope, spec.head_dim, sizes.max_model_len)))
+            device.load(
+                rotation, torch.from_numpy(rope_tables(spec.layers[0].rope, spec.head_dim, sizes.max_model_len))
+            )
             fill_weights(device, room, weights, sizes.quantize, report)
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)

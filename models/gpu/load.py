@@ -13,9 +13,9 @@ from ...kernels.gpu.table import E4M3_CAPABILITY
 from ...kernels.paged_attention.gpu_table import choose_launch
 from ...protocol.settings import BLOCK_SIZE, MIB, EngineSettings
 from ...protocol.steps import MemoryPlan, ReportProgress
-from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.open import Checkpoint
 from ..checkpoint.spec import ModelSpec
-from ..checkpoint.weights import load_weights
+from ..checkpoint.weights import load_weights, stored_matrices
 from ..errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..memory_plan import blocks_in, context_length, plan_of, shortest_length, size
@@ -28,6 +28,7 @@ from .gpu import GpuModel, buffer_layout
 from .linear import linear_launches
 from .packet import packet_layout
 from .stepper import GpuStepper
+from .structure import refuse_structure
 from .weights import matrices, weights_layout
 
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
@@ -55,10 +56,13 @@ def load_on_gpu(
 ) -> LoadedModel:
     """Refuses before reading weights, except if another process takes the memory meanwhile."""
     spec = checkpoint.spec
+    if formats := sorted({matrix.format for matrix in stored_matrices(checkpoint)}):
+        raise UnsupportedModel("weights", ", ".join(formats), "no kernels on the GPU run these yet; pass --device cpu")
     sizes = gpu_sizes(spec, settings, device)
     shortest = shortest_length(settings, sizes.max_model_len)
     plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory, shortest)
     sizes = replace(sizes, max_model_len=min(sizes.max_model_len, plan.num_blocks * BLOCK_SIZE))
+    _refuse_stored(checkpoint)
     weights = load_weights(checkpoint, report)
     try:
         model = GpuModel(device, spec, weights, replace(sizes, num_blocks=plan.num_blocks), report)
@@ -77,11 +81,22 @@ def load_on_gpu(
     )
 
 
+def _refuse_stored(checkpoint: Checkpoint) -> None:
+    formats = sorted({matrix.format for matrix in stored_matrices(checkpoint)})
+    if formats:
+        raise UnsupportedModel(
+            "weights", ", ".join(formats), "a GPU runs unquantised checkpoints and --quantize; or pass --device cpu"
+        )
+
+
 def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
     """The settings, checked against what the device and its kernels support."""
+    refuse_structure(spec)
     quantize, kv_cache_dtype = settings.quantize, settings.kv_cache_dtype
     if settings.dtype not in ("auto", "bfloat16"):
         raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
+    if settings.keep_packed_weights:
+        raise UnsupportedDevice("--keep-packed-weights: a GPU packs nothing that could be kept; leave it out")
     if quantize not in ("none", "int8", "int4", "fp8"):
         raise UnsupportedDevice(f"--quantize {quantize}: the GPU runs none, int8, int4 and fp8")
     if quantize == "fp8" and device.capability < E4M3_CAPABILITY:

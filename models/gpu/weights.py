@@ -17,6 +17,7 @@ from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
+from ..errors import UnsupportedModel
 from .arena import Arena, Layout
 from .device import Device
 from .linear import Linear, add_linear, fill_linear, pack_shape, placed
@@ -27,7 +28,7 @@ Matrices = dict[str, tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class DeviceLayer:
     input_norm: torch.Tensor
-    post_norm: torch.Tensor
+    mlp_norm: torch.Tensor
     heads: HeadWeights
     qkv: Linear
     o: Linear
@@ -62,7 +63,7 @@ def weights_layout(spec: ModelSpec, quantize: str) -> Layout:
     if not spec.tied_embeddings:
         layout.add("head.weight", dtype, spec.vocab_size, spec.hidden_size)
     for index in range(spec.num_layers):
-        for name in ("input_norm", "post_norm"):
+        for name in ("input_norm", "mlp_norm"):
             layout.add(f"{index}.{name}", dtype, spec.hidden_size)
         if spec.qkv_bias:
             layout.add(f"{index}.bias", dtype, matrices(spec)["qkv"][0])
@@ -85,7 +86,7 @@ def place_weights(device: Device, spec: ModelSpec, quantize: str) -> tuple[Arena
     layers = tuple(
         DeviceLayer(
             input_norm=arena[prefix + "input_norm"],
-            post_norm=arena[prefix + "post_norm"],
+            mlp_norm=arena[prefix + "mlp_norm"],
             heads=HeadWeights(
                 bias=arena.get(prefix + "bias"),
                 q_norm=arena.get(prefix + "q_norm"),
@@ -120,21 +121,25 @@ def fill_weights(device: Device, arena: Arena, weights: DecoderWeights, quantize
                 device.load(target[row : row + len(part)], host_tensor(part).to(target.dtype))
                 row += len(part)
 
-    def linear(name: str, *parts: WeightArray) -> None:
-        whole = torch.cat([host_tensor(part) for part in parts]) if len(parts) > 1 else host_tensor(*parts)
+    def linear(name: str, *parts: WeightArray | None) -> None:
+        found = [host_tensor(part) for part in parts if part is not None]
+        whole = torch.cat(found) if len(found) > 1 else found[0]
         fill_linear(device, arena, name, whole, quantize)
 
     put("embedding", weights.embedding)
     put("head.weight", weights.lm_head)
-    put("final_norm", weights.final_norm)
+    put("final_norm", weights.final_norm.gain)
     for index, layer in enumerate(weights.layers):
         prefix = f"{index}."
-        put(prefix + "input_norm", layer.input_norm)
-        put(prefix + "post_norm", layer.post_norm)
+        for name, norm in (("input_norm", layer.input_norm), ("mlp_norm", layer.mlp_norm)):
+            put(prefix + name, None if norm is None else norm.gain)
         put(prefix + "bias", layer.q_bias, layer.k_bias, layer.v_bias)
-        put(prefix + "q_norm", layer.q_norm)
-        put(prefix + "k_norm", layer.k_norm)
+        put(prefix + "q_norm", None if layer.q_norm is None else layer.q_norm[0])
+        put(prefix + "k_norm", None if layer.k_norm is None else layer.k_norm[0])
         linear(prefix + "qkv", layer.q, layer.k, layer.v)
+        if layer.o_bias is not None and np.any(layer.o_bias):
+            remedy = "the GPU's kernels have no such bias yet; use --device cpu"
+            raise UnsupportedModel(f"layer {index}'s bias on the attention output", "non-zero", remedy)
         linear(prefix + "o", layer.o)
         linear(prefix + "gate_up", layer.gate, layer.up)
         linear(prefix + "down", layer.down)

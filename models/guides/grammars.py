@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from llguidance import LLMatcher, LLTokenizer
 
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, SequenceRecord
-from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.grammar import COMPILER_STACK, LIMITS, open_grammar_tokenizer
+from ..checkpoint.open import Checkpoint
 from ..errors import CheckpointError
 from ..low_priority import at_low_priority
 from .guide import Guide
@@ -142,7 +142,7 @@ def load_grammars(checkpoint: Checkpoint, *, jump_ahead: bool) -> GrammarStore:
         problem = "The model's files name no end-of-sequence token, so no answer could end where its grammar does."
         return GrammarStore(None, eos, vocab_size, jump_ahead=jump_ahead, problem=problem)
     try:
-        tokenizer = open_grammar_tokenizer(str(checkpoint.folder), vocab_size, eos)
+        tokenizer = open_grammar_tokenizer(str(checkpoint.path), vocab_size, eos)
     except CheckpointError as error:
         _LOG.warning("answers cannot follow grammars: %s", error)
         problem = f"Answers cannot follow grammars with this model: {error}"

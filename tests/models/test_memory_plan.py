@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.cache import BLOCK_TOKENS
 from triolet.models import load
-from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.cpu.load import plan_on_cpu
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.errors import CheckpointError, DoesNotFit, UnsupportedDevice
@@ -104,7 +104,7 @@ def test_blocks_are_of_one_size_everywhere() -> None:
 
 def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
     """From the headers alone: the weights are not even the model's."""
-    checkpoint = Checkpoint(write(tmp_path))
+    checkpoint = open_checkpoint(write(tmp_path))
     assert checkpoint.widened_bytes == 16
 
     def plan(**changes: object) -> tuple[CpuSizes, MemoryPlan]:
@@ -132,7 +132,7 @@ def test_plan_of_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [None, 4000])
 def test_a_context_beyond_the_kv_memory_is_shortened_unless_it_was_asked_for(tmp_path: Path, asked: int | None) -> None:
-    checkpoint = Checkpoint(write(tmp_path, max_position_embeddings=4000))
+    checkpoint = open_checkpoint(write(tmp_path, max_position_embeddings=4000))
     settings = EngineSettings(model=str(tmp_path), threads=1, dtype="bfloat16", max_running=2)
     _, whole = plan_on_cpu(checkpoint, settings, GIB)
     little = replace(settings, kv_cache_memory=20 * whole.kv_bytes // whole.num_blocks, max_model_len=asked)

@@ -25,25 +25,25 @@ from triolet.kernels.rope.reference import rope_reference
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.kernels.simd.formats import CacheFormat, WeightFormat
 from triolet.models.checkpoint.rope import RopeSpec, rope_tables
-from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.spec import ModelSpec, alike
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.models.cpu.rows import Batch
 
-FORMATS = get_args(WeightFormat)
+FORMATS: list[WeightFormat] = [name for name in get_args(WeightFormat) if name != "stored"]
 CACHES: list[tuple[WeightFormat, CacheFormat | None]] = [*((one, None) for one in FORMATS), ("bfloat16", "int8")]
 MODEL_LEN, BLOCKS, MOST_TOKENS = 320, 24, 256
 PROMPT = 150  # three blocks, the last one ragged
 LLAMA = ModelSpec(
-    family="llama", vocab_size=957, hidden_size=96, num_layers=3, num_heads=6, num_kv_heads=2, head_dim=16,
-    mlp_size=100, norm_eps=1e-5, rope=RopeSpec(), max_position=MODEL_LEN,
+    family="llama", vocab_size=957, hidden_size=96, layers=alike(3), num_heads=6, num_kv_heads=2, head_dim=16,
+    mlp_size=100, norm_eps=1e-5, max_position=MODEL_LEN,
 )  # fmt: skip
 SPECS = {
     "llama-gqa-ragged-mlp": LLAMA,
     "qwen2-bias-hidden-40-tied": msgspec.structs.replace(LLAMA, hidden_size=40, qkv_bias=True, tied_embeddings=True),
-    "qwen3-norm-head-10": msgspec.structs.replace(LLAMA, head_dim=10, qk_norm=True),
-    "mistral-window-50-head-80": msgspec.structs.replace(LLAMA, head_dim=80, sliding_window=50, num_layers=2),
+    "qwen3-norm-head-10": msgspec.structs.replace(LLAMA, head_dim=10, qk_norm="head"),
+    "mistral-window-50-head-80": msgspec.structs.replace(LLAMA, head_dim=80, layers=alike(2, window=50)),
     "mqa-8-to-1-head-20": msgspec.structs.replace(LLAMA, num_heads=8, num_kv_heads=1, head_dim=20),
     "mha-head-8": msgspec.structs.replace(LLAMA, num_kv_heads=6, head_dim=8),
 }
@@ -72,19 +72,19 @@ def weights_of(name: str) -> DecoderWeights:
             gate=matrix(spec.mlp_size, hidden),
             up=matrix(spec.mlp_size, hidden),
             down=matrix(hidden, spec.mlp_size),
-            input_norm=1 + normal(hidden, deviation=0.1),
-            post_norm=1 + normal(hidden, deviation=0.1),
+            input_norm=NormWeights(1 + normal(hidden, deviation=0.1)),
+            mlp_norm=NormWeights(1 + normal(hidden, deviation=0.1)),
             q_bias=normal(query, deviation=0.3) if spec.qkv_bias else None,
             k_bias=normal(kv, deviation=0.3) if spec.qkv_bias else None,
             v_bias=normal(kv, deviation=0.3) if spec.qkv_bias else None,
-            q_norm=1 + normal(head, deviation=0.1) if spec.qk_norm else None,
-            k_norm=1 + normal(head, deviation=0.1) if spec.qk_norm else None,
+            q_norm=np.tile(1 + normal(head, deviation=0.1), (spec.num_heads, 1)) if spec.qk_norm else None,
+            k_norm=np.tile(1 + normal(head, deviation=0.1), (spec.num_kv_heads, 1)) if spec.qk_norm else None,
         )
         for _ in range(spec.num_layers)
     )
     head_matrix = None if spec.tied_embeddings else matrix(spec.vocab_size, hidden)
     embedding = normal(spec.vocab_size, hidden, deviation=0.5)
-    final_norm = 1 + normal(hidden, deviation=0.1)
+    final_norm = NormWeights(1 + normal(hidden, deviation=0.1))
     return DecoderWeights(embedding=embedding, layers=layers, final_norm=final_norm, lm_head=head_matrix)
 
 
@@ -97,7 +97,7 @@ def decoder_reference(
 ) -> Float64Array:
     """Logits of every row; in float64 but for the roundings that the formats prescribe ("exact": none at all)."""
     length, cached_bfloat16 = len(tokens), weight_format not in ("exact", "float32") and not int8_cache
-    tables = rope_tables(spec.rope, spec.head_dim, length)[:, None]
+    tables = rope_tables(spec.layers[0].rope, spec.head_dim, length)[:, None]
 
     def linear(x: Float64Array, w: WeightArray, bias: WeightArray | None = None) -> Float64Array:
         y = x @ w.astype(np.float64).T if weight_format == "exact" else gemm_reference(x, w, weight_format)
@@ -111,7 +111,8 @@ def decoder_reference(
 
     hidden: Float64Array = weights.embedding[tokens].astype(np.float64)
     for layer in weights.layers:
-        x = rms_norm_reference(hidden, layer.input_norm, spec.norm_eps)
+        assert layer.input_norm is not None and layer.mlp_norm is not None and layer.gate is not None  # noqa: PT018
+        x = rms_norm_reference(hidden, layer.input_norm.gain, spec.norm_eps)
         q = linear(x, layer.q, layer.q_bias).reshape(length, -1, spec.head_dim)
         k = linear(x, layer.k, layer.k_bias).reshape(length, -1, spec.head_dim)
         v = linear(x, layer.v, layer.v_bias).reshape(length, -1, spec.head_dim)
@@ -121,13 +122,13 @@ def decoder_reference(
         q, k = rope_reference(q, tables), rope_reference(k, tables)
         mixed = paged_attention_reference(
             round_to_bfloat16(q.astype(np.float32)) if cached_bfloat16 else q, np.arange(length, dtype=np.int32),
-            store(k), store(v), np.zeros(1, np.int32), spec.sliding_window,
+            store(k), store(v), np.zeros(1, np.int32), spec.layers[0].window,
         )  # fmt: skip
         hidden = hidden + linear(mixed.reshape(length, -1), layer.o)
-        x = rms_norm_reference(hidden, layer.post_norm, spec.norm_eps)
+        x = rms_norm_reference(hidden, layer.mlp_norm.gain, spec.norm_eps)
         hidden = hidden + linear(silu_mul_reference(linear(x, layer.gate), linear(x, layer.up)), layer.down)
     head = weights.embedding if weights.lm_head is None else weights.lm_head
-    return linear(rms_norm_reference(hidden, weights.final_norm, spec.norm_eps), head)
+    return linear(rms_norm_reference(hidden, weights.final_norm.gain, spec.norm_eps), head)
 
 
 @dataclass
@@ -199,10 +200,11 @@ def test_logits_are_as_good_as_the_format_allows(name: str, weight_format: Weigh
     exact = decoder_reference(spec, weights, tokens)
     if weight_format == "float32":
         assert error(logits, exact) < 3e-6
-        wrong = [msgspec.structs.replace(spec, rope=RopeSpec(theta=10_100.0))]
-        if spec.sliding_window is not None:
-            wrong.append(msgspec.structs.replace(spec, sliding_window=spec.sliding_window + 1))
-        for other in wrong:
+        window = spec.layers[0].window
+        wrong = [alike(spec.num_layers, RopeSpec(theta=10_100.0), window)]
+        if window is not None:
+            wrong.append(alike(spec.num_layers, window=window + 1))
+        for other in (msgspec.structs.replace(spec, layers=layers) for layers in wrong):
             assert error(logits, decoder_reference(other, weights, tokens)) > 3e-6
         return
     rounded = decoder_reference(spec, weights, tokens, weight_format)

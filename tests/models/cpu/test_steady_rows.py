@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from triolet.kernels.sampling.rows import Sampled
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.spec import ModelSpec, alike
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch, SteadyRows, make_rows
@@ -28,8 +27,8 @@ from triolet.protocol.steps import Chunk, GrammarFailed, GrammarReady, PrepareGr
 
 VOCAB, BLOCK, LENGTH = 40, 64, 192
 SPEC = ModelSpec(
-    family="llama", vocab_size=VOCAB, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
-    mlp_size=24, norm_eps=1e-5, rope=RopeSpec(), max_position=LENGTH, tied_embeddings=True,
+    family="llama", vocab_size=VOCAB, hidden_size=16, layers=alike(1), num_heads=2, num_kv_heads=1, head_dim=8,
+    mlp_size=24, norm_eps=1e-5, max_position=LENGTH, tied_embeddings=True,
 )  # fmt: skip
 
 
@@ -43,9 +42,9 @@ def runner() -> Iterator[CpuRunner]:
     ones = np.ones(16, np.float32)
     layer = LayerWeights(
         q=matrix(16, 16), k=matrix(8, 16), v=matrix(8, 16), o=matrix(16, 16), gate=matrix(24, 16), up=matrix(24, 16),
-        down=matrix(16, 24), input_norm=ones, post_norm=ones,
+        down=matrix(16, 24), input_norm=NormWeights(ones), mlp_norm=NormWeights(ones),
     )  # fmt: skip
-    weights = DecoderWeights(embedding=matrix(VOCAB, 16), layers=(layer,), final_norm=ones, lm_head=None)
+    weights = DecoderWeights(embedding=matrix(VOCAB, 16), layers=(layer,), final_norm=NormWeights(ones), lm_head=None)
     sizes = CpuSizes(
         weight_format="float32", num_blocks=16, max_step_tokens=192, max_logit_rows=16, max_model_len=LENGTH
     )

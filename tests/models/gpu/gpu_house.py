@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.safetensors import WeightArray
-from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.safetensors import WeightArray, to_float32
+from triolet.models.checkpoint.spec import ModelSpec, alike
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.stepper import CpuStepper
@@ -25,8 +24,8 @@ from triolet.protocol.settings import AdapterPlaces
 from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step, StepDone
 
 SPEC = ModelSpec(
-    family="qwen3", vocab_size=120, hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=64,
-    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True, qkv_bias=True,
+    family="qwen3", vocab_size=120, hidden_size=64, layers=alike(2), num_heads=2, num_kv_heads=1, head_dim=64,
+    mlp_size=64, norm_eps=1e-5, max_position=192, qk_norm="head", qkv_bias=True,
 )  # fmt: skip
 BLOCKS, MAX_RUNNING, MAX_TOKENS, MAX_ROWS = 12, 3, 12, 4
 NO_ADAPTERS = AdapterPlaces()
@@ -52,16 +51,17 @@ def weights_of(spec: ModelSpec, seed: int = 11) -> DecoderWeights:
             q=matrix(query, spec.hidden_size), k=matrix(kv, spec.hidden_size), v=matrix(kv, spec.hidden_size),
             o=matrix(spec.hidden_size, query), gate=matrix(spec.mlp_size, spec.hidden_size),
             up=matrix(spec.mlp_size, spec.hidden_size), down=matrix(spec.hidden_size, spec.mlp_size),
-            input_norm=norm(spec.hidden_size), post_norm=norm(spec.hidden_size),
+            input_norm=NormWeights(norm(spec.hidden_size)), mlp_norm=NormWeights(norm(spec.hidden_size)),
             q_bias=drawn(query, deviation=0.2), k_bias=drawn(kv, deviation=0.2), v_bias=drawn(kv, deviation=0.2),
-            q_norm=norm(spec.head_dim), k_norm=norm(spec.head_dim),
+            q_norm=np.tile(to_float32(norm(spec.head_dim)), (spec.num_heads, 1)),
+            k_norm=np.tile(to_float32(norm(spec.head_dim)), (spec.num_kv_heads, 1)),
         )
         for _ in range(spec.num_layers)
     )  # fmt: skip
     return DecoderWeights(
         embedding=drawn(spec.vocab_size, spec.hidden_size, deviation=1.0),
         layers=layers,
-        final_norm=norm(spec.hidden_size),
+        final_norm=NormWeights(norm(spec.hidden_size)),
         lm_head=drawn(spec.vocab_size, spec.hidden_size, deviation=0.5),
     )
 

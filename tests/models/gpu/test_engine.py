@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import trio
@@ -20,6 +21,7 @@ from tokenizers import Tokenizer, models
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
 from triolet.loadtest.device.random_adapter import merged, random_adapter
+from triolet.models.checkpoint.weights import NormWeights
 from triolet.models.gpu.weights import host_tensor
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
@@ -43,23 +45,29 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "hidden_size": SPEC.hidden_size, "intermediate_size": SPEC.mlp_size, "num_hidden_layers": SPEC.num_layers,
         "num_attention_heads": SPEC.num_heads, "num_key_value_heads": SPEC.num_kv_heads, "head_dim": SPEC.head_dim,
         "max_position_embeddings": SPEC.max_position, "rms_norm_eps": SPEC.norm_eps, "attention_bias": True,
-        "rope_theta": SPEC.rope.theta,
+        "rope_theta": 10_000.0,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     weights = weights_of(SPEC)
     assert weights.lm_head is not None
-    tensors = {"model.embed_tokens": weights.embedding, "model.norm": weights.final_norm, "lm_head": weights.lm_head}
+    tensors = {"model.embed_tokens": weights.embedding, "lm_head": weights.lm_head}
+    tensors["model.norm"] = weights.final_norm.gain
     for index, layer in enumerate(weights.layers):
         for name, place in {
             "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
             "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "q_norm": "self_attn.q_norm",
-            "k_norm": "self_attn.k_norm", "input_norm": "input_layernorm", "post_norm": "post_attention_layernorm",
+            "k_norm": "self_attn.k_norm", "input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
         }.items():  # fmt: skip
-            tensors[f"model.layers.{index}.{place}"] = getattr(layer, name)
+            found = getattr(layer, name)
+            if isinstance(found, NormWeights):
+                found = found.gain
+            tensors[f"model.layers.{index}.{place}"] = found[0] if name in ("q_norm", "k_norm") else found
     named = {f"{name}.weight": host_tensor(array) for name, array in tensors.items()}
     for index, layer in enumerate(weights.layers):
         for name in ("q", "k", "v"):
             named[f"model.layers.{index}.self_attn.{name}_proj.bias"] = host_tensor(getattr(layer, f"{name}_bias"))
+        zeros = host_tensor(np.zeros(SPEC.hidden_size, np.float32))  # part of attention_bias
+        named[f"model.layers.{index}.self_attn.o_proj.bias"] = zeros
     safetensors.torch.save_file(
         {name: tensor.contiguous() for name, tensor in named.items()}, folder / "model.safetensors"
     )

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.errors import DoesNotFit, UnsupportedDevice
 from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
 from triolet.models.gpu.load import plan_on_gpu
@@ -19,8 +18,8 @@ from triolet.protocol.settings import MIB, AdapterPlaces
 from triolet.protocol.steps import MemoryPlan
 
 LLAMA_8B = ModelSpec(
-    family="llama", vocab_size=128256, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
-    mlp_size=14336, norm_eps=1e-5, rope=RopeSpec(), max_position=131072,
+    family="llama", vocab_size=128256, hidden_size=4096, layers=alike(32), num_heads=32, num_kv_heads=8, head_dim=128,
+    mlp_size=14336, norm_eps=1e-5, max_position=131072,
 )  # fmt: skip
 NO_ADAPTERS = AdapterPlaces()
 

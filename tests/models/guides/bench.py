@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from llguidance import LLMatcher
 
-from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.open import Checkpoint
 from triolet.models.guides.grammars import GrammarStore, load_grammars
 from triolet.models.guides.guide import Guide
 from triolet.protocol.requests import Thinking

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLParserLimits
 
-from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.open import Checkpoint
 from triolet.models.guides import grammars
 from triolet.models.guides.grammars import GrammarStore, load_grammars
 from triolet.models.guides.guide import Guide

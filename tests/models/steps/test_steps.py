@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.spec import ModelSpec, alike
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.stepper import CpuStepper
@@ -22,8 +21,8 @@ from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step
 
 SPEC = ModelSpec(
-    family="llama", vocab_size=40, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_size=24,
-    norm_eps=1e-5, rope=RopeSpec(), max_position=128, tied_embeddings=True,
+    family="llama", vocab_size=40, hidden_size=16, layers=alike(1), num_heads=2, num_kv_heads=1, head_dim=8,
+    mlp_size=24, norm_eps=1e-5, max_position=128, tied_embeddings=True,
 )  # fmt: skip
 PROMPT = tuple(int(token) for token in np.random.default_rng(0).integers(0, 40, 70))
 
@@ -37,9 +36,9 @@ def weights() -> DecoderWeights:
     ones = np.ones(16, np.float32)
     layer = LayerWeights(
         q=matrix(16, 16), k=matrix(8, 16), v=matrix(8, 16), o=matrix(16, 16), gate=matrix(24, 16), up=matrix(24, 16),
-        down=matrix(16, 24), input_norm=ones, post_norm=ones,
+        down=matrix(16, 24), input_norm=NormWeights(ones), mlp_norm=NormWeights(ones),
     )  # fmt: skip
-    return DecoderWeights(embedding=matrix(40, 16), layers=(layer,), final_norm=ones, lm_head=None)
+    return DecoderWeights(embedding=matrix(40, 16), layers=(layer,), final_norm=NormWeights(ones), lm_head=None)
 
 
 @pytest.fixture(scope="module")

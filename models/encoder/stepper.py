@@ -1,0 +1,66 @@
+"""Runs the steps of an encoder: texts in, vectors out. A text comes and goes with its step."""
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+import numpy as np
+
+from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, SequenceRecord, Step, StepDone
+from ..errors import UnsupportedModel
+from ..stepper import PendingStep
+from .head import Head, apply_head
+from .runner import EncoderRunner, Text
+
+
+class EncoderStepper:
+    """Owns the worker's texts, which only a preempted or cancelled request leaves behind until it is dropped."""
+
+    def __init__(self, runner: EncoderRunner, head: Head) -> None:
+        self._runner, self._head = runner, head
+        self._texts: dict[int, Text] = {}
+
+    def begin_step(self, step: Step) -> PendingStep:
+        began = perf_counter()
+        for sequence in step.dropped:
+            self._texts.pop(sequence, None)
+        for record in step.new:
+            self._texts[record.sequence] = text_of(record)
+        chunks = [(chunk.sequence, self._texts.pop(chunk.sequence)) for chunk in step.chunks]
+        seconds, rows = 0.0, list[Row]()
+        for part in self._parts(chunks):
+            start = perf_counter()
+            hidden = self._runner.forward([text for _, text in part])
+            seconds += perf_counter() - start
+            rows += [self._row(sequence, states) for (sequence, _), states in zip(part, hidden, strict=True)]
+        done = StepDone(step=step.step, rows=tuple(rows), duration=perf_counter() - began, model_duration=seconds)
+        return PendingStep(lambda: done, computed=True)
+
+    def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
+        answer(GrammarFailed(grammar=order.grammar, message="an encoder generates no text"))
+
+    def read_adapter(self, number: int, path: str) -> Callable[[], None]:
+        raise UnsupportedModel("adapter", path, "LoRA adapters of encoders are not supported")
+
+    def forget_adapter(self, number: int) -> None:
+        """There are none."""
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _parts(self, chunks: list[tuple[int, Text]]) -> Iterator[list[tuple[int, Text]]]:
+        """As many texts at a time as the runner takes; nearly always all."""
+        most = self._runner.sizes.max_texts
+        for start in range(0, len(chunks), most):
+            yield chunks[start : start + most]
+
+    def _row(self, sequence: int, hidden: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Row:
+        vector = apply_head(self._head, hidden)
+        if not np.isfinite(vector).all():
+            return Row(sequence=sequence, error="nonfinite_logits")
+        return Row(sequence=sequence, vector=vector.astype("<f4", copy=False).tobytes())
+
+
+def text_of(record: SequenceRecord) -> Text:
+    if not record.pooled:
+        raise ValueError(f"sequence {record.sequence} is not pooled, and this is an encoder")
+    return Text(np.array(record.tokens, np.int32), record.second)

@@ -1,0 +1,133 @@
+"""Packed weights that a second start reads from the disk: equal, or not used."""
+
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from msgspec.structs import replace
+
+from triolet.models.checkpoint.families.families import load_spec
+from triolet.models.checkpoint.open import open_checkpoint
+from triolet.models.cpu import kept
+from triolet.models.cpu.kept import CHUNK, HEADER_BYTES, KeptWeights, identity_of
+from triolet.models.cpu.load import load_runner
+from triolet.models.cpu.memory import CpuSizes
+from triolet.models.cpu.rows import Batch
+from triolet.protocol.steps import LoadProgress, ignore_progress
+
+DEMO = Path(__file__).parents[3] / "models/demo/checkpoint"
+SIZE = 2 * CHUNK + 70_000
+BATCH = Batch(
+    tokens=np.array([3, 4, 5], np.int32),
+    positions=np.arange(3, dtype=np.int32),
+    starts=np.array([0, 3], np.int32),
+    block_tables=np.zeros((1, 1), np.int32),
+    logit_rows=np.array([2], np.int32),
+)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def weights() -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, weights: npt.NDArray[np.uint8], threads: ThreadPoolExecutor) -> KeptWeights:
+    found = KeptWeights(tmp_path, Path("folder/model"), "int8", "identity")
+    found.save(weights, threads)
+    return found
+
+
+def test_what_was_saved_is_loaded(
+    saved: KeptWeights, weights: npt.NDArray[np.uint8], threads: ThreadPoolExecutor
+) -> None:
+    target, told = np.zeros(SIZE, np.uint8), list[LoadProgress]()
+    assert saved.load(target, threads, told.append)
+    np.testing.assert_array_equal(target, weights)
+    assert [progress.done for progress in told] == [CHUNK, 2 * CHUNK, SIZE]
+    assert told[-1].total == SIZE
+    assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
+
+
+@pytest.mark.parametrize("place", [HEADER_BYTES, HEADER_BYTES + SIZE - 1, HEADER_BYTES + SIZE + 5, 20])
+def test_a_damaged_file_is_not_used(
+    saved: KeptWeights, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, place: int
+) -> None:
+    with saved.path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 4]))
+    with caplog.at_level(logging.WARNING):
+        assert not saved.load(np.zeros(SIZE, np.uint8), threads, ignore_progress)
+    assert place == 20 or "are not used, and are written anew" in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, HEADER_BYTES - 1, HEADER_BYTES + CHUNK, HEADER_BYTES + SIZE + 4])
+def test_a_file_that_is_cut_short_is_not_used(saved: KeptWeights, threads: ThreadPoolExecutor, size: int) -> None:
+    os.truncate(saved.path, size)
+    assert not saved.load(np.zeros(SIZE, np.uint8), threads, ignore_progress)
+
+
+def test_the_weights_of_something_else_are_not_used(saved: KeptWeights, threads: ThreadPoolExecutor) -> None:
+    target = np.zeros(SIZE, np.uint8)
+    folder, model = saved.path.parent, Path("folder/model")
+    assert not KeptWeights(folder, model, "int8", "another").load(target, threads, ignore_progress)
+    assert not KeptWeights(folder, model, "int4", "identity").load(target, threads, ignore_progress)
+    assert not KeptWeights(folder, Path("other/model"), "int8", "identity").load(target, threads, ignore_progress)
+    assert not saved.load(target[1:], threads, ignore_progress)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    tmp_path: Path,
+    weights: npt.NDArray[np.uint8],
+    threads: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(kept, "SPARE_BYTES", 1 << 60)
+    with caplog.at_level(logging.WARNING):
+        KeptWeights(tmp_path, Path("model"), "int8", "identity").save(weights, threads)
+    assert "the packed weights are not kept" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_identity_follows_the_files_the_model_and_the_format(tmp_path: Path) -> None:
+    spec, file = load_spec(DEMO), tmp_path / "model.safetensors"
+    file.write_bytes(b"weights")
+    status = file.stat()
+    first = identity_of([file], spec, "int8")
+    assert identity_of([file], spec, "int8") == first
+    assert identity_of([file], spec, "int4") != first
+    assert identity_of([file], replace(spec, norm_eps=2e-5), "int8") != first
+    file.write_bytes(b"Weights")  # as long, and its time is set back
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert identity_of([file], spec, "int8") != first
+
+
+def test_a_second_start_packs_nothing_and_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    checkpoint = open_checkpoint(DEMO)
+    sizes = CpuSizes(weight_format="int8", max_step_tokens=4, max_logit_rows=1, max_model_len=64)
+    answers = list[npt.NDArray[np.float32]]()
+    for stage in ("packing weights", "reading packed weights"):
+        told = list[LoadProgress]()
+        runner = load_runner(checkpoint, sizes, told.append, keep=True)
+        answers.append(runner.forward(BATCH).copy())
+        runner.close()
+        assert {progress.stage for progress in told if progress.unit == "bytes"} == {stage}
+    np.testing.assert_array_equal(answers[0], answers[1])
+    assert not caplog.text
