@@ -118,8 +118,8 @@ async def run_engine(
     before the model is loaded: it then answers questions, and `ready` is None. `beside` runs as long as the engine,
     from when it is ready.
     """
-    if not await trio.Path(settings.engine.model).is_dir():
-        raise EngineLoadError("invalid_checkpoint", f"there is no checkpoint folder {settings.engine.model}")
+    if not await trio.Path(settings.engine.model).exists():
+        raise EngineLoadError("invalid_checkpoint", f"there is no folder or file {settings.engine.model}")
     try:
         await _run(settings, worker, on_progress or (lambda progress: None), on_open, beside, task_status)
     except BaseExceptionGroup as group:
@@ -167,7 +167,7 @@ async def _load(settings: ServeSettings, start_core: Callable[[], Awaitable[Read
     loaded: list[TextTokenizer] = []
 
     async def load_text() -> None:
-        loaded.append(await read_text_tokenizer(settings.engine.model))
+        loaded.append(await read_text_tokenizer(settings.engine.model, settings.engine.chat_template))
 
     async with trio.open_nursery() as loading:
         loading.start_soon(load_text)

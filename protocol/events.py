@@ -1,7 +1,7 @@
 """The events of a stream: the detokenizer writes them, the outbox holds them, SSE and WebSocket send them.
 
 Order of one stream: Started · PromptTokens? · Token* (choices interleaved) · ChoiceFinished per choice ·
-one Finished or Failed.
+one Finished or Failed. A pooled request has one Vector per choice in place of tokens.
 """
 
 from collections.abc import Sequence
@@ -72,6 +72,13 @@ class PromptTokens(Event, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] = ()  # one per token, if they are asked for
 
 
+class Vector(Event, frozen=True, kw_only=True):
+    """What became of one prompt of a pooled request: its embedding, or a classifier's logits, as float32 values."""
+
+    index: int
+    values: bytes
+
+
 class CallStart(Struct, frozen=True, kw_only=True, array_like=True):
     """A tool call begins: calls of one choice are numbered from 0. Its arguments follow, in pieces of JSON text."""
 
@@ -123,7 +130,7 @@ class Failed(Event, frozen=True, kw_only=True):
     retry_after: int | None = None
 
 
-StreamEvent = Started | PromptTokens | Token | ChoiceFinished | Finished | Failed
+StreamEvent = Started | PromptTokens | Vector | Token | ChoiceFinished | Finished | Failed
 TerminalEvent = Finished | Failed
 
 

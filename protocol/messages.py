@@ -24,6 +24,7 @@ class Tokenized(Message, frozen=True, kw_only=True):
 
     request: Generate
     prompts: tuple[tuple[int, ...], ...]
+    seconds: tuple[int, ...] = ()  # of pairs: where the second text of each prompt begins
 
 
 class Admit(Message, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class Admit(Message, frozen=True, kw_only=True):
     max_tokens: tuple[int, ...]  # per prompt
     stop_token_ids: tuple[int, ...]  # the model's end-of-sequence ids and the request's own
     eos_token_ids: tuple[int, ...]  # the model's: they end a choice without a stop reason; empty with ignore_eos
+    seconds: tuple[int, ...] = ()  # as in Tokenized
 
 
 class Cancel(Message, frozen=True, kw_only=True):
@@ -126,6 +128,7 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False)
     stop_token: int | None = None  # which ended it: generated, but without text
     error: str = ""  # a code of protocol.errors, with reason == "error"
     message: str = ""
+    vector: bytes = b""  # of a prompt that is pooled: float32 values
 
 
 class StepTokens(Message, frozen=True, kw_only=True):

@@ -83,6 +83,7 @@ class TextPrompt(Struct, frozen=True, kw_only=True, tag="text"):
 
     text: str
     suffix: str = ""  # what comes behind the answer, for models that fill in a gap
+    second: str | None = None  # the other text of a pair, which a classifier reads together with the first
     add_special_tokens: bool = True  # the tokenizer's usual prefix, such as a beginning-of-text id
 
 
@@ -120,6 +121,7 @@ class Generate(Message, frozen=True, kw_only=True):
     traceparent: str = ""  # W3C trace context: the client's span that this request belongs to
     model: str
     prompts: tuple[Prompt, ...]
+    pooled: bool = False  # each prompt's vector is wanted: an embedding or a classifier's scores, and no answer
     sampling: Sampling
     n: int = 1
     beams: BeamRule | None = None  # search with n beams instead of drawing n answers

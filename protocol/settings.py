@@ -23,7 +23,8 @@ class AdapterPlaces(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the worker needs to load a model, run it, and log about it."""
 
-    model: str  # a checkpoint folder
+    model: str  # a folder, or a .gguf file; before names are fetched, ORG/NAME[@REVISION] too
+    gguf_file: str | None = None  # which one, of a folder or repository with several
     device: Literal["auto", "cpu", "cuda"] = "auto"
     kernels: Literal["compiled", "interpret"] = "compiled"  # interpret: the GPU's kernels, step by step, on the CPU
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
@@ -34,8 +35,10 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_step_tokens: int = 512  # token budget of one step
     kv_cache_memory: int | None = None  # bytes; None: a share of the free memory
     gpu_memory: float | None = None  # up to 1: a share of the GPU's memory, else bytes; None: most of what is free
+    keep_packed_weights: bool = False  # on disk, in the user's cache folder: the next start reads them (CPU only)
     threads: int | None = None  # None: the physical cores this process may use
     adapter_places: AdapterPlaces = AdapterPlaces()  # no option of its own: of the limits, where adapters are offered
+    chat_template: str | None = None  # a name among the model's templates, or a file; None: as transformers chooses
     no_jump_ahead: bool = False  # compute every token of an answer with a grammar, also those that it forces
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes
     log_format: Literal["text", "json"] = "text"
@@ -63,7 +66,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One of several models."""
 
     name: str  # that clients use
-    path: str  # a checkpoint folder
+    path: str  # a folder, a .gguf file or a name, as the engine's
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +80,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     uds: str | None = None  # a Unix socket's path, instead of host and port
     ssl_certfile: str | None = None  # PEM, with the chain; turns TLS on
     ssl_keyfile: str | None = None  # None: the key is in ssl_certfile
-    served_model_name: str | None = None  # None: the checkpoint folder's name
+    served_model_name: str | None = None  # None: ORG/NAME, or the folder's name
     models: tuple[ModelSettings, ...] = ()  # several, instead of the engine's alone; the first one is also there
     aliases: tuple[str, ...] = ()  # NAME=MODEL: further names of models, of several
     memory: int | None = None  # bytes of weights, working arrays and KV caches of several models together

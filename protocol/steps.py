@@ -29,6 +29,8 @@ class SequenceRecord(Struct, frozen=True, kw_only=True, array_like=True):
     adapter: int = 0  # the number of a LoRA adapter that the worker has loaded; 0: none
     thinking: Thinking | None = None  # how its thoughts are marked: they come before what the grammar describes
     reasoning_budget: int | None = None  # tokens that it may think
+    pooled: bool = False  # its vector is wanted, once all its tokens are computed
+    second: int = 0  # of a pair: where its second text begins
 
 
 class Chunk(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -76,6 +78,7 @@ class Row(Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str = ""  # a code of protocol.errors (`nonfinite_logits`): this sequence alone fails
     computed: int | None = None  # tokens that were computed, where it was not the chunk's count or nothing was sampled
+    vector: bytes = b""  # of a pooled sequence: float32 values
 
 
 class StepDone(Message, frozen=True, kw_only=True):
@@ -100,6 +103,16 @@ class MemoryPlan(Struct, frozen=True, kw_only=True):
     sequences_at_full_length: float
 
 
+class TokenWork(Struct, frozen=True, kw_only=True):
+    """What computing one token takes; a multiplication and an addition are two operations."""
+
+    weight_bytes: int  # that a step of one sequence reads
+    all_weight_bytes: int  # that a step of many reads: more only in a mixture of experts, where each takes its own
+    kv_bytes: int  # of the cache, for each token of the sequence
+    operations: int  # for a token that is generated, attention left out
+    prompt_operations: int  # for a token of the prompt, which needs no logits
+
+
 class ModelNeeds(Struct, frozen=True, kw_only=True):
     """What a model takes on the CPU, in bytes: weights and working arrays, and KV blocks between two bounds."""
 
@@ -108,6 +121,28 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
     kv_least_bytes: int
     kv_most_bytes: int
     context_length: int  # with the most
+
+
+class PoolingModel(Struct, frozen=True, kw_only=True):
+    """What an encoder makes of a text: an embedding, or a classifier's scores."""
+
+    task: Literal["embed", "classify"]
+    size: int  # values of a vector
+    pooling: str = "mean"  # how a text's tokens become one vector
+    normalised: bool = False
+    prompts: dict[str, str] = {}  # what may come before a text, by name
+    default_prompt: str | None = None
+    dimensions: tuple[int, ...] = ()  # of shortened vectors that it was trained for; empty: its files name none
+    labels: tuple[str, ...] = ()
+    several_labels: bool = False  # each label's score by itself is a probability
+    raw_scores: bool = False  # of pairs: a score stays as it is
+
+    @property
+    def does(self) -> str:
+        """For errors."""
+        if self.task == "embed":
+            return "makes embeddings: use /v1/embeddings"
+        return "classifies: use /v1/classify, and for pairs of texts /v1/score or /v1/rerank"
 
 
 class LoadModel(Message, frozen=True, kw_only=True):
@@ -122,6 +157,7 @@ class LoadProgress(Message, frozen=True, kw_only=True):
     stage: str
     done: int
     total: int
+    unit: Literal["", "bytes"] = ""  # of both numbers; empty: steps of no particular size
 
 
 ReportProgress = Callable[[LoadProgress], None]  # called in the thread that loads
@@ -137,6 +173,7 @@ class Ready(Message, frozen=True, kw_only=True):
     model: str  # name of the checkpoint folder
     architecture: str
     parameters: int
+    active_parameters: int = 0  # that one token uses; 0: all of them
     device: str
     dtype: str
     quantize: str
@@ -151,7 +188,9 @@ class Ready(Message, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float | int]  # generation_config.json: temperature, top_p, top_k, min_p, …
     versions: dict[str, str]
     pid: int
+    pooling: PoolingModel | None = None  # None: it generates text
     peak_bytes: int = 0  # the worker's peak resident memory so far; 0 if the system does not report it
+    work: TokenWork | None = None  # of this model, in these formats
 
 
 class LoadFailed(Message, frozen=True, kw_only=True):

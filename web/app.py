@@ -34,6 +34,7 @@ from .routes import (
     openapi,
     operators,
     page_files,
+    pooling,
     responses,
     stream,
     tokenize,
@@ -73,7 +74,8 @@ def create_app(engine: "Server") -> Application:
     folder = DataFolder(data_folder(settings.data))
     files.register(app, folder)
     batches.register(app, folder)
-    for part in (adapters, messages, models, ollama, explain, tokenize, operators, openapi, endpoint_list, page_files):
+    pages = (openapi, endpoint_list, page_files)
+    for part in (adapters, messages, models, ollama, explain, tokenize, pooling, operators, *pages):
         part.register(app)
     return app
 

@@ -22,10 +22,10 @@ _ENDPOINTS: Final = (
         (f"/api/{name}", "Ollama's API", "the models are folders that are named when the server starts")
         for name in ("pull", "push", "create", "copy", "delete", "blobs/")
     ),
-    *((f"/api/{name}", "Ollama's API", "this server generates text only") for name in ("embed", "embeddings")),
+    *((f"/api/{name}", "Ollama's API", "send /v1/embeddings") for name in ("embed", "embeddings")),
     *(
-        (f"/v1/{name}", "OpenAI's API", "this server generates text only")
-        for name in ("embeddings", "moderations", "audio/", "images/", "videos", "realtime", "rerank", "score")
+        (f"/v1/{name}", "OpenAI's API", "this server reads text only")
+        for name in ("moderations", "audio/", "images/", "videos", "realtime")
     ),
     *(
         (f"/v1/{name}", "OpenAI's API", "this server has no such store")

@@ -32,8 +32,9 @@ def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
         _check_grammar(request, ready)
         _check_some_token_is_left(request, ready)
         _check_prompt_logprobs(request, sum(map(len, tokenized.prompts)))
+        resolve = _check_pooled if request.pooled else _resolve_max_tokens
         max_tokens = tuple(
-            _resolve_max_tokens(request, len(prompt), ready, _param(request, place))
+            resolve(request, len(prompt), ready, _param(request, place))
             for place, prompt in enumerate(tokenized.prompts)
         )
         _check_logprobs(request, sum(max_tokens))
@@ -46,13 +47,15 @@ def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
         max_tokens=max_tokens,
         stop_token_ids=tuple(dict.fromkeys((*eos, *request.stop_token_ids))),
         eos_token_ids=eos,
+        seconds=tokenized.seconds,
     )
 
 
 def _param(request: Generate, place: int) -> str:
     if isinstance(request.prompts[place], ChatPrompt):
         return "messages"
-    return "prompt" if len(request.prompts) == 1 else f"prompt[{place}]"
+    name = "input" if request.pooled else "prompt"
+    return name if len(request.prompts) == 1 else f"{name}[{place}]"
 
 
 def _check_deadline(request: Generate, now: float) -> None:
@@ -129,6 +132,16 @@ def _check_logprobs(request: Generate, max_tokens: int) -> None:
             "choices or alternatives"
         )
         raise ApiError("integer_out_of_range", message, param="logprobs")
+
+
+def _check_pooled(request: Generate, length: int, ready: Ready, param: str) -> int:
+    """A text that is pooled takes the place of one token behind it, which is never computed."""
+    if length == 0:
+        raise ApiError("invalid_value", "the text is empty: it has no token", param=param)
+    if length > ready.context_length:
+        problem = f"The text has {length} tokens: shorten it, or send truncate_prompt_tokens: -1 to have it cut."
+        raise context_exceeded(ready.context_length, problem, param=param)
+    return 1
 
 
 def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str) -> int:

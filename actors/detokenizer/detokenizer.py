@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from ...protocol.errors import REGISTRY, ApiError, ErrorCode
-from ...protocol.events import ChoiceFinished, FinishReason, PromptTokens, Token
+from ...protocol.events import ChoiceFinished, FinishReason, PromptTokens, Token, Vector
 from ...protocol.messages import (
     ChoiceTokens,
     DropRequest,
@@ -139,6 +139,10 @@ class Detokenizer:
             return
         choice = state.open.get(index)
         if choice is None:
+            return
+        if choice.request.pooled:
+            self._gateway.deliver(Vector(id=id, index=index, values=tokens.vector))
+            self._close(state, ChoiceFinished(id=id, index=index, reason="stop"))
             return
         choice.add_prompt_logprobs(tokens.prompt_logprobs)
         if index in state.prompt_due and (tokens.tokens or tokens.reason):

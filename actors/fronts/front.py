@@ -121,7 +121,7 @@ async def run_front(link: FrontLink, opening: OpenFront, *, on_open: Callable[[S
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             on_open(engine)
-            text = await read_text_tokenizer(opening.settings.engine.model)
+            text = await read_text_tokenizer(opening.settings.engine.model, opening.settings.engine.chat_template)
             engine.start(nursery, text, await link.wait_ready(), None)
             link.serve(engine.detokenizer(text).handle, engine.own_report, engine.own_explanation)
             await engine.open()

@@ -37,6 +37,7 @@ from ...protocol.events import (
     StreamEvent,
     TerminalEvent,
     Token,
+    Vector,
 )
 from ...protocol.messages import Cancel, Credit, ToScheduler, ToTokenizer
 from ...protocol.reports import KeptFigures
@@ -201,8 +202,8 @@ class Gateway:
         """A live request, for `deliver_text`."""
         return self._live.get(request_id)
 
-    def deliver(self, event: PromptTokens | Token | ChoiceFinished) -> None:
-        """Text for the stream, the ids of a choice's prompt, or the end of a choice."""
+    def deliver(self, event: PromptTokens | Vector | Token | ChoiceFinished) -> None:
+        """Text for the stream, the ids or the vector of a choice's prompt, or the end of a choice."""
         live = self._live.get(event.id)
         if live is None:
             return

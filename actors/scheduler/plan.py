@@ -59,7 +59,7 @@ def serve(plan: StepPlan, running: list[Sequence]) -> None:
         if sequence.live.credit <= 0:
             plan.queues.move(sequence, "parked")  # another choice of its request used the last of their credit
             continue
-        if remaining > 1 and plan.budget == 0:
+        if remaining > 1 and plan.budget < sequence.least:
             plan.blocked[sequence.id] = "budget"
             continue
         count = plan.reserve(sequence, 1 if remaining == 1 else min(remaining, plan.budget))
@@ -166,8 +166,8 @@ class Joining:
         plan, queues = self._plan, self._queues
         if len(queues.running) >= plan.limits.rows:
             return Shortage(sequence, "rows", 1, 0)
-        if plan.budget == 0:
-            return Shortage(sequence, "budget", sequence.remaining, 0)
+        if plan.budget < max(sequence.least, 1):
+            return Shortage(sequence, "budget", sequence.remaining, plan.budget)
         if plan.short_of_blocks or self._missing(sequence, cached) > self._parked_blocks():
             return self._short_of_blocks(sequence, cached)
         while self._missing(sequence, cached) > 0:

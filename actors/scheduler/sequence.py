@@ -31,7 +31,7 @@ class LiveRequest:
     """An accepted request: its choices share one credit, one deadline and one end."""
 
     __slots__ = (
-        "adapter", "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "spent", "stop_set",
+        "adapter", "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "seconds", "spent", "stop_set",
         "stop_token_ids",
     )  # fmt: skip
 
@@ -49,6 +49,7 @@ class LiveRequest:
         self.stop_token_ids = admit.stop_token_ids
         self.stop_set = frozenset(admit.stop_token_ids)
         self.eos_token_ids = admit.eos_token_ids
+        self.seconds = admit.seconds
         self.choices: dict[int, Sequence] = {}  # unfinished, by index
         self.granted = credit
         self.spent = 0  # tokens planned or delivered
@@ -97,8 +98,8 @@ class Sequence:
 
     __slots__ = (
         "_own_keys", "beams", "blocks", "cached_tokens", "charged", "computed", "generated", "id", "index", "known",
-        "live", "losses", "max_total", "order", "place", "prompt", "prompt_logprobs", "prompt_tokens", "published",
-        "reads_prefix_cache", "scored", "started", "total", "waits_for_its_tokens",
+        "live", "losses", "max_total", "order", "place", "pooled", "prompt", "prompt_logprobs", "prompt_tokens",
+        "published", "reads_prefix_cache", "scored", "started", "total", "waits_for_its_tokens",
     )  # fmt: skip
 
     def __init__(
@@ -116,7 +117,8 @@ class Sequence:
         self.prompt = prompt
         self.prompt_tokens = len(prompt.tokens)
         # Log probabilities of the prompt need all its rows, so nothing may be skipped.
-        self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None
+        self.pooled = live.generate.pooled
+        self.reads_prefix_cache = live.generate.sampling.prompt_logprobs is None and not self.pooled
         # The worker must have read a token before it samples the next one: words of several tokens are banned.
         # Of a beam, all other beams' tokens decide what comes next.
         self.beams = beams
@@ -160,7 +162,14 @@ class Sequence:
         """
         if self.ahead_of_plan or (self.waits_for_its_tokens and self.unread):
             return 0
+        if self.pooled:
+            return self.total - self.computed
         return min(self.total, self.max_total - 1) - self.computed
+
+    @property
+    def least(self) -> int:
+        """Of its remaining tokens so many must be in one step: a text that is pooled is read whole."""
+        return self.remaining if self.pooled else min(self.remaining, 1)
 
     @property
     def ahead_of_plan(self) -> bool:
@@ -189,6 +198,8 @@ class Sequence:
         For strict requests only blocks of the prompt. On a GPU a generated token's keys come from the decode kernel;
         the same token's keys in a prompt come from the prefill kernel and have other last bits.
         """
+        if self.pooled:  # every token of its text depends on those behind it
+            return 0
         return self.prompt.full_blocks if self.strict else self.read // BLOCK_SIZE
 
     @property
@@ -208,7 +219,7 @@ class Sequence:
     def wants_prompt_logprobs(self, start: int, end: int) -> bool:
         """Whether the rows [start, end) give log probabilities of prompt tokens that are still missing."""
         last = min(end, self.prompt_tokens - 1)  # the last prompt token whose predecessor is among the rows
-        return not self.reads_prefix_cache and start < last and self.scored <= last
+        return not self.reads_prefix_cache and not self.pooled and start < last and self.scored <= last
 
     def key(self, block: int) -> Key:
         """The key of its full block number `block`; all tokens of the block must be read."""
@@ -251,6 +262,8 @@ class Sequence:
             adapter=self.live.adapter.number if self.live.adapter else 0,
             thinking=self.live.generate.thinking,
             reasoning_budget=self.live.generate.reasoning_budget,
+            pooled=self.pooled,
+            second=self.live.seconds[self.index] if self.live.seconds else 0,
         )
 
     def follow(self, chunk: Chunk, row: Row) -> None:

@@ -159,6 +159,6 @@ class StepPlan:
         self.planned[sequence.id] = sequence
         sequence.known = True
         sequence.computed = end
-        if sample:
+        if sample and not sequence.pooled:  # that one ends with its vector
             sequence.total += 1
             sequence.live.spent += 1

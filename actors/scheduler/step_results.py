@@ -54,6 +54,10 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
             sequence.distrust_kv(table.pool)
             others.append(table.fail(live, row.error, ERRORS[row.error]))
             continue
+        if sequence.pooled:
+            others.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=(), reason="stop", vector=row.vector))
+            table.finish(sequence)
+            continue
         scored, tokens = not sequence.reads_prefix_cache, row.tokens
         if row.computed is not None:
             sequence.follow(chunk, row)

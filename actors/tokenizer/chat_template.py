@@ -7,15 +7,12 @@ template refuses (an unknown role, a wrong order of turns) is the request's erro
 import json
 import secrets
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
-from ...models.checkpoint.files import find_file, read_bytes, read_json
-from ...models.errors import CheckpointError
 from ...protocol.errors import ApiError
 from ...protocol.requests import ChatMessage, ChatPrompt, FunctionCall, ToolCall
 from ..errors import EngineLoadError
@@ -23,8 +20,6 @@ from .control_tokens import Marks
 from .template_sandbox import BoundedEnvironment
 from .template_turns import SHAPES, TurnShape, tool_of, turn_of
 
-MAX_TEMPLATE_BYTES: Final = 1 << 20  # the longest known have 20 kB
-MAX_CONFIG_BYTES: Final = 16 << 20
 # Variables that the server sets itself, and names by which other servers take a template from a request.
 _RESERVED: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"})
 _PROBE: Final = ChatPrompt(messages=(ChatMessage(role="user", content="Hello"),))
@@ -166,43 +161,12 @@ class ChatTemplate:
         raise ApiError("invalid_messages", text, param="messages")
 
 
-def _text(token: object) -> str | None:
-    """A special token of tokenizer_config.json: a string, or an object with flags."""
-    found = cast("dict[str, object]", token).get("content") if isinstance(token, dict) else token
-    return found if isinstance(found, str) else None
-
-
-def _source(folder: Path, config: dict[str, object]) -> str | None:
-    """The template's text: from its own file, or from the config (one, or several by name)."""
-    if find_file(folder, "chat_template.jinja") is not None:
-        return read_bytes(folder, "chat_template.jinja", MAX_TEMPLATE_BYTES).decode()
-    entry: object = config.get("chat_template")
-    if isinstance(entry, list):
-        named = [cast("dict[str, object]", item) for item in cast("list[object]", entry) if isinstance(item, dict)]
-        entry = {str(item.get("name")): item.get("template") for item in named}
-    if isinstance(entry, dict):
-        entry = cast("dict[object, object]", entry).get("default")
-    return entry if isinstance(entry, str) else None
-
-
-def load_chat_template(folder: Path) -> ChatTemplate | None:
-    """The folder's template, checked by rendering one turn; None if the model has none.
-
-    Raises EngineLoadError, or CheckpointError for files that may not be read.
-    """
-    found = find_file(folder, "tokenizer_config.json") is not None
-    config = read_json(folder, "tokenizer_config.json", MAX_CONFIG_BYTES) if found else {}
+def checked_template(source: str, special_tokens: dict[str, str], what: str) -> ChatTemplate:
+    """A template that renders one turn. Raises EngineLoadError; `what` is named in its message."""
     try:
-        source = _source(folder, config)
-        if source is None:
-            return None
-        named = {key: _text(value) for key, value in config.items() if key.endswith("_token")}
-        template = ChatTemplate(source, {key: text for key, text in named.items() if text is not None})
+        template = ChatTemplate(source, special_tokens)
         template.render(_PROBE)
-    except CheckpointError:
-        raise
     except Exception as error:  # deep nesting, for example, ends in a RecursionError or a MemoryError
         problem = f"{type(error).__name__}: {error}" if not isinstance(error, ApiError | TemplateError) else error
-        message = f"the chat template of {folder} does not work: {problem}"
-        raise EngineLoadError("invalid_checkpoint", message) from error
+        raise EngineLoadError("invalid_checkpoint", f"the chat template {what} does not work: {problem}") from error
     return template

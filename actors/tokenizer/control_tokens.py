@@ -24,7 +24,7 @@ _MARK_DIGITS: Final = 24  # digits pass through upper, title and tojson as they 
 _BRACKETED: Final = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 # Tokenising a piece without the control tokens holds the GIL, about 10 ms for this many characters. A piece ends before
 # white space if possible, where tokens end anyway.
-_PIECE: Final = re.compile(r"(?s).{1,32768}(?=\s|\Z)|.{1,32768}")
+_PIECE: Final = re.compile(r"(?s).{1,32768}(?=[\s▁]|\Z)|.{1,32768}")
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
@@ -40,12 +40,18 @@ class ControlTokens:
         """`template`: the source of the chat template."""
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder().values()
-        self._added = [token.content for token in added if len(token.content) > 1]
         # A mark would hold a token of digits again, without end.
         special = [t.content for t in added if t.special and len(t.content) > 1 and not t.content.isdecimal()]
-        written = [text for text in self._added if text in template and _BRACKETED.fullmatch(text)]
+        texts = [token.content for token in added if len(token.content) > 1]
+        written = [text for text in texts if text in template and _BRACKETED.fullmatch(text)]
         self.special = _any_of(special)
         self.control = _any_of({*special, *written})
+        self._ids: dict[int | None, bytes] = {
+            tokenizer.token_to_id(text): text.encode() for text in (*special, *written)
+        }
+        # These the tokenizer finds in a text that is normalised already, so they do not cut it.
+        self._inner = {t.content for t in added if t.normalized and not t.special} - {*written}
+        self._outer = [text for text in texts if text not in self._inner]
 
     def encode(self, text: str, mark: str, most: int) -> list[int]:
         """The ids of a rendered text with marks, without the tokenizer's usual prefix.
@@ -57,7 +63,8 @@ class ControlTokens:
         for start, end in self._sections(text):
             if mark in text[start:end]:
                 ids += self._encode_usually(text[done:start])
-                for piece in _PIECE.findall(text[start:end].replace(mark, "")):
+                normalizer, plain = self._tokenizer.normalizer, text[start:end].replace(mark, "")
+                for piece in _PIECE.findall(plain if normalizer is None else normalizer.normalize_str(plain)):
                     ids += self._encode_plainly(piece)
                     if len(ids) > most:
                         return ids
@@ -75,19 +82,39 @@ class ControlTokens:
     @cached_property
     def _every(self) -> re.Pattern[str]:
         # Thousands in some tokenizers, and seldom needed. A mark may hold a token of digits by chance.
-        return _any_of(text for text in self._added if not text.isdecimal())
+        return _any_of(text for text in self._outer if not text.isdecimal())
+
+    @cached_property
+    def _found_within(self) -> re.Pattern[str]:
+        return re.compile(f"({_any_of(self._inner).pattern})")
 
     def _encode_usually(self, text: str) -> list[int]:
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
 
     def _encode_plainly(self, text: str) -> list[int]:
-        """What the tokenizer does with a section: normalise, split, merge."""
-        tokenizer = self._tokenizer
-        normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
-        if normalizer is not None:
-            text = normalizer.normalize_str(text)
+        """What the tokenizer does with a normalised section: split, merge."""
+        ids: list[int] = []
+        for place, part in enumerate(self._found_within.split(text)):
+            if place % 2:
+                found = self._tokenizer.token_to_id(part)
+                ids += [] if found is None else [found]
+            elif part:
+                ids += self._merged(part)
+        return ids
+
+    def _merged(self, text: str) -> list[int]:
+        """Some vocabularies hold control tokens among all others; a text that equals one is spelt by its characters."""
+        model, splitter = self._tokenizer.model, self._tokenizer.pre_tokenizer
         pieces = [text] if splitter is None else [piece for piece, _ in splitter.pre_tokenize_str(text)]
-        return [token.id for piece in pieces for token in tokenizer.model.tokenize(piece)]
+        ids: list[int] = []
+        for piece in pieces:
+            for token in model.tokenize(piece):
+                control, (begin, end) = self._ids.get(token.id), token.offsets  # of bytes
+                if control is None or piece.encode()[begin:end] != control:
+                    ids.append(token.id)
+                else:
+                    ids += [part.id for character in token.value for part in model.tokenize(character)]
+        return ids
 
 
 class Marks:

@@ -41,8 +41,8 @@ def characters(request: Generate) -> int:
     total = 0
     for prompt in request.prompts:
         match prompt:
-            case TextPrompt(text=text, suffix=suffix):
-                total += len(text) + len(suffix)
+            case TextPrompt(text=text, suffix=suffix, second=second):
+                total += len(text) + len(suffix) + len(second or "")
             case TokenPrompt(token_ids=ids):
                 total += len(ids) // _IDS_PER_CHARACTER
             case ChatPrompt(messages=messages):

@@ -11,14 +11,14 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from ...models.checkpoint.files import find_file, folder_of, read_bytes
+from ...models.checkpoint.text.text_files import read_text_files
 from ...models.errors import CheckpointError
 from ...protocol.errors import ApiError, context_exceeded
 from ...protocol.grammars import GrammarSource
 from ...protocol.requests import ChatPrompt, Generate, Prompt, TextPrompt, Thinking, TokenPrompt
 from ..errors import EngineLoadError
 from .call_grammar import call_grammar, grammar_tokens
-from .chat_template import ChatTemplate, load_chat_template
+from .chat_templates import ChatTemplates, choose_templates
 from .control_tokens import ControlTokens, Marks
 from .fill_in_middle import fill_in_prompt
 from .output_format import output_format
@@ -27,25 +27,23 @@ from .vocabulary import Vocabulary
 # The library's thread pool would compete with the step's threads for cores; the tokenizer uses one thread.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-MAX_TOKENIZER_BYTES: Final = 128 << 20  # the largest known have 33 MB
+_ANY_LENGTH: Final = 2**31  # of a text that is cut: its body is bounded
 _SPACE_TOKENS: Final = 4  # behind a mark that opens the thoughts, at the end of a prompt
 
 
 class TextTokenizer:
-    """The tokenizer, its vocabulary's bytes and the chat template."""
+    """The tokenizer, its vocabulary's bytes and the chat templates."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, templates: ChatTemplates | None) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.vocabulary = Vocabulary(tokenizer)
-        self.template = template
-        self._control = ControlTokens(tokenizer, template.source if template else "")
-        self.format = output_format(
-            template.source if template else "",
-            self.vocabulary.added.values(),
-            takes_tools=template is not None and template.takes_tools,
-        )
+        self.templates = templates
+        source = templates.source if templates else ""
+        self._control = ControlTokens(tokenizer, source)
+        takes_tools = templates is not None and templates.takes_tools
+        self.format = output_format(source, self.vocabulary.added.values(), takes_tools=takes_tools)
         special = ((id, self.vocabulary.added[id]) for id in self.vocabulary.special)
         self._grammar_tokens = grammar_tokens(tokenizer)
         self.marks: dict[int, str] = {id: text for id, text in special if text in self.format.marks}
@@ -84,14 +82,34 @@ class TextTokenizer:
             case TextPrompt(text=text, add_special_tokens=special):
                 return self._encode(text, "prompt", context_length, vocab_size, add_special_tokens=special)
             case ChatPrompt(add_special_tokens=special):
-                if self.template is None:
+                if self.templates is None:
                     message = "this model has no chat template; use /v1/completions with the prompt written out"
                     raise ApiError("invalid_messages", message, param="messages")
                 marks = Marks(self._control)
-                text = self.template.render(prompt, marks)
+                text = self.templates.of(prompt).render(prompt, marks)
                 return self._encode(
                     text, "messages", context_length, vocab_size, add_special_tokens=special, mark=marks.mark
                 )
+
+    def encode_pooled(
+        self, prompt: Prompt, *, context_length: int, vocab_size: int, most: int | None
+    ) -> tuple[tuple[int, ...], int]:
+        """The ids of a text or a pair with its special tokens, and where the second text begins (0: there is none).
+
+        With `most` only that many stay: what is behind is cut off, but for the special tokens at the end.
+        """
+        size = context_length if most is None else _ANY_LENGTH
+        if not isinstance(prompt, TextPrompt) or prompt.second is None:
+            ids = self.encode(prompt, context_length=size, vocab_size=vocab_size)
+            return (ids if most is None else self.truncate(prompt, ids, most, "right")), 0
+        self._check_size(prompt.text + prompt.second, "prompt", size)
+        encoding = self.tokenizer.encode_batch_fast([(prompt.text, prompt.second)])[0]
+        ids, second = tuple(encoding.ids), encoding.type_ids.index(1) if 1 in encoding.type_ids else 0
+        if most is not None and len(ids) > most:
+            behind = self._affixes()[1]
+            ids = (*ids[: max(most - len(behind), 0)], *behind)[:most]
+        _check_ids(ids, vocab_size)
+        return ids, second if second < len(ids) else 0
 
     def banned_sequences(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         """The token sequences that spell these words, alone and behind a space, as vLLM finds them.
@@ -174,19 +192,14 @@ def _check_ids(ids: tuple[int, ...], vocab_size: int, param: str = "prompt") -> 
             raise ApiError("invalid_token_id", message, param=param)
 
 
-def load_text_tokenizer(model: str) -> TextTokenizer:
-    """Read the checkpoint folder's tokenizer and chat template. Raises EngineLoadError."""
+def load_text_tokenizer(model: str, chat_template: str | None = None) -> TextTokenizer:
+    """Read the tokenizer and the chat templates of a checkpoint folder or a GGUF file. Raises EngineLoadError."""
     try:
-        folder = folder_of(Path(model))
-        file = folder / "tokenizer.json"
-        if find_file(folder, file.name) is None:
-            message = f"{file} is missing; a checkpoint needs the tokenizer.json that the tokenizers library writes"
-            raise EngineLoadError("invalid_checkpoint", message)
-        text = read_bytes(folder, file.name, MAX_TOKENIZER_BYTES)
-        template = load_chat_template(folder)
+        files = read_text_files(Path(model))
+        templates = choose_templates(files.templates, files.special_tokens, chat_template)
     except CheckpointError as error:
         raise EngineLoadError(error.code, f"{model}: {error}") from error
     try:
-        return TextTokenizer(Tokenizer.from_buffer(text), template)
-    except Exception as error:  # the library raises plain Exception for anything it cannot read
-        raise EngineLoadError("invalid_checkpoint", f"{file} cannot be read: {error}") from error
+        return TextTokenizer(files.tokenizer, templates)
+    except Exception as error:  # the library raises plain Exception for anything it cannot do
+        raise EngineLoadError("invalid_checkpoint", f"{model}: its tokenizer cannot be used: {error}") from error

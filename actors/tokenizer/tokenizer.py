@@ -21,6 +21,7 @@ from ...protocol.steps import Ready
 from ..gateway.gateway import Gateway
 from ..turns import pass_on, waiting
 from .stop_regex import stop_pattern
+from .task import check_task
 from .text_queue import TextQueue, characters
 from .text_tokenizer import TextTokenizer, load_text_tokenizer
 
@@ -31,9 +32,9 @@ _ANY_LENGTH: Final = 2**31  # of a prompt that is cut: its body is bounded
 MAX_WAITING: Final = 64  # calls of /tokenize and /detokenize: each holds a body, but takes no place (--max-requests)
 
 
-async def read_text_tokenizer(model: str) -> TextTokenizer:
-    """The tokenizer of a checkpoint folder, read in a thread. Raises EngineLoadError."""
-    return await trio.to_thread.run_sync(partial(load_text_tokenizer, model), abandon_on_cancel=True)
+async def read_text_tokenizer(model: str, chat_template: str | None) -> TextTokenizer:
+    """The tokenizer of a checkpoint folder or GGUF file, read in a thread. Raises EngineLoadError."""
+    return await trio.to_thread.run_sync(partial(load_text_tokenizer, model, chat_template), abandon_on_cancel=True)
 
 
 class TokenizerLane:
@@ -45,6 +46,7 @@ class TokenizerLane:
         self._capacity = min(ready.context_length, ready.memory.num_blocks * ready.memory.block_size)
         self._vocab_size = ready.vocab_size
         self._eos_token_ids = ready.eos_token_ids
+        self._pooling = ready.pooling
         self._limiter = trio.CapacityLimiter(1)
         self._direct = trio.Lock()  # one such call at a time queues for the thread, so requests wait for at most one
 
@@ -55,7 +57,8 @@ class TokenizerLane:
         return await self._run_direct(lambda: self._tokenizer.decode(ids, vocab_size=self._vocab_size))
 
     def info(self) -> TokenizerInfo:
-        template, tokenizer = self._tokenizer.template, self._tokenizer.tokenizer
+        templates, tokenizer = self._tokenizer.templates, self._tokenizer.tokenizer
+        template = templates.plain if templates else None
         named = template.special_tokens if template else {}
         # A checkpoint may name no end in its tokenizer's configuration, but the model has one.
         end = tokenizer.id_to_token(self._eos_token_ids[0]) if self._eos_token_ids else None
@@ -77,6 +80,9 @@ class TokenizerLane:
 
     def _prepare(self, request: Generate) -> Tokenized | ApiError:
         try:
+            check_task(request, self._pooling)
+            if request.pooled:
+                return _guarded(lambda: self._pooled(request), request.id)
             request = _guarded(partial(self._with_stops, request), request.id)
             if grammar := _guarded(partial(self._tokenizer.call_grammar, request), request.id):
                 request = msgspec.structs.replace(request, grammar_source=grammar)
@@ -86,6 +92,14 @@ class TokenizerLane:
             return Tokenized(request=request, prompts=prompts)
         except ApiError as error:
             return without_frames(error)
+
+    def _pooled(self, request: Generate) -> Tokenized:
+        """A text that is too long is refused by admission, unless the request says where to cut it."""
+        length, vocab_size = self._context_length, self._vocab_size
+        most = request.truncate_prompt_tokens
+        read = partial(self._tokenizer.encode_pooled, context_length=length, vocab_size=vocab_size, most=most)
+        prompts, seconds = zip(*map(read, request.prompts), strict=True)
+        return Tokenized(request=request, prompts=prompts, seconds=seconds if any(seconds) else ())
 
     def _with_stops(self, request: Generate) -> Generate:
         """Check the expressions that stop it, and spell its banned words in tokens."""

@@ -8,22 +8,14 @@ SentencePiece (Llama 2, Mistral) writes a space as `▁` and a lone byte as `<0x
 import json
 import re
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final
 
 from tokenizers import Tokenizer
 
+from ...models.checkpoint.text.byte_level import byte_of_character
+
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
-
-
-@cache
-def byte_of_character() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 bytes are themselves; the others are mapped from U+0100 up, in order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in printable}
-    moved = (byte for byte in range(256) if byte not in set(printable))
-    return table | {chr(0x100 + place): byte for place, byte in enumerate(moved)}
 
 
 class _WholeTexts(dict[int, str | None]):
@@ -46,8 +38,8 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # `to_str` is the tokenizer's serialisation: untyped JSON.
-        decoder: Any = json.loads(tokenizer.to_str()).get("decoder") or {}
+        # The library tells a decoder's parts in its serialisation alone: untyped JSON.
+        decoder: Any = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
         parts = {part.get("type"): part for part in (decoder, *decoder.get("decoders", ()))}
         self._byte_level = parts.keys() == {"ByteLevel"}
         self._metaspace = "ByteFallback" in parts or "Metaspace" in parts

@@ -367,7 +367,7 @@ async def test_what_cannot_be_served_is_refused_with_a_plain_sentence(
 
 
 async def test_a_folder_that_is_not_there_and_too_little_memory(tmp_path: Path) -> None:
-    with pytest.raises(EngineLoadError, match="no checkpoint folder"):
+    with pytest.raises(EngineLoadError, match="there is no folder or file"):
         await run_engine(settings_for(model=str(tmp_path / "nowhere")))
     with pytest.raises(EngineLoadError, match="kv-cache-memory") as caught:
         await run_engine(settings_for(kv_cache_memory=1000))

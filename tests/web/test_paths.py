@@ -35,8 +35,9 @@ def test_a_path_unlike_all_others_is_named_shortly(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/v1/embeddings/", "generates text only"),
-        ("/v1/audio/speech", "generates text only"),
+        ("/v1/moderations/", "reads text only"),
+        ("/v1/audio/speech", "reads text only"),
+        ("/api/embed", "send /v1/embeddings"),
         ("/v1/messages/batches/1", "Anthropic's API"),
         ("/api/pull", "Ollama's API"),
         ("/v1/chat/completions/chatcmpl-1", "send /v1/responses with store: true"),

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from ...protocol.errors import ApiError
 from ...protocol.events import (
     ChoiceFinished,
+    Failed,
     Finished,
     FinishReason,
     PromptTokens,
@@ -80,6 +81,7 @@ class Chunks(Pieces):
             return self._end(event.reason, event.usage)
         if isinstance(event, PromptTokens):
             return self._prompt(event)
+        assert isinstance(event, Failed), event  # vectors have no stream
         return self.failed(error_of(event))
 
     def _start(self) -> bytes:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ...protocol.errors import ApiError, ErrorDetail
-from ...protocol.events import ChoiceFinished, Finished, PromptTokens, Started, StreamEvent, Token
+from ...protocol.events import ChoiceFinished, Failed, Finished, PromptTokens, Started, StreamEvent, Token
 from ...protocol.explanation import Explanation
 from ...protocol.openai_responses import usage_body
 from ...protocol.reports import Loading, WorkerState
@@ -70,7 +70,7 @@ class Frames:
             elif isinstance(event, PromptTokens):
                 ids = event.token_ids
                 frames.append(_encode(PromptFrame(id=self._id, seq=self._next(), index=event.index, token_ids=ids)))
-            else:
+            elif isinstance(event, Failed):
                 frames.append(self.failed(error_of(event)))
         return frames
 

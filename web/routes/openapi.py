@@ -41,6 +41,8 @@ from ...protocol.openai_responses import (
     Tokenization,
     TokenizerInfo,
 )
+from ...protocol.pooling_requests import ClassifyBody, EmbeddingBody, RerankBody, ScoreBody
+from ...protocol.pooling_responses import ClassList, EmbeddingList, Ranking, ScoreList
 from ...protocol.response_answers import InputTokenCount, ResponseDeleted, ResponseItemList, ResponseObject
 from ...protocol.response_requests import CreateResponse
 from ...protocol.served_models import AliasBody, ModelBody, ModelDone, ServedModelList
@@ -191,6 +193,12 @@ def describe(title: str = "Triolet", root_path: str = "") -> Schema:
                 Explanation,
                 path_parameter="id",
             ),
+            "/v1/embeddings": _post("create_embedding", "The vectors of texts.", EmbeddingBody, EmbeddingList),
+            "/v1/classify": _post("classify", "The most probable label of each text.", ClassifyBody, ClassList),
+            "/v1/score": _post("score", "How well the texts of pairs fit.", ScoreBody, ScoreList),
+            "/v1/rerank": _post("rerank", "The documents that fit a query best, best first.", RerankBody, Ranking),
+            "/rerank": _post("rerank_root", "The same as /v1/rerank.", RerankBody, Ranking),
+            "/v2/rerank": _post("rerank_v2", "The same as /v1/rerank.", RerankBody, Ranking),
             "/tokenize": _post("tokenize", "The token ids of a text or a conversation.", TokenizeBody, Tokenization),
             "/detokenize": _post("detokenize", "The text of token ids.", DetokenizeBody, Detokenization),
             "/tokenizer_info": _get("get_tokenizer_info", "Special tokens and the chat template.", TokenizerInfo),

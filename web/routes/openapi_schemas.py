@@ -40,6 +40,8 @@ from ...protocol.openai_responses import (
     Tokenization,
     TokenizerInfo,
 )
+from ...protocol.pooling_requests import ClassifyBody, EmbeddingBody, RerankBody, ScoreBody
+from ...protocol.pooling_responses import ClassList, EmbeddingList, Ranking, ScoreList
 from ...protocol.response_answers import (
     InputTokenCount,
     ResponseDeleted,
@@ -57,6 +59,7 @@ RECEIVED = (
     *(ChatBody, CompletionBody, MessagesBody, CountTokensBody, CreateResponse, CreateBatch),
     *(TokenizeBody, DetokenizeBody, LoadAdapterBody, UnloadAdapterBody, ModelBody, AliasBody),
     *(OllamaChatBody, OllamaGenerateBody, OllamaShowBody),
+    *(EmbeddingBody, ClassifyBody, ScoreBody, RerankBody),
 )
 SENT = (
     ChatCompletion,
@@ -68,6 +71,7 @@ SENT = (
     TokenCount,
     *(OllamaChatAnswer, OllamaGenerateAnswer, OllamaError),
     *(OllamaModels, OllamaModelPage, OllamaRunningModels, OllamaVersion),
+    *(EmbeddingList, ClassList, ScoreList, Ranking),
     ModelList,
     ModelCard,
     Tokenization,

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from triolet.actors.detokenizer.choice_text import ChoiceText
 from triolet.actors.detokenizer.detokenizer import Detokenizer
 from triolet.actors.detokenizer.read_choice import ReadChoice, choice_of
-from triolet.actors.tokenizer.chat_template import ChatTemplate
+from triolet.actors.tokenizer.chat_templates import choose_templates
 from triolet.actors.tokenizer.text_tokenizer import TextTokenizer
 from triolet.protocol.events import ChoiceFinished, Finished, Started, StreamEvent, Token, TokenLogprob
 from triolet.protocol.messages import ChoiceTokens, OpenChoice, StepTokens, Stop
@@ -32,7 +32,7 @@ def with_template(text_tokenizer: TextTokenizer, source: str, *special: str) -> 
     tokenizer = Tokenizer.from_str(text_tokenizer.tokenizer.to_str())
     # The library names no type of token.
     tokenizer.add_tokens([AddedToken(text, special=True) for text in special])  # pyright: ignore[reportUnknownMemberType]  # tokenizers leaves it untyped
-    return TextTokenizer(tokenizer, ChatTemplate("{{ tools }}{{ messages[0].content }}" + source, {}))
+    return TextTokenizer(tokenizer, choose_templates({"default": "{{ tools }}{{ messages[0].content }}" + source}, {}))
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ async def test_the_process_is_kept_and_replaced_when_somebody_kills_it(compiler:
 async def test_a_tokenizer_that_the_library_cannot_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     compiler = GrammarCompiler(OpenCompiler(model=str(tmp_path), vocab_size=2048, eos_token_ids=()))
-    with pytest.raises(ApiError, match=r"cannot follow grammars: .*tokenizer\.json"):
+    with pytest.raises(ApiError, match=r"cannot follow grammars: .*error loading tokenizer"):
         await compiler.compile(LETTERS)
     assert compiler.pid is None
 

@@ -4,13 +4,17 @@ import json
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from triolet.actors.errors import EngineLoadError
-from triolet.actors.tokenizer.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate, load_chat_template
+from triolet.actors.tokenizer.chat_template import ChatTemplate
+from triolet.actors.tokenizer.chat_templates import ChatTemplates, choose_templates
+from triolet.models.checkpoint.text.chat_templates import MAX_TEMPLATE_BYTES, read_templates
+from triolet.models.checkpoint.text.folder import read_config
 from triolet.models.errors import CheckpointError
 from triolet.protocol.errors import ApiError
-from triolet.protocol.requests import ChatMessage, ChatPrompt, FunctionCall, ToolCall
+from triolet.protocol.requests import ChatMessage, ChatPrompt, FunctionCall, FunctionTool, ToolCall
 
 
 def prompt_of(*messages: ChatMessage) -> ChatPrompt:
@@ -129,34 +133,72 @@ def test_the_sandbox_hides_python(expression: str) -> None:
         render(source % expression)
 
 
+def load_chat_templates(folder: Path, wanted: str | None = None) -> ChatTemplates | None:
+    config = read_config(folder)
+    return choose_templates(read_templates(folder, config), {"eos_token": "</s>"}, wanted)
+
+
 def write(folder: Path, **config: object) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
 
+TOOLS = msgspec.structs.replace(prompt_of(), tools=(FunctionTool(name="f"),))
+
+
+def said(folder: Path, *, tools: bool = False, wanted: str | None = None) -> str:
+    templates = load_chat_templates(folder, wanted)
+    assert templates is not None
+    return templates.of(TOOLS if tools else prompt_of()).render(prompt_of())
+
+
 def test_template_from_the_config_one_or_named(tmp_path: Path) -> None:
-    one = load_chat_template(write(tmp_path, chat_template="{{ eos_token }}", eos_token={"content": "</s>"}))
-    assert one is not None
-    assert one.render(prompt_of()) == "</s>"
+    assert said(write(tmp_path, chat_template="{{ eos_token }}")) == "</s>"
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
-    several = load_chat_template(write(tmp_path, chat_template=named))
-    assert several is not None
-    assert several.render(prompt_of()) == "yes"
+    assert said(write(tmp_path, chat_template=named)) == "yes"
 
 
 def test_a_file_of_its_own_wins_and_none_is_none(tmp_path: Path) -> None:
-    assert load_chat_template(tmp_path) is None
+    assert load_chat_templates(tmp_path) is None
     write(tmp_path, chat_template="config")
     (tmp_path / "chat_template.jinja").write_text("file")
-    template = load_chat_template(tmp_path)
-    assert template is not None
-    assert template.render(prompt_of()) == "file"
+    assert said(tmp_path) == "file"
+
+
+def test_of_several_by_name_tools_choose_theirs_and_a_wanted_one_is_for_all(tmp_path: Path) -> None:
+    write(tmp_path, chat_template=[{"name": name, "template": name} for name in ("default", "tool_use", "rag")])
+    extra = tmp_path / "additional_chat_templates"
+    extra.mkdir()
+    (extra / "rag.jinja").write_text("rag of the folder")
+    (tmp_path / "own.jinja").write_text("own")
+    assert said(tmp_path) == "default"
+    assert said(tmp_path, tools=True) == "tool_use"
+    assert said(tmp_path, tools=True, wanted="rag") == said(tmp_path, wanted="rag") == "rag of the folder"
+    assert said(tmp_path, wanted=str(tmp_path / "own.jinja")) == "own"
+    with pytest.raises(EngineLoadError, match="no template of this name, and no such file; the model has default, rag"):
+        load_chat_templates(tmp_path, "rga")
+
+
+def test_several_templates_without_a_default_need_a_choice(tmp_path: Path) -> None:
+    write(tmp_path, chat_template=[{"name": "rag", "template": "rag"}])
+    with pytest.raises(EngineLoadError, match="choose one with --chat-template"):
+        load_chat_templates(tmp_path)
+    assert said(tmp_path, wanted="rag") == "rag"
+
+
+def test_a_further_template_may_not_link_out_of_the_checkpoint(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / "additional_chat_templates").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (model / "additional_chat_templates" / "x.jinja").symlink_to(tmp_path / "secret")
+    with pytest.raises(CheckpointError, match="links to a place outside"):
+        load_chat_templates(model)
 
 
 @pytest.mark.parametrize("source", ["{% if %}", "{{ raise_exception('never') }}", "{{ undefined_function() }}"])
 def test_a_template_that_cannot_work_is_refused_at_load(tmp_path: Path, source: str) -> None:
     with pytest.raises(EngineLoadError, match="chat template") as caught:
-        load_chat_template(write(tmp_path, chat_template=source))
+        load_chat_templates(write(tmp_path, chat_template=source))
     assert caught.value.code == "invalid_checkpoint"
 
 
@@ -164,16 +206,16 @@ def test_a_template_that_cannot_work_is_refused_at_load(tmp_path: Path, source: 
 def test_a_broken_config_is_refused_at_load(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json.* is not a valid JSON object"):
-        load_chat_template(tmp_path)
+        load_chat_templates(tmp_path)
 
 
 def test_a_template_nested_too_deeply_is_refused_at_load(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% if true %}" * 3000 + "{% endif %}" * 3000)
     with pytest.raises(EngineLoadError, match="does not work: RecursionError"):
-        load_chat_template(tmp_path)
+        load_chat_templates(tmp_path)
 
 
 def test_a_template_has_a_greatest_size(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("x" * (MAX_TEMPLATE_BYTES + 1))
     with pytest.raises(CheckpointError, match="is larger than"):
-        load_chat_template(tmp_path)
+        load_chat_templates(tmp_path)

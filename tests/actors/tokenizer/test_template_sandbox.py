@@ -1,12 +1,11 @@
 """A template's work is bounded: loops, texts, numbers; and ordinary templates notice nothing."""
 
-from pathlib import Path
-
 import pytest
 
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.tokenizer import template_sandbox
-from triolet.actors.tokenizer.chat_template import ChatTemplate, load_chat_template
+from triolet.actors.tokenizer.chat_template import ChatTemplate
+from triolet.actors.tokenizer.chat_templates import choose_templates
 from triolet.protocol.errors import ApiError
 from triolet.protocol.requests import ChatMessage, ChatPrompt
 
@@ -36,13 +35,10 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("source", TOO_MUCH.values(), ids=TOO_MUCH.keys())
-def test_a_template_without_end_is_refused_at_load(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_a_template_without_end_is_refused_at_load(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setattr(template_sandbox, "MAX_STEPS", 10_000)
-    (tmp_path / "chat_template.jinja").write_text(source)
     with pytest.raises(EngineLoadError, match="does not work: the model's chat template refuses: "):
-        load_chat_template(tmp_path)
+        choose_templates({"default": source}, {})
 
 
 def test_a_template_that_turns_endless_later_costs_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_a_model_without_a_template_refuses_chat(text_tokenizer: TextTokenizer) 
 
 
 def test_a_folder_without_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(EngineLoadError, match=r"tokenizer\.json is missing"):
+    with pytest.raises(EngineLoadError, match=r"has no tokenizer; one of tokenizer\.json"):
         load_text_tokenizer(str(tmp_path))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(EngineLoadError, match="cannot be read"):
@@ -86,7 +86,7 @@ def test_the_links_of_hugging_faces_cache_are_followed(tokenizer_folder: Path, t
     shutil.copytree(tokenizer_folder, blobs)
     for file in blobs.iterdir():
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
-    assert load_text_tokenizer(str(snapshot)).template is not None
+    assert load_text_tokenizer(str(snapshot)).templates is not None
 
 
 async def test_the_actor_answers_everyone_and_skips_the_cancelled(
@@ -121,7 +121,7 @@ class Tripping(TextTokenizer):
     """The real one, which fails on one text as the library might."""
 
     def __init__(self, real: TextTokenizer, error: BaseException) -> None:
-        super().__init__(real.tokenizer, real.template)
+        super().__init__(real.tokenizer, real.templates)
         self.error = error
 
     def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ class Watched(TextTokenizer):
     """The real one, which notes in which thread it works."""
 
     def __init__(self, real: TextTokenizer) -> None:
-        super().__init__(real.tokenizer, real.template)
+        super().__init__(real.tokenizer, real.templates)
         self.own_thread: list[bool] = []
 
     def encode(self, prompt: Prompt, *, context_length: int, vocab_size: int) -> tuple[int, ...]:
@@ -221,7 +221,7 @@ class Held(TextTokenizer):
     """The real one, which decodes once it is let."""
 
     def __init__(self, real: TextTokenizer) -> None:
-        super().__init__(real.tokenizer, real.template)
+        super().__init__(real.tokenizer, real.templates)
         self.go = threading.Event()
 
     def decode(self, ids: tuple[int, ...], *, vocab_size: int) -> str:

@@ -67,7 +67,7 @@ async def test_the_model_is_listed_shown_and_running(web: Web) -> None:
         ("POST", "/api/generate", PROMPT | {"model": "gone"}, 404, "There is no model 'gone' here"),
         ("POST", "/api/show", {"model": "gone"}, 404, "There is no model 'gone' here"),
         ("POST", "/api/pull", {"model": "tiny"}, 404, "named when the server starts"),
-        ("POST", "/api/embed", {"model": "tiny"}, 404, "generates text only"),
+        ("POST", "/api/embed", {"model": "tiny"}, 404, "send /v1/embeddings"),
         ("DELETE", "/api/delete", {"model": "tiny"}, 404, "the models are folders"),
         ("GET", "/api/chat", None, 405, "use POST"),
         ("GET", "/api/chats", None, 404, "Did you mean /api/chat?"),

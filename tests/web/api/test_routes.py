@@ -75,7 +75,7 @@ async def test_what_operators_read(web: Web) -> None:
         ("GET", "/%ff%00%0d%0aX", (404, "not_found")),
         ("GET", "/v1/chat/completions", (405, "method_not_allowed")),
         ("DELETE", "/v1/models", (405, "method_not_allowed")),
-        ("POST", "/v1/embeddings", (404, "unsupported_endpoint")),
+        ("POST", "/v1/moderations", (404, "unsupported_endpoint")),
         ("GET", "/v1/stream", (426, "upgrade_required")),
         ("GET", "/static/none.js", (404, "not_found")),
     ],
