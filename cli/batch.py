@@ -9,8 +9,9 @@ import click
 
 from ..protocol.settings import ServeSettings
 from .help import SettingsCommand
+from .names import with_local_models
 from .options import build_settings, engine_options
-from .refusals import Refusal, refuse_missing_model
+from .refusals import Refusal
 from .values import CLIENT_KEY, SERVER_URL
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--api-key", type=CLIENT_KEY, help="KEY for that server, or @FILE with it.")
 def batch(
     file: Path,
-    model: Path | None,
+    model: str | None,
     output: Path | None,
     url: str | None,
     api_key: str | None,
@@ -78,7 +79,7 @@ def batch(
 
 
 def _run_there(
-    url: str, api_key: str | None, model: Path | None, file: Path, output: Path
+    url: str, api_key: str | None, model: str | None, file: Path, output: Path
 ) -> "tuple[RemoteBatch, Callable[[], None]]":
     from .batch_remote import RemoteBatch
 
@@ -89,7 +90,7 @@ def _run_there(
 
 
 def _run_here(settings: ServeSettings, file: Path, output: Path) -> "tuple[BatchRun, Callable[[], None]]":
-    refuse_missing_model(settings.engine)
+    settings = with_local_models(settings)
     from .batch_run import BatchRun
     from .process import run_or_refuse
 

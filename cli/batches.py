@@ -93,7 +93,7 @@ async def _lines(settings: ServeSettings, core: Core, ready: Ready) -> AsyncGene
     """The half of the engine for lines, running."""
     engine = BatchEngine(settings, core)
     try:
-        text = await read_text_tokenizer(settings.engine.model)
+        text = await read_text_tokenizer(settings.engine.model, settings.engine.chat_template)
         async with trio.open_nursery() as nursery:
             engine.start(nursery, text, ready, core.batch_texts)
             yield engine

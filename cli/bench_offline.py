@@ -1,14 +1,13 @@
 """`triolet bench offline`: the engine without HTTP, on the path that serves, from gateway to worker and back."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from .help import SettingsCommand
+from .names import with_local_models
 from .options import build_settings, engine_options
-from .refusals import refuse_missing_model
 
 if TYPE_CHECKING:
     from ..loadtest.compare.figures import Figures
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Medians are of so many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, every round included.")
 def offline(
-    model: Path | None,
+    model: str | None,
     prompt_tokens: int,
     output_tokens: int,
     batch: int,
@@ -39,7 +38,7 @@ def offline(
     triolet bench offline --prompt-tokens 32 --output-tokens 64 --batch 16 --json     sixteen, as JSON
     """
     settings = build_settings(model, values)
-    refuse_missing_model(settings.engine)
+    settings = with_local_models(settings)
     from ..actors.engine import open_engine
     from ..loadtest.compare.figures import figures_of, medians
     from ..loadtest.compare.round import RoundLoad, refuse_load, run_round
@@ -62,10 +61,26 @@ def offline(
                 measured.extend([figures_of(await run_round(engine, load, str(number))) for number in range(rounds)])
 
         run_or_refuse(measure)
+    _keep(load, ready[0], settings.engine.threads, medians(measured))
     if as_json:
         click.echo(msgspec.json.encode(_result(load, ready[0], measured)))
     else:
         _show(load, ready[0], medians(measured))
+
+
+def _keep(load: "RoundLoad", ready: "Ready", threads: int | None, figures: "Figures") -> None:
+    """For predictions of `triolet plan` and the start report."""
+    from ..models.host import usable_cores
+    from .calibrated import keep_measured
+
+    keep_measured(
+        ready,
+        threads or usable_cores(),
+        decode=figures.decode_tok_s,
+        prefill=figures.prefill_tok_s,
+        context=load.prompt_tokens + load.output_tokens / 2,
+        batch=load.batch,
+    )
 
 
 def _result(load: "RoundLoad", ready: "Ready", rounds: "list[Figures]") -> dict[str, object]:

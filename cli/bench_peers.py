@@ -19,8 +19,10 @@ import msgspec
 
 from ..loadtest.compare.cases import CASES, DEFAULT_VARIANTS, Case
 from ..models.host import usable_cores
+from ..protocol.settings import EngineSettings
+from .names import with_local_model
 from .options import BUNDLED_MODEL
-from .refusals import Refusal, refuse_missing_model
+from .refusals import Refusal
 
 if TYPE_CHECKING:
     from ..loadtest.compare.page import Comparison
@@ -73,7 +75,7 @@ class _OneModel(click.Command):
 
 
 @click.command(cls=_OneModel, help=HELP)
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.argument("model", required=False)
 @click.option("--peer", "others", multiple=True, callback=_parsed_peers, help="NAME=COMMAND. May be repeated.")
 @click.option("--variant", "variants", multiple=True, default=DEFAULT_VARIANTS, show_default=True,
               help="NAME=OPTIONS: ours, with options of `triolet serve`. May be repeated.")  # fmt: skip
@@ -96,7 +98,7 @@ class _OneModel(click.Command):
 @click.option("--title", help="What the tables call the model.  [default: its folder's name]")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the tables.")
 def peers(
-    model: Path | None,
+    model: str | None,
     others: "list[Peer]",
     variants: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -122,11 +124,13 @@ def peers(
     from ..loadtest.heldout import HELD_OUT, read_instances
     from ..loadtest.machine import machine
 
-    if model is not None and model.is_file():
+    if model is not None and Path(model).is_file():
         raise Refusal(f"{model} is a file: {REMEDY}")
+    local = with_local_model(EngineSettings(model=model or str(BUNDLED_MODEL))).model
+    given = None if model is None else Path(local)
     cases = [case for case in CASES.values() if case.name in chosen]
     threads = threads or usable_cores()
-    ours = _variants(variants, others, model, threads, cases)
+    ours = _variants(variants, others, given, threads, cases)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     began = time.monotonic()
     loads = os.getloadavg()
@@ -155,7 +159,7 @@ def peers(
     path = out / name
     _write(result, path)  # already now: half an hour of turns must not be lost to what comes below
     if check:
-        folder = model or BUNDLED_MODEL
+        folder = given or BUNDLED_MODEL
         settings = {variant.name: plain(variant.settings) for variant in ours}
         with console.status("comparing tokens and losses with the reference…"):
             tokens = tuple(check_tokens(folder, key, settings[key], turns.first[key].answers) for key in settings)
@@ -193,7 +197,6 @@ def _variants(
         ours = [read_variant(text, model, threads, cases) for text in texts]
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--variant'") from error
-    refuse_missing_model(ours[0].settings)
     names = [*(variant.name for variant in ours), *(peer.name for peer in peers)]
     twice = sorted({each for each in names if names.count(each) > 1})
     if twice:

@@ -24,7 +24,7 @@ from .serve import serve_until_ended
 @click.option("--worker-cpu", type=click.IntRange(min=0), default=None, help="The one core for its worker.")
 @click.option("--profile", type=click.Path(path_type=Path), default=None, help="Write where the time went to a file.")
 def main(
-    model: Path | None,
+    model: str | None,
     pace: str,
     tokens_per_row: int,
     cpu: int | None,

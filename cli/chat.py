@@ -5,15 +5,15 @@ running answer. chat_session.py is the conversation, chat_prompt.py the line edi
 """
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..protocol.settings import model_name
 from .help import SettingsCommand
+from .names import with_local_models
 from .options import build_settings, engine_options
-from .refusals import Refusal, refuse_missing_model
+from .refusals import Refusal
 from .values import CLIENT_KEY, SERVER_URL
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy.  [default: the model's]")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer.  [default: what the context leaves]")
 def chat(
-    model: Path | None,
+    model: str | None,
     url: str | None,
     api_key: str | None,
     system: str | None,
@@ -55,7 +55,7 @@ def chat(
         return
 
     settings = build_settings(model, {**values, "port": 0})
-    refuse_missing_model(settings.engine)
+    settings = with_local_models(settings)
     import trio
 
     from .report import LoadDisplay, report_model, standard_error

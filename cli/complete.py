@@ -1,14 +1,13 @@
 """`triolet complete PROMPT`: one answer with its own engine, printed as it comes."""
 
 import secrets
-from pathlib import Path
 from typing import Any
 
 import click
 
 from .help import SettingsCommand
+from .names import with_local_models
 from .options import build_settings, prompt_options
-from .refusals import refuse_missing_model
 
 
 @click.command(cls=SettingsCommand)
@@ -20,7 +19,7 @@ from .refusals import refuse_missing_model
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Draw the same tokens again.  [default: random]")
 def complete(
     prompt: str,
-    model: Path | None,
+    model: str | None,
     raw: bool,
     max_tokens: int,
     temperature: float,
@@ -34,9 +33,8 @@ def complete(
     triolet complete --raw "Once upon a time" --model path/to/base-model --temperature 0.8
     """
     settings = build_settings(model, values)
-    refuse_missing_model(settings.engine)
+    settings = with_local_models(settings)
     from ..actors.engine import open_engine
-    from ..actors.tokenizer.chat_template import load_chat_template
     from ..protocol.events import Failed, Token
     from ..protocol.requests import ChatMessage, ChatPrompt, Generate, TextPrompt
     from ..protocol.sampling import Sampling
@@ -52,7 +50,7 @@ def complete(
             async with open_engine(settings, display) as engine:
                 display.close()
                 # A chat model has hardly seen bare text: most answers to it are one word without end.
-                bare = raw or load_chat_template(Path(settings.engine.model)) is None
+                bare = raw or (await engine.tokenizer_info()).chat_template is None
                 question = ChatPrompt(messages=(ChatMessage(role="user", content=prompt),))
                 request = Generate(
                     id=engine.gateway.new_id(),

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any, Final, cast
 
 import click
@@ -67,6 +66,4 @@ def _line(ctx: click.Context, name: str, value: object) -> tuple[str, str]:
 
 def _toml(value: object) -> str:
     """A string, number, flag or list of strings; JSON's forms of them are TOML's, but for one control character."""
-    if isinstance(value, Path):
-        value = str(value)
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -11,6 +11,8 @@ COMMANDS: Final = {
     "chat": ("chat", "chat", "Chat in the terminal, with a running server or with a model of your own."),
     "complete": ("complete", "complete", "Answer one prompt and print the text as it comes."),
     "batch": ("batch", "batch", "Answer a file of requests, and go on after a stop."),
+    "models": ("models", "models", "List the models in the hub's cache: what they take, whether they run."),
+    "plan": ("plan", "plan", "Say what a model takes of this or another machine, and how fast it can be."),
     "config": ("config", "config", "Show the settings in force and where each comes from."),
     "conform": ("conform", "conform", "Check whether a server speaks the APIs that clients rely on."),
     "bench": ("bench", "bench", "Measure the engine on this machine, or load a server."),

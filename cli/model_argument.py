@@ -1,4 +1,4 @@
-"""MODEL of the commands that serve: one checkpoint folder, or several with the names that clients use for them."""
+"""MODEL of the commands that serve: one model, or several with the names that clients use for them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ import click
 from ..protocol.settings import ModelSettings
 from .sources import ModelArgument
 
-GivenModel = Path | tuple[ModelSettings, ...] | None
+GivenModel = str | tuple[ModelSettings, ...] | None
 
 
 class ModelsArgument(ModelArgument):
-    """`PATH`, or `NAME=PATH` once for each model."""
+    """`MODEL`, or `NAME=MODEL` once for each model."""
 
     def __init__(self) -> None:
         super().__init__(nargs=-1, type=click.Path(), metavar="[MODEL | NAME=MODEL...]", callback=read_models)
@@ -33,7 +33,7 @@ def read_models(_ctx: click.Context, parameter: click.Parameter, words: tuple[st
     found = [_named(word) for word in words]
     models = tuple(model for model in found if model is not None)
     if not models and len(words) == 1:
-        return Path(words[0])
+        return words[0]
     for word, model in zip(words, found, strict=True):
         if model is None:
             raise click.BadParameter(f"{word}: of several models each has a name, as in a={word}", param=parameter)

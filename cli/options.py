@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 from msgspec import Struct, structs
 
+from ..models.hub.names import hub_name
 from ..protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
 from .model_argument import GivenModel, ModelsArgument
 from .sources import (
@@ -59,7 +60,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "root_path": Setting(ROOT_PATH, "Path under which a proxy shows the server, as /llm."),
         "uds": Setting(click.STRING, "Listen on a Unix socket at this path instead, for this user alone."),
         "aliases": Setting(ALIAS, "Give a model another name too, as chat=NAME. May be repeated."),
-        "served_model_name": Setting(NAME, "Name of the model in the API.  [default: the folder's name]"),
+        "served_model_name": Setting(NAME, "Name of the model in the API.  [default: ORG/NAME, or the folder's]"),
         "loras": Setting(ADAPTER, "Offer a LoRA adapter, a folder in PEFT's format, as legal=DIR. May be repeated."),
         "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
         "data": Setting(
@@ -86,6 +87,14 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "ssl_keyfile": Setting(click.STRING, "The certificate's key (PEM).  [default: in the same file]"),
     },
     "Model and memory": {
+        "gguf_file": Setting(
+            click.STRING, "Which GGUF file of a repository or folder: its name, or a part of it as Q4_K_M."
+        ),
+        "chat_template": Setting(
+            click.STRING,
+            "One of the model's chat templates by its name, or a file with one.  "
+            "[default: default; with tools tool_use, if there is one]",
+        ),
         "device": Setting(None, "Where the model runs; auto takes a GPU where one is usable."),
         "dtype": Setting(
             None, "Precision of weights and activations; auto is the checkpoint's own, bfloat16 on a GPU."
@@ -104,6 +113,10 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "memory": Setting(
             SIZE,
             "Memory of several models together, as 12GiB; those that do not fit are loaded when a request names them.",
+        ),
+        "keep_packed_weights": Setting(
+            None,
+            "Keep the packed weights in ~/.cache/triolet: the next start reads them in a second or two (CPU).",
         ),
         "threads": Setting(_THREADS, "Threads of the CPU kernels.  [default: the physical cores]"),
     },
@@ -224,6 +237,13 @@ def engine_options(command: _Command) -> _Command:
     return _add_to(command, [ModelArgument(), *_engine(), _config()])
 
 
+def plan_options(command: _Command) -> _Command:
+    """What of the engine's options changes a plan; the machine has an option of the command's own."""
+    planned = ("gguf_file", "dtype", "quantize", "kv_cache_dtype", "max_model_len", "max_running", "max_step_tokens")
+    memory = ("kv_cache_memory", "gpu_memory", "threads")
+    return _add_to(command, [option for option in _engine() if option.name in (*planned, *memory)])
+
+
 def typed_engine_options(command: _Command) -> _Command:
     """The same, from the command line alone, for runs that are compared: no variable and no file may change them."""
     parameters = [ModelArgument(), *_engine()]
@@ -236,9 +256,9 @@ def prompt_options(command: _Command) -> _Command:
     """The same for a command whose argument is a prompt: the model is an option."""
     model = click.Option(
         ["--model"],
-        type=click.Path(path_type=Path),
+        type=click.Path(),
         envvar=variable_name("model"),
-        help="A checkpoint folder.  [default: the bundled model]",
+        help="A folder, a .gguf file, or a name on the hub.  [default: the bundled model]",
     )
     return _add_to(command, [model, *_engine(), _config()])
 
@@ -265,16 +285,18 @@ def build_settings(model: GivenModel, values: _Values) -> ServeSettings:
     for name in KEYS & given.keys():
         given[name] = _keys(name, tuple(given[name]))
     if isinstance(model, tuple):
-        given["models"], model = model, Path(model[0].path)
+        given["models"], model = model, model[0].path
     elif model is None:
         given.setdefault("served_model_name", BUNDLED_NAME)
+    elif (named := hub_name(model)) is not None:
+        given.setdefault("served_model_name", named.repo)
     engine = {name: given.pop(name) for name in EngineSettings.__struct_fields__ if name in given}
     limits = {name: given.pop(name) for name in LimitSettings.__struct_fields__ if name in given}
     bounds = LimitSettings(**limits)
     offered = given.get("loras") or given.get("lora_folder")
     places = AdapterPlaces(count=bounds.max_loras if offered else 0, rank=bounds.max_lora_rank)
     settings = ServeSettings(
-        engine=EngineSettings(model=str(model or BUNDLED_MODEL), adapter_places=places, **engine),
+        engine=EngineSettings(model=model or str(BUNDLED_MODEL), adapter_places=places, **engine),
         limits=bounds,
         **given,
     )

@@ -2,7 +2,6 @@
 
 import ipaddress
 import platform
-import re
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Final
 import click
 from msgspec import structs
 
+from ..models.errors import LoadError
+from ..models.hub.names import hub_name, local_model
 from ..protocol.settings import EngineSettings, ServeSettings, model_name
 from .sources import add_note, from_elsewhere
 
 SUPPORTED: Final = ("Linux", "x86_64")
 MAX_UNIX_PATH: Final = 107  # sockaddr_un has 108 bytes, one of them for the end
-_CHECKPOINT: Final = "MODEL is a checkpoint folder as Hugging Face writes it"
-_OF_FILE: Final = {
-    ".gguf": "GGUF is not read; pass the folder of the original checkpoint (safetensors files), and --quantize int4",
-    ".safetensors": "pass the folder that it is in, {parent}, together with its config.json and tokenizer.json",
-}
 _DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
 
 
@@ -43,21 +39,18 @@ def refuse_platform() -> None:
 
 
 def refuse_missing_model(engine: EngineSettings) -> None:
-    """Refuse a model that cannot run here or is no checkpoint folder. The worker checks the content of its files."""
+    """Refuse a model that cannot run here, and a path without one. The worker checks the content of its files."""
     refuse_platform()
-    model = engine.model
-    folder = Path(model)
-    if not folder.exists():
-        hint = ""
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-            hint = f". To get one: `hf download {model} --local-dir {folder.name}`, then `triolet serve {folder.name}`"
-        raise Refusal(f"no folder {model}: MODEL is a checkpoint folder; models are not fetched by name yet{hint}")
-    if not folder.is_dir():
-        raise Refusal(f"{model} is a file: {_OF_FILE.get(folder.suffix, _CHECKPOINT).format(parent=folder.parent)}")
-    if not (folder / "config.json").is_file():
-        inside = next(folder.glob("snapshots/*/config.json"), None)
-        hint = f"; pass {inside.parent}" if inside else ""
-        raise Refusal(f"{model} has no config.json: {_CHECKPOINT}{hint}")
+    if hub_name(engine.model) is None:
+        local_path(engine)
+
+
+def local_path(engine: EngineSettings) -> str:
+    """The folder, or the .gguf file, of an engine whose model is a path. Raises Refusal."""
+    try:
+        return str(local_model(engine.model, engine.gguf_file))
+    except LoadError as error:
+        raise Refusal(str(error)) from error
 
 
 def refuse_open_server(settings: ServeSettings) -> None:

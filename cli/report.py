@@ -14,12 +14,15 @@ from typing import Final, Self, TextIO
 
 from ..actors.database import data_folder
 from ..models.host import usable_cores
+from ..models.plan.speed import speeds
 from ..protocol.settings import EngineSettings, ServeSettings
-from ..protocol.steps import LoadProgress, Ready
+from ..protocol.steps import LoadProgress, PoolingModel, Ready
+from .calibrated import rates_here, weights_of
 from .values import format_size
 
 _LOG: Final = logging.getLogger("triolet.server")
 _BAR: Final = 32
+_FIRST_RATE: Final = 0.2  # seconds: a rate over less says nothing
 _NAMES: Final = 8  # of adapters, in one line
 _DIM, _PLAIN, _REDRAW = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
@@ -91,8 +94,19 @@ class LoadDisplay:
         if self._report.is_terminal:
             full = _BAR * progress.done // max(1, progress.total)
             bar = "━" * full + " " * (_BAR - full)
-            seconds = monotonic() - self._began
-            self._report.redraw(f"  {progress.stage:<24} {bar} {progress.done}/{progress.total}  {seconds:.0f} s")
+            self._report.redraw(f"  {progress.stage:<24} {bar} {_so_far(progress, monotonic() - self._began)}")
+
+
+def _so_far(progress: LoadProgress, seconds: float) -> str:
+    """`1.2/2.5 GB  1.9 GB/s  1 s left`, or without a size `3/12  4 s`"""
+    done, total = progress.done, progress.total
+    if progress.unit != "bytes":
+        return f"{done}/{total}  {seconds:.0f} s"
+    sizes = f"{done / 1e9:.2f}/{total / 1e9:.2f} GB"
+    if not done or seconds < _FIRST_RATE:
+        return sizes
+    left = (total - done) * seconds / done
+    return f"{sizes}  {done / seconds / 1e9:.2f} GB/s  {left:.0f} s left"
 
 
 def _threads(engine: EngineSettings) -> str:
@@ -101,9 +115,11 @@ def _threads(engine: EngineSettings) -> str:
 
 
 def _shortened(ready: Ready, engine: EngineSettings) -> str:
-    """Says it where the memory decided the context's length."""
+    """Says it where the memory, or an encoder's step, decided the context's length."""
     if engine.max_model_len is not None or ready.context_length >= ready.model_context_length:
         return ""
+    if ready.pooling is not None:
+        return f" of the model's {ready.model_context_length:,}, as many as a step reads (--max-step-tokens)"
     return f" of the model's {ready.model_context_length:,}, as many as the KV cache holds (--kv-cache-memory)"
 
 
@@ -112,17 +128,54 @@ def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: s
     memory = ready.memory
     precision = ready.dtype if ready.quantize == "none" else f"{ready.quantize} weights, {ready.dtype} otherwise"
     where = f"{ready.device}, {_threads(engine)}" if ready.device == "cpu" else ready.device
+    used = f"weights {format_size(memory.weights_bytes)} · workspace {format_size(memory.workspace_bytes)} · "
+    kept = {"memory": used + f"KV cache {format_size(memory.kv_bytes)} · peak so far {format_size(ready.peak_bytes)}"}
+    if ready.pooling is None:
+        kept["KV cache"] = (
+            f"{memory.num_blocks:,} blocks of {memory.block_size} tokens in {ready.kv_cache_dtype}: "
+            f"{memory.sequences_at_full_length:.1f} sequences at full length, {ready.max_running} at once in a step"
+        )
+    else:
+        kept = {"makes": _vectors(ready.pooling), "memory": used + f"peak so far {format_size(ready.peak_bytes)}"}
     report.rows(
         {
-            "model": f"{name}: {ready.architecture}, {ready.parameters / 1e6:,.1f} M parameters, "
+            "model": f"{name}: {ready.architecture}, {ready.parameters / 1e6:,.1f} M parameters{_active(ready)}, "
             f"context {ready.context_length:,} tokens{_shortened(ready, engine)}",
             "runs on": f"{where}, {precision}",
-            "memory": f"weights {format_size(memory.weights_bytes)} · workspace {format_size(memory.workspace_bytes)} "
-            f"· KV cache {format_size(memory.kv_bytes)} · peak so far {format_size(ready.peak_bytes)}",
-            "KV cache": f"{memory.num_blocks:,} blocks of {memory.block_size} tokens in {ready.kv_cache_dtype}: "
-            f"{memory.sequences_at_full_length:.1f} sequences at full length, {ready.max_running} at once in a step",
+            **kept,
         }
     )
+    if text := _speed(ready, engine):
+        report.rows({"speed": text})
+
+
+def _speed(ready: Ready, engine: EngineSettings) -> str:
+    """What `triolet plan` says of this machine; empty if `triolet bench offline` never measured it in this format."""
+    if ready.work is None:
+        return ""
+    rates = rates_here(ready.device, weights_of(ready), engine.threads or usable_cores())
+    if rates.bandwidth is None or rates.operations is None:
+        return ""
+    most = max(1, min(ready.max_running, int(ready.memory.sequences_at_full_length)))
+    fast = speeds(ready.work, rates, context=ready.context_length, most=most)
+    return (
+        f"{fast.prefill:,.0f} tokens/s of prompts, {fast.decode:,.1f} of one answer, {fast.decode_many:,.1f} of "
+        f"{fast.many}, all at full length (predicted)"
+    )
+
+
+def _active(ready: Ready) -> str:
+    """Of a mixture of experts, what one token uses."""
+    some = 0 < ready.active_parameters < ready.parameters
+    return f", {ready.active_parameters / 1e6:,.1f} M of them per token" if some else ""
+
+
+def _vectors(model: PoolingModel) -> str:
+    """What an encoder is there for."""
+    if model.task == "classify":
+        return f"scores of {len(model.labels)} label{'s' if len(model.labels) > 1 else ''}, by {model.pooling} pooling"
+    length = ", of length 1" if model.normalised else ""
+    return f"embeddings of {model.size} values{length}, by {model.pooling} pooling"
 
 
 def reached_at(urls: list[str], settings: ServeSettings) -> list[str]:

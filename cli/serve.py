@@ -24,21 +24,24 @@ if TYPE_CHECKING:
 @click.command(cls=SettingsCommand)
 @serve_options
 def serve(model: GivenModel, **values: Any) -> None:  # Any: click's values, checked by each option's type
-    """Serve MODEL, a checkpoint folder in Hugging Face's format (default: the bundled small model).
+    """Serve MODEL: a name on the Hugging Face hub, a folder, or a GGUF file (default: the bundled small model).
 
     \b
     triolet serve                                      the bundled model at http://127.0.0.1:8000
-    triolet serve path/to/model --quantize int8        another one, with weights of 8 bits
-    triolet serve a=path/to/one b=path/to/another      several models, by the names a and b
+    triolet serve Qwen/Qwen3-0.6B                      one from the hub, fetched once
+    triolet serve path/to/model --quantize int8        a folder, with weights of 8 bits
+    triolet serve a=path/to/one b=ORG/NAME@v2          several models, by the names a and b
     triolet serve --host 0.0.0.0 --api-key @keys.txt   for other machines too, with keys
     """
     from ..actors.supervisor.child_process import start_worker
+    from .names import with_local_models
     from .refusals import refuse_early, warn_of_open_pages
 
     settings = build_settings(model, values)
     refuse_early(settings)
     warn_of_open_pages(settings)
     tell_notes(settings.engine)
+    settings = with_local_models(settings)
     try:
         worker = None if settings.inline or settings.models else start_worker(settings.engine)
     except OSError:

@@ -86,10 +86,10 @@ class SettingOption(click.Option):
 
 
 class ModelArgument(click.Argument):
-    """The checkpoint folder of a command whose argument it is."""
+    """The model of a command whose argument it is, as it was given: `./a/b` is a path, `a/b` may be a name."""
 
     def __init__(self, **attributes: Any) -> None:  # Any: those of click.Argument
-        attributes.setdefault("type", click.Path(path_type=Path))
+        attributes.setdefault("type", click.Path())
         super().__init__(["model"], required=False, envvar=variable_name("model"), **attributes)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:

@@ -36,6 +36,11 @@ def format_size(size: int) -> str:
     return f"{size} B"
 
 
+def format_count(count: int) -> str:
+    """Of parameters: `596 M`, `8.03 B`."""
+    return f"{count / 1e9:.2f} B" if count >= 1e9 else f"{count / 1e6:.{1 if count < 1e8 else 0}f} M"
+
+
 class NameType(click.ParamType[str]):
     """A text that is not empty."""
 
@@ -156,7 +161,7 @@ class RootPathType(click.ParamType[str]):
 
 _OWN_PATHS: Final = (  # how all routes begin
     *("v1", "static", "health", "internal", "dashboard", "docs", "openapi.json", "metrics", "version"),
-    *("api", "models", "tokenize", "detokenize", "tokenizer_info"),
+    *("api", "models", "tokenize", "detokenize", "tokenizer_info", "v2", "rerank"),
 )
 COLLECTOR_URL: Final = HttpUrlType("http://127.0.0.1:4318")
 SERVER_URL: Final = ServerUrlType("http://127.0.0.1:8000")

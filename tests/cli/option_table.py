@@ -17,7 +17,9 @@ def option_table() -> str:
     """A table for each group: option, variable, key, default, meaning."""
     defaults = {field.name: field.default for owner in ALL for field in structs.fields(owner)}
     lines = ["| option | variable | key | default | |", "|---|---|---|---|---|"]
-    meaning = "A checkpoint folder; or [several](several-models.md), as NAME=MODEL."
+    meaning = (
+        "[A folder, a .gguf file, or a name on the hub](get-a-model.md). [Several](several-models.md): NAME=MODEL."
+    )
     lines.append(f"| `MODEL` | `TRIOLET_MODEL` | `model` | the bundled model | {meaning} |")
     for group, rows in GROUPS.items():
         lines.append(f"| **{group}** | | | | |")

@@ -31,7 +31,7 @@ def _serve(*arguments: str) -> tuple[Result, ServeSettings | None]:
 
     @click.command()
     @serve_options
-    def serve(model: Path | None, **values: Any) -> None:
+    def serve(model: str | None, **values: Any) -> None:
         settings.append(build_settings(model, values))
 
     result = CliRunner().invoke(serve, arguments)
@@ -202,7 +202,18 @@ def test_the_command_line_wins_over_a_variable_and_that_over_the_file(
 
 def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that no option takes is refused by the name of its variable."""
-    free_text = {"model", "host", "data", "uds", "served_model_name", "ssl_certfile", "ssl_keyfile", "lora_folder"}
+    free_text = {
+        "model",
+        "gguf_file",
+        "chat_template",
+        "host",
+        "data",
+        "uds",
+        "served_model_name",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "lora_folder",
+    }
     for field in set(FIELDS) - free_text:
         with monkeypatch.context() as patch:
             patch.setenv(variable_name(field), "\N{SNOWMAN}")
@@ -264,7 +275,7 @@ def test_a_file_for_the_server_serves_other_commands_too() -> None:
 
     @click.command()
     @engine_options
-    def load(model: Path | None, **values: Any) -> None:
+    def load(model: str | None, **values: Any) -> None:
         engines.append(build_settings(model, values).engine)
 
     result = CliRunner().invoke(load)

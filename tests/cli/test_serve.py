@@ -209,11 +209,11 @@ def test_a_port_in_use_is_refused_before_loading() -> None:
 
 def test_an_unsupported_configuration_is_refused_naming_it(tmp_path: Path) -> None:
     shutil.copytree(BUNDLED_MODEL, tmp_path, dirs_exist_ok=True)
-    config = json.loads((BUNDLED_MODEL / "config.json").read_text()) | {"hidden_act": "relu"}
+    config = json.loads((BUNDLED_MODEL / "config.json").read_text()) | {"hidden_act": "mish"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     done = subprocess.run(
         [TRIOLET, "serve", str(tmp_path), "--port", "0"], capture_output=True, text=True, timeout=EXIT_SECONDS
     )
     assert done.returncode == 2, done.stderr
     assert "hidden_act" in done.stderr
-    assert "relu" in done.stderr
+    assert "mish" in done.stderr
