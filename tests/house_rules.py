@@ -8,7 +8,7 @@ _BODIES = ("web.arriving_body", "web.body_budget", "web.large_json")
 _EXCHANGE = ("protocol", "web.access", *_BODIES, "web.errors", "web.exchange", "web.timers")
 _ANSWERED = ("web.generation.asked", "web.generation.collected", "web.generation.sse")
 _AS_CHAT = ("web.openai.conversation", "web.openai.decode", "web.openai.request")  # dialects that become a chat
-_DIALECTS = ("web.openai", "web.responses", "web.anthropic", "web.ollama")
+_DIALECTS = ("web.openai", "web.pooling", "web.responses", "web.anthropic", "web.ollama")
 _ROUTED = ("web.arriving_upload", "web.asgi", "web.auth", "actors.batch", "actors.observe")  # by Quart
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.logs", "actors.turns")  # by any actor
 _STEPPED = (
@@ -33,7 +33,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "protocol": ("protocol",),
     "kernels": ("kernels",),
     "models": ("models", "kernels", *_STEPPED),
-    "models.checkpoint": ("models.checkpoint", "models.errors", "protocol.steps"),
+    "models.checkpoint": (
+        "models.checkpoint",
+        "models.errors",
+        "protocol.steps",
+        "kernels.gemm.codes",
+        "kernels.experts.routing",
+    ),
     "models.guides": (
         "models.guides",
         "kernels.sampling",
@@ -45,11 +51,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "models.steps": ("models.guides", "models.steps", "kernels.sampling", *_STEPPED),
     "models.cpu": ("models.cpu", *_ON_A_DEVICE),
     "models.gpu": ("models.gpu", *_ON_A_DEVICE),
+    "models.encoder": ("models.cpu", "models.encoder", "models.reference", *_ON_A_DEVICE),
     "models.demo.training": ("models.demo.training",),
     "actors": ("protocol", "actors"),
     "actors.supervisor": (*_CALLED, "actors.supervisor"),
     "actors.gateway": (*_CALLED, "actors.gateway", "actors.supervisor.worker_status"),
-    "actors.tokenizer": (*_CALLED, "actors.tokenizer", "actors.gateway", "models.checkpoint.files", "models.errors"),
+    "actors.tokenizer": (*_CALLED, "actors.tokenizer", "actors.gateway", "models.checkpoint.text", "models.errors"),
     "actors.grammar": (*_CALLED, *_COMPILED, "actors.grammar", "actors.gateway", "actors.supervisor"),
     "actors.batch": (*_CALLED, "actors.batch", "actors.database"),
     "actors.admission": (*_CALLED, "actors.admission", "actors.gateway"),
@@ -67,6 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *("actors.database", "actors.gateway.gateway", "actors.observe.server"),
     ),
     "web.anthropic": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.anthropic"),
+    "web.pooling": (*_EXCHANGE, *_ANSWERED, "web.openai.request", "web.pooling"),
     "web.ollama": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.openai.logprobs", "web.ollama"),
     "web.routes": (*_EXCHANGE, *_ROUTED, *_DIALECTS, "web.routes", "web.generation"),
     "cli": FOLDERS,
@@ -89,6 +97,7 @@ NOT_HIDDEN = frozenset({"random.Random"})
 MAY_BE_IMPURE = {
     "actors.scheduler.scheduler": {"trio"},  # the actor beside the modules that decide for it
     "models.cpu.stepper": {"time"},  # every step reports the seconds of its forward pass
+    "models.encoder.stepper": {"time"},  # likewise
     "models.gpu.stepper": {"time"},  # likewise
     "models.demo.training.train": {"time"},  # a program that prints its progress
 }

@@ -70,7 +70,7 @@ def read_variant(text: str, model: Path | None, threads: int | None, cases: Sequ
     if values.get("max_model_len") is None:
         values["max_model_len"] = -(-max(longest, max(CHECKED_PROMPTS) + CHECKED_TOKENS) // BLOCK_TOKENS) * BLOCK_TOKENS
     batch = max(max(case.batch for case in cases), len(CHECKED_PROMPTS))
-    settings = build_settings(model, {**values, "max_running": batch}).engine
+    settings = build_settings(None if model is None else str(model), {**values, "max_running": batch}).engine
     return Variant(name.strip(), options.strip(), settings)
 
 

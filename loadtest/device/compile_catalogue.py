@@ -17,8 +17,7 @@ from triolet.kernels.gpu.compiling import Specialisation
 from triolet.kernels.gpu.launches import KernelForm, recording
 from triolet.kernels.paged_attention.gpu_table import choose_launch
 from triolet.loadtest.device.compile_unreached import launch_unreached
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Work
 from triolet.models.gpu.gpu import GpuModel
@@ -48,15 +47,15 @@ def _spec(
     family: str, vocab: int, hidden: int, heads: int, kv_heads: int, head_dim: int, mlp: int, **other: object
 ) -> ModelSpec:
     plain = ModelSpec(
-        family=family, vocab_size=vocab, hidden_size=hidden, num_layers=1, num_heads=heads, num_kv_heads=kv_heads,
-        head_dim=head_dim, mlp_size=mlp, norm_eps=1e-5, rope=RopeSpec(), max_position=131_072,
+        family=family, vocab_size=vocab, hidden_size=hidden, layers=alike(1), num_heads=heads, num_kv_heads=kv_heads,
+        head_dim=head_dim, mlp_size=mlp, norm_eps=1e-5, max_position=131_072,
     )  # fmt: skip
     return changed(plain, **other)
 
 
 LLAMA_8B = _spec("llama", 128_256, 4096, 32, 8, 128, 14_336)
 LLAMA_70B = _spec("llama", 128_256, 8192, 64, 8, 128, 28_672)
-QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm=True, tied_embeddings=True)
+QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm="head", tied_embeddings=True)
 MODELS = (
     *(LaunchedModel(LLAMA_8B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
     *(LaunchedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),

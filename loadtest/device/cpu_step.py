@@ -19,8 +19,7 @@ import numpy as np
 
 from triolet.kernels.simd.formats import CacheFormat, WeightFormat, default_cache_format
 from triolet.loadtest.device.random_model import random_weights
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes, memory_needs
@@ -28,8 +27,8 @@ from triolet.models.cpu.rows import Batch
 from triolet.protocol.settings import BLOCK_SIZE
 
 REFERENCE = ModelSpec(
-    family="llama", vocab_size=32000, hidden_size=768, num_layers=16, num_heads=12, num_kv_heads=4, head_dim=64,
-    mlp_size=2048, norm_eps=1e-5, rope=RopeSpec(), max_position=2048, tied_embeddings=True,
+    family="llama", vocab_size=32000, hidden_size=768, layers=alike(16), num_heads=12, num_kv_heads=4, head_dim=64,
+    mlp_size=2048, norm_eps=1e-5, max_position=2048, tied_embeddings=True,
 )  # fmt: skip
 MODEL_LEN = 1024
 CASES = {

@@ -23,7 +23,7 @@ from triolet.loadtest.device.gpu_requests import SCORED, Request, answers
 from triolet.loadtest.device.random_adapter import merged, random_adapter, scaled
 from triolet.loadtest.device.random_model import DEVIATION, TINY, bfloat16_bits
 from triolet.models.checkpoint.safetensors import WeightArray
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights, make_weights
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.weights import host_tensor
@@ -32,7 +32,7 @@ from triolet.protocol.sampling import Sampling
 
 Float64Array = npt.NDArray[np.float64]
 PROMPT_SCORED = structs.replace(SCORED, prompt_logprobs=1)
-SMALL = structs.replace(TINY, num_layers=2, qkv_bias=True)
+SMALL = structs.replace(TINY, layers=alike(2), qkv_bias=True)
 SMALL_SIZES = Sizes(max_running=2, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
 MERGED_SIZES = Sizes(max_running=3, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
 # bfloat16: ten roundings of 2^-9 to logits of up to 16, of which a mean leaves a fifth. An e4m3 cache rounds keys and

@@ -113,7 +113,7 @@ def device_of(machine: GpuMachine) -> Device:
 
 def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
     kind.need(machine)
-    spec = structs.replace(SPECS[kind.name], num_layers=1)
+    spec = structs.replace(SPECS[kind.name], layers=SPECS[kind.name].layers[:1])
     sizes = replace(SIZES, kv_bytes=CACHE_BYTES)
     model = LoadedGpuModel(device_of(machine), spec, kind.quantize, sizes, kind.cache)
     try:

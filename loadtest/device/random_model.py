@@ -17,22 +17,22 @@ import numpy as np
 
 from triolet.models.checkpoint.rope import RopeSpec
 from triolet.models.checkpoint.safetensors import WeightArray
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights, make_weights
 
 LLAMA_8B = ModelSpec(
-    family="llama", vocab_size=128256, hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128,
+    family="llama", vocab_size=128256, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128,
     mlp_size=14336, norm_eps=1e-5, max_position=131072,
-    rope=RopeSpec(theta=500_000.0, kind="llama3", factor=8.0, original_max_position=8192),
+    layers=alike(32, RopeSpec(theta=500_000.0, kind="llama3", factor=8.0, original_max_position=8192)),
 )  # fmt: skip
 QWEN_600M = ModelSpec(
-    family="qwen3", vocab_size=151936, hidden_size=1024, num_layers=28, num_heads=16, num_kv_heads=8, head_dim=128,
-    mlp_size=3072, norm_eps=1e-6, max_position=40960, rope=RopeSpec(theta=1_000_000.0), qk_norm=True,
+    family="qwen3", vocab_size=151936, hidden_size=1024, num_heads=16, num_kv_heads=8, head_dim=128, mlp_size=3072,
+    norm_eps=1e-6, max_position=40960, layers=alike(28, RopeSpec(theta=1_000_000.0)), qk_norm="head",
     tied_embeddings=True,
 )  # fmt: skip
 TINY = ModelSpec(  # for the interpreter
-    family="qwen3", vocab_size=120, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=64,
-    mlp_size=64, norm_eps=1e-5, rope=RopeSpec(), max_position=192, qk_norm=True,
+    family="qwen3", vocab_size=120, hidden_size=64, layers=alike(1), num_heads=2, num_kv_heads=1, head_dim=64,
+    mlp_size=64, norm_eps=1e-5, max_position=192, qk_norm="head",
 )  # fmt: skip
 DEVIATION = 0.02  # of the weights: the order of a trained model's, so that nothing overflows
 DISTINCT = 1 << 22  # values
@@ -103,19 +103,20 @@ def random_checkpoint(spec: ModelSpec, places: Iterable[Path]) -> Generator[Path
 
 
 def config_of(spec: ModelSpec) -> dict[str, object]:
+    rope = spec.layers[0].rope or RopeSpec()
     config: dict[str, object] = {
         "architectures": [ARCHITECTURES[spec.family]], "model_type": spec.family, "torch_dtype": "bfloat16",
         "vocab_size": spec.vocab_size, "hidden_size": spec.hidden_size, "intermediate_size": spec.mlp_size,
         "num_hidden_layers": spec.num_layers, "num_attention_heads": spec.num_heads,
         "num_key_value_heads": spec.num_kv_heads, "head_dim": spec.head_dim, "rms_norm_eps": spec.norm_eps,
         "max_position_embeddings": spec.max_position, "tie_word_embeddings": spec.tied_embeddings,
-        "rope_theta": spec.rope.theta,
+        "rope_theta": rope.theta,
     }  # fmt: skip
-    if spec.rope.kind == "llama3":
+    if rope.kind == "llama3":
         config["rope_scaling"] = {
-            "rope_type": "llama3", "factor": spec.rope.factor, "low_freq_factor": spec.rope.low_freq_factor,
-            "high_freq_factor": spec.rope.high_freq_factor,
-            "original_max_position_embeddings": spec.rope.original_max_position,
+            "rope_type": "llama3", "factor": rope.factor, "low_freq_factor": rope.low_freq_factor,
+            "high_freq_factor": rope.high_freq_factor,
+            "original_max_position_embeddings": rope.original_max_position,
         }  # fmt: skip
     return config
 

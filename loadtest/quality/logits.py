@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triolet.models.checkpoint.checkpoint import Checkpoint
+from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.load import load_runner, plan_on_cpu
 from triolet.models.cpu.rows import Batch
@@ -28,7 +28,7 @@ def load_on_cpu(model: Path, settings: dict[str, Any], longest: int | None = Non
         given["max_model_len"] = longest
     if given["device"] != "cpu":
         sys.exit("only the CPU's runner gives raw logits; leave --device at cpu")
-    checkpoint = Checkpoint(model)
+    checkpoint = open_checkpoint(model)
     sizes, _ = plan_on_cpu(checkpoint, EngineSettings(**given), available_memory())
     return load_runner(checkpoint, sizes)
 

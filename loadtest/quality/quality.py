@@ -164,7 +164,7 @@ def main() -> None:
     if options.text:
         windows = windows_of_text(tokenizer, options.text.read_text(), options.tokens, size)
         told = options.text.name
-    elif tokenizer.template is None:
+    elif tokenizer.templates is None:
         parser.error("this model has no chat template to write the held-out conversations with; pass --text FILE")
     else:
         windows = windows_of_conversations(tokenizer, HELD_OUT, options.tokens, size)

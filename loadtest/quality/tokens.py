@@ -26,10 +26,10 @@ import numpy.typing as npt
 from triolet.kernels.gemm.reference import rounded_weights
 from triolet.kernels.simd.formats import WeightFormat
 from triolet.loadtest.quality.logits import load_on_cpu, logits_of
-from triolet.models.checkpoint.checkpoint import Checkpoint
-from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.open import open_checkpoint
+from triolet.models.checkpoint.safetensors import WeightArray, to_float32
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights
-from triolet.models.reference import reference_logits, to_float32
+from triolet.models.reference import reference_logits
 
 Float32Array = npt.NDArray[np.float32]
 Logits = Callable[[list[int]], Float32Array]
@@ -77,7 +77,7 @@ def check(model: Path, settings: dict[str, Any], answers: list[tuple[list[int], 
 
     ours = judge(answers, by_runner)
     runner.close()
-    checkpoint = Checkpoint(model)
+    checkpoint = open_checkpoint(model)
     weights = rounded(load_weights(checkpoint), runner.sizes.weight_format)
     defined = judge(answers, lambda tokens: reference_logits(checkpoint.spec, weights, tokens))
     return {

@@ -32,8 +32,7 @@ from msgspec import to_builtins
 from triolet.actors.engine import Engine, open_engine
 from triolet.loadtest.device.random_model import random_checkpoint
 from triolet.loadtest.machine import busy_share, machine, versions
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.protocol.events import Finished, Token
 from triolet.protocol.grammars import GrammarSource
 from triolet.protocol.requests import Generate, TextPrompt
@@ -42,8 +41,8 @@ from triolet.protocol.settings import EngineSettings, ServeSettings
 
 DEMO: Final = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
 LARGER: Final = ModelSpec(
-    family="qwen3", vocab_size=32_000, hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=4, head_dim=64,
-    mlp_size=2048, norm_eps=1e-6, max_position=2048, rope=RopeSpec(), qk_norm=True, tied_embeddings=True,
+    family="qwen3", vocab_size=32_000, hidden_size=768, layers=alike(12), num_heads=12, num_kv_heads=4, head_dim=64,
+    mlp_size=2048, norm_eps=1e-6, max_position=2048, qk_norm="head", tied_embeddings=True,
 )  # fmt: skip
 ITEM: Final = {
     "type": "object",

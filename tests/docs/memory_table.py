@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.cpu.memory import CpuSizes, MemoryNeeds, memory_needs
 from triolet.protocol.settings import BLOCK_SIZE
 
@@ -31,13 +30,12 @@ def spec_of(name: str) -> ModelSpec:
         family="llama",
         vocab_size=vocabulary,
         hidden_size=hidden,
-        num_layers=layers,
+        layers=alike(layers),
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head,
         mlp_size=mlp,
         norm_eps=1e-5,
-        rope=RopeSpec(theta=10_000.0),
         max_position=8_192,
         tied_embeddings=tied,
     )

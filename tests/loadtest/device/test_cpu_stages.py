@@ -9,9 +9,10 @@ import pytest
 from triolet.kernels.simd.formats import WeightFormat
 from triolet.loadtest.device.cpu_stages import GemmsAlone, measure
 from triolet.loadtest.device.cpu_step import REFERENCE, make_batch, random_runner
+from triolet.models.checkpoint.spec import alike
 
 SPEC = msgspec.structs.replace(
-    REFERENCE, vocab_size=300, hidden_size=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, mlp_size=192
+    REFERENCE, vocab_size=300, hidden_size=128, layers=alike(2), num_heads=4, num_kv_heads=2, head_dim=32, mlp_size=192
 )
 
 

@@ -26,8 +26,8 @@ from triolet.loadtest.device.random_model import (
     random_checkpoint,
     random_weights,
 )
-from triolet.models.checkpoint.checkpoint import Checkpoint
-from triolet.models.checkpoint.spec import load_spec
+from triolet.models.checkpoint.families.families import load_spec
+from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.checkpoint.weights import load_weights
 
 STREAM = (
@@ -74,7 +74,7 @@ def test_a_missing_token_or_a_failed_stream_is_wrong() -> None:
 
 def test_a_random_checkpoint_is_read_as_the_model_it_was_made_from(tmp_path: Path) -> None:
     with random_checkpoint(TINY, [tmp_path / "nowhere", tmp_path]) as folder:
-        checkpoint = Checkpoint(folder)
+        checkpoint = open_checkpoint(folder)
         assert checkpoint.spec == TINY
         weights, made = load_weights(checkpoint), random_weights(TINY)
         assert weights.layers[0].down.tobytes() == made.layers[0].down.tobytes()
