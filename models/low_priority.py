@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 Result = TypeVar("Result")
 AT_ONCE: Final = 0.02  # seconds, in which a job has its usual priority; nearly all grammars take a few milliseconds
 NICENESS: Final = 10
+STARTING: Final = threading.Lock()  # the size of a stack is set for the process: two at once would leave theirs behind
 
 
 def at_low_priority(job: Callable[[], Result], *, stack: int = 0) -> Result:
@@ -43,11 +44,12 @@ def at_low_priority(job: Callable[[], Result], *, stack: int = 0) -> Result:
 def _started(run: Callable[[], None], stack: int) -> threading.Thread:
     """A daemon: the process may exit in the middle of it."""
     thread = threading.Thread(target=run, name="triolet-low-priority", daemon=True)
-    usual = threading.stack_size(stack)
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(usual)
+    with STARTING:
+        usual = threading.stack_size(stack)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(usual)
     return thread
 
 

@@ -3,6 +3,7 @@
 gelu        x / 2 * (1 + erf(x / sqrt(2)))
 gelu_tanh   x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
 relu        max(x, 0)
+relu2       max(x, 0) ** 2
 silu        x / (1 + exp(-x))
 """
 
@@ -33,6 +34,11 @@ def relu(x: FloatArray) -> FloatArray:
     return positive
 
 
+def relu2(x: FloatArray) -> FloatArray:
+    squared: FloatArray = np.maximum(x, 0) ** 2
+    return squared
+
+
 def silu(x: FloatArray) -> FloatArray:
     power: FloatArray = np.exp(np.minimum(-x, 700))  # beyond, the quotient is a denormal
     return x / (1 + power)
@@ -42,6 +48,7 @@ REFERENCES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,
+    "relu2": relu2,
     "silu": silu,
 }
 

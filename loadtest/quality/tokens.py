@@ -6,9 +6,9 @@ ASKED is {"model", "settings", "answers": [{"prompt": […], "tokens": […]}]},
 with. Each answer is judged by one pass over prompt and answer: if every token of it is the largest logit of the row
 before, greedy decoding gives that answer. Twice: with the CPU runner on the same packed weights, where every token must
 be equal (the engine decoded in a batch, with a cache, in a worker of its own); and with the decoder's definition,
-models/reference.py, on weights rounded as that format rounds them. The definition rounds neither activations nor the
-cache, so a near tie may fall the other way there: `worst_gap` is how far the token's logit was under the definition's
-largest, in standard deviations of its row.
+models/reference/decoder.py, on weights rounded as that format rounds them. The definition rounds neither activations
+nor the cache, so a near tie may fall the other way there: `worst_gap` is how far the token's logit was under the
+definition's largest, in standard deviations of its row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from triolet.loadtest.quality.logits import load_on_cpu, logits_of
 from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.checkpoint.safetensors import WeightArray, to_float32
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 
 Float32Array = npt.NDArray[np.float32]
 Logits = Callable[[list[int]], Float32Array]

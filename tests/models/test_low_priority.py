@@ -14,11 +14,23 @@ STACK = 1 << 20
 
 
 def test_results_and_errors_come_out() -> None:
-    usual = threading.stack_size()
     assert at_low_priority(lambda: 5, stack=STACK) == 5
     with pytest.raises(KeyError):
         at_low_priority(partial(dict[str, int]().__getitem__, "a"), stack=STACK)
-    assert threading.stack_size() == usual
+
+
+def test_one_job_at_a_time_sets_the_size_of_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the process's: of two jobs that start at once, the second would keep the first one's for its usual."""
+    sizes: list[int] = []
+
+    def set_size(size: int = 0) -> int:
+        assert low_priority.STARTING.locked()
+        sizes.append(size)
+        return 1 << 16
+
+    monkeypatch.setattr(threading, "stack_size", set_size)
+    assert at_low_priority(lambda: 5, stack=STACK) == 5
+    assert sizes == [STACK, 1 << 16]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")

@@ -19,7 +19,7 @@ from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch
 from triolet.models.cpu.stepper import CpuStepper
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk, SequenceRecord, Step
 

@@ -22,8 +22,8 @@ from tokenizers.processors import TemplateProcessing
 
 from triolet.models.encoder.checkpoint import EncoderCheckpoint
 from triolet.models.encoder.head import apply_head, end
-from triolet.models.encoder.reference import reference_hidden
 from triolet.models.encoder.weights import load_encoder_weights
+from triolet.models.reference.encoder import reference_hidden
 
 from ..conftest import Server
 from ..models.encoder.encoder_cases import make_case

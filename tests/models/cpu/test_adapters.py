@@ -17,7 +17,7 @@ from triolet.models.cpu.adapters import PackedAdapter, adapter_bytes
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.stepper import CpuStepper
 from triolet.models.errors import DoesNotFit, UnsupportedModel
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Chunk as StepChunk
 from triolet.protocol.steps import SequenceRecord, Step

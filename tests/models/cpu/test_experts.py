@@ -21,7 +21,7 @@ from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.models.cpu.rows import Batch
 from triolet.models.errors import UnsupportedModel
 from triolet.models.gpu.structure import refuse_structure
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 
 FloatArray = npt.NDArray[np.float32]
 ROUTING = Routing(chosen=3, scores="sigmoid", normalised=True, scale=1.5, groups=2, chosen_groups=1, group_best=2)

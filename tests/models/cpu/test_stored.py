@@ -15,7 +15,7 @@ from triolet.models.checkpoint.weights import DecoderWeights, make_weights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 
 from ...kernels.stored_matrices import LAYOUTS, Held, held
 

@@ -11,10 +11,10 @@ from triolet.kernels.simd.formats import WeightFormat
 from triolet.models.encoder.checkpoint import EncoderCheckpoint
 from triolet.models.encoder.head import apply_head
 from triolet.models.encoder.memory import EncoderSizes
-from triolet.models.encoder.reference import reference_hidden
 from triolet.models.encoder.runner import EncoderRunner, Text
 from triolet.models.encoder.spec import EncoderLayerSpec, EncoderSpec
 from triolet.models.encoder.weights import EncoderWeights, load_encoder_weights
+from triolet.models.reference.encoder import reference_hidden
 
 from .encoder_cases import TOLERANCE, VARIANTS, EncoderCase, FloatArray
 

@@ -17,7 +17,7 @@ from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.guides.grammars import GrammarStore
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 from triolet.models.stepper import PendingStep, Stepper
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import AdapterPlaces

@@ -14,7 +14,7 @@ from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.gpu.weights import host_tensor
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.steps import Chunk
 
 from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record, weights_of

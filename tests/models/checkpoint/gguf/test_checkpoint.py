@@ -15,7 +15,7 @@ from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.checkpoint.stored import StoredMatrix
 from triolet.models.checkpoint.weights import load_weights
 from triolet.models.errors import CheckpointError, UnsupportedModel
-from triolet.models.reference import reference_logits
+from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import ignore_progress
 

@@ -5,12 +5,11 @@ Every runner is compared with this, and this with transformers. To learn the mod
 
 import numpy as np
 
-from ...kernels.activation.reference import activation_reference
 from ..checkpoint.rope import Float32Array, rope_tables
 from ..checkpoint.safetensors import to_float32
-from ..reference import linear, rotate, softmax
-from .spec import EncoderLayerSpec, EncoderSpec
-from .weights import Affine, EncoderLayer, EncoderWeights
+from ..encoder.spec import EncoderLayerSpec, EncoderSpec
+from ..encoder.weights import Affine, EncoderLayer, EncoderWeights
+from .operations import activated, linear, rotate, softmax
 
 
 def reference_hidden(
@@ -48,14 +47,10 @@ def attention(spec: EncoderSpec, shape: EncoderLayerSpec, layer: EncoderLayer, h
 
 
 def mlp(spec: EncoderSpec, layer: EncoderLayer, hidden: Float32Array) -> Float32Array:
-    inner = activation(spec.activation, apply(hidden, layer.up[0]))
+    inner = activated(spec.activation, apply(hidden, layer.up[0]))
     for part in layer.up[1:]:
         inner = inner * apply(hidden, part)
     return apply(inner, layer.down)
-
-
-def activation(name: str, x: Float32Array) -> Float32Array:
-    return activation_reference(name, x).astype(np.float32)
 
 
 def layer_norm(values: Float32Array, norm: Affine, eps: float) -> Float32Array:

@@ -3,16 +3,15 @@
 Every runner is compared with this, and this with transformers. To learn the model, read this file.
 """
 
-import math
-
 import numpy as np
 
-from ..kernels.experts.reference import route_reference
-from .checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
-from .checkpoint.rope import Float32Array, query_scales, rope_tables
-from .checkpoint.safetensors import WeightArray, to_float32
-from .checkpoint.spec import Activation, LayerSpec, ModelSpec
-from .checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
+from ...kernels.experts.reference import route_reference
+from ..checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
+from ..checkpoint.rope import Float32Array, query_scales, rope_tables
+from ..checkpoint.safetensors import WeightArray, to_float32
+from ..checkpoint.spec import LayerSpec, ModelSpec
+from ..checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
+from .operations import activated, capped, linear, rotate, softmax
 
 
 def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]) -> Float32Array:
@@ -71,40 +70,16 @@ def mixture(spec: ExpertSpec, weights: ExpertWeights, hidden: Float32Array) -> F
 
 
 def expert_mlp(weights: MlpWeights, hidden: Float32Array) -> Float32Array:
-    gate = activation("silu", linear(hidden, weights.gate, weights.gate_bias))
+    gate = activated("silu", linear(hidden, weights.gate, weights.gate_bias))
     return linear(gate * linear(hidden, weights.up, weights.up_bias), weights.down, weights.down_bias)
 
 
 def mlp(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:
     up = linear(hidden, layer.up, layer.up_bias)
     if layer.gate is None:
-        return linear(activation(spec.activation, up), layer.down, layer.down_bias)
-    gate = activation(spec.activation, linear(hidden, layer.gate, layer.gate_bias))
+        return linear(activated(spec.activation, up), layer.down, layer.down_bias)
+    gate = activated(spec.activation, linear(hidden, layer.gate, layer.gate_bias))
     return linear(gate * up, layer.down, layer.down_bias)
-
-
-def activation(name: Activation, x: Float32Array) -> Float32Array:
-    match name:
-        case "silu":
-            with np.errstate(over="ignore"):  # exp is infinite below -88: the quotient is 0, as it should be
-                value = x / (1 + np.exp(-x))
-        case "gelu":
-            value = x * (1 + np.vectorize(math.erf)(x * math.sqrt(0.5))) / 2
-        case "gelu_tanh":  # the approximation of arXiv 1606.08415, section 2
-            value = x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-        case "relu":
-            value = np.maximum(x, 0)
-        case "relu2":
-            value = np.maximum(x, 0) ** 2
-    return np.asarray(value, np.float32)
-
-
-def rotate(heads: Float32Array, tables: Float32Array) -> Float32Array:
-    """Rotate pairs (j, j + half) of every head of [tokens, heads, head_dim] by the angles of its position."""
-    half = heads.shape[-1] // 2
-    cos, sin = tables[:, None, :half], tables[:, None, half:]
-    first, second = heads[..., :half], heads[..., half:]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1, dtype=np.float32)
 
 
 def norm(spec: ModelSpec, values: Float32Array, weights: NormWeights | None) -> Float32Array:
@@ -127,18 +102,3 @@ def normalised(spec: ModelSpec, values: Float32Array, axes: tuple[int, ...]) -> 
     variance = np.mean(centred * centred, axis=axes, keepdims=True)
     result: Float32Array = centred / np.sqrt(variance + np.float32(spec.norm_eps))
     return result
-
-
-def softmax(scores: Float32Array) -> Float32Array:
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    result: Float32Array = weights / weights.sum(axis=-1, keepdims=True)
-    return result
-
-
-def capped(values: Float32Array, cap: float | None) -> Float32Array:
-    return values if cap is None else np.float32(cap) * np.tanh(values / np.float32(cap))
-
-
-def linear(values: Float32Array, weight: WeightArray, bias: WeightArray | None) -> Float32Array:
-    product: Float32Array = values @ to_float32(weight).T
-    return product if bias is None else product + to_float32(bias)
