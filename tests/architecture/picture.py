@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 PLACES: dict[str, Place] = {
     "cli": Place(0, -1, 3, ("a file per subcommand: serve, chat, complete, bench", "")),
-    "loadtest": Place(3.4, -1, 2, ("clients on the wire, benchmarks, results", "")),
+    "loadtest": Place(3.4, -1, 2.25, ("clients on the wire, benchmarks, results", "")),
     "web/transport": Place(0, 0, 1, ("connections, HTTP, TLS,", "WebSocket, timers")),
     "web/generation": Place(1, 0, 1, ("a request of any dialect,", "its stream or answer")),
     "web/routes": Place(2, 0, 1, ("generation, WebSocket,", "operators, dashboard")),
@@ -55,22 +55,22 @@ PLACES: dict[str, Place] = {
     "actors/grammar": Place(0.73, 5, 0.82, ("the form of an", "answer: compiler")),
     "actors (shared)": Place(1.46, 5, 0.82, ("turns, errors,", "histogram")),
     "web": Place(2.19, 5, 0.82, ("app: the application", "with its routes")),
-    "actors/executor": Place(3.4, 4, 0.66, ("worker's loop, one", "thread for steps")),
-    "models": Place(4.07, 4, 0.66, ("load: checkpoint to", "stepper")),
-    "models/reference": Place(4.74, 4, 0.66, ("definitions in", "plain numpy")),
-    "models/cpu": Place(3.4, 3, 0.66, ("rows, cache, weights", "of the CPU step")),
-    "models/gpu": Place(4.07, 3, 0.66, ("CUDA graphs, arena,", "packets")),
-    "models/encoder": Place(4.74, 3, 0.66, ("embeddings,", "rerankers")),
-    "models/steps": Place(3.4, 2, 0.66, ("a step's", "sequences")),
-    "models/guides": Place(4.07, 2, 0.66, ("grammars and", "their masks")),
-    "models/checkpoint": Place(4.74, 2, 0.66, ("families, GGUF,", "safetensors")),
-    "kernels": Place(3.4, 1, 2, ("a folder per operation: reference, CPU, Triton", "")),
-    "models/hub": Place(3.4, 5, 0.66, ("names: fetched,", "checked, listed")),
-    "models/plan": Place(4.07, 5, 0.66, ("what fits, and", "how fast")),
-    "models (shared)": Place(4.74, 5, 0.66, ("memory plan, host,", "Stepper protocol")),
-    "protocol": Place(0, 6.1, 5.4, ("every message, request, event, error and setting; all others may import it", "")),
+    "actors/executor": Place(3.4, 4, 0.82, ("worker's loop, one", "thread for steps")),
+    "models": Place(4.115, 4, 0.82, ("load: checkpoint to", "stepper")),
+    "models/reference": Place(4.83, 4, 0.82, ("definitions in", "plain numpy")),
+    "models/cpu": Place(3.4, 3, 0.82, ("rows, cache, weights", "of the CPU step")),
+    "models/gpu": Place(4.115, 3, 0.82, ("CUDA graphs, arena,", "packets")),
+    "models/encoder": Place(4.83, 3, 0.82, ("embeddings,", "rerankers")),
+    "models/steps": Place(3.4, 2, 0.82, ("a step's", "sequences")),
+    "models/guides": Place(4.115, 2, 0.82, ("grammars and", "their masks")),
+    "models/checkpoint": Place(4.83, 2, 0.82, ("families, GGUF,", "safetensors")),
+    "kernels": Place(3.4, 1, 2.25, ("a folder per operation: reference, CPU, Triton", "")),
+    "models/hub": Place(3.4, 5, 0.82, ("names: fetched,", "checked, listed")),
+    "models/plan": Place(4.115, 5, 0.82, ("what fits, and", "how fast")),
+    "models (shared)": Place(4.83, 5, 0.82, ("memory plan, host,", "Stepper protocol")),
+    "protocol": Place(0, 6.1, 5.65, ("every message, request, event, error and setting; all others may import it", "")),
 }  # fmt: skip
-PROCESSES = {"web process: trio, no torch": (-0.13, -0.36, 3.06, 6.22), "worker process": (3.27, 0.64, 2.06, 5.22)}
+PROCESSES = {"web process: trio, no torch": (-0.13, -0.36, 3.06, 6.22), "worker process": (3.27, 0.64, 2.31, 5.22)}
 WAY = (
     "web/transport", "web/openai", "actors/gateway", "actors/tokenizer", "actors/admission", "actors/scheduler",
     "actors/supervisor", "actors/executor", "models/cpu", "models/steps", "kernels",
@@ -85,7 +85,7 @@ _KNOW_ALL = ("cli", "loadtest")  # likewise
 STYLE = """
 text { font-family: system-ui, sans-serif; fill: #1c2733; }
 .title { font-size: 13px; font-weight: 600; fill: #5b6b7b; }
-.name { font-size: 14px; font-weight: 600; }
+.name { font-size: 12.5px; font-weight: 600; }
 .contents { font-size: 11.5px; fill: #5b6b7b; }
 .number { font-size: 11px; font-weight: 700; fill: white; }
 .process { fill: #f6f8fa; stroke: #c3ccd6; stroke-dasharray: 5 4; }

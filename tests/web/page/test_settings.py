@@ -163,8 +163,8 @@ def test_an_answer_follows_a_json_schema_and_is_shown_as_code(page: Page, server
     expect(field).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#set-response_format-wrong")).to_contain_text("JSON schema is not valid JSON: ")
     properties = {"fox": {"type": "boolean"}, "apples": {"enum": [3, 5]}}
-    required = sorted(properties)
-    field.fill(json.dumps({"type": "object", "properties": properties, "required": required}))
+    schema = {"type": "object", "properties": properties, "required": sorted(properties), "additionalProperties": False}
+    field.fill(json.dumps(schema))
     page.get_by_label("Max tokens").fill("60")
     page.get_by_label("Temperature").fill("0")
     ask(page, "Tell me a short story.")
