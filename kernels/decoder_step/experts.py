@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..compile_cache import compiled
 from ..experts.cpu import activation_stage, narrow_stage, wide_stage
 from ..experts.route import group_rows, route_row
+from ..experts.shape import ExpertMemory
 from ..gemm.cpu import gemm
 from ..simd.formats import Tag
 from ..threads.waiting import barrier
@@ -18,7 +19,6 @@ from .shape import MLP_NORM, NEW, TOKENS, Memory, Shape, Staged
 @compiled
 def expert_layer(
     tag: Tag,
-    router_tag: Tag,
     thread: int,
     threads: int,
     state: int,
@@ -27,16 +27,17 @@ def expert_layer(
     scratch: int,
     shape: Shape,
     memory: Memory,
+    own: ExpertMemory,
     staged: Staged,
 ) -> int:
-    """From the residual stream before the MLP to the one after it. The router's own format is `router_tag`'s."""
+    """From the residual stream before the MLP to the one after it."""
     tokens, norm, none = staged.job[TOKENS], int(MLP_NORM), int(NEW)  # not literals: see cpu.py
     single = tokens == 1
     first, last = tokens * thread // threads, tokens * (thread + 1) // threads
     copy = 0
     if single:
         first, last, copy = 0, 1, thread
-    experts, own, k = shape.experts, memory.experts, shape.hidden_padded
+    experts, router_tag, k = shape.experts, own.router_tag, shape.hidden_padded
     for row in range(first, last):
         to, router_to = memory.activations + (row + copy) * shape.activation_stride, own.inputs
         router_to += (row + copy) * experts.router_stride

@@ -49,7 +49,7 @@ def project(
 @compiled
 def project_layer(
     tag: Tag,
-    adapter_tag: Tag,
+    adapter_tag: Tag | None,
     thread: int,
     threads: int,
     state: int,
@@ -65,9 +65,12 @@ def project_layer(
     out: int,
     add: int,
 ) -> int:
-    """A layer's projection, with the low-rank parts of rows that have an adapter, up to the barrier behind it."""
+    """A layer's projection, with the low-rank parts of rows that have an adapter, up to the barrier behind it.
+
+    `adapter_tag`: the format of adapters, None: there are none, and no code for them.
+    """
     tuned = staged.job[LOW_RANK_TASKS] > 0
-    if tuned:
+    if adapter_tag is not None and tuned:
         shrink_stage(adapter_tag, thread, threads, layer, matrix, shape, memory, staged)
     project(
         tag,
@@ -85,7 +88,7 @@ def project_layer(
         add,
     )
     generation = barrier(state, threads, generation)
-    if tuned:
+    if adapter_tag is not None and tuned:
         expand_stage(adapter_tag, thread, threads, layer, matrix, channels, stride, out, shape, staged)
         generation = barrier(state, threads, generation)
     return generation

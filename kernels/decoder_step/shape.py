@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..experts.shape import ExpertMemory, ExpertShape
+from ..experts.shape import ExpertShape
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -105,7 +105,6 @@ class Memory(NamedTuple):
     logits: int  # [max_logit_rows, vocab_padded] float32
     scratch: int  # [threads][scratch_stride] bytes
     counters: int  # one cache line per layer: the next attention task
-    experts: ExpertMemory
 
 
 class Staged(NamedTuple):

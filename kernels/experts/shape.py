@@ -14,7 +14,7 @@ from ..gemm.cpu import L2_ACTIVATION_BYTES
 from ..gemm.tile import MOST_ROWS, PANEL
 from ..gemm.tile_int4 import INT4_MOST_ROWS
 from ..quantise.layout import row_bytes
-from ..simd.formats import GROUP, WeightFormat
+from ..simd.formats import GROUP, Tag, WeightFormat
 from .routing import Scores
 
 Int64Array = npt.NDArray[np.int64]
@@ -60,6 +60,7 @@ class ExpertShape(NamedTuple):
 class ExpertMemory(NamedTuple):
     """What the stages read and write; numbers are addresses. The owner keeps the arrays alive."""
 
+    router_tag: Tag  # of the format of routers
     routers: Int64Array  # [layers], 0: the layer has no experts
     router_bias: Float32Array  # [layers, router_padded]
     correction: Float32Array  # [layers, router_padded]

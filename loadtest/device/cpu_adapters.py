@@ -54,7 +54,7 @@ class AdapterSpeed(Struct, frozen=True, kw_only=True):
 
 
 def run(weight_format: WeightFormat, rows: int, rank: int, threads: int, turns: int, steps: int) -> AdapterSpeed:
-    runner, _ = random_runner(weight_format, sequences=rows, threads=threads)
+    runner, _ = random_runner(weight_format, sequences=rows, threads=threads, adapters=True)
     adapters = [runner.pack_adapter(random_adapter(runner.spec, seed, rank, alike=True)) for seed in range(rows)]
     for adapter in adapters:
         runner.add_adapter(adapter)

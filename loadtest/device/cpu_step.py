@@ -42,13 +42,13 @@ CASES = {
 
 def random_runner(
     weight_format: WeightFormat, *, sequences: int, threads: int, spec: ModelSpec = REFERENCE,
-    cache_format: CacheFormat | None = None, step_tokens: int = 16,
+    cache_format: CacheFormat | None = None, step_tokens: int = 16, adapters: bool = False,
 ) -> tuple[CpuRunner, DecoderWeights]:  # fmt: skip
     """With room for so many sequences of MODEL_LEN tokens; and the weights that it was packed from."""
     sizes = CpuSizes(
         weight_format=weight_format, cache_format=cache_format, num_blocks=sequences * MODEL_LEN // BLOCK_SIZE,
         max_step_tokens=max(step_tokens, sequences), max_logit_rows=sequences, max_model_len=MODEL_LEN,
-        threads=threads,
+        threads=threads, adapters=adapters,
     )  # fmt: skip
     weights = random_weights(spec)
     return CpuRunner(spec, weights, sizes), weights

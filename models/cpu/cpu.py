@@ -85,10 +85,11 @@ class CpuRunner:
         tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[sizes.kv_format]
         self._adapter_format: WeightFormat = adapter_format(sizes.weight_format)
         self._adapter_memory = AdapterMemory(shape, self._adapter_format, sizes.threads, held.staged.job)
-        adapter_tag = TAGS[self._adapter_format]
+        adapter_tag = TAGS[self._adapter_format] if sizes.adapters else None
+        experts = None if held.experts is None else held.experts.memory
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, held)) -> None:
-            work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, held.staged)
+            work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, experts, held.staged)
 
         def report_compilation(done: int, total: int) -> None:
             report(LoadProgress(stage=FIRST_START, done=done, total=total))
@@ -139,7 +140,9 @@ class CpuRunner:
         return packed + self._adapter_memory.bytes_for(rank)
 
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
-        """Also while a step runs."""
+        """Also while a step runs. Raises ValueError if the runner's sizes say that there are no adapters."""
+        if not self.sizes.adapters:
+            raise ValueError("this runner was compiled without adapters: set `adapters` of its sizes")
         return PackedAdapter(self.spec, self._shape, weights, self._adapter_format)
 
     def add_adapter(self, packed: PackedAdapter) -> None:
@@ -160,7 +163,7 @@ class CpuRunner:
                 starts=np.array([0, 1], np.int32),
                 block_tables=np.zeros((1, self._shape.table_width), np.int32),
                 logit_rows=zero,
-                adapters=np.zeros(1, np.int64),
+                adapters=np.zeros(1, np.int64) if self.sizes.adapters else None,
             )
         )
 

@@ -25,7 +25,7 @@ from ...kernels.experts.shape import (
 from ...kernels.gemm.pack import IndexArray, Part, packed_bytes, padded, to_float32
 from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from ...kernels.quantise.layout import row_bytes
-from ...kernels.simd.formats import GROUP_SHIFTS, WeightFormat
+from ...kernels.simd.formats import GROUP_SHIFTS, TAGS, WeightFormat
 from ..checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
 from .pages import CACHE_LINE, aligned_bytes
 
@@ -99,12 +99,15 @@ def expert_sizes(shape: ExpertShape, max_tokens: int, threads: int) -> dict[str,
 class ExpertArrays:
     """The working arrays and the address tables; `memory` is valid as long as this object lives."""
 
-    def __init__(self, shape: ExpertShape, layers: int, max_tokens: int, threads: int) -> None:
+    def __init__(
+        self, shape: ExpertShape, layers: int, weight_format: WeightFormat, max_tokens: int, threads: int
+    ) -> None:
         self.shape = shape
         self._arrays = {name: aligned_bytes(size) for name, size in expert_sizes(shape, max_tokens, threads).items()}
         addresses = {name: array.ctypes.data for name, array in self._arrays.items() if name != "logits"}
         entries = max_tokens * (shape.chosen + 1)
         self.memory = ExpertMemory(
+            router_tag=TAGS[router_format(weight_format)],
             routers=np.zeros(layers, np.int64),
             router_bias=np.zeros((layers, shape.router_padded), np.float32),
             correction=np.zeros((layers, shape.router_padded), np.float32),

@@ -65,6 +65,7 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
         max_step_tokens=settings.max_step_tokens,
         max_logit_rows=max(1, min(settings.max_step_tokens, most_rows)),
         threads=usable_cores() if settings.threads is None else settings.threads,
+        adapters=settings.adapter_places.count > 0,
     )
     if stored:
         sizes = _with_stored_bytes(sizes, checkpoint)

@@ -45,6 +45,7 @@ class CpuSizes(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     threads: int = 1
     num_blocks: int = 1
+    adapters: bool = False  # whether steps may have LoRA adapters: their code is compiled
 
     @property
     def kv_format(self) -> CacheFormat:
@@ -199,7 +200,11 @@ class RunnerMemory:
         self.cache = cache.reshape(shape.layers, sizes.num_blocks, block_bytes)
         self.rotation = self._floats("rotation", shape.head_padded).reshape(-1, sizes.max_model_len, shape.head_padded)
         self.logits = self._floats("logits", shape.vocab_padded)
-        self.experts = ExpertArrays(shape.experts, shape.layers, sizes.max_step_tokens, sizes.threads)
+        self.experts: ExpertArrays | None = None
+        if spec.experts is not None:
+            self.experts = ExpertArrays(
+                shape.experts, shape.layers, sizes.weight_format, sizes.max_step_tokens, sizes.threads
+            )
         self.weight_table = np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64)
         self.staged = Staged(
             job=np.zeros(JOB_SLOTS, np.int64),
@@ -227,6 +232,5 @@ class RunnerMemory:
             weights=self.weight_table,
             embedding=embedding_address,
             cache=self.cache.ctypes.data,
-            experts=self.experts.memory,
             **named,
         )

@@ -65,7 +65,7 @@ class PackedWeights:
         weights: DecoderWeights,
         weight_format: WeightFormat,
         table: Int64Array,
-        experts: ExpertArrays,
+        experts: ExpertArrays | None,
         report: ReportProgress,
         threads: int = 1,
         kept: KeptWeights | None = None,
@@ -115,6 +115,7 @@ class PackedWeights:
         self._matrix(row, QKV, projections, hidden, *sizes[0])
         self._matrix(row, OUT, [Part(layer.o, hidden)], mixed, *sizes[1])
         if layer.experts is not None:
+            assert self._experts is not None
             self._experts.fill(index, layer.experts, self._format, self._pack, self._keep)
         else:
             self._mlp(layer, row)

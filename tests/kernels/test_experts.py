@@ -41,7 +41,7 @@ def route(
     rows, experts = logits.shape
     spec = ExpertSpec(count=experts, width=WIDTH, routing=routing)
     shape = make_expert_shape(spec, "float32", 128, 0, rows)
-    arrays = ExpertArrays(shape, 2, rows, 1)
+    arrays = ExpertArrays(shape, 2, "float32", rows, 1)
     arrays.memory.logits[:, :experts] = logits
     if correction is not None:
         arrays.memory.correction[1, :experts] = correction
@@ -117,7 +117,7 @@ class Mixture:
         rows, tag, hidden = len(x), TAGS[self.format], 128
         stride = row_bytes(self.format, hidden)
         shape = make_expert_shape(self.spec, self.format, hidden, stride, rows)
-        arrays = ExpertArrays(shape, 2, rows, threads)
+        arrays = ExpertArrays(shape, 2, self.format, rows, threads)
         arrays.fill(1, self.weights, self.format, self._pack, self._keep)
         memory = arrays.memory
         memory.chosen[:], memory.weights[:] = chosen, weights

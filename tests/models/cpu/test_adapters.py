@@ -46,7 +46,7 @@ def forward(runner: CpuRunner, chunks: list[Chunk], adapters: list[PackedAdapter
 def test_float32_logits_are_those_of_merged_weights(name: str) -> None:
     """Within the bound of float32 (see test_cpu.py); a scale that is off by a thousandth is rejected."""
     spec, base, tokens = SPECS[name], weights_of(name), prompt_of(name, PROMPT)
-    adapter, runner = random_adapter(spec, 1), make_runner(name, "float32")
+    adapter, runner = random_adapter(spec, 1), make_runner(name, "float32", adapters=True)
     logits = forward(runner, [Chunk(tokens, 0, [7, 3])], [loaded(runner, adapter)])
     runner.close()
     assert error(logits, decoder_reference(spec, merged(base, adapter), tokens)) < 3e-6
@@ -56,7 +56,7 @@ def test_float32_logits_are_those_of_merged_weights(name: str) -> None:
 def test_each_module_may_be_adapted_alone_with_any_rank() -> None:
     """A rank of 5 is padded, one of 40 takes three panels and makes room for it anew."""
     spec, base, tokens = SPECS[LLAMA], weights_of(LLAMA), prompt_of(LLAMA, 20)
-    runner = make_runner(LLAMA, "float32")
+    runner = make_runner(LLAMA, "float32", adapters=True)
     for rank, module in enumerate(MODULES, 37):
         adapter = random_adapter(spec, 2, rank=rank if module != "k_proj" else 5, modules=(module,))
         logits = forward(runner, [Chunk(tokens, 0, [7])], [loaded(runner, adapter)])
@@ -69,7 +69,7 @@ def test_each_module_may_be_adapted_alone_with_any_rank() -> None:
 def test_beside_rounded_weights_an_adapter_loses_no_more_than_they_do(weight_format: WeightFormat) -> None:
     """The adapter's own bfloat16 adds a rounding of 2**-9 to a part that is a fifth: the bound is the base's alone."""
     spec, base, tokens = SPECS[LLAMA], weights_of(LLAMA), prompt_of(LLAMA, PROMPT)
-    adapter, runner = random_adapter(spec, 1), make_runner(LLAMA, weight_format)
+    adapter, runner = random_adapter(spec, 1), make_runner(LLAMA, weight_format, adapters=True)
     logits = forward(runner, [Chunk(tokens, 0, [7, 3])], [loaded(runner, adapter)])
     without = forward(runner, [Chunk(tokens, 0, [7, 3])], [None])
     runner.close()
@@ -82,7 +82,7 @@ def test_beside_rounded_weights_an_adapter_loses_no_more_than_they_do(weight_for
 @pytest.mark.parametrize("weight_format", FORMATS)
 def test_rows_are_the_same_beside_other_adapters(weight_format: WeightFormat) -> None:
     """In one batch: every bit of a row's logits is that of its sequence alone, and without an adapter that of today."""
-    runner, rng = make_runner(LLAMA, weight_format), np.random.default_rng(3)
+    runner, rng = make_runner(LLAMA, weight_format, adapters=True), np.random.default_rng(3)
     tokens = prompt_of(LLAMA, PROMPT)
     adapters: list[PackedAdapter | None] = [None]
     adapters += [loaded(runner, random_adapter(SPECS[LLAMA], seed, rank=8 * seed)) for seed in (1, 2, 3)]
@@ -110,7 +110,7 @@ def test_rows_are_the_same_beside_other_adapters(weight_format: WeightFormat) ->
 
 def test_sequences_of_a_stepper_name_their_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy answers are those of merged weights, also in steps that only advance; forgetting ends no answer."""
-    spec, runner = SPECS[LLAMA], make_runner(LLAMA, "float32")
+    spec, runner = SPECS[LLAMA], make_runner(LLAMA, "float32", adapters=True)
     worker = CpuStepper(runner)
     given: dict[int, AdapterWeights] = {4: random_adapter(spec, 1, scale=0.5), 9: random_adapter(spec, 2, scale=0.5)}
     for number, adapter in given.items():
@@ -148,8 +148,15 @@ def test_sequences_of_a_stepper_name_their_adapters(tmp_path: Path, monkeypatch:
     worker.close()
 
 
+def test_a_runner_without_adapters_refuses_one() -> None:
+    runner = make_runner(LLAMA, "float32")
+    with pytest.raises(ValueError, match="set `adapters` of its sizes"):
+        runner.pack_adapter(random_adapter(SPECS[LLAMA], 1))
+    runner.close()
+
+
 def test_the_stated_size_is_what_is_packed() -> None:
-    runner, adapter = make_runner(LLAMA, "int8"), random_adapter(SPECS[LLAMA], 1, rank=20)
+    runner, adapter = make_runner(LLAMA, "int8", adapters=True), random_adapter(SPECS[LLAMA], 1, rank=20)
     packed = loaded(runner, adapter)
     assert packed._packed.nbytes == packed._used == adapter_bytes(runner._shape, adapter, "bfloat16")
     assert runner.adapter_bytes(adapter) == packed._used  # its working memory is there now

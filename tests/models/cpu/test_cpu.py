@@ -153,7 +153,9 @@ def batch_of(chunks: list[Chunk]) -> Batch:
     )
 
 
-def sizes_of(weight_format: WeightFormat, threads: int = 2, cache_format: CacheFormat | None = None) -> CpuSizes:
+def sizes_of(
+    weight_format: WeightFormat, threads: int = 2, cache_format: CacheFormat | None = None, adapters: bool = False
+) -> CpuSizes:
     return CpuSizes(
         weight_format=weight_format,
         cache_format=cache_format,
@@ -162,14 +164,19 @@ def sizes_of(weight_format: WeightFormat, threads: int = 2, cache_format: CacheF
         max_logit_rows=MOST_TOKENS,
         max_model_len=MODEL_LEN,
         threads=threads,
+        adapters=adapters,
     )
 
 
 def make_runner(
-    name: str, weight_format: WeightFormat, threads: int = 2, cache_format: CacheFormat | None = None
+    name: str,
+    weight_format: WeightFormat,
+    threads: int = 2,
+    cache_format: CacheFormat | None = None,
+    adapters: bool = False,
 ) -> CpuRunner:
     """With a cache full of NaN: stale memory of earlier sequences at its worst."""
-    runner = CpuRunner(SPECS[name], weights_of(name), sizes_of(weight_format, threads, cache_format))
+    runner = CpuRunner(SPECS[name], weights_of(name), sizes_of(weight_format, threads, cache_format, adapters))
     runner._memory.cache[:] = 0xFF
     return runner
 
