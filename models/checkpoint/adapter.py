@@ -99,6 +99,8 @@ def module_sizes(spec: ModelSpec) -> dict[str, tuple[int, int]]:
 
 def load_adapter(path: Path, spec: ModelSpec) -> AdapterWeights:
     """Read the adapter in `path` for a model of this spec. Raises CheckpointError or UnsupportedModel."""
+    if spec.latent is not None:
+        raise UnsupportedModel("adapter", str(path), f"{spec.family} models, with latent attention, take no adapters")
     folder = folder_of(path, "adapter", CONFIG_FILE)
     config = Config(read_json(folder, CONFIG_FILE, MAX_CONFIG_BYTES))
     _refuse_unsupported(config)

@@ -168,15 +168,23 @@ def _kind(rope: Config) -> RopeKind:
             raise rope.unsupported(key, f"expected one of {', '.join(EXTRA_KEYS)}")
 
 
+def score_magnitude(config: Config) -> float:
+    """By whose square DeepSeek multiplies its scores: YaRN's magnitude of all dimensions, not only the rotated."""
+    rope = _parameters(config)
+    if _kind(rope) != "yarn" or not rope.values.get("mscale_all_dim"):
+        return 1.0
+    return _magnitude(rope.number("factor"), rope.number("mscale_all_dim"))
+
+
+def _magnitude(factor: float, weight: float) -> float:
+    """YaRN paper (arXiv 2309.00071), section 3.4: sqrt(1/t) = 0.1 ln(s) + 1; DeepSeek weights the logarithm."""
+    return 1.0 if factor <= 1 else 0.1 * weight * log(factor) + 1.0
+
+
 def _yarn_attention_factor(rope: Config, factor: float) -> float:
-    """YaRN paper (arXiv 2309.00071), section 3.4: sqrt(1/t) = 0.1 ln(s) + 1; DeepSeek's `mscale` pair weights it."""
-
-    def magnitude(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * log(factor) + 1.0
-
     if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):
-        return magnitude(rope.number("mscale")) / magnitude(rope.number("mscale_all_dim"))
-    return magnitude(1.0)
+        return _magnitude(factor, rope.number("mscale")) / _magnitude(factor, rope.number("mscale_all_dim"))
+    return _magnitude(factor, 1.0)
 
 
 def rotary_order(head_dim: int, rotary_dim: int | None = None, interleaved: bool = False) -> IndexArray:

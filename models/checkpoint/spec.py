@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from .experts import ExpertSpec
+from .latent import LatentSpec
 from .rope import IndexArray, RopeSpec, rotary_order
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
@@ -53,7 +54,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     layers: tuple[LayerSpec, ...]
     num_heads: int
     num_kv_heads: int
-    head_dim: int
+    head_dim: int  # of a query and a cached key
     mlp_size: int
     norm_eps: float
     max_position: int  # context length, including rotary scaling
@@ -70,10 +71,12 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     interleaved_rotary: bool = False  # pairs are dimensions 2j and 2j + 1 instead of j and j + half
     query_scale: float | None = None  # of scores; None: head_dim ** -0.5
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
+    latent: LatentSpec | None = None  # queries and keys are made from latent vectors; the cached one has one kv head
     experts: ExpertSpec | None = None  # of the layers that have experts
     activation: Activation = "silu"
     gated: bool = True  # activation(gate) * up, otherwise activation(up)
     tied_embeddings: bool = False
+    unused_layers: int = 0  # behind the last, in the checkpoint: they predict further tokens
     embedding_factor: float = 1.0
     logit_factor: float = 1.0
     logit_cap: float | None = None  # logits, after the factor, become cap * tanh(logit / cap)
@@ -88,8 +91,18 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def rotary_order(self) -> IndexArray:
-        """[head_dim]: the stored dimension that comes j-th when pairs are j and j + half of the whole head."""
-        return rotary_order(self.head_dim, self.rotary_dim, self.interleaved_rotary)
+        """[turned_dim]: the stored dimension that comes j-th when pairs are j and j + half of the whole head."""
+        return rotary_order(self.turned_dim, self.rotary_dim, self.interleaved_rotary)
+
+    @property
+    def turned_dim(self) -> int:
+        """Dimensions of the part of a head that goes through the rotation."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
+
+    @property
+    def mixed_dim(self) -> int:
+        """Of a head's result, which the output projection reads."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
 
     @property
     def parameters(self) -> int:
@@ -105,6 +118,9 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         """With that many experts in a layer that has some."""
         query, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         attention = self.hidden_size * (2 * query + 2 * kv)
+        if self.latent is not None:
+            attention = self.latent.parameters(self.hidden_size, self.num_heads)
+            attention += self.hidden_size * self.num_heads * self.mixed_dim
         attention += (query + 2 * kv) * self.qkv_bias + self.hidden_size * self.out_bias
         matrices = 3 if self.gated else 2
         mlp = matrices * self.hidden_size * self.mlp_size

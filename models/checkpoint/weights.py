@@ -3,7 +3,8 @@
 Each expected tensor is popped. Missing and left-over tensors are both refused: the checkpoint is then not the model
 that its config.json describes. Only these may be left over:
 - `….rotary_emb.inv_freq`: a buffer in old checkpoints; the tables come from the config,
-- `lm_head.weight` of a tied model, if it equals the embedding bit for bit.
+- `lm_head.weight` of a tied model, if it equals the embedding bit for bit,
+- the spec's `unused_layers`.
 """
 
 from typing import Protocol, cast
@@ -14,6 +15,7 @@ from msgspec import Struct
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..errors import CheckpointError
 from .experts import ExpertWeights, take_experts
+from .latent import LatentWeights, take_latent
 from .open import Checkpoint
 from .rope import Float32Array
 from .safetensors import WeightArray, to_float32
@@ -40,7 +42,7 @@ class LayerWeights(Struct, frozen=True, kw_only=True):
     A matrix may also be a StoredMatrix in the place of an array, for those that read it by its rows.
     """
 
-    q: WeightArray
+    q: WeightArray  # with latent attention it has no rows, nor have k and v
     k: WeightArray
     v: WeightArray
     o: WeightArray
@@ -58,6 +60,7 @@ class LayerWeights(Struct, frozen=True, kw_only=True):
     gate_bias: WeightArray | None = None
     up_bias: WeightArray | None = None
     down_bias: WeightArray | None = None
+    latent: LatentWeights | None = None
     experts: ExpertWeights | None = None
     q_norm: Float32Array | None = None  # [heads, head_dim], the same gain for all heads repeated
     k_norm: Float32Array | None = None  # [kv heads, head_dim]
@@ -87,7 +90,8 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
         return cast("WeightArray", checkpoint.read_tensor(name))
 
     weights = make_weights(spec, take, report)
-    _refuse_leftovers(checkpoint, left, weights.embedding)
+    unused = tuple(f"model.layers.{spec.num_layers + index}." for index in range(spec.unused_layers))
+    _refuse_leftovers(checkpoint, {name for name in left if not name.startswith(unused)}, weights.embedding)
     return weights
 
 
@@ -148,9 +152,15 @@ def _take_layer(take: Take, spec: ModelSpec, kind: LayerSpec, prefix: str) -> La
         return None if name is None else _take_norm(take, spec, prefix + name, hidden)
 
     attention = {"self_attn.q_proj": query, "self_attn.k_proj": kv, "self_attn.v_proj": kv}
-    (q, q_bias), (k, k_bias), (v, v_bias) = linears(names.qkv, attention, hidden, spec.qkv_bias)
-    o, o_bias = linear("self_attn.o_proj", hidden, query, spec.out_bias)
-    up: WeightArray = np.zeros((0, hidden), np.float32)
+    none: WeightArray = np.zeros((0, hidden), np.float32)
+    if spec.latent is None:
+        latent = None
+        (q, q_bias), (k, k_bias), (v, v_bias) = linears(names.qkv, attention, hidden, spec.qkv_bias)
+    else:
+        (q, q_bias), (k, k_bias), (v, v_bias) = [(none, None)] * 3
+        latent = take_latent(take, spec.latent, f"{prefix}self_attn.", hidden, spec.num_heads)
+    o, o_bias = linear("self_attn.o_proj", hidden, spec.num_heads * spec.mixed_dim, spec.out_bias)
+    up = none
     down: WeightArray = np.zeros((hidden, 0), np.float32)
     gate, gate_bias, up_bias, down_bias, experts = None, None, None, None, None
     if kind.experts and spec.experts is not None:
@@ -179,6 +189,7 @@ def _take_layer(take: Take, spec: ModelSpec, kind: LayerSpec, prefix: str) -> La
         gate_bias=gate_bias,
         up_bias=up_bias,
         down_bias=down_bias,
+        latent=latent,
         experts=experts,
         q_norm=_take_head_norm(take, spec, prefix + names.q_norm, spec.num_heads),
         k_norm=_take_head_norm(take, spec, prefix + names.k_norm, spec.num_kv_heads),

@@ -49,6 +49,8 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
 def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int) -> tuple[CpuSizes, MemoryPlan]:
     """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken."""
     spec = checkpoint.spec
+    if spec.latent is not None:
+        raise UnsupportedModel("latent attention", spec.family, "its description is read, but no step computes it yet")
     stored = stored_matrices(checkpoint)
     dtype = checkpoint.dtype if settings.dtype == "auto" else settings.dtype
     weight_format = weight_format_of(dtype, settings.quantize)

@@ -25,6 +25,8 @@ PLAIN = {
 
 def refuse_structure(spec: ModelSpec) -> None:
     """Raises UnsupportedModel, naming the first part of the structure that no kernel implements."""
+    if spec.latent is not None:
+        raise UnsupportedModel("latent attention", spec.family, REMEDY)
     for field, default in zip(ModelSpec.__struct_fields__, _defaults(), strict=True):
         value: object = getattr(spec, field)
         if field in PLAIN and value != default:

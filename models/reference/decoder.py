@@ -11,6 +11,7 @@ from ..checkpoint.rope import Float32Array, query_scales, rope_tables
 from ..checkpoint.safetensors import WeightArray, to_float32
 from ..checkpoint.spec import LayerSpec, ModelSpec
 from ..checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
+from .latent import latent_heads
 from .operations import activated, capped, linear, rotate, softmax
 
 
@@ -28,21 +29,32 @@ def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]
 
 
 def attention(spec: ModelSpec, kind: LayerSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:
-    """Causal attention, grouped heads: query head h reads kv head h // (num_heads / num_kv_heads)."""
-    length, heads, kv_heads, size = len(hidden), spec.num_heads, spec.num_kv_heads, spec.head_dim
-    q = head_norm(spec, linear(hidden, layer.q, layer.q_bias).reshape(length, heads, size), layer.q_norm)
-    k = head_norm(spec, linear(hidden, layer.k, layer.k_bias).reshape(length, kv_heads, size), layer.k_norm)
-    v = linear(hidden, layer.v, layer.v_bias).reshape(length, kv_heads, size)
-    tables = rope_tables(kind.rope, size, length, spec.rotary_dim)
-    q, k = (rotate(part[..., spec.rotary_order], tables) for part in (q, k))
-    q = q * query_scales(kind.rope, length)[:, None, None]
-    group = heads // kv_heads
+    """Causal attention, grouped heads: query head h reads kv head h // (query heads / kv heads)."""
+    length = len(hidden)
+    if spec.latent is not None and layer.latent is not None:
+        q, k, v = latent_heads(spec, spec.latent, kind, layer.latent, hidden)
+    else:
+        q, k, v = grouped_heads(spec, kind, layer, hidden)
+    group = q.shape[1] // k.shape[1]
     scores = np.einsum("qhd,khd->hqk", q, np.repeat(k, group, axis=1)) * np.float32(spec.score_scale)
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
     visible = (distance >= 0) & (distance < (kind.window or length))
     probabilities = softmax(np.where(visible, capped(scores, spec.score_cap), np.float32(-np.inf)))
     mixed: Float32Array = np.einsum("hqk,khd->qhd", probabilities, np.repeat(v, group, axis=1)).reshape(length, -1)
     return linear(mixed, layer.o, layer.o_bias)
+
+
+def grouped_heads(
+    spec: ModelSpec, kind: LayerSpec, layer: LayerWeights, hidden: Float32Array
+) -> tuple[Float32Array, Float32Array, Float32Array]:
+    """Queries, keys and values, [tokens, heads or kv heads, head_dim]."""
+    length, heads, kv_heads, size = len(hidden), spec.num_heads, spec.num_kv_heads, spec.head_dim
+    q = head_norm(spec, linear(hidden, layer.q, layer.q_bias).reshape(length, heads, size), layer.q_norm)
+    k = head_norm(spec, linear(hidden, layer.k, layer.k_bias).reshape(length, kv_heads, size), layer.k_norm)
+    v = linear(hidden, layer.v, layer.v_bias).reshape(length, kv_heads, size)
+    tables = rope_tables(kind.rope, size, length, spec.rotary_dim)
+    q, k = (rotate(part[..., spec.rotary_order], tables) for part in (q, k))
+    return q * query_scales(kind.rope, length)[:, None, None], k, v
 
 
 def feed_forward(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:

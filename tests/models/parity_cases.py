@@ -57,6 +57,31 @@ MIXTURES: dict[str, tuple[str, int, int, Options, str]] = {
         "Qwen3Moe", 4, 2, {**EXPERTS, "head_dim": 20, "norm_topk_prob": True, "decoder_sparse_step": 2}, "float32",
     ),
 }  # fmt: skip
+LATENT: Options = {"kv_lora_rank": 26, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 20}
+DEEPSEEK: Options = {
+    **LATENT, "n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 30, "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+GROUPS: Options = {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.8}
+LATENTS: dict[str, tuple[str, int, int, Options, str]] = {
+    "deepseek-v2-lite": (
+        "DeepseekV2", 4, 4,
+        {**DEEPSEEK, "q_lora_rank": None, "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}},
+        "float32",
+    ),
+    "deepseek-v2-groups": (
+        "DeepseekV2", 6, 6, {**DEEPSEEK, **GROUPS, "q_lora_rank": 22, "topk_method": "group_limited_greedy"},
+        "bfloat16 sharded",
+    ),
+    "deepseek-v3": (
+        "DeepseekV3", 4, 4, {**DEEPSEEK, **GROUPS, "q_lora_rank": 20, "rope_parameters": {**YARN, "mscale": 1.0,
+        "mscale_all_dim": 1.0}}, "float32",
+    ),
+    "deepseek-v3-halves": (
+        "DeepseekV3", 8, 8, {**DEEPSEEK, "n_group": 1, "topk_group": 1, "q_lora_rank": None, "rope_interleave": False,
+        "norm_topk_prob": False, "n_shared_experts": 1, "first_k_dense_replace": 0}, "float32",
+    ),
+}  # fmt: skip
 PLAIN: Options = {"rope_type": "default", "rope_theta": 10_000.0}
 HALF: Options = {**PLAIN, "partial_rotary_factor": 0.5}
 PHI: Options = {"sliding_window": 120, "original_max_position_embeddings": 40}
@@ -168,7 +193,7 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
     draw = random.Random(f"{variant} {seed}")
     torch.manual_seed(draw.getrandbits(32))
     model = make_model(variant, draw)
-    dtype, *sharded = VARIANTS[variant][4].split()
+    dtype, *sharded = (VARIANTS | LATENTS)[variant][4].split()
     stored = copy.deepcopy(model).to(getattr(torch, dtype))  # a copy: this also rounds the rotary buffers
     stored.save_pretrained(folder, max_shard_size="20KB" if sharded else "5GB")
     model.load_state_dict(stored.state_dict())
@@ -196,7 +221,7 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
     import torch
     import transformers
 
-    family, heads, kv_heads, given, _ = VARIANTS[variant]
+    family, heads, kv_heads, given, _ = (VARIANTS | LATENTS)[variant]
     options: Options = dict(given)
     if family in ("Llama", "Mistral"):
         options.setdefault("head_dim", None)
@@ -222,10 +247,13 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
                 parameter.uniform_(0.5, 1.5)
             elif "embed" in name or "lm_head" in name:
                 parameter.normal_(0.0, 0.1)  # keeps the logits near 1, where float32 errors are well below 1e-4
-            elif "q_proj" in name or "k_proj" in name:
+            elif any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj")):
                 parameter.normal_(0.0, 0.13)  # sharper attention would amplify rounding errors tenfold
             else:
                 parameter.normal_(0.0, 0.2)
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.uniform_(-0.2, 0.2)
     return model
 
 

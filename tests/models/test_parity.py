@@ -169,7 +169,11 @@ def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
             "weights that do not add up": replace(routing, normalised=not routing.normalised),
             "weights": replace(routing, scale=1.01),
         }
+        if routing.groups > 1:
+            routings["all groups"] = replace(routing, groups=1)
         wrong |= {name: replace(spec, experts=replace(spec.experts, routing=one)) for name, one in routings.items()}
+    if spec.latent is not None:
+        wrong["norm of latent vectors"] = replace(spec, latent=replace(spec.latent, norm_eps=1e-2))
     for name in ("query_scale", "score_cap", "logit_cap", "embedding_factor", "logit_factor"):
         wrong |= scaled(name, 1.01)
     if spec.layer_norm:
@@ -188,15 +192,28 @@ def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
     return wrong
 
 
+def notice_by_definition(case: ParityCase, weights: DecoderWeights, wrong: dict[str, ModelSpec]) -> None:
+    for name, other in wrong.items():
+        print(name)
+        with pytest.raises(AssertionError, match="logits differ"):
+            check(case, 0, reference_logits(other, weights, case.prompts[0] + case.continuations[0]))
+
+
+def test_definition_of_latent_attention(latent_case: ParityCase) -> None:
+    """Families that no runner has yet."""
+    checkpoint = open_checkpoint(latent_case.folder)
+    spec, weights = checkpoint.spec, load_weights(checkpoint)
+    for index, prompt in enumerate(latent_case.prompts):
+        check(latent_case, index, reference_logits(spec, weights, prompt + latent_case.continuations[index]))
+    notice_by_definition(latent_case, weights, planted_errors(spec))
+
+
 def test_planted_errors_are_noticed(parity_case: ParityCase, loaded: Loaded) -> None:
     """All by the reference decoder, and one of them, drawn by the run's seed, by the runner."""
     spec, weights = loaded
     tokens = parity_case.prompts[0] + parity_case.continuations[0]
     wrong = planted_errors(spec)
-    for name, other in wrong.items():
-        print(name)
-        with pytest.raises(AssertionError, match="logits differ"):
-            check(parity_case, 0, reference_logits(other, weights, tokens))
+    notice_by_definition(parity_case, weights, wrong)
     name = random.Random(parity_case.seed).choice(list(wrong))
     print("by the runner:", name)
     runner = make_runner(wrong[name], weights)

@@ -7,6 +7,7 @@ from ..config import Config
 from ..files import read_json
 from ..spec import ModelSpec
 from .cohere import cohere, cohere2
+from .deepseek import deepseek_v2, deepseek_v3
 from .gemma import gemma, gemma2, gemma3
 from .glm import glm, glm4
 from .llama import arcee, granite, llama, nemotron, smollm3
@@ -31,6 +32,8 @@ FAMILIES: dict[str, tuple[str, Callable[[Config], ModelSpec]]] = {
     "ArceeForCausalLM": ("arcee", arcee),
     "CohereForCausalLM": ("cohere", cohere),
     "Cohere2ForCausalLM": ("cohere2", cohere2),
+    "DeepseekV2ForCausalLM": ("deepseek_v2", deepseek_v2),
+    "DeepseekV3ForCausalLM": ("deepseek_v3", deepseek_v3),
     "GemmaForCausalLM": ("gemma", gemma),
     "Gemma2ForCausalLM": ("gemma2", gemma2),
     "Gemma3ForCausalLM": ("gemma3_text", gemma3),
@@ -48,7 +51,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Config], ModelSpec]]] = {
 }
 
 # Families whose folders hold the code that became transformers' own; it is not run here either.
-SHIPPED_WITH_CODE = ("phi3",)
+SHIPPED_WITH_CODE = ("phi3", "deepseek_v2", "deepseek_v3")
 
 
 def load_spec(path: Path) -> ModelSpec:
