@@ -67,7 +67,8 @@ def _found(folders: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
 def _row(name: str, path: Path) -> ModelRow:
     """Every refusal is the loader's own."""
     from ..models.checkpoint.open import open_checkpoint
-    from ..models.encoder.checkpoint import EncoderCheckpoint, holds_encoder
+    from ..models.encoder.checkpoint import makes_vectors
+    from ..models.encoder.load import open_vector_checkpoint
     from ..models.errors import LoadError
     from ..models.host import available_memory
     from ..models.plan.plan import plan_here
@@ -76,9 +77,9 @@ def _row(name: str, path: Path) -> ModelRow:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     row = ModelRow(name=name, path=str(path), disk=sum(file.stat().st_size for file in files))
     try:
-        if holds_encoder(local_model(str(path))):
-            encoder = EncoderCheckpoint(path)
-            return msgspec.structs.replace(row, family=encoder.spec.family, parameters=encoder.spec.parameters)
+        if makes_vectors(local_model(str(path))):
+            vectors = open_vector_checkpoint(path)
+            return msgspec.structs.replace(row, family=vectors.spec.family, parameters=vectors.spec.parameters)
         checkpoint = open_checkpoint(local_model(str(path)))
         settings = EngineSettings(model=str(path))
         plan = plan_here(checkpoint, settings, available_memory(), lambda weights, threads: NOT_MEASURED)

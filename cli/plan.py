@@ -73,13 +73,15 @@ def _plan(settings: EngineSettings, device: str | None, price: float | None) -> 
     from pathlib import Path
 
     from ..models.checkpoint.open import open_checkpoint
-    from ..models.encoder.checkpoint import holds_encoder
+    from ..models.encoder.checkpoint import makes_vectors
     from ..models.host import available_memory
     from ..models.plan.plan import plan_for, plan_here
     from .calibrated import rates_here
 
-    if holds_encoder(Path(settings.model)):
-        raise Refusal("this is an encoder, and plans are of models that generate: `triolet serve` reports its memory")
+    if makes_vectors(Path(settings.model)):
+        raise Refusal(
+            "this model makes vectors, and plans are of models that generate: `triolet serve` reports its memory"
+        )
     checkpoint = open_checkpoint(Path(settings.model))
     if device is not None:
         return plan_for(checkpoint, settings, DEVICES[device], price)

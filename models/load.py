@@ -11,7 +11,7 @@ from ..protocol.steps import Ready, ReportProgress, TokenWork, ignore_progress
 from .checkpoint.generation import GenerationDefaults
 from .checkpoint.open import Checkpoint, open_checkpoint
 from .checkpoint.spec import ModelSpec
-from .encoder.checkpoint import EncoderCheckpoint, holds_encoder
+from .encoder.checkpoint import EncoderCheckpoint, makes_vectors
 from .errors import UnsupportedDevice
 from .gpu.device import gpu_problem, missing_package
 from .host import has_nvidia_driver
@@ -26,15 +26,17 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
     """
     path, active = Path(settings.model), 0
     checkpoint: Checkpoint | EncoderCheckpoint
-    if holds_encoder(path):
-        from .encoder.load import load_encoder
+    work: TokenWork | None = None
+    if makes_vectors(path):
+        from .encoder.load import load_vector_model, open_vector_checkpoint
 
-        checkpoint = EncoderCheckpoint(path)
-        loaded, generation = load_encoder(checkpoint, settings, report), GenerationDefaults()
+        checkpoint = vectors = open_vector_checkpoint(path)
+        loaded, generation = load_vector_model(vectors, settings, report), GenerationDefaults()
     else:
-        checkpoint = open_checkpoint(path)
-        active = checkpoint.spec.active_parameters
-        loaded, generation = _load_decoder(checkpoint, settings, report), checkpoint.generation
+        checkpoint = decoder = open_checkpoint(path)
+        active = decoder.spec.active_parameters
+        loaded, generation = _load_decoder(decoder, settings, report), decoder.generation
+        work = _work(decoder.spec, loaded)
     libraries = {name: _version(name) for name in ("triolet", "numpy", *loaded.libraries)}
     return loaded.stepper, Ready(
         model=checkpoint.name,
@@ -52,7 +54,7 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
         max_step_tokens=settings.max_step_tokens,
         max_running=settings.max_running,
         memory=loaded.memory,
-        work=None if isinstance(checkpoint, EncoderCheckpoint) else _work(checkpoint.spec, loaded),
+        work=work,
         sampling_defaults=generation.sampling,
         versions={"python": python_version()} | libraries,
         pid=getpid(),

@@ -11,7 +11,7 @@ import msgspec
 from ..protocol.settings import BLOCK_SIZE, EngineSettings
 from ..protocol.steps import ModelNeeds
 from .checkpoint.open import open_checkpoint
-from .encoder.checkpoint import EncoderCheckpoint, holds_encoder
+from .encoder.checkpoint import makes_vectors
 from .errors import LoadError
 from .memory_plan import shortest_length
 
@@ -23,8 +23,8 @@ def needs_of(settings: EngineSettings) -> ModelNeeds:
     from .cpu.load import plan_on_cpu
 
     path = Path(settings.model)
-    if holds_encoder(path):
-        return _encoder_needs(EncoderCheckpoint(path), settings)
+    if makes_vectors(path):
+        return _vector_needs(path, settings)
     checkpoint = open_checkpoint(path)
     sizes, memory = plan_on_cpu(checkpoint, settings, _ANY_AMOUNT)
     block = memory.kv_bytes // memory.num_blocks
@@ -38,17 +38,18 @@ def needs_of(settings: EngineSettings) -> ModelNeeds:
     )
 
 
-def _encoder_needs(checkpoint: EncoderCheckpoint, settings: EngineSettings) -> ModelNeeds:
+def _vector_needs(path: Path, settings: EngineSettings) -> ModelNeeds:
     """It keeps nothing between steps."""
-    from .encoder.load import plan_encoder
+    from .encoder.load import open_vector_checkpoint, plan_vectors
 
-    sizes, memory = plan_encoder(checkpoint, settings, _ANY_AMOUNT)
+    checkpoint = open_vector_checkpoint(path)
+    length, memory = plan_vectors(checkpoint, settings, _ANY_AMOUNT)
     return ModelNeeds(
-        fixed_bytes=memory.weights_bytes + memory.workspace_bytes + checkpoint.widened_bytes,
+        fixed_bytes=memory.weights_bytes + memory.workspace_bytes + memory.kv_bytes + checkpoint.widened_bytes,
         kv_block_bytes=0,
         kv_least_bytes=0,
         kv_most_bytes=0,
-        context_length=sizes.max_length,
+        context_length=length,
     )
 
 

@@ -103,9 +103,10 @@ class _Files:
 class CheckpointFolder(TensorFolder):
     """An opened checkpoint of a decoder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, headless: bool = False) -> None:
+        """`headless`: it may be a model without its LM head, for those who need no logits."""
         folder = folder_of(path)
-        self.spec: ModelSpec = load_spec(folder)
+        self.spec: ModelSpec = load_spec(folder, headless=headless)
         self.generation: GenerationDefaults = read_generation(folder, self.spec.vocab_size)
         super().__init__(folder)
         self._quantised = read_quantised(read_json(folder, "config.json", MAX_CONFIG_BYTES), _Files(self._home))

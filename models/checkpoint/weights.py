@@ -79,8 +79,10 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
     """Pop every weight of the checkpoint's spec."""
     spec = checkpoint.spec
     left = set(checkpoint.tensor_names)
+    prefix = prefix_of(checkpoint)
 
     def take(name: str, *shape: int) -> WeightArray:
+        name = name.removeprefix(prefix)
         if name not in left:
             raise CheckpointError(name, None, f"this weight is missing; a {spec.family} model of this config needs it")
         found = checkpoint.tensor_shape(name)
@@ -95,6 +97,11 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
     return weights
 
 
+def prefix_of(checkpoint: Checkpoint) -> str:
+    """What the names of this checkpoint lack: "model.", where a decoder was saved without its LM head's class."""
+    return "model." if "embed_tokens.weight" in checkpoint.tensor_names else ""
+
+
 def stored_matrices(checkpoint: Checkpoint) -> list[StoredMatrix]:
     """All that are stored quantised."""
     found = (checkpoint.stored_matrix(name) for name in checkpoint.tensor_names)
@@ -107,7 +114,10 @@ def outline_weights(checkpoint: Checkpoint) -> DecoderWeights:
     Other weights are stand-ins: zeros that take no memory. What is wrong is left for `load_weights` to refuse.
     """
 
+    prefix = prefix_of(checkpoint)
+
     def take(name: str, *shape: int) -> WeightArray:
+        name = name.removeprefix(prefix)
         stored = checkpoint.stored_matrix(name) if name in checkpoint.tensor_names else None
         return np.broadcast_to(np.float32(0), shape) if stored is None else cast("WeightArray", stored)
 

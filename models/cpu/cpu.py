@@ -128,6 +128,11 @@ class CpuRunner:
             self._logits = self._memory.logits[:rows, : self._shape.vocab_size]
         return self._logits
 
+    def hidden_states(self, rows: int) -> FloatArray:
+        """[rows, hidden] of the last step's tokens, before the last norm: a view that the next step overwrites."""
+        hidden = self._memory.arrays["hidden"].view(np.float32).reshape(-1, self._shape.hidden_padded)
+        return hidden[:rows, : self._shape.hidden]
+
     def copy_blocks(self, sources: IntArray, targets: IntArray) -> None:
         """Copy KV blocks in every layer: targets[i] gets the content that sources[i] had before the call."""
         cache = self._memory.cache

@@ -6,7 +6,7 @@ from ..checkpoint.checkpoint import TensorFolder
 from ..checkpoint.files import folder_of, read_json
 from ..checkpoint.safetensors import to_float32
 from .head import Dense, Ending, Head
-from .sentence import SentenceFiles, read_sentence_files
+from .sentence import SentenceFiles, has_modules, read_sentence_files
 from .spec import Classifier, EncoderSpec, encoder_from_config, is_encoder
 from .weights import ClassifierWeights
 
@@ -18,6 +18,11 @@ def holds_encoder(path: Path) -> bool:
     if path.is_file():  # GGUF: a decoder's
         return False
     return is_encoder(read_json(folder_of(path), "config.json", MAX_CONFIG_BYTES))
+
+
+def makes_vectors(path: Path) -> bool:
+    """Whether it is an encoder's folder, or a decoder's with sentence-transformers' list of modules."""
+    return holds_encoder(path) or (path.is_dir() and has_modules(folder_of(path)))
 
 
 class EncoderCheckpoint(TensorFolder):

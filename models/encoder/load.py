@@ -1,23 +1,64 @@
-"""Makes a stepper of an encoder: refusals, memory plan, weights. Encoders run on the CPU."""
+"""Makes a stepper of a model whose texts become vectors: refusals, memory plan, weights. They run on the CPU."""
 
-from ...protocol.settings import BLOCK_SIZE, EngineSettings
+from pathlib import Path
+
+from ...protocol.settings import EngineSettings
 from ...protocol.steps import LoadProgress, MemoryPlan, PoolingModel, ReportProgress
-from ..cpu.load import weight_format_of
+from ..cpu.load import described_dtype, weight_format_of
 from ..errors import DoesNotFit, UnsupportedDevice
 from ..host import available_memory, usable_cores
 from ..memory_plan import context_length, size
 from ..stepper import LoadedModel
-from .checkpoint import EncoderCheckpoint
-from .memory import EncoderSizes, make_shape, weight_bytes, workspace_sizes
+from .causal import CausalCheckpoint, CausalRunner, plan_causal
+from .checkpoint import EncoderCheckpoint, holds_encoder
+from .memory import EncoderSizes, make_shape, plan_of_texts, weight_bytes, workspace_sizes
 from .runner import EncoderRunner
 from .stepper import EncoderStepper
 from .weights import load_encoder_weights
 
+VectorCheckpoint = EncoderCheckpoint | CausalCheckpoint
 
-def load_encoder(checkpoint: EncoderCheckpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
+
+def open_vector_checkpoint(path: Path) -> VectorCheckpoint:
+    """Of a folder for which `makes_vectors` holds."""
+    return EncoderCheckpoint(path) if holds_encoder(path) else CausalCheckpoint(path)
+
+
+def load_vector_model(checkpoint: VectorCheckpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     """Plan, load and compile."""
     if settings.device == "cuda":
-        raise UnsupportedDevice("--device cuda: encoders run on the CPU; leave it out, or pass --device cpu")
+        raise UnsupportedDevice("--device cuda: embedding models run on the CPU; leave it out, or pass --device cpu")
+    if isinstance(checkpoint, EncoderCheckpoint):
+        return _load_encoder(checkpoint, settings, report)
+    return _load_causal(checkpoint, settings, report)
+
+
+def plan_vectors(checkpoint: VectorCheckpoint, settings: EngineSettings, available: int) -> tuple[int, MemoryPlan]:
+    """Tokens of the longest text, and the memory; from headers alone."""
+    if isinstance(checkpoint, EncoderCheckpoint):
+        sizes, memory = plan_encoder(checkpoint, settings, available)
+        return sizes.max_length, memory
+    causal, _, memory = plan_causal(checkpoint, settings, available)
+    return causal.max_model_len, memory
+
+
+def _load_causal(checkpoint: CausalCheckpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
+    sizes, texts, memory = plan_causal(checkpoint, settings, available_memory())
+    runner = CausalRunner(checkpoint, sizes, texts, report=report)
+    return LoadedModel(
+        stepper=EncoderStepper(runner, checkpoint.head()),
+        device="cpu",
+        dtype=described_dtype(checkpoint, sizes.weight_format),
+        kv_cache_dtype=sizes.kv_format,
+        context_length=sizes.max_model_len,
+        memory=memory,
+        libraries=("numba", "llvmlite"),
+        model_context_length=checkpoint.max_length,
+        pooling=pooling_of(checkpoint),
+    )
+
+
+def _load_encoder(checkpoint: EncoderCheckpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     sizes, memory = plan_encoder(checkpoint, settings, available_memory())
     weights = load_encoder_weights(checkpoint, checkpoint.spec, report)
 
@@ -44,8 +85,7 @@ def plan_encoder(
 ) -> tuple[EncoderSizes, MemoryPlan]:
     """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken.
 
-    A text is read in one step, so --max-step-tokens bounds its length. Its keys and values live for one layer: the
-    plan's blocks are counted as for a decoder, but take no memory.
+    A text is read in one step, so --max-step-tokens bounds its length. Its keys and values live for one layer.
     """
     spec = checkpoint.spec
     length = min(context_length(settings, checkpoint.max_length), settings.max_step_tokens)
@@ -65,31 +105,24 @@ def plan_encoder(
             f"the model needs {size(needed)} for weights and working memory, but only {size(available)} are available: "
             "use --quantize int8, or lower --max-step-tokens or --max-running"
         )
-    of_a_text = -(-length // BLOCK_SIZE)
-    return sizes, MemoryPlan(
-        weights_bytes=weights,
-        workspace_bytes=workspace,
-        kv_bytes=0,
-        num_blocks=(settings.max_running + 1) * (of_a_text + 1),  # a planner keeps one free per running text
-        block_size=BLOCK_SIZE,
-        sequences_at_full_length=settings.max_running,
-    )
+    return sizes, plan_of_texts(settings, length, weights, workspace)
 
 
-def pooling_of(checkpoint: EncoderCheckpoint) -> PoolingModel:
+def pooling_of(checkpoint: VectorCheckpoint) -> PoolingModel:
     """What the front must know of it."""
-    spec, files = checkpoint.spec, checkpoint.sentence
+    files = checkpoint.sentence
     if files is not None:
         return PoolingModel(
             task="embed",
-            size=files.head.size(spec.hidden_size),
+            size=files.head.size(checkpoint.spec.hidden_size),
             pooling=files.head.pooling,
             normalised=files.head.ending == "normalise",
             prompts=files.prompts,
             default_prompt=files.default_prompt,
             dimensions=files.dimensions,
         )
-    classifier = spec.classifier
+    assert isinstance(checkpoint, EncoderCheckpoint), "a decoder has these files"
+    classifier = checkpoint.spec.classifier
     assert classifier is not None, "a checkpoint has either"
     return PoolingModel(
         task="classify",

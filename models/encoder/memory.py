@@ -29,6 +29,8 @@ from ...kernels.quantise.layout import row_bytes
 from ...kernels.rope.cpu import padded_head
 from ...kernels.simd.activations import ACTIVATION_NUMBERS
 from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat
+from ...protocol.settings import BLOCK_SIZE, EngineSettings
+from ...protocol.steps import MemoryPlan
 from ..cpu.memory import LONGEST_INT8_SUM
 from ..cpu.pages import CACHE_LINE, aligned_bytes
 from .spec import EncoderSpec
@@ -160,3 +162,19 @@ class EncoderMemory:
         """The addresses, valid as long as this object lives."""
         named = {name: self.arrays[name].ctypes.data for name in EncoderAddresses._fields if name in self.arrays}
         return EncoderAddresses(weights=self.weight_table, embedding=embedding_address, **named)
+
+
+def plan_of_texts(settings: EngineSettings, length: int, weights: int, workspace: int, kv: int = 0) -> MemoryPlan:
+    """The plan that the worker reports: bytes, and blocks that the scheduler counts for texts of that length.
+
+    They are counted as a generating model's are, but a text's keys and values do not outlive its step.
+    """
+    of_a_text = -(-length // BLOCK_SIZE)
+    return MemoryPlan(
+        weights_bytes=weights,
+        workspace_bytes=workspace,
+        kv_bytes=kv,
+        num_blocks=(settings.max_running + 1) * (of_a_text + 1),  # a planner keeps one free per running text
+        block_size=BLOCK_SIZE,
+        sequences_at_full_length=settings.max_running,
+    )

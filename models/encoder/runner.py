@@ -84,6 +84,11 @@ class EncoderRunner:
         self.forward([Text(np.zeros(1, np.int32))])  # compiles what is left
         report(LoadProgress(stage="loading kernels", done=1, total=1))
 
+    @property
+    def max_texts(self) -> int:
+        """Of one step."""
+        return self.sizes.max_texts
+
     def forward(self, texts: Sequence[Text]) -> list[FloatArray]:
         """Hidden states [tokens, hidden] of each text: views that the next step overwrites."""
         lengths = [len(text.tokens) for text in texts]

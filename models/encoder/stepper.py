@@ -1,21 +1,37 @@
-"""Runs the steps of an encoder: texts in, vectors out. A text comes and goes with its step."""
+"""Runs the steps of an encoder or an embedding decoder: texts in, vectors out. A text comes and goes with its step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, SequenceRecord, Step, StepDone
 from ..errors import UnsupportedModel
 from ..stepper import PendingStep
 from .head import Head, apply_head
-from .runner import EncoderRunner, Text
+from .runner import Text
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class TextRunner(Protocol):
+    """What computes hidden states of texts: EncoderRunner, CausalRunner."""
+
+    @property
+    def max_texts(self) -> int:
+        """Of one call of `forward`."""
+        ...
+
+    def forward(self, texts: Sequence[Text]) -> list[FloatArray]: ...
+    def close(self) -> None: ...
 
 
 class EncoderStepper:
     """Owns the worker's texts, which only a preempted or cancelled request leaves behind until it is dropped."""
 
-    def __init__(self, runner: EncoderRunner, head: Head) -> None:
+    def __init__(self, runner: TextRunner, head: Head) -> None:
         self._runner, self._head = runner, head
         self._texts: dict[int, Text] = {}
 
@@ -36,10 +52,10 @@ class EncoderStepper:
         return PendingStep(lambda: done, computed=True)
 
     def prepare_grammar(self, order: PrepareGrammar, answer: Callable[[GrammarReady | GrammarFailed], None]) -> None:
-        answer(GrammarFailed(grammar=order.grammar, message="an encoder generates no text"))
+        answer(GrammarFailed(grammar=order.grammar, message="this model makes vectors, no text"))
 
     def read_adapter(self, number: int, path: str) -> Callable[[], None]:
-        raise UnsupportedModel("adapter", path, "LoRA adapters of encoders are not supported")
+        raise UnsupportedModel("adapter", path, "LoRA adapters of embedding models are not supported")
 
     def forget_adapter(self, number: int) -> None:
         """There are none."""
@@ -49,11 +65,11 @@ class EncoderStepper:
 
     def _parts(self, chunks: list[tuple[int, Text]]) -> Iterator[list[tuple[int, Text]]]:
         """As many texts at a time as the runner takes; nearly always all."""
-        most = self._runner.sizes.max_texts
+        most = self._runner.max_texts
         for start in range(0, len(chunks), most):
             yield chunks[start : start + most]
 
-    def _row(self, sequence: int, hidden: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Row:
+    def _row(self, sequence: int, hidden: FloatArray) -> Row:
         vector = apply_head(self._head, hidden)
         if not np.isfinite(vector).all():
             return Row(sequence=sequence, error="nonfinite_logits")

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from ..checkpoint.families.families import load_spec
 from ..checkpoint.files import read_json
-from ..encoder.checkpoint import MAX_CONFIG_BYTES, holds_encoder
+from ..encoder.checkpoint import MAX_CONFIG_BYTES, holds_encoder, makes_vectors
 from ..encoder.spec import encoder_from_config
 from ..errors import LoadError
 from .check import check_files
@@ -112,7 +112,7 @@ def _refuse_unsupported(folder: Path) -> None:
     if holds_encoder(folder):
         encoder_from_config(read_json(folder, "config.json", MAX_CONFIG_BYTES))
     else:
-        load_spec(folder)
+        load_spec(folder, headless=makes_vectors(folder))
 
 
 def missing_files(files: tuple[str, ...], name: HubName, commit: str, hub: Hubs) -> list[str]:

@@ -17,15 +17,20 @@ from .operations import activated, capped, linear, rotate, softmax
 
 def reference_logits(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]) -> Float32Array:
     """[len(tokens), vocab]: row i predicts token i + 1."""
+    hidden = reference_states(spec, weights, tokens)
+    head = weights.embedding if weights.lm_head is None else weights.lm_head
+    return capped(linear(hidden, head, None) * np.float32(spec.logit_factor), spec.logit_cap)
+
+
+def reference_states(spec: ModelSpec, weights: DecoderWeights, tokens: list[int]) -> Float32Array:
+    """[len(tokens), hidden], after the last norm."""
     hidden = to_float32(weights.embedding[np.asarray(tokens)]) * np.float32(spec.embedding_factor)
     for kind, layer in zip(spec.layers, weights.layers, strict=True):
         entered = norm(spec, hidden, layer.input_norm)
         hidden = hidden + norm(spec, attention(spec, kind, layer, entered), layer.attention_out_norm)
         entered = entered if spec.parallel else norm(spec, hidden, layer.mlp_norm)
         hidden = hidden + norm(spec, feed_forward(spec, layer, entered), layer.mlp_out_norm)
-    head = weights.embedding if weights.lm_head is None else weights.lm_head
-    logits = linear(norm(spec, hidden, weights.final_norm), head, None) * np.float32(spec.logit_factor)
-    return capped(logits, spec.logit_cap)
+    return norm(spec, hidden, weights.final_norm)
 
 
 def attention(spec: ModelSpec, kind: LayerSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ..config import Config
 from ..files import read_json
 from ..spec import ModelSpec
@@ -54,13 +56,16 @@ FAMILIES: dict[str, tuple[str, Callable[[Config], ModelSpec]]] = {
 SHIPPED_WITH_CODE = ("phi3", "deepseek_v2", "deepseek_v3")
 
 
-def load_spec(path: Path) -> ModelSpec:
+def load_spec(path: Path, *, headless: bool = False) -> ModelSpec:
     """Read `config.json` of a checkpoint folder."""
-    return spec_from_config(read_json(path, "config.json", MAX_CONFIG_BYTES))
+    return spec_from_config(read_json(path, "config.json", MAX_CONFIG_BYTES), headless=headless)
 
 
-def spec_from_config(values: Mapping[str, object]) -> ModelSpec:
-    """Raises CheckpointError or UnsupportedModel, naming the key and its value."""
+def spec_from_config(values: Mapping[str, object], *, headless: bool = False) -> ModelSpec:
+    """Raises CheckpointError or UnsupportedModel, naming the key and its value.
+
+    `headless`: the architecture may be that of a model without its LM head (Qwen3Model), as embedding models are saved.
+    """
     config = Config(values)
     supported = ", ".join(FAMILIES)
     if config.text("model_type", "") not in SHIPPED_WITH_CODE:
@@ -69,8 +74,12 @@ def spec_from_config(values: Mapping[str, object]) -> ModelSpec:
     model_type = config.text("model_type", "")
     if architectures is None:
         architectures = [name for name, (family, _) in FAMILIES.items() if family == model_type]
+    without_head = headless and len(architectures) == 1 and architectures[0].endswith("Model")
+    if without_head:
+        architectures = [architectures[0].removesuffix("Model") + "ForCausalLM"]
     if len(architectures) != 1 or architectures[0] not in FAMILIES:
         raise config.unsupported("architectures", f"expected one of {supported} (model_type is {model_type!r})")
     family, read = FAMILIES[architectures[0]]
     config.must_be("model_type", family, remedy=f"architectures = {architectures[0]} needs model_type = {family}")
-    return read(config)
+    spec = read(config)
+    return replace(spec, tied_embeddings=True) if without_head else spec
