@@ -129,7 +129,9 @@ def correct_low_precision() -> None:
         return cast_impl(self, source, target)
 
     def create_dot(self: Any, left: Any, right: Any, sum_: Any, _precision: Any, _imprecise: Any) -> Any:
-        product = np.matmul(widened(left), widened(right), dtype=sum_.data.dtype)
+        # Row by row: the bits that BLAS gives a row may depend on the row's place in the matrix (OpenBLAS with AVX-512).
+        rows, columns = widened(left)[..., :, None, :], widened(right)[..., None, :, :]
+        product = np.matmul(rows, columns, dtype=sum_.data.dtype)[..., 0, :]
         return Handle((product + sum_.data).astype(sum_.data.dtype), sum_.dtype.scalar)
 
     def create_inline_asm(
