@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from ..loadtest.compare.cases import CASES, DEFAULT_VARIANTS, Case
+from ..loadtest.compare.cases import CASES, DEFAULT_VARIANTS, ONE, Case
 from ..models.host import usable_cores
 from ..protocol.settings import EngineSettings
 from .names import with_local_model
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PAGE_WIDTH: Final = 160  # characters of a table that goes to a file or a pipe
 
-REMEDY: Final = "MODEL is a folder; `triolet bench compare A.json B.json` compares results"
+REMEDY: Final = "MODEL is a folder or a .gguf file; `triolet bench compare A.json B.json` compares results"
 
 HELP: Final = """Run Triolet and other engines in turn on MODEL and tell how they compare.
 
@@ -82,6 +82,7 @@ class _OneModel(click.Command):
 @click.option("--case", "chosen", multiple=True, type=click.Choice(list(CASES)), default=list(CASES),
               show_default=True, help="What to measure. May be repeated.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of every engine.")
+@click.option("--repeats", type=click.IntRange(min=1), help="Of every case in a turn.  [default: each case's own]")
 @click.option("--threads", type=click.IntRange(min=1), help="Of every engine.  [default: the physical cores]")
 @click.option("--check/--no-check", default=True, show_default=True,
               help="Then compare token ids with the reference, and what each variant loses.")  # fmt: skip
@@ -103,6 +104,7 @@ def peers(
     variants: tuple[str, ...],
     chosen: tuple[str, ...],
     rounds: int,
+    repeats: int | None,
     threads: int | None,
     check: bool,
     text: Path | None,
@@ -118,17 +120,19 @@ def peers(
     from ..loadtest.compare.bars import bars
     from ..loadtest.compare.exact import measure_exact_match
     from ..loadtest.compare.page import Comparison, show
-    from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians
+    from ..loadtest.compare.ratios import against_best, against_each, best_against_best, medians, reading_shares
     from ..loadtest.compare.turns import Turns, silent
     from ..loadtest.compare.variant import plain
     from ..loadtest.heldout import HELD_OUT, read_instances
     from ..loadtest.machine import machine
 
-    if model is not None and Path(model).is_file():
+    if model is not None and Path(model).is_file() and not model.endswith(".gguf"):
         raise Refusal(f"{model} is a file: {REMEDY}")
     local = with_local_model(EngineSettings(model=model or str(BUNDLED_MODEL))).model
     given = None if model is None else Path(local)
     cases = [case for case in CASES.values() if case.name in chosen]
+    if repeats is not None:
+        cases = [msgspec.structs.replace(case, repeats=repeats) for case in cases]
     threads = threads or usable_cores()
     ours = _variants(variants, others, given, threads, cases)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -137,6 +141,7 @@ def peers(
     turns = Turns(ours, others, cases, rounds, threads, console)
     turns.run(check=check)
     first = turns.first[ours[0].name].ready
+    token_bytes = {name: found.token_bytes(CASES[ONE]) for name, found in turns.first.items()}
     result = Comparison(
         model=title or first.model,
         parameters=first.parameters,
@@ -155,6 +160,11 @@ def peers(
         against_each=tuple(against_each(turns.rows)),
         best_against_best=tuple(best_against_best(turns.rows)),
         rows=tuple(turns.rows),
+        read_speeds=tuple(turns.read_speeds),
+        token_bytes=token_bytes,
+        reading_shares=tuple(
+            reading_shares([row for row in turns.rows if row.case == ONE], token_bytes, turns.read_speeds)
+        ),
     )
     path = out / name
     _write(result, path)  # already now: half an hour of turns must not be lost to what comes below

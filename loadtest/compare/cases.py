@@ -21,6 +21,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_VARIANTS: Final = ("int8=--quantize int8", "int4=--quantize int4", "bfloat16=--dtype bfloat16")
+ONE: Final = "decode_1"  # the case of a single sequence, which reads all weights for each token
 CASES: Final = {
     case.name: case
     for case in (
@@ -29,7 +30,11 @@ CASES: Final = {
             figure="prefill_tok_s",
         ),
         Case(
-            name="decode_1", title="decode, one sequence after 512", prompt_tokens=512, output_tokens=129, batch=1,
+            name="prefill_2048", title="prefill of 2,048", prompt_tokens=2048, output_tokens=1, batch=1, repeats=1,
+            figure="prefill_tok_s",
+        ),
+        Case(
+            name=ONE, title="decode, one sequence after 512", prompt_tokens=512, output_tokens=129, batch=1,
             repeats=3, figure="full_batch_tok_s",
         ),
         Case(

@@ -43,6 +43,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     against_each: tuple[Ratio, ...]
     best_against_best: tuple[Ratio, ...]
     rows: tuple[Measured, ...]
+    read_speeds: tuple[float, ...] = ()  # of memory, in bytes per second, in each turn
+    token_bytes: dict[str, float] = {}  # that one sequence's token reads, of each of ours: weights and its cache
+    reading_shares: tuple[Median, ...] = ()
     quality: tuple[Quality, ...] = ()
     tokens: tuple[TokenCheck, ...] = ()
     exact: tuple[ExactMatch, ...] = ()
@@ -77,6 +80,17 @@ def _cell(ratio: Ratio | None, pair: bool) -> str:
         return "–"
     who = f"{ratio.ours} / {ratio.theirs}" if pair else ratio.theirs
     return f"{ratio.median:.2f}× ({ratio.lowest:.2f}–{ratio.highest:.2f}) {who}"
+
+
+def reading_table(result: Comparison) -> Rows:
+    """Header and rows: what decoding one sequence reads, beside plain reading with the same threads."""
+    rows = [("ours", "MB a token", "tokens/s", "share of plain reading")]
+    found = {(row.engine, row.case): row for row in result.medians}
+    for each in result.reading_shares:
+        share = f"{each.median:.0%} ({each.lowest:.0%}–{each.highest:.0%})"
+        size, speed = result.token_bytes[each.engine] / 1e6, found[each.engine, each.case].median
+        rows.append((f"Triolet {each.engine}", f"{size:,.0f}", f"{speed:,.1f}", share))
+    return rows
 
 
 def quality_table(result: Comparison) -> Rows:
@@ -143,6 +157,10 @@ def page(result: Comparison) -> str:
     if result.best_against_best:
         parts += ["Ours over the best peer of equal or fewer bits, median of the turns (lowest–highest):"]
         parts += [markdown_table(ratio_table(result))]
+    if result.reading_shares:
+        speed = f"{min(result.read_speeds) / 1e9:.1f}–{max(result.read_speeds) / 1e9:.1f} GB/s"
+        parts += [f"Decoding one sequence, beside reading memory in order ({speed} in the turns):"]
+        parts += [markdown_table(reading_table(result))]
     if result.quality:
         parts += ["What the precision costs:", markdown_table(quality_table(result))]
     if result.exact:
@@ -161,6 +179,8 @@ def show(result: Comparison, console: Console) -> None:
     tables = [("tokens/s", speed_table(result))]
     if result.best_against_best:
         tables.append(("ours over the best peer of equal or fewer bits", ratio_table(result)))
+    if result.reading_shares:
+        tables.append(("decoding one sequence, beside reading memory in order", reading_table(result)))
     if result.quality:
         tables.append(("what the precision costs", quality_table(result)))
     if result.exact:

@@ -7,8 +7,9 @@ as many bits per weight or fewer.
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 
@@ -53,6 +54,15 @@ def medians(rows: Iterable[Measured]) -> list[Median]:
         Median(engine=engine, case=case, median=statistics.median(values), lowest=min(values), highest=max(values))
         for (engine, case), values in groups.items()
     ]
+
+
+def reading_shares(rows: Iterable[Measured], token_bytes: Mapping[str, float], speeds: Sequence[float]) -> list[Median]:
+    """How much of the speed of reading memory decoding reaches: bytes of a token times tokens/s, over the turn's."""
+    return medians(
+        msgspec.structs.replace(row, value=row.value * token_bytes[row.engine] / speeds[row.turn])
+        for row in rows
+        if row.engine in token_bytes
+    )
 
 
 def against_best(rows: Sequence[Measured]) -> list[Ratio]:

@@ -1,7 +1,10 @@
 """The turns of `triolet bench peers`: one engine after another, each alone on the machine while it runs."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -26,6 +29,7 @@ class Turns:
         self.rows: list[Measured] = []
         self.engines: dict[str, ComparedEngine] = {}
         self.first: dict[str, VariantTurn] = {}  # of ours
+        self.read_speeds: list[float] = []  # of memory, in bytes per second, in each turn
 
     def run(self, *, check: bool) -> None:
         repeats = sum(case.repeats for case in self._cases) * (len(self._ours) + len(self._peers))
@@ -38,6 +42,8 @@ class Turns:
                 progress.advance(task)
 
             for turn in range(self._rounds):
+                progress.update(task, description=f"turn {turn + 1}/{self._rounds}: reading memory")
+                self.read_speeds.append(read_speed(self._threads))
                 # Every other turn runs in reverse, so that no engine always follows the same neighbour.
                 order: list[Variant | Peer] = [*self._ours, *self._peers]
                 for engine in order if turn % 2 == 0 else reversed(order):
@@ -80,6 +86,13 @@ class Turns:
                     busy=round(busy, 3),
                 )
             )
+
+
+def read_speed(threads: int) -> float:
+    """Bytes per second. In a process of its own, as every engine."""
+    command = [sys.executable, "-m", "triolet.loadtest.device.read_speed", "--threads", str(threads)]
+    found: dict[str, float] = msgspec.json.decode(subprocess.check_output(command))
+    return found["bytes_per_second"]
 
 
 def silent(progress: LoadProgress) -> None:

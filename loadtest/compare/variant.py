@@ -22,6 +22,7 @@ from .cases import Case, value_of
 from .round import RoundLoad, refuse_load, run_round
 
 BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
+AS_STORED: Final = "as stored"  # in the description of a checkpoint's own codes
 BLOCK_TOKENS: Final = 64
 WARM_UP_PROMPT: Final = 64  # tokens; as the programs in loadtest/peers
 # Prompts whose answers are compared with the reference: their lengths, and the tokens per answer.
@@ -49,6 +50,11 @@ class VariantTurn(Struct, frozen=True):
     values: dict[str, list[float]]
     answers: tuple[CheckedAnswer, ...]
 
+    def token_bytes(self, case: Case) -> float:
+        """What a token of one sequence reads, in the middle of the answer: weights, and the sequence's cache."""
+        assert self.ready.work is not None
+        return self.ready.work.weight_bytes + self.ready.work.kv_bytes * (case.prompt_tokens + case.output_tokens / 2)
+
 
 @click.command(add_help_option=False)
 @typed_engine_options
@@ -75,7 +81,9 @@ def read_variant(text: str, model: Path | None, threads: int | None, cases: Sequ
 
 
 def bits_of(ready: Ready) -> int:
-    """Of a weight."""
+    """Of a weight; where the checkpoint's codes run as they are stored, the mean, scales included."""
+    if ready.quantize == "none" and AS_STORED in ready.dtype and ready.work is not None:
+        return round(8 * ready.work.all_weight_bytes / ready.parameters)
     return BITS.get(ready.quantize) or (32 if ready.dtype == "float32" else 16)
 
 

@@ -13,24 +13,17 @@ import argparse
 import json
 import os
 import statistics
-import time
 from typing import get_args
 
-import numpy as np
-import numpy.typing as npt
-
-from triolet.kernels.compile_cache import compiled
 from triolet.kernels.experts.routing import Routing
 from triolet.kernels.gemm.pack import packed_bytes, padded
 from triolet.kernels.simd.formats import WeightFormat
-from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.waiting import finish_job, wait_for_job
 from triolet.loadtest.device.cpu_step import make_batch, measure, random_runner
+from triolet.loadtest.device.read_speed import Reader
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
 from triolet.models.cpu.experts import router_format
 
-Int64Array = npt.NDArray[np.int64]
 # Qwen3-MoE's structure with 8 of 64 experts: 0.9 GB of int8 weights, of which a token reads an eighth of the experts.
 MIXTURE = ModelSpec(
     family="qwen3_moe", vocab_size=16000, hidden_size=1024, layers=(LayerSpec(experts=True),) * 8, num_heads=16,
@@ -51,42 +44,6 @@ def touched_bytes(spec: ModelSpec, weight_format: WeightFormat) -> int:
     expert = packed_bytes(2 * width, hidden, weight_format) + packed_bytes(hidden, width, weight_format)
     layer += spec.experts.routing.chosen * expert
     return spec.num_layers * layer + packed_bytes(padded(spec.vocab_size), hidden, weight_format)
-
-
-@compiled
-def read_in_order(thread: int, threads: int, state: int, values: Int64Array, sums: Int64Array) -> None:
-    """A worker's body: per job, sum its part of the values."""
-    done, size = 0, len(values)
-    while wait_for_job(state, done):
-        done += 1
-        total = 0
-        for index in range(size * thread // threads, size * (thread + 1) // threads):
-            total += values[index]
-        sums[8 * thread] += total
-        finish_job(state, threads, done)
-
-
-class Reader:
-    """Reads parts of a large array, another one each time, so that no cache holds it."""
-
-    def __init__(self, size: int, threads: int) -> None:
-        self._values = np.ones((8, size // 8), np.int64)
-        self._sums = np.zeros(8 * threads, np.int64)
-        self._pools = [self._pool(part, threads) for part in self._values]
-
-    def _pool(self, part: Int64Array, threads: int) -> WorkerPool:
-        return WorkerPool(threads, lambda thread, count, state: read_in_order(thread, count, state, part, self._sums))
-
-    def seconds(self) -> float:
-        """Per part, the mean over all."""
-        start = time.perf_counter()
-        for pool in self._pools:
-            pool.run()
-        return (time.perf_counter() - start) / len(self._pools)
-
-    def close(self) -> None:
-        for pool in self._pools:
-            pool.close()
 
 
 def run(weight_format: WeightFormat, threads: int, rounds: int, seconds: float) -> dict[str, object]:

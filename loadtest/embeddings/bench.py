@@ -5,12 +5,13 @@
     python -m triolet.loadtest.embeddings.bench onnxruntime FOLDER FILE.onnx
 
 The libraries run where they are installed. Each gets all texts at once, sorts and pads them as it does by itself, and
-is timed after a warm-up (OMP_NUM_THREADS sets the threads of sentence-transformers). The best of the rounds counts,
+is timed after a warm-up (OMP_NUM_THREADS sets their threads). The best of the rounds counts,
 since other work on the machine only slows them down.
 """
 
 import importlib
 import json
+import os
 import sys
 import time
 import urllib.request
@@ -23,7 +24,7 @@ from .texts import mixed_texts
 TEXTS: Final = 384
 ROUNDS: Final = 3
 BATCH: Final = 32  # of the libraries, sentence-transformers' own default
-THREADS: Final = 2
+THREADS: Final = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
 
 Embed = Callable[[list[str]], Any]  # Any: libraries that need not be installed
 

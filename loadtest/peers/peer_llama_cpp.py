@@ -1,7 +1,7 @@
 """llama.cpp through its C interface: all sequences decoded as one batch a step, each with a KV stream of its own.
 
-FOLDER/{q8,q4,bf16}.gguf. Its defaults but for flash attention, which is switched on. The next token is the largest
-logit, found by numpy in the time it takes to read them once.
+FOLDER/{q8,q4,q4_k_m,bf16}.gguf. Its defaults but for flash attention, which is switched on. The next token is the
+largest logit, found by numpy in the time it takes to read them once.
 """
 
 import time
@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-BITS = {"q8": 8, "q4": 4, "bf16": 16}
+BITS = {"q8": 8, "q4": 4, "q4_k_m": 5, "bf16": 16}  # q4_k_m: a third of its matrices have 6
 STEP_TOKENS = 512
 CELLS = 256  # llama.cpp rounds a sequence's context up to a multiple of this
 

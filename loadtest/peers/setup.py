@@ -1,11 +1,12 @@
 """Makes a folder with the engines that Triolet is compared with and the reference model in each one's format.
 
-    python setup.py FOLDER [--engines llama.cpp openvino ctranslate2] [--model CHECKPOINT]
+    python setup.py FOLDER [--engines llama.cpp openvino ctranslate2] [--shape SHAPE | --model CHECKPOINT]
 
 FOLDER gets `venv` with the engines, `hf` with a checkpoint as Hugging Face writes it (a Llama of 125 million random
-parameters unless --model names one), and what each engine reads: `q8.gguf`, `q4.gguf`, `bf16.gguf`; `ov-int8`,
-`ov-int4`; `ct2-int8`. Takes about ten minutes, most of them for compiling llama.cpp for this machine's own
-instructions, which needs a C++ compiler; and 3 GB of disk, most of them torch, which converts and measures nothing.
+parameters unless --shape names another shape or --model a checkpoint), and what each engine reads: `q8.gguf`,
+`q4.gguf`, `q4_k_m.gguf`, `bf16.gguf`; `ov-int8`, `ov-int4`; `ct2-int8`. Takes about ten minutes, most of them for
+compiling llama.cpp for this machine's own instructions, which needs a C++ compiler; and 3 GB of disk, most of them
+torch, which converts and measures nothing.
 Run again, it goes on with what is missing. At the end it prints the options for `triolet bench peers`, a line for
 every engine and precision that is there.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REFERENCE_MODEL = HERE / "reference_model.py"
+SHAPES = ["reference-125m", "llama-3.2-1b", "qwen3-0.6b"]  # as there
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # torch without CUDA
 CONVERTING = ["torch", "transformers", "gguf"]
 # An engine's packages, and what they need to convert a checkpoint.
@@ -28,7 +30,7 @@ PACKAGES = {
     "ctranslate2": ["ctranslate2"],
 }
 NATIVE = {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
-PRECISIONS = {"llama.cpp": ["q8", "q4", "bf16"], "openvino": ["int8", "int4"], "ctranslate2": ["int8"]}
+PRECISIONS = {"llama.cpp": ["q8", "q4", "q4_k_m", "bf16"], "openvino": ["int8", "int4"], "ctranslate2": ["int8"]}
 READS = {"llama.cpp": "{}.gguf", "openvino": "ov-{}", "ctranslate2": "ct2-{}"}
 OPENVINO_INT4 = ["--sym", "--group-size", "128", "--ratio", "1.0"]
 
@@ -49,10 +51,11 @@ def install(venv: Path, engines: list[str], torch_index: str) -> None:
         run(*pip, *PACKAGES[engine], **NATIVE)
 
 
-def convert(folder: Path, bin: Path, engines: list[str], model: Path | None) -> None:
+def convert(folder: Path, bin: Path, engines: list[str], shape: str, model: Path | None) -> None:
     """Whatever an engine reads and is not there yet."""
-    if model is None and not (folder / "q4.gguf").exists():
-        run(bin / "python", REFERENCE_MODEL, folder, "--gguf")
+    gguf = ["--gguf"] if "llama.cpp" in engines else []
+    if model is None and not (folder / ("q4_k_m.gguf" if gguf else "hf")).exists():
+        run(bin / "python", REFERENCE_MODEL, folder, "--shape", shape, *gguf)
     elif model is not None and not (folder / "hf").exists():
         (folder / "hf").symlink_to(model.resolve())
     source = folder / "hf"
@@ -73,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engines", nargs="+", choices=PACKAGES, default=list(PACKAGES))
+    parser.add_argument("--shape", choices=SHAPES, default="reference-125m", help="of random weights")
     parser.add_argument(
         "--model", type=Path, help="a checkpoint instead; llama.cpp then wants its .gguf files from you"
     )
@@ -84,7 +88,7 @@ def main() -> None:
     if not arguments.only_print:
         folder.mkdir(parents=True, exist_ok=True)
         install(folder / "venv", arguments.engines, arguments.torch_index)
-        convert(folder, bin, arguments.engines, arguments.model)
+        convert(folder, bin, arguments.engines, arguments.shape, arguments.model)
     for engine in arguments.engines:
         for precision in PRECISIONS[engine]:
             if not (folder / READS[engine].format(precision)).exists():

@@ -35,7 +35,7 @@ def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
     done = _run(
         "--peer", f"slow=/usr/bin/env {sys.executable} {peer}", "--variant", "int8=--quantize int8", "--case",
         "prefill_512", "--rounds", "2", "--text", str(text), "--out", str(tmp_path / "out"), "--name", "small",
-        "--threads", "1", "--instances", "1",
+        "--threads", "1", "--instances", "1", "--repeats", "3",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out/small.json").read_text())
@@ -45,7 +45,9 @@ def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
         (1, "slow"),
         (1, "int8"),
     ]
-    assert [len(row["repeats"]) for row in found["rows"]] == [CASE[0].repeats] * 4
+    assert [len(row["repeats"]) for row in found["rows"]] == [3] * 4
+    assert len(found["read_speeds"]) == 2
+    assert all(1e8 < speed < 1e13 for speed in found["read_speeds"])
     values = {(row["turn"], row["engine"]): row["value"] for row in found["rows"]}
     assert values[0, "slow"] == 1.0  # 512 tokens in 512 s
     (ratio,) = found["against_best"]
@@ -87,10 +89,10 @@ def test_what_cannot_run_is_refused_before_anything_does(arguments: tuple[str, .
 def test_a_variant_has_the_engine_s_options_and_memory_for_the_cases() -> None:
     variant = read_variant("eight=--quantize int8", None, 2, list(CASES.values()))
     assert (variant.name, variant.settings.quantize, variant.settings.threads) == ("eight", "int8", 2)
-    assert variant.settings.max_model_len == 1152  # 1,024 + 96, in blocks of 64
+    assert variant.settings.max_model_len == 2112  # 2,048 + 1, in blocks of 64
     assert variant.settings.max_running == 16
     told = plain(variant.settings)
-    assert told == {"quantize": "int8", "threads": 2, "max_model_len": 1152, "max_running": 16}
+    assert told == {"quantize": "int8", "threads": 2, "max_model_len": 2112, "max_running": 16}
 
 
 def test_a_variant_s_unknown_option_is_named() -> None:

@@ -1,4 +1,11 @@
-from triolet.loadtest.compare.ratios import Measured, against_best, against_each, best_against_best, medians
+from triolet.loadtest.compare.ratios import (
+    Measured,
+    against_best,
+    against_each,
+    best_against_best,
+    medians,
+    reading_shares,
+)
 
 
 def _row(turn: int, engine: str, bits: int, value: float, case: str = "decode") -> Measured:
@@ -52,3 +59,8 @@ def test_without_a_peer_there_is_no_ratio() -> None:
 def test_a_case_that_a_peer_did_not_run_is_left_out() -> None:
     ratios = against_best([*ROWS, _row(0, "our 8", 8, 1000.0, case="prefill")])
     assert {ratio.case for ratio in ratios} == {"decode"}
+
+
+def test_a_share_of_reading_is_of_the_turn_s_own_speed() -> None:
+    (share,) = reading_shares(ROWS, {"our 8": 2.0}, (400.0, 200.0, 320.0))
+    assert (share.engine, share.lowest, share.median, share.highest) == ("our 8", 0.75, 0.9, 1.0)
