@@ -129,7 +129,7 @@ def correct_low_precision() -> None:
         return cast_impl(self, source, target)
 
     def create_dot(self: Any, left: Any, right: Any, sum_: Any, _precision: Any, _imprecise: Any) -> Any:
-        # Row by row: the bits that BLAS gives a row may depend on the row's place in the matrix (OpenBLAS with AVX-512).
+        # Row by row: OpenBLAS's kernels for AVX2 and AVX-512 round a row by its place in the tile, which no GPU does.
         rows, columns = widened(left)[..., :, None, :], widened(right)[..., None, :, :]
         product = np.matmul(rows, columns, dtype=sum_.data.dtype)[..., 0, :]
         return Handle((product + sum_.data).astype(sum_.data.dtype), sum_.dtype.scalar)

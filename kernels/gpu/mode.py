@@ -10,12 +10,8 @@ def interpret_kernels() -> None:
     Triton reads the variable when it is imported (its own library is decorated then), so a later change would leave
     half of the functions compiled.
 
-    A tile is multiplied by numpy's OpenBLAS, whose kernels for AVX2 round a row by its place in the tile, which no GPU
-    does. Its plain ones do not. It chooses when numpy is imported, so numpy comes after this call, too.
-
     Raises RuntimeError if Triton was already imported for compiling.
     """
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("Triton was imported before interpret_kernels(): call it first thing in the process")
     os.environ["TRITON_INTERPRET"] = "1"
-    os.environ.setdefault("OPENBLAS_CORETYPE", "Nehalem")

@@ -21,7 +21,7 @@ from rich.table import Table
 from triolet.kernels.gpu.compiling import SHARED_LIMIT, Specialisation, compile_for, faults
 from triolet.loadtest.device.compile_catalogue import every_specialisation
 
-QUICK = "a third of what is for GPUs before sm_90, and count instructions only where a requirement names some"
+QUICK = "all matrix products, a third of the rest, and count instructions only where a requirement names some"
 _catalogue: list[Specialisation] = []  # made before the processes are forked, which find it here
 
 
@@ -45,14 +45,20 @@ def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
 
 
 def jobs(only: str, capabilities: list[int], *, quick: bool = False) -> list[int]:
-    """Places in the catalogue. `quick`: of what is not for sm_90 and no matrix product, a third, drawn anew."""
-
-    def wanted(specialisation: Specialisation) -> bool:
+    """Places in the catalogue. `quick`: a third of what is no matrix product, drawn anew, one of each kernel."""
+    kernels: dict[tuple[str, int], list[int]] = {}
+    for place, specialisation in enumerate(_catalogue):
         operation, capability = specialisation.form.operation, specialisation.capability
-        left_out = quick and capability != 90 and operation != "gemm" and random.random() > 1 / 3
-        return only in ("", operation) and capability in capabilities and not left_out
-
-    return [place for place, specialisation in enumerate(_catalogue) if wanted(specialisation)]
+        if only in ("", operation) and capability in capabilities:
+            name = specialisation.form.kernel.fn.__name__
+            kernels.setdefault((f"{operation} {name}", capability), []).append(place)
+    if not quick:
+        return sorted(place for places in kernels.values() for place in places)
+    return sorted(
+        place
+        for (kernel, _), places in kernels.items()
+        for place in (places if kernel.startswith("gemm ") else random.sample(places, -(-len(places) // 3)))
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
