@@ -11,10 +11,10 @@ from ..compile_cache import compiled, inlined
 from ..paged_attention.cache import BLOCK_TOKENS, store_key, store_value
 from ..paged_attention.cpu import attend
 from ..paged_attention.query import store_query
-from ..paged_attention.softmax import DESCRIPTOR_BYTES
+from ..paged_attention.softmax import DESCRIPTOR_BYTES, NO_SINK
 from ..rope.cpu import rope_head
 from ..simd.formats import CacheTag
-from ..threads.atomics import atomic_add, poke
+from ..threads.atomics import atomic_add, peek, poke
 from .shape import (
     CHUNK,
     FIRST_ROW,
@@ -25,6 +25,7 @@ from .shape import (
     QUERY_ROTATION,
     ROTATION,
     ROWS,
+    SINKS,
     TASKS,
     TOKENS,
     WINDOW,
@@ -123,7 +124,7 @@ def attention_stage(
     scratch = memory.scratch + thread * shape.scratch_stride
     counter = memory.counters + layer * 64
     tasks = staged.job[TASKS]
-    window = memory.weights[layer, WINDOW]
+    window, sinks = memory.weights[layer, WINDOW], memory.weights[layer, SINKS]
     task = atomic_add(counter, 1)
     while task < tasks:
         taken = task + 2 * threads < tasks
@@ -139,6 +140,7 @@ def attention_stage(
             poke(descriptor, memory.attention + (token * shape.heads + head) * shape.head_padded * 4)
             poke(descriptor + 8, max(0, position - window + 1))
             poke(descriptor + 16, position)
+            poke(descriptor + 24, NO_SINK if sinks == 0 else peek(sinks + head * 8))
         oldest = _oldest_block(task, window, shape, staged)
         newest = staged.positions[start + (first_row + rows - 1) // group]
         ahead = following if following < tasks else task

@@ -24,8 +24,9 @@ INPUT_NORM, INPUT_NORM_BIAS, MLP_NORM, MLP_NORM_BIAS, QKV_BIAS, QUERY_NORM, KEY_
 OUT_BIAS, OUT_NORM, DOWN_BIAS, DOWN_NORM = range(16, 20)
 # addresses of the rotary tables; the keys that a query sees, including its own
 ROTATION, QUERY_ROTATION, WINDOW = range(20, 23)
+SINKS = 23  # what each head's softmax starts from, as softmax.py has it in a descriptor; 0: there are no sinks
 HEAD, HEAD_SCALE, FINAL_NORM, FINAL_NORM_BIAS = range(4)
-WEIGHT_COLUMNS = 23
+WEIGHT_COLUMNS = 24
 
 NEW = 0  # what a projection does with its products: they are new, or added to what is there (1)
 

@@ -12,7 +12,7 @@ from ..compile_cache import compiled
 from ..paged_attention.cache import BLOCK_TOKENS, store_key, store_value
 from ..paged_attention.cpu import attend
 from ..paged_attention.query import store_query
-from ..paged_attention.softmax import DESCRIPTOR_BYTES
+from ..paged_attention.softmax import DESCRIPTOR_BYTES, NO_SINK
 from ..paged_attention.tile import MOST_ROWS
 from ..rope.cpu import rope_head
 from ..simd.formats import CacheTag
@@ -123,6 +123,7 @@ def both_sides_stage(
                 poke(descriptor, memory.attention + output * 4)
                 poke(descriptor + 8, max(0, position - reach))
                 poke(descriptor + 16, min(last_key, position + reach))
+                poke(descriptor + 24, NO_SINK)
             oldest = max(0, staged.positions[token] - reach) // BLOCK_TOKENS
             newest = min(last_key, staged.positions[token] + rows - 1 + reach)
             attend(

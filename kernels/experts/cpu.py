@@ -10,6 +10,8 @@ Between them all threads wait for each other. The tiles are gemm/cpu.py's: a row
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..compile_cache import compiled, inlined
 from ..gemm.cpu import panel_layout, tile, tile_rows, tiles_in_cache, unaided_rows
 from ..gemm.tile import PANEL
@@ -122,12 +124,14 @@ def activation_stage(
     for index in range(memory.counts[0]):
         total += memory.groups[index, COUNT]
     first, last = total * thread // threads, total * (thread + 1) // threads
+    limit, slope, offset = np.float32(shape.gate_limit), np.float32(shape.gate_slope), np.float32(shape.up_offset)
     for index in range(memory.counts[0]):
         group = memory.groups[index]
         width, start = group[WIDTH], group[FIRST]
         for entry in range(max(first - start, 0), min(last - start, group[COUNT])):
             gates = group[WIDE] + entry * 8 * width
-            silu_mul_row(tag, gates, width, group[NARROW] + entry * group[NARROW_STRIDE], scratch)
+            out = group[NARROW] + entry * group[NARROW_STRIDE]
+            silu_mul_row(tag, gates, width, out, scratch, limit, slope, offset)
 
 
 @compiled

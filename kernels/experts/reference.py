@@ -3,8 +3,9 @@
     chosen, weights = route(x @ router.T + router bias)
     y = sum over the chosen e of weight_e * (down_e @ activation(gate_e @ x + b_e, up_e @ x + c_e) + d_e)
 
-routing.py says what scores are. With a correction the choice is by score + correction; the weights stay the scores.
-NaN is preferred less than everything else, so the choice is always `chosen` different experts.
+The activation is silu_mul/reference.py's; routing.py says what scores are. With a correction the choice is by score +
+correction; the weights stay the scores. NaN is preferred less than everything else, so the choice is always `chosen`
+different experts.
 """
 
 from __future__ import annotations

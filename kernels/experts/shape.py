@@ -55,6 +55,9 @@ class ExpertShape(NamedTuple):
     narrow_stride: int  # of the second projection's
     shared_narrow_stride: int
     gathered_stride: int  # bytes of a thread's part of `gathered`
+    gate_limit: float  # of silu_mul/reference.py, as the next two
+    gate_slope: float
+    up_offset: float
 
 
 class ExpertMemory(NamedTuple):

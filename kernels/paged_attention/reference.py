@@ -28,10 +28,12 @@ def paged_attention_reference(
     block_table: npt.NDArray[np.int32],
     window: int | None = None,
     cap: float = 0.0,
+    sinks: npt.ArrayLike | None = None,
 ) -> FloatArray:
     """For one sequence: query [tokens, heads, size], keys and values [blocks, kv_heads, block_size, size].
 
-    A `cap` other than 0 makes scores s into cap * tanh(s / cap).
+    A `cap` other than 0 makes scores s into cap * tanh(s / cap). Of `sinks` [heads] each is one more score of its
+    head, whose value is 0.
     """
     q: FloatArray = np.asarray(query, np.float64)
     tokens, heads, size = q.shape
@@ -45,6 +47,9 @@ def paged_attention_reference(
         scores = np.einsum("hgd,shd->hgs", grouped[token], k) / np.sqrt(size)
         if cap:
             scores = cap * np.tanh(scores / cap)
+        if sinks is not None:
+            scores = np.concatenate([scores, np.reshape(sinks, (*scores.shape[:2], 1))], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        out[token] = np.einsum("hgs,shd->hgd", weights / weights.sum(axis=-1, keepdims=True), v)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        out[token] = np.einsum("hgs,shd->hgd", weights[..., : len(seen)], v)
     return out.reshape(q.shape)

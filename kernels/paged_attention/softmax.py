@@ -44,8 +44,11 @@ TOKEN_VECTORS = BLOCK_TOKENS // LANES
 MAXIMUM, SUM, FACTOR, WEIGHT, SCORES = (VECTOR_BYTES * index for index in range(5))
 UPPER, LOWER = SCORES, SCORES + VECTOR_BYTES
 RECORD_BYTES = SCORES + BLOCK_TOKENS * 4
-DESCRIPTOR_BYTES = 24  # per row: address of its output, first visible key, last visible key
-NEVER = -1e30  # the score of an unseen key, and the initial maximum
+# Per row: address of its output, first visible key, last visible key; two float32, the maximum and sum to start from.
+DESCRIPTOR_BYTES = 32
+NEVER = -1e30  # the score of an unseen key
+# What a row starts from that has no sink: no score at all. A row with one starts from the sink's score, and 1.
+NO_SINK = int(np.array([NEVER, 0], np.float32).view(np.int64)[0])
 LARGEST_PRODUCT = 65535.0
 SMALLEST_PRODUCT = 1e-30  # for a row's largest; smaller ones count as zero
 SHIFT = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits

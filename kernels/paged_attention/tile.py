@@ -1,7 +1,8 @@
 """The attention micro-kernel as LLVM IR: a few query rows of one kv head over the blocks of one sequence.
 
 A row is (token, query head of the group). Online softmax, one block of 64 tokens after the other, in base 2 (the
-queries come scaled by log2(e) / sqrt(size)). Every row has its own first and last visible key. A block that it does not
+queries come scaled by log2(e) / sqrt(size)). Every row has its own first and last visible key, and its own start: a
+sink, the score of a key that is not there, takes part in the maximum and the sum alone. A block that it does not
 see leaves its maximum, sum and output exactly unchanged (the factor is 2**0 and the probabilities are zeros), and so do
 the masked keys of a block. So a row's result depends neither on the other rows of its tile nor on how its prompt was
 chunked.
@@ -37,7 +38,7 @@ from ..simd.lanes import (
 )
 from ..simd.target import wide_registers
 from .cache import BLOCK_TOKENS, WORD_STRIDE, scales_of, values_of
-from .softmax import DESCRIPTOR_BYTES, FACTOR, MAXIMUM, NEVER, RECORD_BYTES, SCORES, SUM, TOKEN_VECTORS
+from .softmax import DESCRIPTOR_BYTES, FACTOR, MAXIMUM, RECORD_BYTES, SCORES, SUM, TOKEN_VECTORS
 from .softmax import emit as emit_softmax
 
 ROW_VARIANTS = range(1, 7)
@@ -100,8 +101,10 @@ class Tile:
     def _start(self) -> None:
         b = self.b
         for row in range(self.rows):
-            store(b, constant(f32, NEVER), self._record(row, MAXIMUM), 64)
-            store(b, constant(f32, 0.0), self._record(row, SUM), 64)
+            start = at(b, self.descriptors, row * DESCRIPTOR_BYTES + 24)
+            total = b.insert_element(constant(f32, 0.0), load(b, at(b, start, 4), f32), ir.Constant(i32, 0))
+            store(b, splat(b, load(b, start, f32)), self._record(row, MAXIMUM), 64)
+            store(b, total, self._record(row, SUM), 64)
 
         def clear(index: ir.Value, _: Values) -> Values:
             store(b, constant(f32, 0.0), scaled(b, self.output, index, VECTOR_BYTES), 64)

@@ -26,6 +26,11 @@ def maximum(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
+def minimum(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Of NaN, as in `maximum`, the second."""
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
 def reduce_maximum(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     function = declare(b.module, "llvm.vector.reduce.fmax.v16f32", f32, [VF])
     return b.call(function, [x], fastmath=("nnan", "nsz"))
@@ -73,9 +78,10 @@ def exp2(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return b.fmul(value, b.bitcast(power, VF))
 
 
-def silu(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """x / (1 + exp(-x))."""
-    exponential = exp2(b, b.fmul(x, constant(f32, -math.log2(math.e))))
+def silu(b: ir.IRBuilder, x: ir.Value, slope: ir.Value | None = None) -> ir.Value:
+    """x / (1 + exp(-slope * x)); the slope is 1 without one."""
+    exponent = b.fmul(x, constant(f32, -math.log2(math.e)))
+    exponential = exp2(b, exponent if slope is None else b.fmul(exponent, slope))
     return b.fdiv(x, b.fadd(constant(f32, 1.0), exponential))
 
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy.typing as npt
 from msgspec import ValidationError, convert
+from msgspec.structs import replace
 
 from ..errors import CheckpointError
+from .experts import names_beside_fused
 from .families.families import load_spec
 from .files import find_file, folder_of, read_json
+from .fused import ExpertPiece, fused_experts
 from .generation import GenerationDefaults, read_generation
 from .quantised.method import Quantised, read_quantised
 from .safetensors import SafetensorsFile
@@ -31,6 +34,7 @@ class TensorFolder:
         self.folder = folder
         self._home = _open_weights(folder)
         self._quantised = Quantised({}, frozenset())
+        self._pieces = dict[str, ExpertPiece]()  # of tensors that hold all experts of a layer
 
     @property
     def path(self) -> Path:
@@ -42,16 +46,22 @@ class TensorFolder:
 
     @property
     def tensor_names(self) -> frozenset[str]:
-        return frozenset(self._home) - self._quantised.parts | frozenset(self._quantised.matrices)
+        parts = self._quantised.parts | {piece.tensor for piece in self._pieces.values()}
+        return frozenset(self._home) - parts | frozenset(self._quantised.matrices) | frozenset(self._pieces)
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
         if (matrix := self.stored_matrix(name)) is not None:
             return matrix.shape
+        if (piece := self._pieces.get(name)) is not None:
+            return piece.shape(self._home[piece.tensor].tensors[piece.tensor].shape)
         return self._home[name].tensors[name].shape
 
     def read_tensor(self, name: str) -> Weight:
-        matrix = self.stored_matrix(name)
-        return self._home[name].read(name) if matrix is None else matrix
+        if (matrix := self.stored_matrix(name)) is not None:
+            return matrix
+        if (piece := self._pieces.get(name)) is not None:
+            return self._home[piece.tensor].read(piece.tensor, piece.of)
+        return self._home[name].read(name)
 
     @property
     def weight_files(self) -> list[Path]:
@@ -110,6 +120,12 @@ class CheckpointFolder(TensorFolder):
         self.generation: GenerationDefaults = read_generation(folder, self.spec.vocab_size)
         super().__init__(folder)
         self._quantised = read_quantised(read_json(folder, "config.json", MAX_CONFIG_BYTES), _Files(self._home))
+        if self.spec.experts is not None:
+            shapes = {name: file.tensors[name].shape for name, file in self._home.items()}
+            self._pieces = fused_experts(shapes, self.spec.experts)
+            if self._pieces:
+                names = names_beside_fused(self.spec.experts.names)
+                self.spec = replace(self.spec, experts=replace(self.spec.experts, names=names))
 
 
 def _open_weights(folder: Path) -> dict[str, SafetensorsFile]:

@@ -1,6 +1,7 @@
 """The description of a model's experts, and their weights as a checkpoint has them. Knows no devices."""
 
 from collections.abc import Callable
+from math import inf
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ class ExpertNames(Struct, frozen=True, kw_only=True):
     correction: str = "mlp.gate.e_score_correction_bias"
     shared: str = "mlp.shared_expert."
     shared_gate: str = "mlp.shared_expert_gate"
+    in_turn: bool = False  # where one tensor has all experts: [inputs, outputs], gates and ups in turn
 
 
 class ExpertSpec(Struct, frozen=True, kw_only=True):
@@ -31,6 +33,10 @@ class ExpertSpec(Struct, frozen=True, kw_only=True):
     biased: bool = False  # the router and all projections have biases
     shared_width: int = 0  # of an expert that every token takes; 0: there is none
     shared_gated: bool = False  # its weight is the sigmoid of one more channel of the router, else 1
+    # The middle is gate * sigmoid(slope * gate) * (up + offset), of gates up to the limit and ups within +- it.
+    gate_limit: float = inf
+    gate_slope: float = 1.0
+    up_offset: float = 0.0
     names: ExpertNames = ExpertNames()
 
     def parameters(self, hidden: int, experts: int) -> int:
@@ -67,19 +73,32 @@ MIXTRAL_NAMES = ExpertNames(
 )
 
 
+def names_beside_fused(names: ExpertNames) -> ExpertNames:
+    """What a file calls its weights whose experts are in one tensor: Mixtral's are then called as the others' are."""
+    return ExpertNames() if names == MIXTRAL_NAMES else names
+
+
 def take_experts(take: Callable[..., WeightArray], spec: ExpertSpec, prefix: str, hidden: int) -> ExpertWeights:
     """The experts of one layer, each weight from `take(name, *shape)`."""
     names = spec.names
 
+    def bias(name: str, size: int) -> WeightArray | None:
+        return take(f"{prefix}{name}.bias", size) if spec.biased else None
+
     def take_mlp(start: str, width: int) -> MlpWeights:
+        gate, up, down = (start + name for name in (names.gate, names.up, names.down))
         return MlpWeights(
-            gate=take(f"{prefix}{start}{names.gate}.weight", width, hidden),
-            up=take(f"{prefix}{start}{names.up}.weight", width, hidden),
-            down=take(f"{prefix}{start}{names.down}.weight", hidden, width),
+            gate=take(f"{prefix}{gate}.weight", width, hidden),
+            up=take(f"{prefix}{up}.weight", width, hidden),
+            down=take(f"{prefix}{down}.weight", hidden, width),
+            gate_bias=bias(gate, width),
+            up_bias=bias(up, width),
+            down_bias=bias(down, hidden),
         )
 
     return ExpertWeights(
         router=take(f"{prefix}{names.router}.weight", spec.count, hidden),
+        router_bias=bias(names.router, spec.count),
         experts=tuple(take_mlp(names.experts.format(index), spec.width) for index in range(spec.count)),
         correction=take(prefix + names.correction, spec.count) if spec.corrected else None,
         shared=take_mlp(names.shared, spec.shared_width) if spec.shared_width else None,

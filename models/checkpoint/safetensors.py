@@ -7,7 +7,7 @@ than the format's own library: no duplicate names, header of at most 16 MiB, and
 
 import mmap
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -31,6 +31,7 @@ STORED_TYPES = WEIGHT_TYPES | {
 }  # fmt: skip
 
 WeightArray = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
+Part = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]  # a view
 Natural = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
@@ -67,21 +68,24 @@ class SafetensorsFile:
             self.tensors = _read_header(header, size - self.data_start, name)
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
 
-    def read(self, tensor: str) -> WeightArray:
-        """float32 (float16 is widened) or uint16 holding bfloat16 bits. Only these three types are weights."""
+    def read(self, tensor: str, part: Part | None = None) -> WeightArray:
+        """float32 (float16 is widened) or uint16 holding bfloat16 bits. Only these three types are weights. `part`
+        takes what is wanted of a large tensor, before anything is copied."""
         info = self.tensors[tensor]
         if info.dtype not in WEIGHT_TYPES:
             raise CheckpointError(f"{self.name}: {tensor}", info.dtype, "expected a weight of type F32, BF16 or F16")
-        array = self.raw(tensor)
+        array = self.raw(tensor, part)
         return array.astype(np.float32) if info.dtype == "F16" else cast("WeightArray", array)
 
-    def raw(self, tensor: str) -> npt.NDArray[Any]:
+    def raw(self, tensor: str, part: Part | None = None) -> npt.NDArray[Any]:
         """The tensor in its own type: bfloat16 and 8-bit floats as the unsigned integers of their bits."""
         info = self.tensors[tensor]
         if info.dtype not in STORED_TYPES:
             raise CheckpointError(f"{self.name}: {tensor}", info.dtype, "no quantised weight has parts of this type")
         data = memoryview(self._map)[self.data_start + info.begin : self.data_start + info.end]
         array = np.frombuffer(data, STORED_TYPES[info.dtype]).reshape(info.shape)
+        if part is not None:
+            array = part(array)
         # A header of odd length leaves the data unaligned, which compiled kernels must never see.
         return array if array.flags.aligned else array.copy()
 

@@ -71,6 +71,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     interleaved_rotary: bool = False  # pairs are dimensions 2j and 2j + 1 instead of j and j + half
     query_scale: float | None = None  # of scores; None: head_dim ** -0.5
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
+    sinks: bool = False  # each head has one more score, of no key: it takes a share of the softmax and gives nothing
     latent: LatentSpec | None = None  # queries and keys are made from latent vectors; the cached one has one kv head
     experts: ExpertSpec | None = None  # of the layers that have experts
     activation: Activation = "silu"
@@ -121,7 +122,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         if self.latent is not None:
             attention = self.latent.parameters(self.hidden_size, self.num_heads)
             attention += self.hidden_size * self.num_heads * self.mixed_dim
-        attention += (query + 2 * kv) * self.qkv_bias + self.hidden_size * self.out_bias
+        attention += (query + 2 * kv) * self.qkv_bias + self.hidden_size * self.out_bias + self.num_heads * self.sinks
         matrices = 3 if self.gated else 2
         mlp = matrices * self.hidden_size * self.mlp_size
         mlp += ((matrices - 1) * self.mlp_size + self.hidden_size) * self.mlp_bias

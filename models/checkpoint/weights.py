@@ -64,6 +64,7 @@ class LayerWeights(Struct, frozen=True, kw_only=True):
     experts: ExpertWeights | None = None
     q_norm: Float32Array | None = None  # [heads, head_dim], the same gain for all heads repeated
     k_norm: Float32Array | None = None  # [kv heads, head_dim]
+    sinks: WeightArray | None = None  # [heads]
 
 
 class DecoderWeights(Struct, frozen=True, kw_only=True):
@@ -203,6 +204,7 @@ def _take_layer(take: Take, spec: ModelSpec, kind: LayerSpec, prefix: str) -> La
         experts=experts,
         q_norm=_take_head_norm(take, spec, prefix + names.q_norm, spec.num_heads),
         k_norm=_take_head_norm(take, spec, prefix + names.k_norm, spec.num_kv_heads),
+        sinks=take(f"{prefix}self_attn.sinks", spec.num_heads) if spec.sinks else None,
     )
 
 

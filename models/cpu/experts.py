@@ -44,7 +44,8 @@ def make_expert_shape(
 ) -> ExpertShape:
     """`hidden`: padded. Without experts all sizes are 0."""
     if spec is None:
-        return ExpertShape(*[0] * len(ExpertShape._fields))._replace(scale=1.0)
+        sizes = ExpertShape(*[0] * len(ExpertShape._fields))
+        return sizes._replace(scale=1.0, gate_limit=0.0, gate_slope=0.0, up_offset=0.0)
     width, shared, routing = padded(spec.width), padded(spec.shared_width), spec.routing
     return ExpertShape(
         experts=spec.count,
@@ -66,6 +67,9 @@ def make_expert_shape(
         narrow_stride=padded(row_bytes(weight_format, width)) + CACHE_LINE,
         shared_narrow_stride=padded(row_bytes(weight_format, shared)) + CACHE_LINE,
         gathered_stride=gathered_bytes(weight_format, hidden, input_stride, max_tokens),
+        gate_limit=float(spec.gate_limit),
+        gate_slope=float(spec.gate_slope),
+        up_offset=float(spec.up_offset),
     )
 
 

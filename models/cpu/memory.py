@@ -140,7 +140,10 @@ def vector_bytes(spec: ModelSpec, shape: Shape) -> int:
     rows = sum(name is not None for name in norms) + (2 if spec.norm_bias else 0) + spec.out_bias + spec.mlp_bias
     layer = rows * shape.hidden_padded + 2 * shape.mlp_padded * spec.mlp_bias
     layer += shape.qkv_padded * spec.qkv_bias + (shape.heads + shape.kv_heads) * shape.head_padded
-    return 4 * (spec.num_layers * layer + 2 * shape.hidden_padded)
+    layer += 2 * shape.heads * spec.sinks
+    experts = shape.experts.experts * (2 * shape.experts.width_padded + shape.hidden_padded)
+    sparse = sum(kind.experts for kind in spec.layers) if spec.experts is not None and spec.experts.biased else 0
+    return 4 * (spec.num_layers * layer + sparse * experts + 2 * shape.hidden_padded)
 
 
 def layer_matrices(shape: Shape) -> list[tuple[int, int]]:

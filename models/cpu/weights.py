@@ -7,6 +7,7 @@ differs from bfloat16 (groups of 128: 0.010 of 0.073). An 8-bit head would be a 
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -28,6 +29,7 @@ from ...kernels.decoder_step.shape import (
     QKV,
     QKV_BIAS,
     QUERY_NORM,
+    SINKS,
     WEIGHT_COLUMNS,
     Int64Array,
     Shape,
@@ -128,6 +130,8 @@ class PackedWeights:
             spread = np.zeros(len(heads) // shape.head_dim * shape.head_padded, np.float32)
             spread[heads] = 1 if gains is None else gains.reshape(-1)
             row[column] = self._keep(spread)
+        if self._spec.sinks and layer.sinks is not None:
+            row[SINKS] = self._sinks(to_float32(layer.sinks))
 
     def _mlp(self, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape
@@ -141,6 +145,12 @@ class PackedWeights:
             row[GATE_UP_BIAS] = self._ungated(layer.up_bias)
         else:
             row[GATE_UP_BIAS] = self._biases([(layer.gate_bias, mlp), (layer.up_bias, ups)], 2 * shape.mlp_padded)
+
+    def _sinks(self, sinks: npt.NDArray[np.float32]) -> int:
+        """A score in base 2, and its part of the sum, for each head."""
+        starts = np.ones((len(sinks), 2), np.float32)
+        starts[:, 0] = sinks * np.float32(math.log2(math.e))
+        return self._keep(starts)
 
     def _norm(self, row: Int64Array, column: int, norm: NormWeights | None, factor: float = 1.0) -> None:
         if norm is None:
@@ -233,13 +243,16 @@ class MeasuredWeights(PackedWeights):
 
     def __init__(self, spec: ModelSpec, shape: Shape, weights: DecoderWeights) -> None:
         self._spec, self._shape, self._format, self.bytes = spec, shape, "stored", 0
+        own = shape.experts
+        self._experts = ExpertArrays(own, shape.layers, "stored", 1, 1) if own.experts else None
         self.embedding_bytes: int | None = None  # of a stored embedding beside them
         self._fill(weights, np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64))
 
     def _pack(
         self, parts: list[Part], columns: IndexArray, channels: int, k: int, weight_format: WeightFormat
     ) -> tuple[int, int]:
-        self.bytes += stored_bytes(parts, columns, channels, k)
+        stored = weight_format == "stored"  # but not the router's
+        self.bytes += stored_bytes(parts, columns, channels, k) if stored else packed_bytes(channels, k, weight_format)
         return 0, 0
 
     def _embedding(self, weights: DecoderWeights, head: int) -> int:

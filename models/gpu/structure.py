@@ -15,6 +15,7 @@ PLAIN = {
     "rotary_dim": "rotary dimensions",
     "interleaved_rotary": "interleaved rotary pairs",
     "score_cap": "a soft cap of attention scores",
+    "sinks": "attention sinks",
     "activation": "the activation",
     "gated": "a gated MLP",
     "embedding_factor": "a factor of embeddings",

@@ -6,6 +6,7 @@ Every runner is compared with this, and this with transformers. To learn the mod
 import numpy as np
 
 from ...kernels.experts.reference import route_reference
+from ...kernels.silu_mul.reference import silu_mul_reference
 from ..checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
 from ..checkpoint.rope import Float32Array, query_scales, rope_tables
 from ..checkpoint.safetensors import WeightArray, to_float32
@@ -44,7 +45,11 @@ def attention(spec: ModelSpec, kind: LayerSpec, layer: LayerWeights, hidden: Flo
     scores = np.einsum("qhd,khd->hqk", q, np.repeat(k, group, axis=1)) * np.float32(spec.score_scale)
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
     visible = (distance >= 0) & (distance < (kind.window or length))
-    probabilities = softmax(np.where(visible, capped(scores, spec.score_cap), np.float32(-np.inf)))
+    scores = np.where(visible, capped(scores, spec.score_cap), np.float32(-np.inf))
+    if spec.sinks and layer.sinks is not None:
+        sinks = np.broadcast_to(to_float32(layer.sinks)[:, None, None], (len(scores), length, 1))
+        scores = np.concatenate([scores, sinks], axis=-1)
+    probabilities = softmax(scores)[..., :length]
     mixed: Float32Array = np.einsum("hqk,khd->qhd", probabilities, np.repeat(v, group, axis=1)).reshape(length, -1)
     return linear(mixed, layer.o, layer.o_bias)
 
@@ -76,19 +81,20 @@ def mixture(spec: ExpertSpec, weights: ExpertWeights, hidden: Float32Array) -> F
     total = np.zeros_like(hidden)
     for index, expert in enumerate(weights.experts):
         tokens, places = np.nonzero(chosen == index)
-        result = expert_mlp(expert, hidden[tokens])
+        result = expert_mlp(spec, expert, hidden[tokens])
         total[tokens] += result * shares[tokens, places, None].astype(np.float32)
     if weights.shared is not None:
-        shared = expert_mlp(weights.shared, hidden)
+        shared = expert_mlp(spec, weights.shared, hidden)
         if weights.shared_gate is not None:
             shared = shared / (1 + np.exp(-linear(hidden, weights.shared_gate, None)))
         total += shared
     return total
 
 
-def expert_mlp(weights: MlpWeights, hidden: Float32Array) -> Float32Array:
-    gate = activated("silu", linear(hidden, weights.gate, weights.gate_bias))
-    return linear(gate * linear(hidden, weights.up, weights.up_bias), weights.down, weights.down_bias)
+def expert_mlp(spec: ExpertSpec, weights: MlpWeights, hidden: Float32Array) -> Float32Array:
+    gate, up = linear(hidden, weights.gate, weights.gate_bias), linear(hidden, weights.up, weights.up_bias)
+    middle = silu_mul_reference(gate, up, spec.gate_limit, spec.gate_slope, spec.up_offset).astype(np.float32)
+    return linear(middle, weights.down, weights.down_bias)
 
 
 def mlp(spec: ModelSpec, layer: LayerWeights, hidden: Float32Array) -> Float32Array:

@@ -5,6 +5,7 @@ import numpy as np
 from ...kernels.activation.reference import activation_reference
 from ..checkpoint.rope import Float32Array
 from ..checkpoint.safetensors import WeightArray, to_float32
+from ..checkpoint.stored import float_part
 
 
 def activated(name: str, x: Float32Array) -> Float32Array:
@@ -30,5 +31,6 @@ def capped(values: Float32Array, cap: float | None) -> Float32Array:
 
 
 def linear(values: Float32Array, weight: WeightArray, bias: WeightArray | None) -> Float32Array:
-    product: Float32Array = values @ to_float32(weight).T
+    """`weight` may also be a StoredMatrix, where the weights of a layer have one."""
+    product: Float32Array = values @ float_part(weight, 0, len(weight)).T
     return product if bias is None else product + to_float32(bias)

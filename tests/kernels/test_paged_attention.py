@@ -14,6 +14,7 @@ from triolet.kernels.paged_attention.cache import BLOCK_TOKENS, region_bytes, st
 from triolet.kernels.paged_attention.cpu import attend
 from triolet.kernels.paged_attention.query import query_bytes, store_query
 from triolet.kernels.paged_attention.reference import int8_cache_reference, paged_attention_reference
+from triolet.kernels.paged_attention.softmax import NO_SINK
 from triolet.kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
 from triolet.kernels.simd.formats import CACHE_TAGS, CacheFormat, CacheTag
 
@@ -80,9 +81,15 @@ class Cache:
                 )  # fmt: skip
 
     def attend(
-        self, queries: FloatArray, positions: list[int], head: int, window: int | None, cap: float = 0.0
+        self,
+        queries: FloatArray,
+        positions: list[int],
+        head: int,
+        window: int | None,
+        cap: float = 0.0,
+        sinks: FloatArray | None = None,
     ) -> FloatArray:
-        """queries [rows, size] of one kv head, already scaled; at most MOST_ROWS."""
+        """queries [rows, size] of one kv head, already scaled; at most MOST_ROWS. A sink for each row."""
         rows, size = queries.shape
         stride = query_bytes(size, self.format)
         stored = aligned(rows * stride, 0xFF)
@@ -90,7 +97,12 @@ class Cache:
             call_query(CACHE_TAGS[self.format], queries[row].ctypes.data, stored.ctypes.data + row * stride, size)
         out = np.full((rows, size), np.nan, np.float32)
         lows = [max(0, p - window + 1) if window else 0 for p in positions]
-        descriptors = np.array([[out[row].ctypes.data, lows[row], positions[row]] for row in range(rows)], np.int64)
+        starts = np.full(rows, NO_SINK)
+        if sinks is not None:
+            pairs = np.stack([sinks * np.float32(np.log2(np.e)), np.ones(rows, np.float32)], axis=1)
+            starts = pairs.view(np.int64)[:, 0]
+        outputs = [out[row].ctypes.data for row in range(rows)]
+        descriptors = np.array([outputs, lows, positions, starts], np.int64).T.copy()
         scratch = aligned(scratch_bytes(size), 0xFF)
         first = min(lows) // BLOCK_TOKENS
         call_attend(
@@ -102,7 +114,13 @@ class Cache:
         return out
 
     def wanted(
-        self, queries: FloatArray, positions: list[int], head: int, window: int | None, cap: float = 0.0
+        self,
+        queries: FloatArray,
+        positions: list[int],
+        head: int,
+        window: int | None,
+        cap: float = 0.0,
+        sinks: FloatArray | None = None,
     ) -> FloatArray:
         shape = (BLOCKS, KV_HEADS, BLOCK_TOKENS, self.size)
         keys, values = (np.full(shape, np.nan, np.float32) for _ in range(2))
@@ -113,8 +131,16 @@ class Cache:
         plain = queries.astype(np.float64) * np.sqrt(self.size) * np.log(2)
         wide = np.zeros((len(positions), KV_HEADS, self.size))
         wide[:, head] = plain
-        result = paged_attention_reference(wide, np.array(positions, np.int32), keys, values, self.table, window, cap)
-        return np.asarray(result[:, head], np.float32)
+        found = list[npt.NDArray[np.float64]]()
+        for row, position in enumerate(positions):
+            of_heads = None if sinks is None else np.full(KV_HEADS, sinks[row])
+            where = np.array([position], np.int32)
+            found.append(
+                paged_attention_reference(wide[row : row + 1], where, keys, values, self.table, window, cap, of_heads)[
+                    0, head
+                ]
+            )
+        return np.asarray(found, np.float32)
 
 
 def close(cache: Cache, result: FloatArray, wanted: FloatArray, keys_seen: int) -> bool:
@@ -167,6 +193,25 @@ def test_soft_caps(cache_format: CacheFormat) -> None:
     assert close(cache, result, cache.wanted(queries, positions, 1, None, 2.0), length)
     for other in (2.2 if cache_format == "bfloat16" else 2.06, 0.0):
         assert not close(cache, result, cache.wanted(queries, positions, 1, None, other), length)
+
+
+@pytest.mark.parametrize("cache_format", FORMATS)
+@pytest.mark.parametrize("window", [None, 50])
+def test_sinks(cache_format: CacheFormat, window: int | None) -> None:
+    """From one that counts nothing to one that takes nearly all. Each row has its own; none at all is noticed."""
+    size, length = 64, 150
+    cache = Cache(cache_format, size, length, TABLE)
+    queries = make_queries(cache_format, MOST_ROWS, size)
+    positions = [2, 63, 64, 100, 140, 149][:MOST_ROWS]
+    sinks = np.array([0.5, 4.0, 5.0, 12.0, -1e30, 6.0], np.float32)[:MOST_ROWS]
+    result = cache.attend(queries, positions, 1, window, 0.0, sinks)
+    assert close(cache, result, cache.wanted(queries, positions, 1, window, 0.0, sinks), 1)
+    for row, sink in enumerate(sinks):
+        one = slice(row, row + 1)
+        same = close(cache, result[one], cache.wanted(queries[one], positions[one], 1, window), 40)
+        assert same == (sink < -1e20)
+        alone = cache.attend(queries[one], positions[one], 1, window, 0.0, sinks[one])
+        np.testing.assert_array_equal(alone[0], result[row])
 
 
 @pytest.mark.parametrize("cache_format", FORMATS)

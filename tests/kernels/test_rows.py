@@ -43,6 +43,7 @@ FORMATS = get_args(WeightFormat)
 K, REAL = 96, 80  # padded and true length
 EPS = 1e-5
 NORMS = ("rms_norm", "layer_norm")
+GATES = {"silu_mul": (np.inf, 1.0, 0.0), "clamped": (0.8, 1.702, 1.0)}  # limit, slope, offset
 BIAS = np.linspace(-0.4, 0.5, K, dtype=np.float32)
 BIAS[REAL:] = 0
 ROW_NUMBERS = ((SCALE, np.float32), (CORRECTION, np.int32), (WIDE_QUADS, np.int32))
@@ -63,8 +64,10 @@ def call_gated(tag: Tag, x: int, bias: int, k: int, out: int, scratch: int, numb
 
 
 @compiled
-def call_silu_mul(tag: Tag, x: int, k: int, out: int, scratch: int) -> None:
-    silu_mul_row(tag, x, k, out, scratch)
+def call_silu_mul(
+    tag: Tag, x: int, k: int, out: int, scratch: int, limit: np.float32, slope: np.float32, offset: np.float32
+) -> None:
+    silu_mul_row(tag, x, k, out, scratch, limit, slope, offset)
 
 
 @compiled
@@ -86,8 +89,8 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
     elif name in NUMBERS:
         bias = np.concatenate([BIAS, -BIAS])
         call_gated(tag, x.ctypes.data, bias.ctypes.data, K, *written, NUMBERS[name])
-    elif name == "silu_mul":
-        call_silu_mul(tag, x.ctypes.data, K, *written)
+    elif name in GATES:
+        call_silu_mul(tag, x.ctypes.data, K, *written, *map(np.float32, GATES[name]))
     else:
         call_plain(tag, x.ctypes.data, K, *written)
     if weight_format == "float32":
@@ -120,8 +123,8 @@ def expected(name: str, x: FloatArray, weight: FloatArray) -> FloatArray:
         wanted[:REAL] = norm if name == "layer_norm" else rms_norm_reference(x[:REAL], weight[:REAL], EPS)
     elif name in NUMBERS:
         wanted = gated_reference(name, x[:K] + BIAS) * (x[K:] - BIAS).astype(np.float64)
-    elif name == "silu_mul":
-        wanted = silu_mul_reference(x[:K], x[K:])
+    elif name in GATES:
+        wanted = silu_mul_reference(x[:K], x[K:], *GATES[name])
     else:
         wanted = x[:K]
     return np.asarray(wanted, np.float32)
@@ -145,7 +148,7 @@ def within(result: FloatArray, wanted: FloatArray, weight_format: WeightFormat, 
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
-@pytest.mark.parametrize("name", [*NORMS, *NUMBERS, "silu_mul", "plain"])
+@pytest.mark.parametrize("name", [*NORMS, *NUMBERS, *GATES, "plain"])
 def test_matches_the_definition_and_the_bound_can_fail(name: str, weight_format: WeightFormat) -> None:
     rng = np.random.default_rng(3)
     x = (3 * rng.standard_normal(2 * K)).astype(np.float32)
@@ -155,6 +158,8 @@ def test_matches_the_definition_and_the_bound_can_fail(name: str, weight_format:
     wanted = expected(name, x, weight)
     result = operate(name, weight_format, x, weight)
     absolute = 3e-6 if name in ("layer_norm", "gelu", "gelu_tanh") else 0.0
+    if name == "clamped":  # x in exp(x), three times rounded, has an error of 2e-7 x: of x**2 exp(-x), below 0.6
+        absolute = 3e-7
     assert within(result, wanted, weight_format, absolute)
     largest = int(np.abs(wanted).argmax())
     assert not within(np.where(np.arange(K) == largest, result * 1.02, result), wanted, weight_format, absolute)

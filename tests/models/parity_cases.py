@@ -6,6 +6,7 @@ torch and transformers are imported only where a case is made.
 """
 
 import copy
+import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ LINEAR: Options = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 3.0}
 QWEN_WINDOW: Options = {"use_sliding_window": True, "sliding_window": 70, "max_window_layers": 0}
 MSCALE: Options = {**YARN, "mscale": 0.8, "mscale_all_dim": 0.3, "truncate": False}
 
+# A limit that gates reach.
+GPT_OSS: Options = {"num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 41, "swiglu_limit": 1.2}
 EXPERTS: Options = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 30}
 MIXTURES: dict[str, tuple[str, int, int, Options, str]] = {
     "mixtral": ("Mixtral", 4, 2, {"num_local_experts": 5, "num_experts_per_tok": 2}, "float32"),
@@ -55,6 +58,17 @@ MIXTURES: dict[str, tuple[str, int, int, Options, str]] = {
     ),
     "qwen3-moe": (
         "Qwen3Moe", 4, 2, {**EXPERTS, "head_dim": 20, "norm_topk_prob": True, "decoder_sparse_step": 2}, "float32",
+    ),
+    "qwen3-moe-fused": ("Qwen3Moe", 4, 2, {**EXPERTS, "head_dim": 16}, "float16 fused sharded"),
+    "mixtral-fused": ("Mixtral", 4, 4, {"num_local_experts": 4, "num_experts_per_tok": 2}, "bfloat16 fused"),
+    "olmoe": ("Olmoe", 6, 2, {"num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}, "float32"),
+    "olmoe-bias": ("Olmoe", 4, 4, {"num_experts": 5, "num_experts_per_tok": 2, "attention_bias": True}, "bfloat16"),
+    "gpt-oss": ("GptOss", 6, 2, {**GPT_OSS, "head_dim": 20}, "float32"),
+    "gpt-oss-mxfp4": (
+        "GptOss", 4, 4,
+        {**GPT_OSS, "hidden_size": 64, "intermediate_size": 96, "layer_types": ["full_attention"] * 3,
+         "rope_parameters": {**YARN, "truncate": False}},
+        "bfloat16 mxfp4",
     ),
 }  # fmt: skip
 LATENT: Options = {"kv_lora_rank": 26, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 20}
@@ -193,9 +207,13 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
     draw = random.Random(f"{variant} {seed}")
     torch.manual_seed(draw.getrandbits(32))
     model = make_model(variant, draw)
-    dtype, *sharded = (VARIANTS | LATENTS)[variant][4].split()
+    dtype, *how = (VARIANTS | LATENTS)[variant][4].split()
     stored = copy.deepcopy(model).to(getattr(torch, dtype))  # a copy: this also rounds the rotary buffers
-    stored.save_pretrained(folder, max_shard_size="20KB" if sharded else "5GB")
+    if "mxfp4" in how:
+        save_in_mxfp4(stored, folder)
+    else:
+        size = "20KB" if "sharded" in how else "5GB"
+        stored.save_pretrained(folder, max_shard_size=size, save_original_format="fused" not in how)
     model.load_state_dict(stored.state_dict())
     vocab = model.config.vocab_size
     prompts: list[list[int]] = []
@@ -230,14 +248,16 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
         options["layer_types"] = options["layer_types"][:layers]
     config = getattr(transformers, f"{family}Config")(
         vocab_size=draw.randint(60, 300),
-        hidden_size=heads * (16 if family in ("Phi3", "StableLm") else draw.choice([8, 12, 16])),
-        intermediate_size=draw.randint(30, 130),
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         max_position_embeddings=512,
-        **{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "rms_norm_eps": 1e-5, **options},
-    )
+        **{
+            "hidden_size": heads * (16 if family in ("Phi3", "StableLm") else draw.choice([8, 12, 16])),
+            "intermediate_size": draw.randint(30, 130),
+            "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "rms_norm_eps": 1e-5, **options,
+        },
+    )  # fmt: skip
     config._experts_implementation = "eager"  # the grouped product wants sizes in multiples of 4
     config.eos_token_id = None  # also of families that make a list of None
     model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config).eval()
@@ -245,6 +265,8 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.uniform_(0.5, 1.5)
+            elif "sinks" in name:
+                parameter.normal_(2.0, 1.0)
             elif "embed" in name or "lm_head" in name:
                 parameter.normal_(0.0, 0.1)  # keeps the logits near 1, where float32 errors are well below 1e-4
             elif any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj")):
@@ -255,6 +277,28 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
             if "correction" in name:
                 buffer.uniform_(-0.2, 0.2)
     return model
+
+
+def save_in_mxfp4(model: Any, folder: Path) -> None:
+    """With random blocks in the place of its experts' matrices, which become the numbers that transformers reads."""
+    import safetensors.torch
+    import torch
+    from transformers.integrations import mxfp4
+
+    model.save_pretrained(folder)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, inputs, outputs = parameter.shape
+            blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(122, 126, blocks.shape[:-1], dtype=torch.uint8)  # numbers of deviation 0.2
+            del tensors[name]
+            tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+            parameter.data.copy_(mxfp4.convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def greedy(model: Any, prompt: list[int]) -> tuple[list[int], FloatArray]:

@@ -6,6 +6,7 @@ the prompts cut into chunks. Planted errors, a wrong rotary table and an off-by-
 
 import random
 from collections.abc import Callable, Iterator
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -166,12 +167,22 @@ def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
         routing, count = spec.experts.routing, spec.experts.count
         routings = {
             "another number of experts": replace(routing, chosen=routing.chosen % count + 1),
-            "weights that do not add up": replace(routing, normalised=not routing.normalised),
             "weights": replace(routing, scale=1.01),
         }
+        if routing.scores == "softmax of chosen":
+            routings["shares of all"] = replace(routing, scores="softmax")
+        else:
+            routings["weights that do not add up"] = replace(routing, normalised=not routing.normalised)
         if routing.groups > 1:
             routings["all groups"] = replace(routing, groups=1)
         wrong |= {name: replace(spec, experts=replace(spec.experts, routing=one)) for name, one in routings.items()}
+        if spec.experts.gate_limit < inf:
+            gates = {"gate_limit": 1.02, "gate_slope": 1.01, "up_offset": 0.99}
+            for name, factor in gates.items():
+                value: float = getattr(spec.experts, name)
+                wrong[name] = replace(spec, experts=replace(spec.experts, **{name: value * factor}))
+    if spec.sinks:
+        wrong["no sinks"] = replace(spec, sinks=False)
     if spec.latent is not None:
         wrong["norm of latent vectors"] = replace(spec, latent=replace(spec.latent, norm_eps=1e-2))
     for name in ("query_scale", "score_cap", "logit_cap", "embedding_factor", "logit_factor"):

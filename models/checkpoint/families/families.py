@@ -14,7 +14,7 @@ from .gemma import gemma, gemma2, gemma3
 from .glm import glm, glm4
 from .llama import arcee, granite, llama, nemotron, smollm3
 from .mistral import ministral, ministral3, mistral
-from .mixtures import mixtral, qwen2_moe, qwen3_moe
+from .mixtures import gpt_oss, mixtral, olmoe, qwen2_moe, qwen3_moe
 from .olmo import olmo2, olmo3
 from .phi import phi3
 from .qwen import qwen2, qwen3
@@ -41,12 +41,14 @@ FAMILIES: dict[str, tuple[str, Callable[[Config], ModelSpec]]] = {
     "Gemma3ForCausalLM": ("gemma3_text", gemma3),
     "GlmForCausalLM": ("glm", glm),
     "Glm4ForCausalLM": ("glm4", glm4),
+    "GptOssForCausalLM": ("gpt_oss", gpt_oss),
     "GraniteForCausalLM": ("granite", granite),
     "MinistralForCausalLM": ("ministral", ministral),
     "Ministral3ForCausalLM": ("ministral3", ministral3),
     "NemotronForCausalLM": ("nemotron", nemotron),
     "Olmo2ForCausalLM": ("olmo2", olmo2),
     "Olmo3ForCausalLM": ("olmo3", olmo3),
+    "OlmoeForCausalLM": ("olmoe", olmoe),
     "Phi3ForCausalLM": ("phi3", phi3),
     "SmolLM3ForCausalLM": ("smollm3", smollm3),
     "StableLmForCausalLM": ("stablelm", stablelm),

@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen2- and Qwen3-MoE."""
+"""Mixtures of experts: Mixtral, Qwen2- and Qwen3-MoE, OLMoE, gpt-oss."""
 
 from collections.abc import Collection
 
@@ -6,11 +6,15 @@ from msgspec.structs import replace
 
 from ....kernels.experts.routing import Routing
 from ..config import Config
-from ..experts import MIXTRAL_NAMES, ExpertSpec
+from ..experts import MIXTRAL_NAMES, ExpertNames, ExpertSpec
 from ..spec import ModelSpec
-from .decoder import decoder, sliding_layers, with_windows
+from .decoder import decoder, refuse_window, sliding_layers, with_windows
 
 EXPERT_KEYS = ("num_experts", "num_local_experts")
+GPT_OSS_ROPE = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
 
 
 def mixtral(config: Config) -> ModelSpec:
@@ -57,6 +61,40 @@ def qwen3_moe(config: Config) -> ModelSpec:
         routing=_routing(config, 8),
     )
     return with_experts(config, spec, experts, _sparse_layers(config, spec.num_layers))
+
+
+def olmoe(config: Config) -> ModelSpec:
+    """OLMoE: q and k are normalised over all heads; every layer has experts."""
+    refuse_window(config)
+    config = config.with_defaults(rms_norm_eps=1e-5)
+    bias = config.flag("attention_bias", False)
+    spec = decoder(config, qkv_bias=bias, out_bias=bias, qk_norm="row", reads=(*EXPERT_KEYS, "attention_bias"))
+    experts = ExpertSpec(
+        count=config.size("num_experts", 64), width=config.size("intermediate_size", 2048), routing=_routing(config, 8)
+    )
+    return with_experts(config, spec, experts, range(spec.num_layers))
+
+
+def gpt_oss(config: Config) -> ModelSpec:
+    """gpt-oss: sinks in attention, a window in every other layer, biases everywhere, a clamped SwiGLU in experts."""
+    rope = {} if config.has("rope_scaling") or config.has("rope_parameters") else {"rope_parameters": GPT_OSS_ROPE}
+    config = config.with_defaults(
+        num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, sliding_window=128, rope_theta=1.5e5, **rope
+    )
+    bias, window = config.flag("attention_bias", True), config.optional_size("sliding_window")
+    spec = decoder(config, qkv_bias=bias, out_bias=bias, sinks=True, reads=(*EXPERT_KEYS, "attention_bias"))
+    sliding = sliding_layers(config, spec, lambda index: index % 2 == 0)
+    experts = ExpertSpec(
+        count=config.size("num_local_experts", 128),
+        width=config.size("intermediate_size"),
+        routing=Routing(chosen=config.size("num_experts_per_tok", 4), scores="softmax of chosen"),
+        biased=True,
+        gate_limit=config.number("swiglu_limit", 7.0),
+        gate_slope=config.number("swiglu_alpha", 1.702),
+        up_offset=1.0,
+        names=ExpertNames(router="mlp.router", in_turn=True),
+    )
+    return with_experts(config, with_windows(spec, window, sliding), experts, range(spec.num_layers))
 
 
 def with_experts(config: Config, spec: ModelSpec, experts: ExpertSpec, sparse: Collection[int]) -> ModelSpec:

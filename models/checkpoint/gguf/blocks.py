@@ -21,6 +21,8 @@ Words = npt.NDArray[np.uint16]
 NONLINEAR: Final = 128 + np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
 FP4: Final = 32 + np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
 
+MXFP4_LAYOUT: Final = CodeLayout(6, 32, "bfloat16")
+
 
 class BlockType(NamedTuple):
     """How blocks of one type are read."""
@@ -108,10 +110,17 @@ def _iq4_nl(blocks: Bytes) -> CodeRows:
 
 
 def _mxfp4(blocks: Bytes) -> CodeRows:
-    """The scale is 2 ** (exponent - 128), half of the format's since values are doubled; 0 and 1 give subnormals."""
-    exponent = blocks[..., 0].astype(np.uint16)
-    scales = np.where(exponent < 2, 0x20 << exponent, (exponent - 1) << 7)
-    return CodeRows(flat(looked_up(FP4, split(blocks[..., 1:], 16, 4))), scales.astype(np.uint16))
+    return mxfp4_rows(flat(split(blocks[..., 1:], 16, 4)), blocks[..., 0])
+
+
+def mxfp4_rows(nibbles: Bytes, exponents: Bytes) -> CodeRows:
+    """From FP4 codes [rows, inputs] and E8M0 exponents [rows, inputs / 32].
+
+    The scale is 2 ** (exponent - 128), half of the format's since values are doubled; 0 and 1 give subnormals.
+    """
+    wide = exponents.astype(np.uint16)
+    scales = np.where(wide < 2, 0x20 << wide, (wide - 1) << 7)
+    return CodeRows(looked_up(FP4, nibbles), scales.astype(np.uint16))
 
 
 SMALL_BLOCKS: Final[dict[str, BlockType]] = {
@@ -121,5 +130,5 @@ SMALL_BLOCKS: Final[dict[str, BlockType]] = {
     "Q5_0": BlockType(CodeLayout(6, 32, "float16", zero=16), _q5_0),
     "Q5_1": BlockType(CodeLayout(6, 32, "float16", "float16"), _q5_1),
     "IQ4_NL": BlockType(CodeLayout(8, 32, "float16"), _iq4_nl),
-    "MXFP4": BlockType(CodeLayout(6, 32, "bfloat16"), _mxfp4),
+    "MXFP4": BlockType(MXFP4_LAYOUT, _mxfp4),
 }

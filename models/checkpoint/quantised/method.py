@@ -7,7 +7,7 @@ A linear layer NAME has its parts beside each other (`NAME.qweight`, `NAME.scale
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +19,12 @@ from ..files import parse_object
 from ..stored import CodedMatrix, StoredMatrix
 from .floats import CodebookMatrix, Fp8Matrix
 from .integers import ActOrderMatrix, AwqMatrix, ByteMatrix, GptqMatrix, PackedMatrix
+from .mxfp4 import RawTensors, read_mxfp4
 
 Array = npt.NDArray[Any]
 FLOATS = (np.float16, np.uint16, np.float32)  # uint16: bfloat16 bits
 STATE_BYTES = 64 << 10
-REMEDY = "AWQ, GPTQ, compressed-tensors, FP8 and bitsandbytes are read; else take the unquantised checkpoint"
-
-
-class RawTensors(Protocol):
-    """What is in the files."""
-
-    def names(self) -> Iterable[str]: ...
-
-    def raw(self, name: str) -> Array:
-        """The tensor in its own type; uint16 for bfloat16 and uint8 for the bits of 8-bit floats."""
-        ...
+REMEDY = "AWQ, GPTQ, compressed-tensors, FP8, MXFP4 and bitsandbytes are read; else take the unquantised checkpoint"
 
 
 class QuantisedLayer:
@@ -252,6 +243,8 @@ def read_quantised(values: Mapping[str, object], tensors: RawTensors) -> Quantis
     if config is None:
         return Quantised({}, frozenset())
     name = config.text("quant_method", "")
+    if name == "mxfp4":
+        return Quantised(*read_mxfp4(tensors))
     if name not in METHODS:
         raise config.unsupported("quant_method", REMEDY)
     method = METHODS[name]

@@ -79,6 +79,23 @@ def test_windows() -> None:
     assert windows(spec_from_config(config("qwen3", **qwen, layer_types=["full_attention"] * 3))) == [None] * 3
 
 
+def test_gpt_oss() -> None:
+    """The numbers of the 20B model where its config.json leaves them to transformers."""
+    spec = spec_from_config(config("gpt_oss"))
+    assert windows(spec) == [128, None, 128]
+    rope = spec.layers[0].rope
+    assert rope is not None
+    assert (rope.kind, rope.factor, rope.theta, rope.original_max_position) == ("yarn", 32.0, 1.5e5, 4096)
+    assert not rope.truncate
+    assert spec.max_position == 131_072
+    assert spec.sinks
+    assert spec.experts is not None
+    assert (spec.experts.gate_limit, spec.experts.gate_slope, spec.experts.up_offset) == (7.0, 1.702, 1.0)
+    old = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+    assert spec_from_config(config("gpt_oss", rope_scaling=old, rope_theta=150_000)).layers == spec.layers
+    assert spec_from_config(config("gpt_oss", rope_scaling={**old, "truncate": True})).layers != spec.layers
+
+
 def test_qwen3() -> None:
     spec = spec_from_config(config("qwen3"))
     assert spec.head_dim == 128
@@ -118,8 +135,8 @@ def test_yarn_and_llama3() -> None:
 
 
 OTHERS = (
-    "Arcee", "Cohere", "Cohere2", "Gemma", "Gemma2", "Gemma3Text", "Glm", "Glm4", "Granite", "Ministral", "Ministral3",
-    "Nemotron", "Olmo2", "Olmo3", "Phi3", "SmolLM3", "StableLm",
+    "Arcee", "Cohere", "Cohere2", "Gemma", "Gemma2", "Gemma3Text", "Glm", "Glm4", "GptOss", "Granite", "Ministral",
+    "Ministral3", "Nemotron", "Olmo2", "Olmo3", "Olmoe", "Phi3", "SmolLM3", "StableLm",
 )  # fmt: skip
 REFUSED: list[tuple[str, Options, str]] = [
     ("llama", {"hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu'"),
@@ -145,6 +162,8 @@ REFUSED: list[tuple[str, Options, str]] = [
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
     ("glm", {"partial_rotary_factor": 0.55, "head_dim": 20}, "partial_rotary_factor = 0.55"),
     ("olmo2", {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv = 8.0: olmoe models with this key are not supported"),
+    ("gpt_oss", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
     ("phi3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, r"rope_scaling.type = 'dynamic'"),
     ("llama", {"architectures": ["GPT2LMHeadModel"]}, "architectures = .*expected one of LlamaForCausalLM"),
     ("llama", {"architectures": ["LlamaForCausalLM", "MistralForCausalLM"]}, "architectures = "),
@@ -180,6 +199,8 @@ INVALID: list[tuple[str, Options, str]] = [
     ("qwen2", {"max_window_layers": -1}, "max_window_layers = -1"),
     ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*expected 3 times"),
     ("llama", {"architectures": "LlamaForCausalLM"}, "architectures = "),
+    ("gpt_oss", {"num_local_experts": 3}, "num_experts_per_tok = None: there are 3 experts"),
+    ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit = -1.0"),
     ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers = .*expected 3 times 0 or 1"),
     (
         "phi3",

@@ -31,14 +31,28 @@ SPEC = ModelSpec(
     norm_eps=1e-5, max_position=128, layers=(LayerSpec(), LayerSpec(experts=True)),
     experts=EXPERTS,
 )  # fmt: skip
-EVERYBODY = replace(SPEC, experts=replace(EXPERTS, routing=Routing(chosen=6)))  # no choice hangs on a rounding
+CLAMPED = ExpertSpec(
+    count=6, width=30, routing=Routing(chosen=3, scores="softmax of chosen"), biased=True, gate_limit=1.5,
+    gate_slope=1.702, up_offset=1.0,
+)  # fmt: skip
+# As gpt-oss; and as OLMoE, whose q and k are normalised over all heads.
+WITH_SINKS = replace(SPEC, experts=CLAMPED, sinks=True, qkv_bias=True, out_bias=True)
+ROW_NORMS = replace(SPEC, experts=replace(EXPERTS, corrected=False, shared_width=0, shared_gated=False), qk_norm="row")
+SPECS = {"shared": SPEC, "sinks": WITH_SINKS, "row norms": ROW_NORMS}
 TOKENS = [(11 * index) % 70 for index in range(30)]
 # Of the logits' norm, for the rounding of activations. Measured: 7e-7, 0.008, 0.025, 0.032.
 TOLERANCES: dict[WeightFormat, float] = {"float32": 1e-4, "bfloat16": 0.025, "int8": 0.035, "int4": 0.05}
 
 
+def everybody(spec: ModelSpec) -> ModelSpec:
+    """All experts for every row, so that no choice hangs on a rounding."""
+    assert spec.experts is not None
+    routing = Routing(chosen=6, scores=spec.experts.routing.scores if spec.sinks else "softmax")
+    return replace(spec, experts=replace(spec.experts, routing=routing))
+
+
 @cache
-def weights(weight_format: WeightFormat = "float32") -> DecoderWeights:
+def weights(name: str, weight_format: WeightFormat = "float32") -> DecoderWeights:
     """Random; with the roundings that packing in this format makes."""
     rng = np.random.default_rng(3)
 
@@ -52,7 +66,7 @@ def weights(weight_format: WeightFormat = "float32") -> DecoderWeights:
         routes = name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
         return rounded_weights(values, router_format(weight_format) if routes else weight_format).astype(np.float32)
 
-    return make_weights(SPEC, take)
+    return make_weights(SPECS[name], take)
 
 
 def make_runner(spec: ModelSpec, weight_format: WeightFormat, threads: int, given: DecoderWeights) -> CpuRunner:
@@ -77,23 +91,28 @@ def run(runner: CpuRunner, cuts: list[int]) -> FloatArray:
 
 
 @pytest.mark.parametrize("weight_format", TOLERANCES)
-def test_near_the_reference_and_the_same_however_it_is_cut(weight_format: WeightFormat) -> None:
-    expected = reference_logits(EVERYBODY, weights(weight_format), TOKENS)
-    runner = make_runner(EVERYBODY, weight_format, 1, weights())
+@pytest.mark.parametrize("name", SPECS)
+def test_near_the_reference_and_the_same_however_it_is_cut(name: str, weight_format: WeightFormat) -> None:
+    spec = everybody(SPECS[name])
+    expected = reference_logits(spec, weights(name, weight_format), TOKENS)
+    runner = make_runner(spec, weight_format, 1, weights(name))
     error = distance(run(runner, []), expected)
     runner.close()
     assert error < TOLERANCES[weight_format]
-    runner = make_runner(SPEC, weight_format, 2, weights())
+    runner = make_runner(SPECS[name], weight_format, 2, weights(name))
     whole = run(runner, [])
     for cuts in ([1, 2, 3, 20], [7, 29]):
         np.testing.assert_array_equal(run(runner, cuts), whole)
     runner.close()
-    dense, sparse = weights(weight_format).layers
+    dense, sparse = weights(name, weight_format).layers
     assert sparse.experts is not None
     first, second, *others = sparse.experts.experts
     swapped = replace(sparse, experts=replace(sparse.experts, experts=(second, first, *others)))
-    wrong = reference_logits(EVERYBODY, replace(weights(weight_format), layers=(dense, swapped)), TOKENS)
-    assert distance(wrong, expected) > TOLERANCES[weight_format]
+    wrong = [reference_logits(spec, replace(weights(name, weight_format), layers=(dense, swapped)), TOKENS)]
+    if spec.sinks:
+        wrong.append(reference_logits(replace(spec, sinks=False), weights(name, weight_format), TOKENS))
+    for other in wrong:
+        assert distance(other, expected) > TOLERANCES[weight_format]
 
 
 def distance(left: FloatArray, right: FloatArray) -> float:
@@ -121,3 +140,5 @@ def test_memory_counts_all_experts() -> None:
 def test_a_gpu_refuses_experts_by_name() -> None:
     with pytest.raises(UnsupportedModel, match=r"experts = 6: .*--device cpu"):
         refuse_structure(replace(SPEC, layers=(LayerSpec(), LayerSpec())))
+    with pytest.raises(UnsupportedModel, match=r"attention sinks = True: .*--device cpu"):
+        refuse_structure(replace(SPEC, layers=(LayerSpec(),), experts=None, sinks=True))
