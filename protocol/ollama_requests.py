@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from .openai_messages import Hint, ParticipantName
 from .openai_requests import MAX_INT32, MAX_MESSAGES, MIN_REPETITION_PENALTY, Penalty, neutral
 from .openai_tools import ToolList
+from .pooling_requests import MAX_TEXTS
 from .sampling import MAX_TOP_LOGPROBS
 
 ModelName = Annotated[str, Meta(max_length=512, description="Of /api/tags; the served one if left out.")] | None
@@ -123,3 +124,14 @@ class OllamaShowBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: ModelName = None
     name: ModelName = None
     verbose: Hint = UNSET
+
+
+class OllamaEmbedBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /api/embed. Texts that are too long are cut at their end unless `truncate` is false."""
+
+    model: ModelName = None
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)]
+    truncate: bool | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+    options: Hint = UNSET
+    keep_alive: Hint = UNSET

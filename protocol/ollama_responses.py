@@ -8,6 +8,7 @@ from .events import Finished, FinishReason
 from .openai_responses import TokenLogprobBody
 
 OllamaDoneReason = Literal["stop", "length", "load"]
+OllamaCapability = Literal["completion", "embedding", "tools", "thinking"]
 
 DONE_REASON: dict[FinishReason, OllamaDoneReason] = {
     "stop": "stop",
@@ -63,6 +64,14 @@ class OllamaGenerateAnswer(OllamaAnswer, frozen=True, kw_only=True):
     thinking: str | UnsetType = UNSET
 
 
+class OllamaEmbeddings(Struct, frozen=True, kw_only=True):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int = 0
+    prompt_eval_count: int
+
+
 def end_fields(finished: Finished, reason: FinishReason) -> dict[str, Any]:  # Any: of the fields' types
     """What the last piece says. From the first token on, the model answers; before, it waited and read the prompt."""
     timing, usage = finished.timing, finished.usage
@@ -71,16 +80,16 @@ def end_fields(finished: Finished, reason: FinishReason) -> dict[str, Any]:  # A
     return {
         "done": True,
         "done_reason": DONE_REASON[reason],
-        "total_duration": _nanoseconds(total),
+        "total_duration": nanoseconds(total),
         "load_duration": 0,
         "prompt_eval_count": usage.prompt_tokens,
-        "prompt_eval_duration": _nanoseconds(first - (timing.queued or 0.0)),
+        "prompt_eval_duration": nanoseconds(first - (timing.queued or 0.0)),
         "eval_count": usage.completion_tokens,
-        "eval_duration": _nanoseconds(total - first),
+        "eval_duration": nanoseconds(total - first),
     }
 
 
-def _nanoseconds(seconds: float) -> int:
+def nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
 
 
@@ -132,7 +141,7 @@ class OllamaModelPage(Struct, frozen=True, kw_only=True):
     template: str
     details: OllamaModelDetails
     model_info: dict[str, Any]  # Any: numbers and texts
-    capabilities: list[Literal["completion", "tools", "thinking"]]
+    capabilities: list[OllamaCapability]
     modified_at: str
 
 

@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "web.anthropic": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.anthropic"),
     "web.pooling": (*_EXCHANGE, *_ANSWERED, "web.openai.request", "web.pooling"),
-    "web.ollama": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.openai.logprobs", "web.ollama"),
+    "web.ollama": (*_EXCHANGE, *_ANSWERED, *_AS_CHAT, "web.openai.logprobs", "web.ollama", "web.pooling"),
     "web.routes": (*_EXCHANGE, *_ROUTED, *_DIALECTS, "web.routes", "web.generation"),
     "cli": FOLDERS,
     "loadtest": ("loadtest", "protocol"),

@@ -22,7 +22,7 @@ _ENDPOINTS: Final = (
         (f"/api/{name}", "Ollama's API", "the models are folders that are named when the server starts")
         for name in ("pull", "push", "create", "copy", "delete", "blobs/")
     ),
-    *((f"/api/{name}", "Ollama's API", "send /v1/embeddings") for name in ("embed", "embeddings")),
+    ("/api/embeddings", "Ollama's API", "send /api/embed"),
     *(
         (f"/v1/{name}", "OpenAI's API", "this server reads text only")
         for name in ("moderations", "audio/", "images/", "videos", "realtime")

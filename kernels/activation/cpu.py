@@ -1,4 +1,4 @@
-"""One row through an activation, written as GEMM activations: f(x + bias) * (y + y bias).
+"""The middle of an MLP: f(x + bias) * (y + y bias) of one row, written as GEMM activations; and soft caps of logits.
 
 An MLP without a gate passes a row of ones for y, and zeros for its bias: two instructions on 16 values, of about 25.
 """
@@ -8,30 +8,36 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..quantise.row import write_row
-from ..simd.activations import ACTIVATION_NUMBERS, ACTIVATIONS
-from ..simd.functions import written_kernel
-from ..simd.lanes import int64, vector_at
+from ..simd.activations import activated
+from ..simd.arithmetic import tanh_capped
+from ..simd.functions import Values, loop, written_kernel
+from ..simd.lanes import LANES, int64, scaled, splat, store, vector_at
 
 
 def _activation_row(b: ir.IRBuilder, weight_format: str, *arguments: ir.Value) -> None:
-    kind, x, bias, y, y_bias, k, out, scratch = arguments
-    end = b.append_basic_block("end")
-    switch = b.switch(kind, end)
-    for name, activation in ACTIVATIONS.items():
-        block = b.append_basic_block(name)
-        switch.add_case(int64(ACTIVATION_NUMBERS[name]), block)
-        b.position_at_end(block)
+    x, y, bias, y_bias, k, out, scratch, number = arguments
 
-        def values(index: ir.Value, activation: object = activation) -> ir.Value:
-            assert callable(activation)
-            value = activation(b, b.fadd(vector_at(b, x, index), vector_at(b, bias, index)))
-            return b.fmul(value, b.fadd(vector_at(b, y, index), vector_at(b, y_bias, index)))
+    def values(index: ir.Value) -> ir.Value:
+        first, second = (
+            b.fadd(vector_at(b, row, index), vector_at(b, added, index)) for row, added in ((x, bias), (y, y_bias))
+        )
+        return b.fmul(activated(b, first, number), second)
 
-        write_row(b, weight_format, values, k, out, scratch)
-        b.branch(end)
-    b.position_at_end(end)
+    write_row(b, weight_format, values, k, out, scratch)
 
 
-# activation_row(tag, kind, x, bias, y, y bias, k, out, scratch): the kind is one of ACTIVATION_NUMBERS; addresses of
-# float32 rows; k is a multiple of 32
+def _cap_row(b: ir.IRBuilder, _: str, x: ir.Value, size: ir.Value, cap: ir.Value) -> None:
+    caps = splat(b, cap)
+
+    def body(index: ir.Value, _: Values) -> Values:
+        store(b, tanh_capped(b, vector_at(b, x, index), caps), scaled(b, x, index, 4 * LANES))
+        return []
+
+    loop(b, b.sdiv(size, int64(LANES)), [], body)
+
+
+# activation_row(tag, x, y, bias, y bias, k, out, scratch, number of the activation): addresses of float32 rows, k a
+# multiple of 32; the number is of simd/activations.py
 activation_row = written_kernel("activation_row", "iiiiiiii", _activation_row)
+# cap_row(tag, x, size, cap): x = cap * tanh(x / cap), in place; an address and a multiple of 16
+cap_row = written_kernel("cap_row", "iif", _cap_row)

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..activation.cpu import cap_row
 from ..compile_cache import compiled, inlined
 from ..embedding.cpu import embedding_row
 from ..experts.shape import ExpertMemory
-from ..gated_mlp.cpu import cap_row
 from ..gemm.tile import PANEL
 from ..simd.formats import CacheTag, Tag
 from ..threads.atomics import atomic_set

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..activation.cpu import activation_row
 from ..compile_cache import compiled, inlined
-from ..gated_mlp.cpu import gated_row
 from ..quantise.cpu import plain_row
 from ..rms_norm.cpu import add_norm_row, norm_row
 from ..simd.formats import Tag
@@ -29,7 +29,7 @@ def entering_row(
         gates = memory.gate_up + row * size * 8
         bias = memory.weights[layer, GATE_UP_BIAS]
         ups, up_bias = gates + size * 4, bias + size * 4
-        gated_row(tag, gates, ups, bias, up_bias, size, out, scratch, shape.activation)
+        activation_row(tag, gates, ups, bias, up_bias, size, out, scratch, shape.activation)
     else:
         own = matrix == GATE_UP and shape.parallel == 0
         normalised_row(tag, layer, MLP_NORM if own else INPUT_NORM, row, out, scratch, shape, memory)

@@ -70,7 +70,7 @@ class Shape(NamedTuple):
     centred: int  # norms subtract the mean
     parallel: int  # the MLP reads what attention reads
     gate_up_channels: int  # computed; a row has 2 * mlp_padded, of which those without a gate stay zero
-    activation: int  # its number in gated_mlp/cpu.py
+    activation: int  # its number in simd/activations.py
     group_shift: int  # 2 ** shift groups of 32 inputs share a scale of 4-bit weights
     region_bytes: int  # of the keys and values of one block and kv head
     query_bytes: int  # of one head's query, for this cache format

@@ -137,14 +137,14 @@ def _activate(
         up = memory.up + row * shape.up_padded * 4
         activation_row(
             tag,
-            shape.activation,
             up,
-            bias,
             up + half if gated else memory.ones,
+            bias,
             bias + half if gated else memory.zeros,
             shape.mlp_padded,
             memory.activations + row * shape.activation_stride,
             scratch,
+            shape.activation,
         )
 
 

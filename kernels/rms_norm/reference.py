@@ -1,4 +1,4 @@
-"""Norms over the last axis: x / sqrt(mean(x**2) + eps) * weight, and the same of x - mean(x), plus a bias."""
+"""RMSNorm over the last axis: x / sqrt(mean(x**2) + eps) * weight (arXiv:1910.07467)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,3 @@ def rms_norm_reference(x: npt.ArrayLike, weight: npt.ArrayLike, eps: float) -> F
     square: FloatArray = np.mean(values * values, axis=-1, keepdims=True)
     normalised: FloatArray = values / np.sqrt(square + eps) * np.asarray(weight, np.float64)
     return normalised
-
-
-def layer_norm_reference(x: npt.ArrayLike, weight: npt.ArrayLike, bias: npt.ArrayLike, eps: float) -> FloatArray:
-    """In float64."""
-    values: FloatArray = np.asarray(x, np.float64)
-    centred: FloatArray = values - values.mean(axis=-1, keepdims=True)
-    return rms_norm_reference(centred, weight, eps) + np.asarray(bias, np.float64)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from ...kernels.decoder_step.attention import DESCRIPTORS
 from ...kernels.decoder_step.shape import JOB_SLOTS, WEIGHT_COLUMNS, Memory, Shape, Staged, attention_tasks
 from ...kernels.embedding.cpu import BFLOAT16_TABLE
-from ...kernels.gated_mlp.cpu import NUMBERS
 from ...kernels.gemm.pack import packed_bytes, padded
 from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from ...kernels.paged_attention.cache import BLOCK_TOKENS, LONGEST_INT8_HEAD, region_bytes
@@ -22,6 +21,7 @@ from ...kernels.paged_attention.query import query_bytes
 from ...kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
 from ...kernels.quantise.layout import row_bytes
 from ...kernels.rope.cpu import padded_head
+from ...kernels.simd.activations import NUMBERS
 from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat, default_cache_format
 from ..checkpoint.spec import ModelSpec
 from .experts import ExpertArrays, expert_bytes, expert_sizes, make_expert_shape

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from ...kernels.rms_norm.reference import layer_norm_reference, rms_norm_reference
+from ...kernels.layer_norm.reference import layer_norm_reference
+from ...kernels.rms_norm.reference import rms_norm_reference
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import MemoryPlan, ReportProgress, ignore_progress
 from ..checkpoint.checkpoint import CheckpointFolder

@@ -27,7 +27,7 @@ from ...kernels.paged_attention.query import query_bytes
 from ...kernels.paged_attention.tile import scratch_bytes
 from ...kernels.quantise.layout import row_bytes
 from ...kernels.rope.cpu import padded_head
-from ...kernels.simd.activations import ACTIVATION_NUMBERS
+from ...kernels.simd.activations import NUMBERS
 from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import MemoryPlan
@@ -72,7 +72,7 @@ def make_shape(spec: EncoderSpec, sizes: EncoderSizes, *, embedding_is_bfloat16:
         attention_padded=attention,
         mlp_padded=mlp,
         up_padded=(1 + spec.gated) * mlp,
-        activation=ACTIVATION_NUMBERS[spec.activation],
+        activation=NUMBERS[spec.activation],
         vocab_size=spec.vocab_size,
         token_types=spec.token_types,
         max_tokens=sizes.max_step_tokens,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from triolet.kernels.compile_cache import compiled
-from triolet.kernels.rms_norm.reference import layer_norm_reference, rms_norm_reference
+from triolet.kernels.layer_norm.reference import layer_norm_reference
+from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope.cpu import head_positions, padded_head, rope_head
 from triolet.kernels.rope.reference import rope_reference
 from triolet.kernels.simd.formats import CACHE_TAGS, CacheTag

@@ -96,6 +96,8 @@ def test_errors_are_those_of_the_client(client: Any) -> None:
     with pytest.raises(ollama.ResponseError, match="There is no model 'gone'") as raised:
         list(client.generate("gone", "Hi", stream=True))
     assert raised.value.status_code == 404
-    for refused, arguments in ((client.pull, ["llama3"]), (client.embed, [MODEL, "Hi"])):
+    for refused, arguments in ((client.pull, ["llama3"]), (client.embeddings, [MODEL, "Hi"])):
         with pytest.raises(ollama.ResponseError, match="belongs to Ollama's API and is not implemented"):
             refused(*arguments)
+    with pytest.raises(ollama.ResponseError, match="It makes no vectors"):
+        client.embed(MODEL, "Hi")

@@ -37,7 +37,7 @@ def test_a_path_unlike_all_others_is_named_shortly(path: str) -> None:
     [
         ("/v1/moderations/", "reads text only"),
         ("/v1/audio/speech", "reads text only"),
-        ("/api/embed", "send /v1/embeddings"),
+        ("/api/embeddings", "send /api/embed"),
         ("/v1/messages/batches/1", "Anthropic's API"),
         ("/api/pull", "Ollama's API"),
         ("/v1/chat/completions/chatcmpl-1", "send /v1/responses with store: true"),

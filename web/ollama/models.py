@@ -2,11 +2,16 @@
 
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Literal
 
 import msgspec
 
-from ...protocol.ollama_responses import OllamaModel, OllamaModelDetails, OllamaModelPage, OllamaRunningModel
+from ...protocol.ollama_responses import (
+    OllamaCapability,
+    OllamaModel,
+    OllamaModelDetails,
+    OllamaModelPage,
+    OllamaRunningModel,
+)
 from ...protocol.served_models import LATEST
 from ...protocol.steps import Ready
 
@@ -54,14 +59,16 @@ def model_page(created: int, ready: Ready | None, template: str | None) -> Ollam
         }
         if ready
         else {},
-        capabilities=_capabilities(template or ""),
+        capabilities=_capabilities(ready, template or ""),
         modified_at=_date(created),
     )
 
 
-def _capabilities(template: str) -> list[Literal["completion", "tools", "thinking"]]:
-    """By what the chat template knows."""
-    found: list[Literal["completion", "tools", "thinking"]] = ["completion"]
+def _capabilities(ready: Ready | None, template: str) -> list[OllamaCapability]:
+    """By what the chat template knows; of a classifier none that Ollama has a word for."""
+    if ready is not None and ready.pooling is not None:
+        return ["embedding"] if ready.pooling.task == "embed" else []
+    found: list[OllamaCapability] = ["completion"]
     if "tools" in template:
         found.append("tools")
     if "enable_thinking" in template or "<think>" in template:

@@ -52,13 +52,14 @@ def generate_from_ollama(body: OllamaGenerateBody, served: ServedModel, origin: 
 
 def served_name(name: str | None, served: ServedModel, fallbacks: tuple[str, ...] = ()) -> str:
     """The name for the answer: as the client calls the served model. Raises ApiError (404) for another model's."""
-    plain = _plain(name, served)
+    plain = plain_name(name, served)
     adapter = named_adapter(plain, served, fallbacks)
     own = served.model if adapter is None else adapter.name
     return name if name and plain in (own, f"{served.model}:{own}") else own
 
 
-def _plain(name: str | None, served: ServedModel) -> str | None:
+def plain_name(name: str | None, served: ServedModel) -> str | None:
+    """Without Ollama's `:latest`."""
     return name if name is None or name == served.model else name.removesuffix(LATEST)
 
 
@@ -94,7 +95,7 @@ def _fields(body: OllamaBody, served: ServedModel) -> Fields:
         message = "options.num_predict: 0 asks for nothing; send 1 or more, or -1 for up to the context."
         raise ApiError("integer_out_of_range", message, param="options.num_predict")
     return {
-        "model": _plain(body.model, served),
+        "model": plain_name(body.model, served),
         "response_format": _response_format(body.format),
         "stream": body.stream is not False,
         "temperature": options.temperature,

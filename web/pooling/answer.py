@@ -56,9 +56,17 @@ class VectorAnswer(Whole):
         return PooledUsage(prompt_tokens=tokens, total_tokens=tokens)
 
 
-class Embeddings(VectorAnswer):
-    """Shortened vectors get their length back, where the model's have length 1."""
+def shortened(vector: bytes, size: int, model: PoolingModel) -> "array[float]":
+    """The first values of a vector; it gets its length back, where the model's have length 1."""
+    values = _floats(vector)
+    if size >= len(values):
+        return values
+    values = values[:size]
+    length = hypot(*values) if model.normalised else 1.0
+    return array("f", [value / (length or 1.0) for value in values])
 
+
+class Embeddings(VectorAnswer):
     __slots__ = ("_base64", "_size")
 
     def __init__(self, request: Generate, model: PoolingModel, body: EmbeddingBody) -> None:
@@ -71,11 +79,7 @@ class Embeddings(VectorAnswer):
         return EmbeddingList(data=items, model=self._request.served_as, usage=self._usage(finished))
 
     def _item(self, vector: bytes) -> list[float] | str:
-        values = _floats(vector)
-        if self._size < len(values):
-            values = values[: self._size]
-            length = hypot(*values) if self._model.normalised else 1.0
-            values = array("f", [value / (length or 1.0) for value in values])
+        values = shortened(vector, self._size, self._model)
         return base64.b64encode(_little(values)).decode() if self._base64 else values.tolist()
 
 
@@ -146,8 +150,10 @@ def sigmoid(x: float) -> float:
 
 
 def softmax(logits: list[float]) -> list[float]:
-    powers = [exp(x - max(logits)) for x in logits]
-    return [power / sum(powers) for power in powers]
+    largest = max(logits)
+    powers = [exp(x - largest) for x in logits]
+    total = sum(powers)
+    return [power / total for power in powers]
 
 
 def _floats(vector: bytes) -> "array[float]":

@@ -1,4 +1,4 @@
-"""Ollama's API: POST /api/chat, /api/generate and /api/show, GET /api/tags, /api/ps and /api/version."""
+"""Ollama's API: POST /api/chat, /api/generate, /api/embed and /api/show, GET /api/tags, /api/ps and /api/version."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +15,7 @@ from ..exchange import Content, Exchange, json_content
 from ..generation.asked import Asked, Origin, ServedModel
 from ..generation.generation import answer, origin_of, refuse_explanation
 from ..generation.models import either_name, listed_models, reading, unloaded_model, using
+from ..ollama.embed import read_embed
 from ..ollama.models import model_entry, model_page, running_entry
 from ..ollama.ollama import ollama_error, read_chat, read_generate
 from ..ollama.request import served_name
@@ -39,6 +40,7 @@ def register(app: Application) -> None:
 
     app.generation_route("/api/chat")(partial(respond, read_chat))
     app.generation_route("/api/generate")(partial(respond, read_generate))
+    app.generation_route("/api/embed")(partial(respond, read_embed))
 
     @app.get("/api/tags")
     async def tags() -> Response:

@@ -10,9 +10,10 @@ from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
 from ...protocol.anthropic_responses import AnthropicError, AnthropicMessage, TokenCount
 from ...protocol.errors import REGISTRY, ErrorBody
 from ...protocol.explanation import Explanation
-from ...protocol.ollama_requests import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
+from ...protocol.ollama_requests import OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody, OllamaShowBody
 from ...protocol.ollama_responses import (
     OllamaChatAnswer,
+    OllamaEmbeddings,
     OllamaError,
     OllamaGenerateAnswer,
     OllamaModelPage,
@@ -135,6 +136,13 @@ def describe(title: str = "Triolet", root_path: str = "") -> Schema:
                 OllamaGenerateBody,
                 OllamaGenerateAnswer,
                 stream=_lines(OllamaGenerateAnswer),
+                error=OllamaError,
+            ),
+            "/api/embed": _post(
+                "create_ollama_embeddings",
+                "Vectors of texts, in Ollama's form.",
+                OllamaEmbedBody,
+                OllamaEmbeddings,
                 error=OllamaError,
             ),
             "/api/show": _post(
