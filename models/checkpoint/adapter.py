@@ -6,7 +6,7 @@ where `target_modules` is one, the tensors say what it matched.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import sqrt
 from pathlib import Path
 from typing import Final
@@ -17,10 +17,12 @@ from msgspec import Struct
 from ..errors import CheckpointError, UnsupportedModel
 from .config import Config
 from .files import find_file, folder_of, read_json
-from .safetensors import SafetensorsFile, WeightArray
+from .pytorch.file import PytorchFile
+from .safetensors import SafetensorsFile, TensorFile, WeightArray
 from .spec import ModelSpec
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+FORMS: dict[str, Callable[[Path, str], TensorFile]] = {WEIGHTS_FILE: SafetensorsFile, "adapter_model.bin": PytorchFile}
 MAX_CONFIG_BYTES = 1 << 20
 MAX_RANK = 256
 # Module: its name in a decoder layer, in the order of LayerWeights.
@@ -104,11 +106,9 @@ def load_adapter(path: Path, spec: ModelSpec) -> AdapterWeights:
     folder = folder_of(path, "adapter", CONFIG_FILE)
     config = Config(read_json(folder, CONFIG_FILE, MAX_CONFIG_BYTES))
     _refuse_unsupported(config)
-    if find_file(folder, WEIGHTS_FILE) is None:
-        pickled = find_file(folder, "adapter_model.bin") is not None
-        remedy = "pickled weights are never read; save" if pickled else "missing; save"
-        raise CheckpointError("file", WEIGHTS_FILE, f"{remedy} the adapter with save_pretrained as safetensors")
-    file = SafetensorsFile(folder, WEIGHTS_FILE)
+    file = next((form(folder, name) for name, form in FORMS.items() if find_file(folder, name) is not None), None)
+    if file is None:
+        raise CheckpointError("file", WEIGHTS_FILE, "missing; save the adapter with save_pretrained")
     layers: tuple[dict[str, LowRank], ...] = tuple({} for _ in range(spec.num_layers))
     for name in sorted(_adapted_modules(file, spec)):
         layer, module = _place(name)
@@ -139,7 +139,7 @@ def _refuse_unsupported(config: Config) -> None:
             raise config.unsupported(key, "an unknown setting, which might change the arithmetic")
 
 
-def _adapted_modules(file: SafetensorsFile, spec: ModelSpec) -> set[str]:
+def _adapted_modules(file: TensorFile, spec: ModelSpec) -> set[str]:
     """Full names of the modules that the file holds tensors of: each in the base, with both matrices."""
     found: dict[str, set[str]] = {}
     places = {MODULES[module] for module in module_sizes(spec)}
@@ -170,7 +170,7 @@ def _place(name: str) -> tuple[int, str]:
     return int(parts[2]), parts[-1]
 
 
-def _read_module(file: SafetensorsFile, config: Config, name: str, size: tuple[int, int]) -> LowRank:
+def _read_module(file: TensorFile, config: Config, name: str, size: tuple[int, int]) -> LowRank:
     ranked, weighed = _pattern(config, "rank_pattern", name), _pattern(config, "alpha_pattern", name)
     rank = config.size("r", 8) if ranked is None else ranked[0].size(ranked[1])
     if rank > MAX_RANK:

@@ -1,6 +1,6 @@
-"""A checkpoint folder as Hugging Face writes it: config.json, safetensors (one file or shards), tokenizer files.
+"""A checkpoint folder as Hugging Face writes it: config.json, weights (one file or shards), tokenizer files.
 
-Provides names, shapes and arrays. It never runs code from the folder, never unpickles, and never reads a `.bin` file.
+Provides names, shapes and arrays. It never runs code from the folder, and never unpickles.
 """
 
 from collections.abc import Iterator
@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
-from ..errors import CheckpointError
 from .experts import names_beside_fused
 from .families.families import load_spec
-from .files import find_file, folder_of, read_json
+from .files import folder_of, read_json
 from .fused import ExpertPiece, fused_experts
 from .generation import GenerationDefaults, read_generation
 from .quantised.method import Quantised, read_quantised
-from .safetensors import SafetensorsFile
+from .safetensors import TensorFile
 from .spec import ModelSpec
 from .stored import StoredMatrix, Weight
+from .weight_files import open_weights
 
 MAX_CONFIG_BYTES = 4 << 20
-MAX_INDEX_BYTES = 16 << 20
-MAX_SHARDS = 4096
 
 
 class TensorFolder:
@@ -32,7 +29,7 @@ class TensorFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._home = _open_weights(folder)
+        self._home = open_weights(folder)
         self._quantised = Quantised({}, frozenset())
         self._pieces = dict[str, ExpertPiece]()  # of tensors that hold all experts of a layer
 
@@ -88,11 +85,10 @@ class TensorFolder:
 
     @property
     def widened_bytes(self) -> int:
-        """Bytes that float16 weights take when read as float32, in addition to a runner's own copies."""
-        infos = (file.tensors[name] for name, file in self._plain())
-        return sum(2 * (info.end - info.begin) for info in infos if info.dtype == "F16")
+        """Bytes of weights that are copied when they are read, in addition to a runner's own copies."""
+        return sum(file.tensors[name].copied_bytes for name, file in self._plain())
 
-    def _plain(self) -> Iterator[tuple[str, SafetensorsFile]]:
+    def _plain(self) -> Iterator[tuple[str, TensorFile]]:
         """Tensors that are weights as they are."""
         return ((name, file) for name, file in self._home.items() if name not in self._quantised.parts)
 
@@ -100,7 +96,7 @@ class TensorFolder:
 class _Files:
     """The tensors of a folder, for those who know what they are parts of."""
 
-    def __init__(self, home: dict[str, SafetensorsFile]) -> None:
+    def __init__(self, home: dict[str, TensorFile]) -> None:
         self._home = home
 
     def names(self) -> Iterator[str]:
@@ -126,30 +122,3 @@ class CheckpointFolder(TensorFolder):
             if self._pieces:
                 names = names_beside_fused(self.spec.experts.names)
                 self.spec = replace(self.spec, experts=replace(self.spec.experts, names=names))
-
-
-def _open_weights(folder: Path) -> dict[str, SafetensorsFile]:
-    """Which file holds each tensor."""
-    if find_file(folder, "model.safetensors.index.json") is None:
-        if find_file(folder, "model.safetensors") is None:
-            raise CheckpointError("file", "model.safetensors", "missing; convert the checkpoint to safetensors")
-        file = SafetensorsFile(folder, "model.safetensors")
-        return dict.fromkeys(file.tensors, file)
-    index = read_json(folder, "model.safetensors.index.json", MAX_INDEX_BYTES)
-    try:
-        weight_map = convert(index.get("weight_map"), dict[str, str])
-    except ValidationError as error:
-        raise CheckpointError("weight_map", index.get("weight_map"), str(error)) from None
-    names = sorted(set(weight_map.values()))
-    if len(names) > MAX_SHARDS:
-        raise CheckpointError("weight_map", len(names), f"files; at most {MAX_SHARDS} are read")
-    files = {name: SafetensorsFile(folder, name) for name in names}
-    home = {tensor: files[name] for tensor, name in weight_map.items()}
-    for tensor, file in home.items():
-        if tensor not in file.tensors:
-            raise CheckpointError(tensor, file.name, "the index says the tensor is in this file, but it is not")
-    for file in files.values():
-        for tensor in file.tensors:
-            if home.get(tensor) is not file:
-                raise CheckpointError(tensor, file.name, "this file holds a tensor that the index does not place there")
-    return home

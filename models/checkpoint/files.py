@@ -14,6 +14,8 @@ from msgspec import convert
 
 from ..errors import CheckpointError
 
+POINTER = b"version https://git-lfs.github.com/spec/"
+
 
 def folder_of(path: Path, what: str = "model", holds: str = "config.json") -> Path:
     """The folder of a checkpoint, or of something else with one file that tells it, resolved."""
@@ -66,6 +68,9 @@ def open_file(folder: Path, name: str, *, inside: str = "") -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
         raise CheckpointError("file", name, "is not a regular file")
+    if file.peek(len(POINTER)).startswith(POINTER):
+        file.close()
+        raise CheckpointError("file", name, "is a pointer of Git LFS, not the file itself: run `git lfs pull` there")
     return file
 
 

@@ -5,12 +5,14 @@ than the format's own library: no duplicate names, header of at most 16 MiB, and
 (no gap, no overlap, nothing after the end). bfloat16 comes as uint16 bit patterns, since numpy has no such type.
 """
 
+from __future__ import annotations
+
 import mmap
 import sys
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,31 @@ class TensorInfo(Struct, frozen=True):
     begin: int
     end: int
 
+    @property
+    def copied_bytes(self) -> int:
+        """Of the copy that reading it as a weight makes: float16 becomes float32."""
+        return 2 * (self.end - self.begin) if self.dtype == "F16" else 0
+
+
+class TensorFile(Protocol):
+    """An open file of tensors. Arrays are read-only, and views of its mapping where they can be."""
+
+    name: str
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+    def read(self, tensor: str, part: Part | None = None) -> WeightArray:
+        """The tensor as a weight. `part` takes what is wanted of a large one, before anything is copied."""
+        ...
+
+    def raw(self, tensor: str, part: Part | None = None) -> npt.NDArray[Any]:
+        """The tensor in its own type: bfloat16 and 8-bit floats as the unsigned integers of their bits."""
+        ...
+
+    def release_pages(self) -> None:
+        """Release the memory of what was read so far; reading it again loads it from the file."""
+        ...
+
 
 class SafetensorsFile:
     """One open file. Arrays are views of the mapping and keep it alive; they are read-only."""
@@ -69,13 +96,7 @@ class SafetensorsFile:
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
 
     def read(self, tensor: str, part: Part | None = None) -> WeightArray:
-        """float32 (float16 is widened) or uint16 holding bfloat16 bits. Only these three types are weights. `part`
-        takes what is wanted of a large tensor, before anything is copied."""
-        info = self.tensors[tensor]
-        if info.dtype not in WEIGHT_TYPES:
-            raise CheckpointError(f"{self.name}: {tensor}", info.dtype, "expected a weight of type F32, BF16 or F16")
-        array = self.raw(tensor, part)
-        return array.astype(np.float32) if info.dtype == "F16" else cast("WeightArray", array)
+        return read_weight(self, tensor, part)
 
     def raw(self, tensor: str, part: Part | None = None) -> npt.NDArray[Any]:
         """The tensor in its own type: bfloat16 and 8-bit floats as the unsigned integers of their bits."""
@@ -93,6 +114,20 @@ class SafetensorsFile:
         """Release the memory of what was read so far; reading it again loads it from the file."""
         if sys.platform == "linux":
             self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def countable(shape: tuple[int, ...]) -> bool:
+    """Whether numpy can count such a tensor's elements; it multiplies the sizes beside a 0 too."""
+    return prod(max(size, 1) for size in shape) < 2**53
+
+
+def read_weight(file: TensorFile, tensor: str, part: Part | None = None) -> WeightArray:
+    """float32 (float16 is widened) or uint16 holding bfloat16 bits. Only these three types are weights."""
+    dtype = file.tensors[tensor].dtype
+    if dtype not in WEIGHT_TYPES:
+        raise CheckpointError(f"{file.name}: {tensor}", dtype, "expected a weight of type F32, BF16 or F16")
+    array = file.raw(tensor, part)
+    return array.astype(np.float32) if dtype == "F16" else cast("WeightArray", array)
 
 
 def _read_header(header: Mapping[str, object], data_bytes: int, file: str) -> dict[str, TensorInfo]:
@@ -121,7 +156,7 @@ def _read_entry(name: str, entry: object, file: str) -> TensorInfo:
     if found.dtype not in ITEM_BYTES:
         raise CheckpointError(place, found.dtype, "unknown tensor type")
     begin, end = found.data_offsets
-    if end - begin != prod(found.shape) * ITEM_BYTES[found.dtype]:
+    if end - begin != prod(found.shape) * ITEM_BYTES[found.dtype] or not countable(found.shape):
         raise CheckpointError(place, entry, "the offsets do not hold a tensor of this type and shape")
     return TensorInfo(found.dtype, found.shape, begin, end)
 

@@ -1,7 +1,7 @@
 """Which files of a repository are needed. Pure: from names and sizes to names.
 
-Weights are safetensors, else PyTorch's .bin files, else one GGUF file with all its parts. The same weights in other
-formats (`original/`, `onnx/`, `consolidated.*`) stay on the hub.
+Weights are safetensors, else PyTorch's .bin or .pt files, else one GGUF file with all its parts. The same weights in
+other formats (`original/`, `onnx/`, `consolidated.*`) stay on the hub.
 """
 
 import re
@@ -15,7 +15,9 @@ _SMALL: Final = re.compile(
     r"[^/]+\.(?:json|jinja|model|tiktoken)|(?:vocab|merges|dict)\.txt|additional_chat_templates/[^/]+\.jinja"
     r"|\d+_\w+/config\.json"  # a stage after an encoder: pooling, a dense layer
 )
-_STAGE: Final = re.compile(r"\d+_\w+/model\.safetensors")
+_STAGE: Final = re.compile(r"(\d+_\w+/)(?:model\.safetensors|pytorch_model\.bin)")
+_STEMS: Final = {".safetensors": "model", ".bin": "pytorch_model", ".pt": "model"}
+PYTORCH: Final = (".bin", ".pt")
 _FOREIGN: Final = re.compile(r"(?:consolidated|adapter_|training_|optimizer|scheduler|rng_state).*", re.IGNORECASE)
 _SHARDS: Final = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)")
 _SPLIT: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -39,22 +41,32 @@ class Choice(NamedTuple):
 def choose_files(sizes: Mapping[str, int], gguf_file: str | None, name: str) -> Choice:
     """From the bytes of every file of the repository `name`. Raises NoSuchFiles."""
     small = tuple(file for file in sizes if _SMALL.fullmatch(file) and not _FOREIGN.fullmatch(file))
-    stages = tuple(file for file in sizes if _STAGE.fullmatch(file))
-    for suffix in () if gguf_file is not None else (".safetensors", ".bin"):
+    stages = _stages(sizes)
+    for suffix in () if gguf_file is not None else _STEMS:
         if weights := _weights([file for file in sizes if file.endswith(suffix)], suffix, sizes):
             return Choice(small, (*weights, *stages))
     ggufs = {file: size for file, size in sizes.items() if file.endswith(".gguf")}
     if not ggufs:
-        wanted = "no .gguf files" if gguf_file is not None else "no safetensors, .bin or .gguf files that hold a model"
+        wanted = (
+            "no .gguf files" if gguf_file is not None else "no safetensors, .bin, .pt or .gguf files that hold a model"
+        )
         raise NoSuchFiles(f"{name} has {wanted}, but {_listed(sizes)}")
     parts = choose_gguf(ggufs, gguf_file, name)
     return Choice((), parts, parts[0])
 
 
+def _stages(files: Collection[str]) -> tuple[str, ...]:
+    """The weights of the stages, each in one form."""
+    found = (_STAGE.fullmatch(file) for file in files)
+    folders = dict.fromkeys(match[1] for match in found if match)
+    forms = ((f"{folder}model.safetensors", f"{folder}pytorch_model.bin") for folder in folders)
+    return tuple(one if one in files else other for one, other in forms)
+
+
 def _weights(found: Iterable[str], suffix: str, all_files: Collection[str]) -> list[str]:
     """The shards if there is an index, else the one file with the usual name, else all in the top folder."""
     files = [file for file in found if "/" not in file and not _FOREIGN.fullmatch(file)]
-    stem = "model" if suffix == ".safetensors" else "pytorch_model"
+    stem = _STEMS[suffix]
     shards = [file for file in files if _SHARDS.search(file)]
     usual = [file for file in shards if _SHARDS.sub("", file) == stem]
     if f"{stem}{suffix}.index.json" in all_files and shards:

@@ -5,6 +5,7 @@ holes take no room on the disk. So the loader's own code reads and refuses it, a
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +14,8 @@ from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
 
 from ..checkpoint.safetensors import MAX_HEADER_BYTES
-from ..errors import LoadError
-from .choice import choose_files
+from .archive_headers import fetch_archive
+from .choice import PYTORCH, choose_files
 from .fetch import Hubs, explained, files_of, missing_files
 from .order import Wanted
 
@@ -23,12 +24,6 @@ _GGUF_FIRST: Final = 24 << 20  # metadata with a vocabulary of 262,144 tokens, a
 _TOKENIZER: Final = ("tokenizer.json", "vocab.json", "tekken.json")  # large, and no part of a plan
 _LARGEST_TEXT: Final = 16 << 20
 _AT_ONCE: Final = 8
-
-
-class NoHeaders(LoadError):
-    """What the weights are stored in tells nothing before all of it is there."""
-
-    code = "unsupported_model"
 
 
 def fetch_headers(wanted: Wanted, hub: Hubs, folder: Path) -> Path:
@@ -42,8 +37,6 @@ def fetch_headers(wanted: Wanted, hub: Hubs, folder: Path) -> Path:
         if not missing_files((*choice.small, *choice.weights), name, commit, hub):
             folder = hub.folder / f"models--{name.repo.replace('/', '--')}" / "snapshots" / commit
             return folder if choice.entry is None else folder / choice.entry
-        if any(file.endswith(".bin") for file in choice.weights):
-            raise NoHeaders(f"{name} has .bin files only, whose ends must be read: fetch it to plan it")
 
         def get(file: str) -> None:
             _get(hf_hub_url(name.repo, file, revision=commit, endpoint=hub.endpoint), folder / file, sizes[file])
@@ -58,6 +51,9 @@ def _get(url: str, path: Path, size: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
         path.write_bytes(_read(url, 0, min(size, _LARGEST_TEXT)))
+        return
+    if path.suffix in PYTORCH:
+        fetch_archive(partial(_read, url), path, size)
         return
     data = _read(url, 0, min(size, _GGUF_FIRST if path.suffix == ".gguf" else _FIRST))
     if path.suffix == ".safetensors":

@@ -20,7 +20,7 @@ _NAME: Final = re.compile(
     rf"(?:https://huggingface\.co/|https://hf\.co/|hf\.co/)?(?!\S*(?:--|\.\.))({_PART}/{_PART})(?:@([\w./-]+))?",
     re.ASCII,
 )
-_FILES: Final = (".gguf", ".safetensors", ".bin", ".json")  # a name that ends so is a file's
+_FILES: Final = (".gguf", ".safetensors", ".bin", ".pt", ".json")  # a name that ends so is a file's
 _MEANING: Final = (
     "MODEL is a folder as Hugging Face writes it, a .gguf file, or a name on the hub such as Qwen/Qwen3-0.6B"
 )

@@ -28,6 +28,8 @@ def choose(*files: str, gguf_file: str | None = None) -> Choice:
             ("pytorch_model-00001-of-00001.bin",),
         ),
         (("model.safetensors", "m.Q8_0.gguf"), ("model.safetensors",)),
+        (("pytorch_model.bin", "model.pt"), ("pytorch_model.bin",)),
+        (("model.pt", "optimizer.pt", "scheduler.pt", "m.Q8_0.gguf"), ("model.pt",)),
     ],
 )
 def test_the_weights_of_a_repository(there: tuple[str, ...], weights: tuple[str, ...]) -> None:
@@ -42,6 +44,9 @@ def test_stages_after_an_encoder_and_further_templates_come_along() -> None:
     found = choose("model.safetensors", "2_Dense/model.safetensors", *extras)
     assert set(found.small) == set(extras)
     assert found.weights == ("model.safetensors", "2_Dense/model.safetensors")
+    stages = ("2_Dense/pytorch_model.bin", "3_Dense/pytorch_model.bin", "3_Dense/model.safetensors")
+    found = choose("pytorch_model.bin", "1_Pooling/config.json", *stages)
+    assert found.weights == ("pytorch_model.bin", "2_Dense/pytorch_model.bin", "3_Dense/model.safetensors")
 
 
 def test_a_gguf_file_is_asked_for_or_the_only_one() -> None:
