@@ -111,9 +111,11 @@ def _finish_head(
 
 @compiled
 def attention_stage(
-    cache_tag: CacheTag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
+    cache_tag: CacheTag, thread: int, threads: int, layer: int, out: int, shape: Shape, memory: Memory, staged: Staged
 ) -> None:
-    """Tasks are uneven (a late tile of a long chunk sees more blocks), so threads take them from a counter.
+    """The result goes to `out`, [tokens][heads][head_padded] float32.
+
+    Tasks are uneven (a late tile of a long chunk sees more blocks), so threads take them from a counter.
 
     During the last block of a task a thread prefetches the first block of its next one, so it takes its next task
     before it begins one. Near the end this could leave another thread without work; there it only guesses the next.
@@ -137,7 +139,7 @@ def attention_stage(
             head = kv_head * group + (first_row + index) % group
             position = staged.positions[token]
             descriptor = scratch + index * DESCRIPTOR_BYTES
-            poke(descriptor, memory.attention + (token * shape.heads + head) * shape.head_padded * 4)
+            poke(descriptor, out + (token * shape.heads + head) * shape.head_padded * 4)
             poke(descriptor + 8, max(0, position - window + 1))
             poke(descriptor + 16, position)
             poke(descriptor + 24, NO_SINK if sinks == 0 else peek(sinks + head * 8))

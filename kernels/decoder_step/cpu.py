@@ -13,7 +13,7 @@ result does not depend on the number of threads. If there is a single row, every
 its own copy: cheaper than one more barrier.
 
 A model without experts and a server without adapters pass None for them. numba then leaves their code out of the
-function: to compile it takes a third of the time.
+function: to compile it takes a third of the time. A model either has latent attention or a cache's tag.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from ..threads.waiting import barrier, finish_job, wait_for_job
 from .attention import attention_stage, rotation_stage
 from .entering import add_branch, enter, normalised_row
 from .experts import expert_layer
+from .latent import latent_attention
+from .latent_shape import Latent
 from .projection import project, project_layer
 from .shape import (
     DOWN,
@@ -55,7 +57,7 @@ from .shape import (
 def _step(
     tag: Tag,
     adapter_tag: Tag | None,
-    cache_tag: CacheTag,
+    cache_tag: CacheTag | None,
     thread: int,
     threads: int,
     state: int,
@@ -63,6 +65,7 @@ def _step(
     shape: Shape,
     memory: Memory,
     experts: ExpertMemory | None,
+    latent: Latent | None,
     staged: Staged,
 ) -> int:
     tokens = staged.job[TOKENS]
@@ -124,10 +127,13 @@ def _step(
                 memory.gate_up,
                 new,
             )
-        rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
-        generation = barrier(state, threads, generation)
-        attention_stage(cache_tag, thread, threads, layer, shape, memory, staged)
-        generation = barrier(state, threads, generation)
+        if cache_tag is not None:
+            rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
+            generation = barrier(state, threads, generation)
+            attention_stage(cache_tag, thread, threads, layer, memory.attention, shape, memory, staged)
+            generation = barrier(state, threads, generation)
+        if latent is not None:
+            generation = latent_attention(tag, thread, threads, state, generation, layer, shape, memory, latent, staged)
         generation = enter(tag, thread, threads, state, generation, layer, out, tokens, shape, memory)
         branch = weights[layer, out_bias] != 0
         generation = project_layer(
@@ -245,13 +251,14 @@ def _logits(
 def work(
     tag: Tag,
     adapter_tag: Tag | None,
-    cache_tag: CacheTag,
+    cache_tag: CacheTag | None,
     thread: int,
     threads: int,
     state: int,
     shape: Shape,
     memory: Memory,
     experts: ExpertMemory | None,
+    latent: Latent | None,
     staged: Staged,
 ) -> None:
     """The loop of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
@@ -259,6 +266,6 @@ def work(
     while wait_for_job(state, done):
         done += 1
         generation = _step(
-            tag, adapter_tag, cache_tag, thread, threads, state, generation, shape, memory, experts, staged
+            tag, adapter_tag, cache_tag, thread, threads, state, generation, shape, memory, experts, latent, staged
         )
         finish_job(state, threads, done)

@@ -9,6 +9,9 @@ of V is 16 dimensions. In every format K has one 32-bit word per token every 256
 its key and one for its value, symmetric to +-127. Keys are stored plus 128, as the unsigned operand of the dot product.
 A word of its values has the tokens t, t + 16, t + 32 and t + 48. A reused block is not cleared: past its sequence's end
 it may hold anything, including NaN.
+
+A cache of latent vectors (float32 or bfloat16) has one kv head, and regions of one half, laid out as V: its rows are
+keys and values at once (latent_tile.py).
 """
 
 from __future__ import annotations
@@ -20,9 +23,26 @@ from llvmlite import ir
 from ..quantise.reference import SMALLEST_MAXIMUM
 from ..simd.arithmetic import absolute, maximum, nearest_integer, reduce_maximum, round_bfloat16
 from ..simd.dot import K_PER_STEP
-from ..simd.formats import CacheFormat
+from ..simd.formats import CacheFormat, number_format_of
 from ..simd.functions import Values, loop, written_kernel
-from ..simd.lanes import LANES, VF, VI, at, constant, f32, float32, i8, i32, int64, load, scaled, splat, store, vector
+from ..simd.lanes import (
+    LANES,
+    VF,
+    VI,
+    at,
+    constant,
+    f32,
+    float32,
+    i8,
+    i32,
+    int64,
+    load,
+    scaled,
+    splat,
+    store,
+    vector,
+    vector_at,
+)
 
 BLOCK_TOKENS = 64
 WORD_STRIDE = BLOCK_TOKENS * 4  # bytes from one word of a key to the next
@@ -37,9 +57,9 @@ def half_bytes(padded_head: int, cache_format: CacheFormat) -> int:
     return 4 * words + (SCALES_BYTES if cache_format == "int8" else 0)
 
 
-def region_bytes(padded_head: int, cache_format: CacheFormat) -> int:
+def region_bytes(padded_head: int, cache_format: CacheFormat, *, latent: bool = False) -> int:
     """Bytes of the keys and values of one block and kv head."""
-    return 2 * half_bytes(padded_head, cache_format)
+    return (1 if latent else 2) * half_bytes(padded_head, cache_format)
 
 
 def values_of(b: ir.IRBuilder, cache_format: str, region: ir.Value, size: ir.Value) -> ir.Value:
@@ -87,8 +107,28 @@ def _store_key(
 
 def _store_value(b: ir.IRBuilder, cache_format: str, *arguments: ir.Value) -> None:
     x, bias, region, token, size = arguments
+
+    def value(index: ir.Value) -> ir.Value:
+        return b.fadd(vector_at(b, x, index), vector_at(b, bias, index))
+
+    _store_values(b, cache_format, value, values_of(b, cache_format, region, size), token, size)
+
+
+def _store_row(
+    b: ir.IRBuilder, cache_format: str, row: ir.Value, region: ir.Value, token: ir.Value, size: ir.Value
+) -> None:
+    _store_values(b, number_format_of(cache_format), lambda index: vector_at(b, row, index), region, token, size)
+
+
+def _store_values(
+    b: ir.IRBuilder,
+    cache_format: str,
+    value: Callable[[ir.Value], ir.Value],
+    values: ir.Value,
+    token: ir.Value,
+    size: ir.Value,
+) -> None:
     packed = K_PER_STEP[cache_format]
-    values = values_of(b, cache_format, region, size)
     # Only the token's part of each word: the rest belongs to other tokens, perhaps in another thread.
     if cache_format == "int8":
         word, part = b.urem(token, int64(QUADS)), b.udiv(token, int64(QUADS))
@@ -96,11 +136,6 @@ def _store_value(b: ir.IRBuilder, cache_format: str, *arguments: ir.Value) -> No
         word, part = b.udiv(token, int64(packed)), b.urem(token, int64(packed))
     first = b.add(b.add(values, b.mul(b.mul(word, size), int64(4))), b.mul(part, int64(4 // packed)))
     vectors = b.sdiv(size, int64(LANES))
-
-    def value(index: ir.Value) -> ir.Value:
-        offset = b.mul(index, int64(4 * LANES))
-        return b.fadd(load(b, b.add(x, offset), VF), load(b, b.add(bias, offset), VF))
-
     inverse = _start_int8(b, vectors, value, scales_of(b, values, size), token) if cache_format == "int8" else None
 
     def body(index: ir.Value, _: Values) -> Values:
@@ -138,3 +173,5 @@ def _elements(b: ir.IRBuilder, cache_format: str, value: ir.Value, inverse: ir.V
 store_key = written_kernel("store_key", "iiii", _store_key)
 # store_value(cache tag, x, bias, region, token, size): a float32 value row plus its bias
 store_value = written_kernel("store_value", "iiiii", _store_value)
+# store_row(cache tag, row, region, token, size): a float32 row of a cache of latent vectors
+store_row = written_kernel("store_row", "iiii", _store_row)

@@ -90,6 +90,9 @@ class Tile:
         entry = load(self.b, scaled(self.b, self.table, block, 4), i32)
         return self.b.add(self.cache, self.b.mul(self.b.sext(entry, i64), self.block_stride))
 
+    def _values(self, region: ir.Value) -> ir.Value:
+        return values_of(self.b, self.format, region, self.size)
+
     def _common_keys(self) -> tuple[ir.Value, ir.Value]:
         """The first and the last key that all rows see: rows are in the order of their positions."""
         last = at(self.b, self.descriptors, (self.rows - 1) * DESCRIPTOR_BYTES)
@@ -122,7 +125,7 @@ class Tile:
         left = b.sub(self.seen, start)
         visible = at_most(b, left, BLOCK_TOKENS)
         expected = at_most(b, b.select(is_last, self.after_seen, b.sub(left, int64(BLOCK_TOKENS))), BLOCK_TOKENS)
-        values, ahead = (values_of(b, self.format, base, self.size) for base in (region, following))
+        values, ahead = self._values(region), self._values(following)
         lines = [int64(0)]  # of a word row of the next keys; the first one again if no key will be read
         for v in range(1, TOKEN_VECTORS):
             needed = b.icmp_signed("<", int64(v * LANES), expected)

@@ -35,9 +35,18 @@ GROUP = 32  # inputs that share a scale: of 4-bit weights, and always of their a
 GROUP_SHIFTS: dict[WeightFormat, int] = {"int4": 0, "int4-128": 2}  # 2 ** shift groups of weights share a scale
 
 CacheFormat = Literal["float32", "bfloat16", "int8"]
-CacheTag = np.float32 | np.uint16 | np.uint8
+CacheTag = np.float32 | np.uint16 | np.uint8 | np.int32 | np.uint32
 
 CACHE_TAGS: dict[CacheFormat, CacheTag] = {"float32": np.float32(0), "bfloat16": np.uint16(0), "int8": np.uint8(0)}
+# Of a cache of latent vectors (paged_attention/latent_tile.py), by the format of its numbers
+LATENT_TAGS: dict[CacheFormat, CacheTag] = {"float32": np.int32(0), "bfloat16": np.uint32(0)}
+LATENT = "latent_"
+LATENT_OF_TAG = {"int32": LATENT + "float32", "uint32": LATENT + "bfloat16"}
+
+
+def number_format_of(cache_format: str) -> str:
+    """What the numbers of a cache are stored as."""
+    return cache_format.removeprefix(LATENT)
 
 
 def default_cache_format(weight_format: WeightFormat) -> CacheFormat:

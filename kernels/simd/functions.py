@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .formats import FORMAT_OF_TAG, WeightFormat
+from .formats import FORMAT_OF_TAG, LATENT_OF_TAG, WeightFormat
 from .lanes import f32, i64, int64, void
 
 Values = list[ir.Value]
@@ -108,7 +108,8 @@ def kernel(arguments: str, emit: Callable[[ir.Module, str], ir.Function]) -> Cal
 
     def typer(context: Any, *given: Any) -> Any:  # Any: numba's typing objects, untyped
         signature = types.void(given[0], *[_KINDS[letter][0] for letter in arguments])
-        weight_format = FORMAT_OF_TAG[str(given[0])]
+        tag = str(given[0])
+        weight_format = FORMAT_OF_TAG.get(tag) or LATENT_OF_TAG[tag]
 
         def generate(target: Any, b: ir.IRBuilder, signature: Any, values: Values) -> Any:
             b.call(emit(b.module, weight_format), values[1:])

@@ -77,19 +77,18 @@ class CpuRunner:
         fill_rotations(spec, held.rotation, held.weight_table)
         for row, layer in zip(held.weight_table, spec.layers, strict=False):  # the last row is the head's
             row[WINDOW] = layer.window or NO_WINDOW
-        packed = PackedWeights(
-            spec, shape, weights, sizes.weight_format, held.weight_table, held.experts, report, sizes.threads, kept
-        )
+        packed = PackedWeights(spec, shape, weights, sizes.weight_format, held, report, sizes.threads, kept)
         memory = held.memory(packed.embedding)
         self._shape, self._memory = shape, held
-        tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[sizes.kv_format]
+        latent = None if held.latent is None else held.latent.memory
+        tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[sizes.kv_format] if latent is None else None
         self._adapter_format: WeightFormat = adapter_format(sizes.weight_format)
         self._adapter_memory = AdapterMemory(shape, self._adapter_format, sizes.threads, held.staged.job)
         adapter_tag = TAGS[self._adapter_format] if sizes.adapters else None
         experts = None if held.experts is None else held.experts.memory
 
         def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, held)) -> None:
-            work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, experts, held.staged)
+            work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, experts, latent, held.staged)
 
         def report_compilation(done: int, total: int) -> None:
             report(LoadProgress(stage=FIRST_START, done=done, total=total))

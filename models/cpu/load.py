@@ -49,13 +49,18 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
 def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int) -> tuple[CpuSizes, MemoryPlan]:
     """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken."""
     spec = checkpoint.spec
-    if spec.latent is not None:
-        raise UnsupportedModel("latent attention", spec.family, "its description is read, but no step computes it yet")
+    if spec.latent is not None and settings.kv_cache_dtype == "int8":
+        raise UnsupportedDevice(
+            f"--kv-cache-dtype int8: {spec.family} caches latent vectors, which it does not support"
+        )
     stored = stored_matrices(checkpoint)
     dtype = checkpoint.dtype if settings.dtype == "auto" else settings.dtype
     weight_format = weight_format_of(dtype, settings.quantize)
     if stored:
         weight_format = _format_of_stored(stored, weight_format, settings)
+    if spec.latent is not None and weight_format == "stored":
+        remedy = "does not run from integers as they are stored: --dtype bfloat16 widens them"
+        raise UnsupportedModel("latent attention", stored[0].format, remedy)
     if spec.experts is not None and weight_format == "stored":
         remedy = "quantised experts are not run as they are stored; take the unquantised checkpoint and --quantize"
         raise UnsupportedModel("experts", stored[0].format, remedy)

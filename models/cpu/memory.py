@@ -25,6 +25,7 @@ from ...kernels.simd.activations import NUMBERS
 from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat, default_cache_format
 from ..checkpoint.spec import ModelSpec
 from .experts import ExpertArrays, expert_bytes, expert_sizes, make_expert_shape
+from .latent import LatentArrays, LatentSizes
 from .pages import CACHE_LINE, aligned_bytes, populate, zeroed_pages
 from .rotation import rotations
 
@@ -72,25 +73,30 @@ def memory_needs(spec: ModelSpec, sizes: CpuSizes) -> MemoryNeeds:
     embedding = spec.vocab_size * spec.hidden_size * (4 if sizes.weight_format == "float32" else 2)
     if sizes.stored_embedding_bytes is not None:
         embedding = sizes.stored_embedding_bytes
+    latent = latent_sizes(spec)
+    inputs = latent.workspace(sizes.weight_format, sizes.max_step_tokens) if latent else {}
     matrices = sizes.stored_bytes if sizes.weight_format == "stored" else matrix_bytes(spec, shape, sizes.weight_format)
     return MemoryNeeds(
         weights_bytes=matrices + vector_bytes(spec, shape) + embedding,
-        workspace_bytes=sum(workspace_sizes(spec, shape, sizes).values()) + sum(experts.values()),
+        workspace_bytes=sum(sum(each.values()) for each in (workspace_sizes(spec, shape, sizes), experts, inputs)),
         kv_block_bytes=spec.num_layers * spec.num_kv_heads * shape.region_bytes,
     )
 
 
 def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
     weight_format, cache_format = sizes.weight_format, sizes.kv_format
-    head = padded_head(spec.head_dim)
+    latent = latent_sizes(spec)
+    head = padded_head(spec.head_dim) if latent is None else latent.row
     hidden, mlp = padded(spec.hidden_size), padded(spec.mlp_size)
-    attention = spec.num_heads * head
-    widest = max(hidden, mlp, attention)
+    attention = spec.num_heads * head if latent is None else latent.mixed
+    widest = max(hidden, mlp, attention, latent.query if latent else 0)
     middle = padded(max(spec.experts.width, spec.experts.shared_width)) if spec.experts else 0
     if weight_format == "int8" and max(widest, middle) > LONGEST_INT8_SUM:
         raise ValueError(
             f"a layer of {max(widest, middle)} inputs is too wide for int8 weights (at most {LONGEST_INT8_SUM})"
         )
+    if cache_format == "int8" and latent is not None:
+        raise ValueError("a KV cache of latent vectors is not kept in int8: set cache_format to None")
     if cache_format == "int8" and head > LONGEST_INT8_HEAD:
         raise ValueError(f"heads of {head} values are too wide for an int8 KV cache (at most {LONGEST_INT8_HEAD})")
     # One cache line longer than the row, so that the rows of a tile do not share a set of the L1 cache.
@@ -103,7 +109,7 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
         kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         head_padded=head,
-        qkv_padded=padded((spec.num_heads + 2 * spec.num_kv_heads) * head),
+        qkv_padded=latent.projected if latent else padded((spec.num_heads + 2 * spec.num_kv_heads) * head),
         attention_padded=attention,
         mlp_padded=mlp,
         vocab_size=spec.vocab_size,
@@ -115,14 +121,14 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
         gate_up_channels=(2 if spec.gated else 1) * mlp,
         activation=NUMBERS[spec.activation],
         group_shift=GROUP_SHIFTS.get(weight_format, 0),
-        region_bytes=region_bytes(head, cache_format),
-        query_bytes=query_bytes(head, cache_format),
+        region_bytes=region_bytes(head, cache_format, latent=latent is not None),
+        query_bytes=query_bytes(head, "float32" if latent else cache_format),
         num_blocks=sizes.num_blocks,
         max_tokens=sizes.max_step_tokens,
         max_length=sizes.max_model_len,
         table_width=sizes.table_width,
         activation_stride=stride,
-        scratch_stride=padded(DESCRIPTORS + max(widest * 4, middle * 4, scratch_bytes(head))) + CACHE_LINE,
+        scratch_stride=padded(DESCRIPTORS + max(widest * 4, head * 4, middle * 4, scratch_bytes(head))) + CACHE_LINE,
         embedding_kind=embedding_kind,
         experts=make_expert_shape(spec.experts, weight_format, hidden, stride, sizes.max_step_tokens),
         eps=float(spec.norm_eps),
@@ -133,14 +139,19 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
     )
 
 
+def latent_sizes(spec: ModelSpec) -> LatentSizes | None:
+    return None if spec.latent is None else LatentSizes(spec.latent, spec.num_heads)
+
+
 def vector_bytes(spec: ModelSpec, shape: Shape) -> int:
     """Bytes of norms, biases and the rows of zeros and ones that stand for those a family lacks."""
     names = spec.names
     norms = (names.before_attention, names.after_attention, names.before_mlp, names.after_mlp)
     rows = sum(name is not None for name in norms) + (2 if spec.norm_bias else 0) + spec.out_bias + spec.mlp_bias
     layer = rows * shape.hidden_padded + 2 * shape.mlp_padded * spec.mlp_bias
-    layer += shape.qkv_padded * spec.qkv_bias + (shape.heads + shape.kv_heads) * shape.head_padded
-    layer += 2 * shape.heads * spec.sinks
+    layer += shape.qkv_padded * spec.qkv_bias + 2 * shape.heads * spec.sinks
+    latent = latent_sizes(spec)
+    layer += latent.kv + latent.query if latent else (shape.heads + shape.kv_heads) * shape.head_padded
     experts = shape.experts.experts * (2 * shape.experts.width_padded + shape.hidden_padded)
     sparse = sum(kind.experts for kind in spec.layers) if spec.experts is not None and spec.experts.biased else 0
     return 4 * (spec.num_layers * layer + sparse * experts + 2 * shape.hidden_padded)
@@ -161,7 +172,9 @@ def matrix_bytes(spec: ModelSpec, shape: Shape, weight_format: WeightFormat) -> 
     matrices = layer_matrices(shape)
     sparse = sum(layer.experts for layer in spec.layers)
     total = packed_bytes(shape.vocab_padded, shape.hidden_padded, weight_format)
-    total += shape.layers * sum(packed_bytes(n, k, weight_format) for n, k in matrices[:2])
+    latent = latent_sizes(spec)
+    attention = [*matrices[:2], *(latent.matrices() if latent else ())]
+    total += shape.layers * sum(packed_bytes(n, k, weight_format) for n, k in attention)
     if sparse < shape.layers:
         total += (shape.layers - sparse) * sum(packed_bytes(n, k, weight_format) for n, k in matrices[2:])
     return total + (sparse * expert_bytes(shape.experts, weight_format) if sparse else 0)
@@ -172,7 +185,7 @@ def workspace_sizes(spec: ModelSpec, shape: Shape, sizes: CpuSizes) -> dict[str,
     tokens, rows = sizes.max_step_tokens, max(sizes.max_step_tokens, sizes.max_logit_rows, sizes.threads)
     tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, MOST_ROWS)
     return {
-        "rotation": len(rotations(spec)) * sizes.max_model_len * shape.head_padded * 4,
+        "rotation": len(rotations(spec)) * sizes.max_model_len * padded_head(spec.turned_dim) * 4,
         "hidden": tokens * shape.hidden_padded * 4,
         "activations": (rows + INT4_MOST_ROWS) * shape.activation_stride,  # a tile reads past the last row
         "qkv": tokens * shape.qkv_padded * 4,
@@ -201,13 +214,18 @@ class RunnerMemory:
         block_bytes = shape.kv_heads * shape.region_bytes
         cache = zeroed_pages(shape.layers * sizes.num_blocks * block_bytes)
         self.cache = cache.reshape(shape.layers, sizes.num_blocks, block_bytes)
-        self.rotation = self._floats("rotation", shape.head_padded).reshape(-1, sizes.max_model_len, shape.head_padded)
+        turned = padded_head(spec.turned_dim)
+        self.rotation = self._floats("rotation", turned).reshape(-1, sizes.max_model_len, turned)
         self.logits = self._floats("logits", shape.vocab_padded)
         self.experts: ExpertArrays | None = None
         if spec.experts is not None:
             self.experts = ExpertArrays(
                 shape.experts, shape.layers, sizes.weight_format, sizes.max_step_tokens, sizes.threads
             )
+        self.latent: LatentArrays | None = None
+        if (latent := latent_sizes(spec)) is not None:
+            formats = sizes.weight_format, sizes.kv_format
+            self.latent = LatentArrays(latent, shape.layers, *formats, sizes.max_step_tokens)
         self.weight_table = np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64)
         self.staged = Staged(
             job=np.zeros(JOB_SLOTS, np.int64),

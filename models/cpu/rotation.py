@@ -24,14 +24,14 @@ def rotations(spec: ModelSpec) -> list[Table]:
 
 
 def fill_rotations(spec: ModelSpec, arrays: npt.NDArray[np.float32], weight_table: Int64Array) -> None:
-    """Fill arrays [tables, max_length, padded head] and write each layer's addresses to the weight table.
+    """Fill arrays [tables, max_length, padded turned_dim] and write each layer's addresses to the weight table.
 
     Cosines and sines go to the padded halves of a head; the padding stays zero.
     """
     tables, length = rotations(spec), arrays.shape[1]
     for array, (rope, grows) in zip(arrays, tables, strict=True):
-        values = rope_tables(rope, spec.head_dim, length, spec.rotary_dim)
-        array[:, head_positions(spec.head_dim)] = values * query_scales(rope, length)[:, None] if grows else values
+        values = rope_tables(rope, spec.turned_dim, length, spec.rotary_dim)
+        array[:, head_positions(spec.turned_dim)] = values * query_scales(rope, length)[:, None] if grows else values
     for row, layer in zip(weight_table, spec.layers, strict=False):  # the last row is the head's
         for column, table in zip((ROTATION, QUERY_ROTATION), tables_of(layer), strict=True):
             row[column] = arrays[tables.index(table)].ctypes.data

@@ -44,7 +44,7 @@ from ..checkpoint.stored import StoredMatrix
 from ..checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
 from .experts import ExpertArrays
 from .kept import KeptWeights
-from .memory import layer_matrices, matrix_bytes
+from .memory import RunnerMemory, layer_matrices, matrix_bytes
 from .pages import zeroed_pages
 
 
@@ -66,15 +66,14 @@ class PackedWeights:
         shape: Shape,
         weights: DecoderWeights,
         weight_format: WeightFormat,
-        table: Int64Array,
-        experts: ExpertArrays | None,
+        held: RunnerMemory,
         report: ReportProgress,
         threads: int = 1,
         kept: KeptWeights | None = None,
     ) -> None:
         self._spec, self._shape, self._report = spec, shape, report
         self._format: WeightFormat = weight_format
-        self._experts = experts
+        self._experts, self._latent = held.experts, held.latent
         # All matrices are one array in huge pages: with these, a single sequence decodes a third faster.
         stored = weight_format == "stored"
         size = MeasuredWeights(spec, shape, weights).bytes if stored else matrix_bytes(spec, shape, weight_format)
@@ -82,7 +81,7 @@ class PackedWeights:
         with ThreadPoolExecutor(threads, "triolet-packing") as pool:
             self._each: Each = pool.map
             self._filled = kept is not None and kept.load(self._packed, pool, report)
-            self._fill(weights, table)
+            self._fill(weights, held.weight_table)
             if kept is not None and not self._filled:
                 kept.save(self._packed, pool)
 
@@ -107,13 +106,14 @@ class PackedWeights:
 
     def _layer(self, index: int, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape
-        hidden, order = np.arange(shape.hidden), self._spec.rotary_order
-        query = head_channels(shape, 0, shape.heads, order)
-        key = head_channels(shape, shape.heads, shape.kv_heads, order)
-        mixed = head_channels(shape, 0, shape.heads)
-        value = head_channels(shape, shape.heads + shape.kv_heads, shape.kv_heads)
-        sizes = layer_matrices(shape)
-        projections = [Part(layer.q, query), Part(layer.k, key), Part(layer.v, value)]
+        hidden, sizes = np.arange(shape.hidden), layer_matrices(shape)
+        if layer.latent is None:
+            projections, mixed = self._heads(layer, row)
+        else:
+            assert self._latent is not None
+            order = self._spec.rotary_order
+            projections, mixed = self._latent.projection(layer.latent, order), self._latent.mixed_channels()
+            self._latent.fill(index, layer.latent, order, self._format, self._pack, self._keep)
         self._matrix(row, QKV, projections, hidden, *sizes[0])
         self._matrix(row, OUT, [Part(layer.o, hidden)], mixed, *sizes[1])
         if layer.experts is not None:
@@ -124,6 +124,13 @@ class PackedWeights:
         self._norm(row, INPUT_NORM, layer.input_norm)
         self._norm(row, MLP_NORM, layer.mlp_norm)
         self._branch(row, OUT_BIAS, layer.o_bias, layer.attention_out_norm)
+
+    def _heads(self, layer: LayerWeights, row: Int64Array) -> tuple[list[Part], IndexArray]:
+        """The parts of the first projection, and where the inputs of the output projection are."""
+        shape, order = self._shape, self._spec.rotary_order
+        query = head_channels(shape, 0, shape.heads, order)
+        key = head_channels(shape, shape.heads, shape.kv_heads, order)
+        value = head_channels(shape, shape.heads + shape.kv_heads, shape.kv_heads)
         biases = [(layer.q_bias, query), (layer.k_bias, key), (layer.v_bias, value)]
         row[QKV_BIAS] = self._biases(biases, shape.qkv_padded)
         for column, gains, heads in ((QUERY_NORM, layer.q_norm, query), (KEY_NORM, layer.k_norm, key - key.min())):
@@ -132,6 +139,8 @@ class PackedWeights:
             row[column] = self._keep(spread)
         if self._spec.sinks and layer.sinks is not None:
             row[SINKS] = self._sinks(to_float32(layer.sinks))
+        projections = [Part(layer.q, query), Part(layer.k, key), Part(layer.v, value)]
+        return projections, head_channels(shape, 0, shape.heads)
 
     def _mlp(self, layer: LayerWeights, row: Int64Array) -> None:
         shape = self._shape
@@ -245,6 +254,7 @@ class MeasuredWeights(PackedWeights):
         self._spec, self._shape, self._format, self.bytes = spec, shape, "stored", 0
         own = shape.experts
         self._experts = ExpertArrays(own, shape.layers, "stored", 1, 1) if own.experts else None
+        self._latent = None  # is refused where weights are stored
         self.embedding_bytes: int | None = None  # of a stored embedding beside them
         self._fill(weights, np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64))
 

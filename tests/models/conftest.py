@@ -4,17 +4,7 @@ import random
 
 import pytest
 
-from .parity_cases import (
-    ALL_PROMPTS,
-    DRAWN,
-    FEWER_PROMPTS,
-    LATENTS,
-    PROMPTS,
-    REPLAY_SEED,
-    VARIANTS,
-    ParityCase,
-    make_case,
-)
+from .parity_cases import ALL_PROMPTS, DRAWN, FEWER_PROMPTS, PROMPTS, REPLAY_SEED, VARIANTS, ParityCase, make_case
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +32,3 @@ def parity_case(
     variant = str(request.param)
     lengths = PROMPTS if variant in ALL_PROMPTS else FEWER_PROMPTS
     return make_case(variant, parity_seed, tmp_path_factory.mktemp("checkpoint"), lengths)
-
-
-@pytest.fixture(scope="session", params=list(LATENTS))
-def latent_case(
-    request: pytest.FixtureRequest, parity_seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> ParityCase:
-    """Of the families that so far have a definition only."""
-    print(f"parity seed {parity_seed}")
-    return make_case(str(request.param), parity_seed, tmp_path_factory.mktemp("checkpoint"))

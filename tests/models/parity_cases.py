@@ -125,6 +125,7 @@ VARIANTS: dict[str, tuple[str, int, int, Options, str]] = {
         "Qwen3", 6, 2, {"head_dim": 32, "tie_word_embeddings": True, "attention_bias": True}, "bfloat16",
     ),
     **MIXTURES,
+    **LATENTS,
     "gemma-mqa": ("Gemma", 4, 1, {"head_dim": 16}, "float32"),
     "gemma2-bias": (
         "Gemma2", 4, 2,
@@ -185,7 +186,7 @@ VARIANTS: dict[str, tuple[str, int, int, Options, str]] = {
     "llama-relu": ("Llama", 4, 4, {"hidden_act": "relu"}, "float32"),
 }  # fmt: skip
 
-ALL_PROMPTS = (*tuple(VARIANTS)[:10], *MIXTURES)
+ALL_PROMPTS = (*tuple(VARIANTS)[:10], *MIXTURES, *LATENTS)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
     draw = random.Random(f"{variant} {seed}")
     torch.manual_seed(draw.getrandbits(32))
     model = make_model(variant, draw)
-    dtype, *how = (VARIANTS | LATENTS)[variant][4].split()
+    dtype, *how = VARIANTS[variant][4].split()
     stored = copy.deepcopy(model).to(getattr(torch, dtype))  # a copy: this also rounds the rotary buffers
     if "mxfp4" in how:
         save_in_mxfp4(stored, folder)
@@ -239,7 +240,7 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
     import torch
     import transformers
 
-    family, heads, kv_heads, given, _ = (VARIANTS | LATENTS)[variant]
+    family, heads, kv_heads, given, _ = VARIANTS[variant]
     options: Options = dict(given)
     if family in ("Llama", "Mistral"):
         options.setdefault("head_dim", None)

@@ -203,28 +203,15 @@ def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
     return wrong
 
 
-def notice_by_definition(case: ParityCase, weights: DecoderWeights, wrong: dict[str, ModelSpec]) -> None:
-    for name, other in wrong.items():
-        print(name)
-        with pytest.raises(AssertionError, match="logits differ"):
-            check(case, 0, reference_logits(other, weights, case.prompts[0] + case.continuations[0]))
-
-
-def test_definition_of_latent_attention(latent_case: ParityCase) -> None:
-    """Families that no runner has yet."""
-    checkpoint = open_checkpoint(latent_case.folder)
-    spec, weights = checkpoint.spec, load_weights(checkpoint)
-    for index, prompt in enumerate(latent_case.prompts):
-        check(latent_case, index, reference_logits(spec, weights, prompt + latent_case.continuations[index]))
-    notice_by_definition(latent_case, weights, planted_errors(spec))
-
-
 def test_planted_errors_are_noticed(parity_case: ParityCase, loaded: Loaded) -> None:
     """All by the reference decoder, and one of them, drawn by the run's seed, by the runner."""
     spec, weights = loaded
     tokens = parity_case.prompts[0] + parity_case.continuations[0]
     wrong = planted_errors(spec)
-    notice_by_definition(parity_case, weights, wrong)
+    for name, other in wrong.items():
+        print(name)
+        with pytest.raises(AssertionError, match="logits differ"):
+            check(parity_case, 0, reference_logits(other, weights, tokens))
     name = random.Random(parity_case.seed).choice(list(wrong))
     print("by the runner:", name)
     runner = make_runner(wrong[name], weights)

@@ -1,5 +1,6 @@
 """DeepSeek's config.json and checkpoints: what is read as what, what is refused, the sizes of published models."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from triolet.models.checkpoint.adapter import load_adapter
 from triolet.models.checkpoint.families.families import spec_from_config
 from triolet.models.checkpoint.latent import LatentSpec
 from triolet.models.checkpoint.open import open_checkpoint
-from triolet.models.checkpoint.weights import load_weights
-from triolet.models.errors import CheckpointError, UnsupportedModel
+from triolet.models.checkpoint.stored import StoredMatrix, same_values
+from triolet.models.checkpoint.weights import DecoderWeights, load_weights
+from triolet.models.cpu.load import plan_on_cpu
+from triolet.models.errors import CheckpointError, UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.structure import refuse_structure
+from triolet.protocol.settings import EngineSettings
 
 from ..parity_cases import ParityCase, make_case
 
@@ -113,3 +117,46 @@ def test_layers_for_further_tokens_stay_in_the_file(case: ParityCase, tmp_path: 
             continue
         with pytest.raises(CheckpointError, match=f"{name} = .*left over"):
             load_weights(open_checkpoint(tmp_path))
+
+
+def test_no_int8_cache(case: ParityCase) -> None:
+    settings = EngineSettings(model=str(case.folder), kv_cache_dtype="int8")
+    with pytest.raises(UnsupportedDevice, match="--kv-cache-dtype int8: deepseek_v3 caches latent vectors"):
+        plan_on_cpu(open_checkpoint(case.folder), settings, 1 << 34)
+
+
+def test_weights_in_fp8_are_those_numbers(case: ParityCase, tmp_path: Path) -> None:
+    """As DeepSeek-V3 is published: E4M3 with a scale for each block, of all matrices but embeddings and routers."""
+    import torch
+    from safetensors import torch as files
+
+    height, width = 16, 12  # rows and columns of a block; some blocks are cut off
+    tensors, plain = dict[str, Any](), dict[str, Any]()
+    for name, array in safetensors.numpy.load_file(case.folder / "model.safetensors").items():
+        weight = torch.from_numpy(array)
+        tensors[name] = plain[name] = weight
+        if weight.ndim < 2 or name.endswith(("embed_tokens.weight", "lm_head.weight", "mlp.gate.weight")):
+            continue
+        scales = torch.rand(-(-weight.shape[0] // height), -(-weight.shape[1] // width)) + 0.5
+        spread = scales.repeat_interleave(height, 0).repeat_interleave(width, 1)[: weight.shape[0], : weight.shape[1]]
+        tensors[name] = (weight / spread).to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale_inv"] = scales
+        plain[name] = tensors[name].float() * spread
+    config = json.loads((case.folder / "config.json").read_text())
+    method = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    found = list[DecoderWeights]()
+    for folder, saved, more in (
+        (tmp_path / "fp8", tensors, {"quantization_config": {**method, "weight_block_size": [height, width]}}),
+        (tmp_path / "plain", plain, {}),
+    ):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**config, **more}))
+        files.save_file(saved, folder / "model.safetensors")
+        found.append(load_weights(open_checkpoint(folder)))
+    for quantised, wanted in zip(found[0].layers, found[1].layers, strict=True):
+        assert quantised.latent is not None
+        assert wanted.latent is not None
+        assert isinstance(quantised.latent.up, StoredMatrix)
+        for name in ("query", "query_down", "down", "up"):
+            assert same_values(getattr(quantised.latent, name), getattr(wanted.latent, name)), name
+        assert same_values(quantised.o, wanted.o)
