@@ -28,7 +28,8 @@ class ExpertPiece(NamedTuple):
 
     def of(self, tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
         own = tensor[self.expert]
-        return (own.T if self.turned else own)[self.rows]
+        matrix: npt.NDArray[Any] = (own.T if self.turned else own)[self.rows]
+        return matrix
 
     def shape(self, tensor: tuple[int, ...]) -> tuple[int, ...]:
         """Its shape in a tensor of that shape."""
