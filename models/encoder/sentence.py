@@ -178,5 +178,5 @@ def _json_list(text: bytes) -> object:
 
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError("file", "modules.json", f"is not valid JSON ({error})") from None

@@ -61,6 +61,6 @@ def _read(machine: str, version: str) -> Calibration:
     empty = Calibration(machine=machine, version=version)
     try:
         found = msgspec.json.decode(calibration_file().read_bytes(), type=Calibration)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return empty
     return found if (found.machine, found.version) == (machine, version) else empty

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import ValidationError, convert
+from msgspec import Struct, ValidationError, convert
 
 from ...errors import CheckpointError, UnsupportedModel
 from ..config import Config
@@ -24,7 +24,14 @@ from .mxfp4 import RawTensors, read_mxfp4
 Array = npt.NDArray[Any]
 FLOATS = (np.float16, np.uint16, np.float32)  # uint16: bfloat16 bits
 STATE_BYTES = 64 << 10
-REMEDY = "AWQ, GPTQ, compressed-tensors, FP8, MXFP4 and bitsandbytes are read; else take the unquantised checkpoint"
+REMEDY = (
+    "AWQ, GPTQ, compressed-tensors, FP8, MXFP4, bitsandbytes and torchao are read; else take the unquantised checkpoint"
+)
+TORCHAO = (  # whose tensors are rows of bytes: torchao's Int8Tensor, IntxUnpackedToInt8Tensor and Float8Tensor
+    "Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Int8StaticActivationInt8WeightConfig",
+    "IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig",
+    "Float8WeightOnlyConfig", "Float8DynamicActivationFloat8WeightConfig",
+)  # fmt: skip
 
 
 class QuantisedLayer:
@@ -119,20 +126,51 @@ def _compressed(layer: QuantisedLayer, config: Config) -> StoredMatrix:
 
 def _compressed_bytes(layer: QuantisedLayer, config: Config, scales: Array) -> StoredMatrix:
     values = layer.take("weight", (np.int8, np.uint8), None, None)
-    rows, groups = scales.shape
     if values.dtype == np.uint8:
         layer.drop("weight_zero_point")
         return _fp8_of(layer, values, scales)
+    return _byte_matrix(layer, values, scales, "weight_zero_point", "compressed-tensors int8")
+
+
+def _byte_matrix(layer: QuantisedLayer, values: Array, scales: Array, zero_part: str, kind: str) -> StoredMatrix:
+    """int8 with scales of groups, rows, or the matrix; a zero point for each scale, or none."""
+    rows, groups = scales.shape
     if rows not in (1, len(values)) or groups > values.shape[1]:
         raise CheckpointError(f"{layer.name}.weight_scale", scales.shape, f"the weight is {values.shape}")
     zeros = None
-    if "weight_zero_point" in layer.parts:
-        zeros = layer.take("weight_zero_point", (np.int8,))
+    if zero_part in layer.parts:
+        zeros = layer.take(zero_part, (np.int8,))
         if zeros.size != scales.size:
-            raise CheckpointError(f"{layer.name}.weight_zero_point", zeros.shape, f"the scales are {scales.shape}")
+            raise CheckpointError(f"{layer.name}.{zero_part}", zeros.shape, f"the scales are {scales.shape}")
         zeros = np.broadcast_to(zeros.reshape(rows, groups), (len(values), groups))
         zeros = np.ascontiguousarray(zeros) if zeros.any() else None
-    return ByteMatrix(values, scales, zeros, "compressed-tensors int8")
+    return ByteMatrix(values, scales, zeros, kind)
+
+
+def _torchao(layer: QuantisedLayer, config: Config) -> StoredMatrix:
+    """A tensor subclass taken apart, as torchao does for safetensors: its parts are named `_weight_PART`."""
+    layer.drop("_weight_act_quant_scale", "_weight_act_quant_zero_point")
+    values, scales = layer.take("_weight_qdata", (np.int8, np.uint8), None, None), layer.scales("_weight_scale")
+    if values.dtype == np.uint8:
+        return _fp8_of(layer, values, scales)
+    return _byte_matrix(layer, values, scales, "_weight_zero_point", "torchao int8")
+
+
+class TorchaoSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`quant_type`, where all layers have the same."""
+
+    default: dict[str, object]
+
+
+def _refuse_torchao(config: Config) -> None:
+    """What quantised the layers says how their bytes are meant; types that look alike differ in it."""
+    try:
+        settings = convert(config.values.get("quant_type"), TorchaoSettings)
+    except ValidationError:
+        raise config.unsupported("quant_type", "one setting for all layers is read, an object `default`") from None
+    named = Config(settings.default, f"{config.prefix}quant_type.default.")
+    if named.text("_type", "") not in TORCHAO:
+        raise named.unsupported("_type", f"of torchao, these are read: {', '.join(TORCHAO)}")
 
 
 def _fp8(layer: QuantisedLayer, config: Config) -> StoredMatrix:
@@ -198,6 +236,7 @@ class Method(NamedTuple):
     settings: dict[str, tuple[object, ...]]  # values that are read; a key that is missing is one of them
 
 
+_APART = ("qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale")
 _PACKED = ("qweight", "qzeros", "scales", "g_idx")
 _SCALED = ("weight", "weight_scale", "weight_scale_inv", "input_scale", "activation_scale", "output_scale")
 METHODS = {
@@ -214,6 +253,7 @@ METHODS = {
         },
     ),
     "fp8": Method(_fp8, ("weight_scale_inv", "weight_scale"), _SCALED, {"fmt": ("e4m3",)}),
+    "torchao": Method(_torchao, ("_weight_qdata",), tuple(f"_weight_{part}" for part in _APART), {}),
     "bitsandbytes": Method(
         _bitsandbytes,
         ("SCB", "weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4"),
@@ -247,6 +287,8 @@ def read_quantised(values: Mapping[str, object], tensors: RawTensors) -> Quantis
         return Quantised(*read_mxfp4(tensors))
     if name not in METHODS:
         raise config.unsupported("quant_method", REMEDY)
+    if name == "torchao":
+        _refuse_torchao(config)
     method = METHODS[name]
     for key, allowed in method.settings.items():
         if config.has(key):

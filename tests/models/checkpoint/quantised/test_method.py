@@ -15,22 +15,13 @@ from triolet.models.checkpoint.quantised.method import read_quantised
 from triolet.models.checkpoint.stored import CodedMatrix, StoredMatrix
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
+from .cases import Held
+
 Array = npt.NDArray[Any]
 Parts = dict[str, Array]
 OUTPUTS, INPUTS, GROUP = 16, 64, 32
 GROUPS = INPUTS // GROUP
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # the column of each nibble of a word, lowest first
-
-
-class Held:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    def names(self) -> list[str]:
-        return list(self._parts)
-
-    def raw(self, name: str) -> Array:
-        return self._parts[name]
 
 
 def read(method: Mapping[str, object], parts: Parts, others: Parts | None = None) -> StoredMatrix:
@@ -186,7 +177,15 @@ def test_bitsandbytes_nf4_with_nested_scales() -> None:
 
 REFUSED: list[tuple[Mapping[str, object], str]] = [
     ({"quant_method": "hqq"}, "quant_method = 'hqq'"),
-    ({"quant_method": "torchao"}, "quant_method = 'torchao'"),
+    ({"quant_method": "torchao", "quant_type": "int8_weight_only"}, "quant_type = 'int8_weight_only'"),
+    (
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {}}}},
+        "quant_type.default._type = 'Int4WeightOnlyConfig'",
+    ),
+    (
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}, "lm_head": {}}},
+        "quant_type = {'default'",
+    ),
     ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = 'gemv'"),
     ({"quant_method": "gptq", "bits": 3}, "bits = 3"),
     ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'"),
@@ -237,3 +236,34 @@ def test_layers_that_compressed_tensors_wrote(name: str) -> None:
     matrix = read({**COMPRESSED, "format": name.split()[0]}, parts)
     expected = np.frombuffer(bytes.fromhex(GOLDEN[name]["weight"]), np.float32).reshape(matrix.shape)
     np.testing.assert_array_equal(matrix.rows(0, len(matrix)), expected)
+
+
+TORCHAO = json.loads(Path(__file__).with_name("golden_torchao.json").read_text())
+
+
+def torchao(name: str) -> tuple[dict[str, object], Parts]:
+    """The settings and the parts of a case."""
+    case = TORCHAO[name]
+    stored = case["parts"].items()
+    parts = {part: np.frombuffer(bytes.fromhex(data), kind).reshape(shape) for part, (kind, shape, data) in stored}
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": case["type"], "_data": {}}}}, parts
+
+
+@pytest.mark.parametrize("name", TORCHAO)
+def test_layers_that_torchao_wrote(name: str) -> None:
+    """Bit for bit; written by golden_torchao.py."""
+    matrix = read(*torchao(name))
+    expected = np.frombuffer(bytes.fromhex(TORCHAO[name]["weight"]), np.float32).reshape(matrix.shape)
+    np.testing.assert_array_equal(matrix.rows(0, len(matrix)), expected)
+
+
+def test_torchaos_factors_of_activations() -> None:
+    """Those that quantise activations are dropped, as activations are quantised here in their own way; one that changes
+    them is refused."""
+    method, parts = torchao("int8 rows")
+    one = np.ones(1, np.float32)
+    read(method, {**parts, "_weight_act_quant_scale": one})
+    with pytest.raises(UnsupportedModel, match=r"_weight_act_pre_scale.*not understood"):
+        read(method, {**parts, "_weight_act_pre_scale": one})
+    with pytest.raises(CheckpointError, match=r"_weight_zero_point.*the scales are"):
+        read(method, {**parts, "_weight_zero_point": np.ones(3, np.int8)})
