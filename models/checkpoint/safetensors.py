@@ -88,8 +88,10 @@ class SafetensorsFile:
             size = file.seek(0, 2)
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-                raise CheckpointError(name, length, "header length beyond the end of the file or 16 MiB: damaged")
+            if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+                raise CheckpointError(
+                    name, length, f"bytes of header in a file of {size} bytes, and at most 16 MiB: damaged"
+                )
             header = parse_object(file.read(length), name)
             self.data_start = 8 + length
             self.tensors = _read_header(header, size - self.data_start, name)
