@@ -16,7 +16,7 @@ TARGETS = {
     "skylake-avx512": "+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+avx512f,+avx512bw,+avx512vl,+avx512dq",
     "nehalem": "+sse4.2",
 }
-FILES = ["test_gemm.py", "test_gemm_stored.py", "test_rows.py", "test_paged_attention.py"]
+FILES = ["test_gemm.py", "test_gemm_stored.py", "test_rows.py", "test_paged_attention.py", "test_latent_tile.py"]
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
