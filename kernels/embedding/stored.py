@@ -13,10 +13,12 @@ from ..gemm.segments import (
     BITS,
     CODES,
     FIRST_PANEL,
+    IS_FP4,
     PANELS,
     SEGMENT_BYTES,
     SEGMENTS_START,
 )
+from ..gemm.tile_fp4 import number_of
 from ..gemm.tile_stored import GROUP_VECTORS, WIDTHS, GroupScales, field_of
 from ..simd.dot import CENTRE
 from ..simd.formats import GROUP
@@ -77,7 +79,7 @@ def _write_channel(
     group_bytes = GROUP_VECTORS[bits] * VECTOR_BYTES
     codes = b.add(b.add(segment, field_of(b, segment, CODES)), b.mul(panel, b.mul(groups, int64(group_bytes))))
     own, adds = b.add(codes, b.mul(lane, int64(4))), b.icmp_signed("!=", field_of(b, segment, ADD), int64(0))
-    place = b.trunc(lane, i32)
+    place, is_fp4 = b.trunc(lane, i32), b.icmp_signed("!=", field_of(b, segment, IS_FP4), int64(0))
     four_floats = vector(f32, QUAD)
 
     def of_group(group: ir.Value, _: Values) -> Values:
@@ -89,6 +91,8 @@ def _write_channel(
         for quad in range(GROUP // QUAD):
             scale, minimum = (splat(b, b.extract_element(value, place), QUAD) for value in parts[quad // 4])
             unsigned = b.zext(b.bitcast(_quad(b, bits, words, quad), vector(i8, QUAD)), vector(i32, QUAD))
+            if bits == 4:
+                unsigned = b.select(is_fp4, number_of(b, unsigned), unsigned)
             code = b.sitofp(b.sub(unsigned, constant(i32, CENTRE[bits], QUAD)), four_floats)
             value = b.fadd(b.fmul(code, scale), minimum)
             target = at(b, scaled(b, out, group, 4 * GROUP), 4 * QUAD * quad)

@@ -5,6 +5,8 @@
     down projections (narrow): each thread has the same channels of every expert, and adds its experts in ascending
         order to the rows' sums, so no two threads write to the same place
 
+Weights as a checkpoint stores them (gemm/segments.py) are taken segment by segment, others are one segment.
+
 Between them all threads wait for each other. The tiles are gemm/cpu.py's: a row's result does not depend on its batch.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..compile_cache import compiled, inlined
-from ..gemm.cpu import panel_layout, tile, tile_rows, tiles_in_cache, unaided_rows
+from ..gemm.cpu import panel_layout, segment_of, segments_of, stored, tile, tile_rows, tiles_in_cache, unaided_rows
 from ..gemm.tile import PANEL
 from ..silu_mul.cpu import silu_mul_row
 from ..simd.formats import Tag
@@ -34,6 +36,7 @@ from .shape import (
     WIDTH,
     ExpertMemory,
     ExpertShape,
+    Int64Array,
 )
 
 PANEL_BYTES = PANEL * 4  # of a row's results
@@ -89,30 +92,41 @@ def _wide_block(
     out_stride = 8 * group[WIDTH]
     out = group[WIDE] + block * out_stride
     bias = expert[GATE_UP_BIAS]
-    for panel in range(begin, end):
-        w = expert[GATE_UP] + panel * panel_bytes
-        ahead = rows > unaided_rows(tag) and panel + 1 < end
-        to = out + panel * PANEL_BYTES
-        if bias != 0:
-            for row in range(rows):
-                copy_bytes(to + row * out_stride, bias + panel * PANEL_BYTES, PANEL_BYTES)
-        for t in range(tiles):
-            row = rows * t // tiles
-            own = a + row * shape.input_stride
-            tile(
-                tag,
-                rows * (t + 1) // tiles - row,
-                own,
-                shape.input_stride,
-                w,
-                steps,
-                to + row * out_stride,
-                out_stride,
-                expert[GATE_UP_SCALE] + panel * scale_bytes,
-                shape.group_shift,
-                w + panel_bytes if ahead and t == 0 else own,
-                int(bias != 0),
-            )
+    for number in range(segments_of(tag, expert[GATE_UP_SCALE])):
+        start, panels, weights, scales, own_bytes, adds = segment_of(
+            tag,
+            number,
+            shape.hidden_padded,
+            expert[GATE_UP],
+            expert[GATE_UP_SCALE],
+            2 * group[WIDTH] // PANEL,
+            panel_bytes,
+        )
+        last = min(end - start, panels)
+        for panel in range(max(begin - start, 0), last):
+            w = weights + panel * own_bytes
+            ahead = rows > unaided_rows(tag) and panel + 1 < last
+            place = (start + panel) * PANEL_BYTES
+            if bias != 0 and adds == 0:
+                for row in range(rows):
+                    copy_bytes(out + row * out_stride + place, bias + place, PANEL_BYTES)
+            for t in range(tiles):
+                row = rows * t // tiles
+                own = a + row * shape.input_stride
+                tile(
+                    tag,
+                    rows * (t + 1) // tiles - row,
+                    own,
+                    shape.input_stride,
+                    w,
+                    steps,
+                    out + row * out_stride + place,
+                    out_stride,
+                    scales + panel * scale_bytes,
+                    panel if stored(tag) else shape.group_shift,
+                    w + own_bytes if ahead and t == 0 else own,
+                    int(bias != 0) | adds,
+                )
 
 
 @compiled
@@ -141,42 +155,63 @@ def narrow_stage(
     """out[row, hidden_padded] += the weighted results of the row's experts."""
     panels = shape.hidden_padded // PANEL
     begin, end = panels * thread // threads, panels * (thread + 1) // threads
-    results = memory.gathered + thread * shape.gathered_stride
-    most = tile_rows(tag)
     for index in range(memory.counts[0]):
-        group = memory.groups[index]
-        expert = memory.table[layer, group[EXPERT]]
-        panel_bytes, scale_bytes, steps = panel_layout(tag, group[WIDTH], shape.group_shift)
-        rows, stride = group[COUNT], group[NARROW_STRIDE]
-        tiles, in_cache = (rows + most - 1) // most, tiles_in_cache(tag, group[WIDTH])
-        for block in range(0, tiles, in_cache):
-            for panel in range(begin, end):
-                w = expert[DOWN] + panel * panel_bytes
-                ahead = rows > unaided_rows(tag) and panel + 1 < end
-                for t in range(block, min(tiles, block + in_cache)):
-                    first = rows * t // tiles
-                    count = rows * (t + 1) // tiles - first
-                    own = group[NARROW] + first * stride
-                    tile(
+        expert = memory.table[layer, memory.groups[index, EXPERT]]
+        for number in range(segments_of(tag, expert[DOWN_SCALE])):
+            _narrow_segment(tag, thread, index, number, expert, begin, end, out, shape, memory)
+
+
+@inlined
+def _narrow_segment(
+    tag: Tag,
+    thread: int,
+    index: int,
+    number: int,
+    expert: Int64Array,
+    begin: int,
+    end: int,
+    out: int,
+    shape: ExpertShape,
+    memory: ExpertMemory,
+) -> None:
+    """The panels from begin to end of one segment for all rows of one expert. A segment that adds has no bias."""
+    group = memory.groups[index]
+    results = memory.gathered + thread * shape.gathered_stride
+    panel_bytes, scale_bytes, steps = panel_layout(tag, group[WIDTH], shape.group_shift)
+    start, panels, weights, scales, own_bytes, adds = segment_of(
+        tag, number, group[WIDTH], expert[DOWN], expert[DOWN_SCALE], shape.hidden_padded // PANEL, panel_bytes
+    )
+    rows, stride, most, last = group[COUNT], group[NARROW_STRIDE], tile_rows(tag), min(end - start, panels)
+    tiles, in_cache = (rows + most - 1) // most, tiles_in_cache(tag, group[WIDTH])
+    for block in range(0, tiles, in_cache):
+        for panel in range(max(begin - start, 0), last):
+            w, place = weights + panel * own_bytes, (start + panel) * PANEL_BYTES
+            bias = memory.zeros if adds else expert[DOWN_BIAS] + place
+            ahead = rows > unaided_rows(tag) and panel + 1 < last
+            for t in range(block, min(tiles, block + in_cache)):
+                first = rows * t // tiles
+                count = rows * (t + 1) // tiles - first
+                own = group[NARROW] + first * stride
+                tile(
+                    tag,
+                    count,
+                    own,
+                    stride,
+                    w,
+                    steps,
+                    results,
+                    PANEL_BYTES,
+                    scales + panel * scale_bytes,
+                    panel if stored(tag) else shape.group_shift,
+                    w + own_bytes if ahead and t == block else own,
+                    0,
+                )
+                for row in range(count):
+                    entry = group[FIRST] + first + row
+                    add_weighted(
                         tag,
-                        count,
-                        own,
-                        stride,
-                        w,
-                        steps,
-                        results,
-                        PANEL_BYTES,
-                        expert[DOWN_SCALE] + panel * scale_bytes,
-                        shape.group_shift,
-                        w + panel_bytes if ahead and t == block else own,
-                        0,
+                        results + row * PANEL_BYTES,
+                        bias,
+                        memory.entry_weights[entry],
+                        out + memory.entry_rows[entry] * shape.hidden_padded * 4 + place,
                     )
-                    for row in range(count):
-                        entry = group[FIRST] + first + row
-                        add_weighted(
-                            tag,
-                            results + row * PANEL_BYTES,
-                            expert[DOWN_BIAS] + panel * PANEL_BYTES,
-                            memory.entry_weights[entry],
-                            out + (memory.entry_rows[entry] * shape.hidden_padded + panel * PANEL) * 4,
-                        )

@@ -12,13 +12,15 @@ neither the files nor the kernels.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
 SUPERBLOCK = 256  # inputs that share the upper level of two
+# The numbers of FP4 (E2M1), doubled, around 32: by their 4 bits.
+FP4: Final = (32 + np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])).astype(np.uint8)
 
 ScaleKind = Literal["float16", "bfloat16", "float32", "two-level"]
 MinimumKind = Literal["none", "zeros", "float16", "two-level"]
@@ -32,6 +34,7 @@ class CodeLayout(NamedTuple):
     scales: ScaleKind
     minima: MinimumKind = "none"
     zero: int | None = None  # None: half of the range, 2 ** (bits - 1); only where minima are "none"
+    fp4: bool = False  # the codes of 6 bits are those of FP4, so that a kernel may keep them in 4
 
     @property
     def middle(self) -> int:

@@ -51,11 +51,22 @@ def panel_layout(tag: Tag, k: int, group_shift: int) -> tuple[int, int, int]:
 
 
 @inlined
-def segment_layout(segment: int, k: int) -> tuple[int, int, int, int, int]:
-    """Of stored weights: a segment's first panel, its panels, the codes' address, bytes of a panel, whether it adds."""
-    codes = segment + peek(segment + CODES * 8)
-    bytes_ = k * PANEL * peek(segment + BITS * 8) // 8
-    return peek(segment + FIRST_PANEL * 8), peek(segment + PANELS * 8), codes, bytes_, peek(segment + ADD * 8)
+def segments_of(tag: Tag, scales: int) -> int:
+    return peek(scales) if stored(tag) else 1
+
+
+@inlined
+def segment_of(
+    tag: Tag, number: int, k: int, weights: int, scales: int, panels: int, panel_bytes: int
+) -> tuple[int, int, int, int, int, int]:
+    """The segment's first panel, its panels, the first one's address, that of its scales, bytes of a panel, whether
+    it adds. Weights of other formats, which have the last four arguments, are one segment."""
+    first, adds = 0, 0
+    if stored(tag):
+        scales += SEGMENTS_START + number * SEGMENT_BYTES
+        first, panels, adds = peek(scales + FIRST_PANEL * 8), peek(scales + PANELS * 8), peek(scales + ADD * 8)
+        weights, panel_bytes = scales + peek(scales + CODES * 8), k * PANEL * peek(scales + BITS * 8) // 8
+    return first, panels, weights, scales, panel_bytes, adds
 
 
 @inlined
@@ -91,17 +102,15 @@ def gemm(
     unaided = unaided_rows(tag)
     tiles = (rows + most - 1) // most
     in_cache = tiles_in_cache(tag, k)
-    segments = peek(scales) if stored(tag) else 1
-    for number in range(segments):
-        begin, panels, own_weights, own_scales, adds = 0, channels // PANEL, weights, scales, 0
-        if stored(tag):
-            own_scales = scales + SEGMENTS_START + number * SEGMENT_BYTES
-            begin, panels, own_weights, panel_bytes, adds = segment_layout(own_scales, k)
+    for number in range(segments_of(tag, scales)):
+        begin, panels, own_weights, own_scales, own_bytes, adds = segment_of(
+            tag, number, k, weights, scales, channels // PANEL, panel_bytes
+        )
         first = panels * thread // threads
         last = panels * (thread + 1) // threads
         for block in range(0, tiles, in_cache):
             for panel in range(first, last):
-                w = own_weights + panel * panel_bytes
+                w = own_weights + panel * own_bytes
                 prefetching = rows > unaided and panel + 1 < last
                 for t in range(block, min(tiles, block + in_cache)):
                     row = rows * t // tiles
@@ -118,6 +127,6 @@ def gemm(
                         out_stride,
                         own_scales + panel * panel_scale_bytes,
                         panel if stored(tag) else group_shift,
-                        w + panel_bytes if prefetching and t == block else own,
+                        w + own_bytes if prefetching and t == block else own,
                         add | adds,
                     )

@@ -29,6 +29,8 @@ from .segments import (
     rows_of_scales,
 )
 from .tile import PANEL
+from .tile_fp4 import BITS_OF_CODES, packed_bits
+from .tile_fp4 import ZERO as FP4_ZERO
 
 WIDE = CodeLayout(8, GROUP, "bfloat16")  # of each half of a 16-bit integer
 WIDEST = 127 * 256  # so that the high byte, rounded, is one too
@@ -84,7 +86,7 @@ def _sizes(planned: Planned, k: int) -> list[int]:
     layout, panels = planned.layout, planned.panels
     rows, uppers = rows_of_scales(k, layout.group), rows_of_scales(k, SUPERBLOCK)
     sizes = [
-        k * PANEL * layout.bits // 8,
+        k * PANEL * packed_bits(layout) // 8,
         rows * SCALE_STRIDES[layout.scales],
         uppers * UPPER_STRIDE if layout.scales == "two-level" else 0,
         rows * MINIMUM_STRIDES[layout.minima],
@@ -122,12 +124,12 @@ def pack_stored(
             arrays.append(target[used : used + size])
             places.append(used - begin)
             used += size
-        one = layout.group >= k
-        fields = [segment.first_panel, segment.panels, layout.bits, *places]
+        one, in_4_bits = layout.group >= k, packed_bits(layout) < layout.bits
+        fields = [segment.first_panel, segment.panels, packed_bits(layout), *places]
         fields += [SCALE_KINDS[layout.scales], SCALE_STRIDES[layout.scales]]
         fields += [MINIMUM_KINDS[layout.minima], MINIMUM_STRIDES[layout.minima]]
         fields += [ONE_SCALE if one else max(layout.group // GROUP, 1).bit_length() - 1, int(layout.group < GROUP)]
-        fields += [layout.middle, segment.add]
+        fields += [FP4_ZERO if in_4_bits else layout.middle, segment.add, int(in_4_bits)]
         table[begin // 8 : begin // 8 + len(fields)] = fields
         for _ in each(partial(_fill, segment, arrays, columns, k), range(0, segment.panels, CHUNK)):
             pass
@@ -152,7 +154,8 @@ def _fill(segment: Planned, arrays: Sequence[ByteArray], columns: IndexArray, k:
         found = _half_of_wide(plain, columns, k, segment.add)
     if len(rows) < last - first:
         found = found.picked(rows - first)
-    words = _words(layout.bits, found.codes, k)
+    in_4_bits = packed_bits(layout) < layout.bits
+    words = _words(packed_bits(layout), BITS_OF_CODES[found.codes] if in_4_bits else found.codes, k)
     of_panels = (words, found.scales, found.upper_scales, found.minima, found.upper_minima)
     widths = (words.shape[1], scales, uppers, scales, uppers)
     places = of_part[rows] - begin * PANEL

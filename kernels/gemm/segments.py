@@ -18,7 +18,8 @@ SCALES, UPPER_SCALES, MINIMA, UPPER_MINIMA = range(4, 8)  # places of the first 
 SCALE_KIND, SCALE_STRIDE, MINIMUM_KIND, MINIMUM_STRIDE = range(8, 12)  # strides: bytes of a row of 16
 SHIFT, SPLIT = range(12, 14)  # group of 32 inputs g: row g >> SHIFT; with SPLIT rows 2 g and 2 g + 1 for its halves
 ZERO, ADD = range(14, 16)  # the code of weight 0, where there are no minima; 1: adds to what the segment before wrote
-SEGMENT_BYTES = 16 * 8
+IS_FP4 = 16  # 1: codes of 4 bits are numbers of FP4 (tile_fp4.py)
+SEGMENT_BYTES = 24 * 8
 SEGMENTS_START = 64
 
 SCALE_KINDS: dict[ScaleKind, int] = {"float16": 0, "bfloat16": 1, "float32": 2, "two-level": 3}

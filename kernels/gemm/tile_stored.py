@@ -46,6 +46,7 @@ from ..simd.lanes import (
 )
 from .segments import (
     BITS,
+    IS_FP4,
     MINIMA,
     MINIMUM_KIND,
     MINIMUM_STRIDE,
@@ -61,6 +62,7 @@ from .segments import (
     ZERO,
 )
 from .tile import ARGUMENTS, prefetch_stride, write_rows
+from .tile_fp4 import codes_of, looked_up_here
 from .tile_int4 import ROW_VARIANTS
 
 WIDTHS = (4, 6, 8)
@@ -106,6 +108,7 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
     group_bytes = GROUP_VECTORS[bits] * VECTOR_BYTES
     stride = prefetch_stride(b, following, a, group_bytes)
     scales = GroupScales(b, bits, segment, panel, groups)
+    is_fp4 = b.icmp_signed("!=", field_of(b, segment, IS_FP4), int64(0))
 
     def body(group: ir.Value, totals: Values) -> Values:
         totals = list(totals)
@@ -115,6 +118,8 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
             prefetch(b, at(b, ahead, v * VECTOR_BYTES))
         parts = scales.of_group(group, halves=bits == 6)
         codes = unpack(b, bits, w)
+        if bits == 4 and looked_up_here():
+            codes = codes_of(b, is_fp4, codes)
         quads_a_part = len(codes) // len(parts)
         xs = [scaled(b, a, group, GROUP_BYTES)]
         for _ in range(1, most):

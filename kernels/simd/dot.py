@@ -72,7 +72,7 @@ def code_steps(
     Codes are unsigned bytes below 2 ** bits: 4 with at most 8 vectors, 6 with an even number, or 8. Exact. Where
     `codes_stay_unsigned`, the rows' totals must begin with -128 times the sum of their bytes.
     """
-    if _has_quads() or (bits == 8 and codes_stay_unsigned()):
+    if has_quads() or (bits == 8 and codes_stay_unsigned()):
         for row, own in enumerate(xs):
             for quad, x in zip(weights, own, strict=True):
                 totals[row] = quad_step(b, totals[row], quad, splat(b, x))
@@ -106,14 +106,14 @@ def code_steps(
     return [b.shuffle_vector(*halves, ir.Constant(VI, list(range(LANES)))) for halves in sums]
 
 
-def _has_quads() -> bool:
+def has_quads() -> bool:
     """Whether one instruction multiplies quads of bytes, or there is nothing better than doing it byte by byte."""
     return (has("avx512vnni") and wide_registers()) or has("avxvnni") or not has("avx2")
 
 
 def codes_stay_unsigned() -> bool:
     """Whether `code_steps` multiplies 8-bit codes as they are, and leaves the centre to the start values."""
-    return _has_quads() or wide_registers()
+    return has_quads() or wide_registers()
 
 
 def _products(b: ir.IRBuilder, unsigned: ir.Value, signed: ir.Value) -> ir.Value:

@@ -35,8 +35,9 @@ KeepVector = Callable[[npt.NDArray[np.float32]], int]  # the address of a copy
 
 
 def router_format(weight_format: WeightFormat) -> WeightFormat:
-    """A choice of experts should not hang on 8 bits: beside quantised weights the router is bfloat16."""
-    return "float32" if weight_format == "float32" else "bfloat16"
+    """A choice of experts should not hang on 8 bits: beside quantised weights the router is bfloat16. Beside weights
+    as they are stored nothing is rounded, so it is float32."""
+    return "float32" if weight_format in ("float32", "stored") else "bfloat16"
 
 
 def make_expert_shape(

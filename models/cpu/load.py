@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ...kernels.embedding.cpu import FLOAT32_TABLE
+from ...kernels.gemm.tile_fp4 import packed_bits
 from ...kernels.sampling.compile_apart import sampler_compiled_apart
 from ...kernels.simd.formats import CacheFormat, WeightFormat
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
@@ -61,9 +62,6 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
     if spec.latent is not None and weight_format == "stored":
         remedy = "does not run from integers as they are stored: --dtype bfloat16 widens them"
         raise UnsupportedModel("latent attention", stored[0].format, remedy)
-    if spec.experts is not None and weight_format == "stored":
-        remedy = "quantised experts are not run as they are stored; take the unquantised checkpoint and --quantize"
-        raise UnsupportedModel("experts", stored[0].format, remedy)
     most_rows = max(settings.max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))
     sizes = CpuSizes(
         weight_format=weight_format,
@@ -160,9 +158,12 @@ def _wider_codes(stored: Sequence[StoredMatrix]) -> list[str]:
     more: dict[tuple[str, int], int] = {}
     for matrix in stored:
         if isinstance(matrix, CodedMatrix) and matrix.file_bits is not None:
-            kind, (rows, columns) = (matrix.format, matrix.layout.bits), matrix.shape
-            more[kind] = more.get(kind, 0) + rows * columns * (matrix.layout.bits - matrix.file_bits) // 8
-    return [f"{name} in {bits}-bit codes, {size(count)} more than the file" for (name, bits), count in more.items()]
+            bits, (rows, columns) = packed_bits(matrix.layout), matrix.shape
+            kind = matrix.format, bits
+            more[kind] = more.get(kind, 0) + rows * columns * (bits - matrix.file_bits) // 8
+    return [
+        f"{name} in {bits}-bit codes, {size(count)} more than the file" for (name, bits), count in more.items() if count
+    ]
 
 
 def _cache_format(weight_format: WeightFormat, kv_cache_dtype: str) -> CacheFormat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from triolet.kernels.gemm.codes import CodeLayout, CodeRows
+from triolet.kernels.gemm.codes import FP4, CodeLayout, CodeRows
 from triolet.models.checkpoint.stored import CodedMatrix
 
 
@@ -27,6 +27,7 @@ LAYOUTS = {
     "Q6_K": CodeLayout(6, 16, "two-level"),
     "AWQ": CodeLayout(4, 128, "float16", "zeros"),
     "compressed-tensors": CodeLayout(4, 128, "bfloat16"),
+    "MXFP4": CodeLayout(6, 32, "bfloat16", fp4=True),
     "W8A8": CodeLayout(8, 512, "float32"),
 }
 
@@ -54,7 +55,8 @@ def held(layout: CodeLayout, rows: int = 9, inputs: int = 512, seed: int = 0, si
         "float16": halves(rows, groups),
         "two-level": rng.integers(0, 63, (rows, groups)).astype(np.uint8),
     }[layout.minima]
-    codes = rng.integers(0, 1 << layout.bits, (rows, inputs)).astype(np.uint8)
+    codes = rng.integers(0, 16 if layout.fp4 else 1 << layout.bits, (rows, inputs)).astype(np.uint8)
+    codes = FP4[codes] if layout.fp4 else codes
     two = halves(rows, uppers) if layout.scales == "two-level" else None
     return Held(
         layout, CodeRows(codes, scales, two, minima, halves(rows, uppers) if layout.minima == "two-level" else None)

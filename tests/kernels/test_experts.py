@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +12,22 @@ from triolet.kernels.experts.cpu import activation_stage, narrow_stage, wide_sta
 from triolet.kernels.experts.reference import route_reference
 from triolet.kernels.experts.route import group_rows, route_row
 from triolet.kernels.experts.routing import Routing
-from triolet.kernels.gemm.pack import pack, packed_bytes, panel_bytes, to_float32
+from triolet.kernels.gemm.pack import WeightArray, pack, packed_bytes, panel_bytes, to_float32
+from triolet.kernels.gemm.pack_stored import pack_stored, stored_bytes
 from triolet.kernels.gemm.reference import rounded_activations, rounded_weights
 from triolet.kernels.quantise.layout import row_bytes
 from triolet.kernels.simd.formats import TAGS, WeightFormat
 from triolet.models.checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
+from triolet.models.checkpoint.stored import float_part
 from triolet.models.cpu.experts import ExpertArrays, make_expert_shape
 
+from .stored_matrices import LAYOUTS, held
 from .test_gemm import activation_row, aligned, unpacked_int4
 
 FloatArray = npt.NDArray[np.float32]
-FORMATS: list[WeightFormat] = [name for name in get_args(WeightFormat) if name != "stored"]
+FORMATS: tuple[WeightFormat, ...] = get_args(WeightFormat)
 HIDDEN, WIDTH, SHARED = 70, 40, 100
+CODES = [LAYOUTS[name] for name in ("MXFP4", "Q4_1", "Q8_0")]  # of gates, ups, downs
 ROUTINGS = {
     "softmax": Routing(chosen=3),
     "normalised": Routing(chosen=3, normalised=True),
@@ -93,7 +97,12 @@ class Mixture:
 
         def mlp(width: int, *, biased: bool = False) -> MlpWeights:
             sizes = ((width, HIDDEN), (width, HIDDEN), (HIDDEN, width))
-            gate, up, down = (rng.standard_normal(size, dtype=np.float32) for size in sizes)
+            gate, up, down = (
+                cast("FloatArray", held(layout, *size, seed=int(rng.integers(100))))
+                if weight_format == "stored" and width == WIDTH  # the shared expert's matrices become 16-bit integers
+                else rng.standard_normal(size, dtype=np.float32)
+                for layout, size in zip(CODES, sizes, strict=True)
+            )
             biases = [
                 rng.standard_normal(len(matrix), dtype=np.float32) if biased else None for matrix in (gate, up, down)
             ]
@@ -136,6 +145,11 @@ class Mixture:
         return out[:, :HIDDEN]
 
     def _pack(self, parts: Any, columns: Any, channels: int, k: int, weight_format: WeightFormat) -> tuple[int, int]:
+        if weight_format == "stored":
+            packed = aligned(stored_bytes(parts, columns, channels, k))
+            pack_stored(packed, parts, columns, channels, k)
+            self.kept.append(packed)
+            return packed.ctypes.data, packed.ctypes.data
         packed = aligned(packed_bytes(channels, k, weight_format))
         pack(packed, parts, columns, channels, k, weight_format)
         self.kept.append(packed)
@@ -165,7 +179,7 @@ def definition(
     for row, picks in enumerate(chosen):
         for place, expert in enumerate([*picks, len(mixture.mlps) - 1]):
             mlp, weight = mixture.mlps[expert], float(weights[row, place])
-            rounded = [_rounded(to_float32(matrix), mixture.format) for matrix in (mlp.gate, mlp.up, mlp.down)]
+            rounded = [_rounded(matrix, mixture.format) for matrix in (mlp.gate, mlp.up, mlp.down)]
             own = rounded_activations(x[row : row + 1], mixture.format)[0]
             gate, up = rounded[0] @ own, rounded[1] @ own
             bias = np.zeros(HIDDEN)
@@ -178,7 +192,10 @@ def definition(
     return total, bound
 
 
-def _rounded(matrix: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.float64]:
+def _rounded(weights: WeightArray, weight_format: WeightFormat) -> npt.NDArray[np.float64]:
+    if weight_format == "stored":  # of 16-bit integers, the rounding is far below the bound
+        return float_part(weights, 0, len(weights)).astype(np.float64)
+    matrix = to_float32(weights)
     return (
         unpacked_int4(matrix, weight_format)
         if weight_format.startswith("int4")

@@ -11,6 +11,8 @@ from triolet.kernels.gemm.cpu import gemm
 from triolet.kernels.gemm.pack import Part, Rows
 from triolet.kernels.gemm.pack_stored import pack_stored, stored_bytes
 from triolet.kernels.gemm.reference import rounded_activations
+from triolet.kernels.gemm.segments import SEGMENT_BYTES, SEGMENTS_START
+from triolet.kernels.gemm.tile_fp4 import looked_up_here
 from triolet.kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from triolet.kernels.simd.formats import GROUP, TAGS
 
@@ -101,7 +103,7 @@ def tampered(found: CodeRows, part: str) -> CodeRows:
 PLANTED = [
     *((name, "minimum ignored") for name in ("Q4_1", "Q4_K", "AWQ")),
     *((name, "one code") for name in ("Q8_0", "Q6_K", "Q4_K")),
-    *((name, "scale of the next group") for name in ("Q4_0", "Q6_K", "AWQ")),
+    *((name, "scale of the next group") for name in ("Q4_0", "Q6_K", "AWQ", "MXFP4")),
     *((name, "wrong superblock") for name in ("Q4_K", "Q6_K")),
 ]
 
@@ -115,8 +117,15 @@ def test_the_bound_rejects(name: str, part: str) -> None:
     assert np.flatnonzero(failed).tolist() == [33] if part == "one code" else failed.mean() > 0.9
 
 
+def test_numbers_of_fp4_take_4_bits_where_they_are_looked_up() -> None:
+    matrix = held(LAYOUTS["MXFP4"], 64, K)
+    size = stored_bytes([Part(matrix, np.arange(64))], np.arange(K), 64, K)
+    scales = 64 * K // GROUP * 2
+    assert size == SEGMENTS_START + SEGMENT_BYTES + 64 * K * (4 if looked_up_here() else 6) // 8 + scales
+
+
 def test_a_row_does_not_depend_on_the_others_nor_on_threads() -> None:
-    for name in ("Q8_0", "Q4_K", "Q6_K"):
+    for name in ("Q8_0", "Q4_K", "Q6_K", "MXFP4"):
         packed, x = packed_matrix([Part(held(LAYOUTS[name], 100, K), np.arange(100))], 128), sample(13)
         whole = run(x, packed, 128)
         for first, count in ((0, 1), (3, 2), (5, 4), (6, 7)):

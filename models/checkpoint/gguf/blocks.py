@@ -13,15 +13,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ....kernels.gemm.codes import CodeLayout, CodeRows
+from ....kernels.gemm.codes import FP4, CodeLayout, CodeRows
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint16]
-# Values of the "non-linear" 4-bit types, and of FP4 (E2M1) doubled, by code; as unsigned numbers around 128 and 32.
+# Values of the "non-linear" 4-bit types by code, as unsigned numbers around 128.
 NONLINEAR: Final = 128 + np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
-FP4: Final = 32 + np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
 
-MXFP4_LAYOUT: Final = CodeLayout(6, 32, "bfloat16")
+MXFP4_LAYOUT: Final = CodeLayout(6, 32, "bfloat16", fp4=True)
 
 
 class BlockType(NamedTuple):
@@ -120,7 +119,7 @@ def mxfp4_rows(nibbles: Bytes, exponents: Bytes) -> CodeRows:
     """
     wide = exponents.astype(np.uint16)
     scales = np.where(wide < 2, 0x20 << wide, (wide - 1) << 7)
-    return CodeRows(looked_up(FP4, nibbles), scales.astype(np.uint16))
+    return CodeRows(FP4[nibbles], scales.astype(np.uint16))
 
 
 SMALL_BLOCKS: Final[dict[str, BlockType]] = {

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ....kernels.gemm.codes import CodeRows, float_rows
+from ....kernels.gemm.codes import CodeRows
 from ...errors import CheckpointError, UnsupportedModel
 from ..gguf.blocks import MXFP4_LAYOUT, mxfp4_rows
-from ..stored import FloatArray, StoredMatrix
+from ..stored import CodedMatrix, StoredMatrix
 
 Bytes = npt.NDArray[np.uint8]
 BLOCKS, SCALES = "_blocks", "_scales"
@@ -38,13 +38,13 @@ class RawTensors(Protocol):
         ...
 
 
-class Mxfp4Matrix(StoredMatrix):
+class Mxfp4Matrix(CodedMatrix):
     """blocks [outputs, blocks, 16], exponents [outputs, blocks]."""
 
     def __init__(self, name: str, blocks: Bytes, exponents: Bytes) -> None:
         self._name, self._blocks, self._exponents = name, blocks, exponents
         self.shape = (len(blocks), blocks.shape[1] * MXFP4_LAYOUT.group)
-        self.format = "MXFP4"
+        self.format, self.layout, self.file_bits = "MXFP4", MXFP4_LAYOUT, 4
 
     def codes(self, first: int, last: int) -> CodeRows:
         exponents = self._exponents[first:last]
@@ -53,9 +53,6 @@ class Mxfp4Matrix(StoredMatrix):
         blocks = self._blocks[first:last]
         nibbles = np.stack([blocks & np.uint8(15), blocks >> np.uint8(4)], axis=-1).reshape(len(blocks), -1)
         return mxfp4_rows(nibbles, exponents)
-
-    def rows(self, first: int, last: int) -> FloatArray:
-        return float_rows(MXFP4_LAYOUT, self.codes(first, last))
 
 
 def read_mxfp4(tensors: RawTensors) -> tuple[dict[str, StoredMatrix], frozenset[str]]:
