@@ -70,6 +70,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     qk_norm_key: str | None = None  # the setting that says that q and k are normalised, where that is a choice
     wide_queries: int | None = None  # the number of layers of the size whose queries are scaled by hidden / heads
     local_theta: float | None = None  # base of the rotation in layers with a window, if it is another
+    rounded_ramp: bool = True  # the ends of YaRN's ramp are whole dimensions, which no key of the format says
     experts: str | None = None  # the row for files of this architecture with experts
 
 
@@ -124,6 +125,24 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
         keys={**EXPERT_KEYS, "attention.clamp_kqv": "clip_qkv"},
         constants={"norm_topk_prob": False},
         tensors=EXPERT_TENSORS,
+    ),
+    "gpt-oss": Architecture(
+        name="GptOssForCausalLM",
+        model_type="gpt_oss",
+        keys={
+            **_WINDOW_KEY,
+            "expert_count": "num_local_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "intermediate_size",
+        },
+        tensors={
+            **EXPERT_TENSORS,
+            "ffn_gate_inp": "mlp.router",
+            "attn_sinks": "self_attn.sinks",
+            "post_attention_norm": "post_attention_layernorm",
+        },
+        window_pattern=2,
+        rounded_ramp=False,
     ),
     "gemma2": Architecture(
         name="Gemma2ForCausalLM",

@@ -149,6 +149,7 @@ def _rope(settings: Settings, file: Gguf, head_dim: int) -> dict[str, object]:
             "beta_fast": settings.get("rope.scaling.yarn_beta_fast"),
             "beta_slow": settings.get("rope.scaling.yarn_beta_slow"),
             "attention_factor": magnitude * settings.number("rope.scaling.attn_factor", 1.0),
+            "truncate": row.rounded_ramp,
         }
     elif kind == "linear" or (kind is None and factor not in (None, 0, 1)):
         rope |= {"rope_type": "linear", "factor": factor}

@@ -13,6 +13,7 @@ from .config import ROPE_TENSORS
 from .file import PlacedTensor
 
 _NAME: Final = re.compile(r"(?:blk\.(?P<layer>\d{1,5})\.)?(?P<name>[a-z0-9_]+)\.(?P<kind>weight|bias)")
+_BARE: Final = ("attn_sinks",)  # whose name in the family has no ".weight"
 _OF_ROWS: Final = ("attn_q", "attn_k")  # what the rotation reorders
 
 
@@ -35,7 +36,7 @@ def names_of(tensors: dict[str, PlacedTensor], row: Architecture) -> dict[str, S
         own = _family_name(match["layer"], match["name"], row) if match else None
         if match is None or own is None:
             raise UnsupportedModel(name, info.shape, f"a {row.model_type} model has no such tensor")
-        own = f"{own}.{match['kind']}"
+        own = own if match["name"] in _BARE else f"{own}.{match['kind']}"
         swapped = row.swapped_rows and match["layer"] is not None and match["name"] in _OF_ROWS
         if "{}" in own:
             for expert in range(info.shape[0]):
