@@ -115,11 +115,11 @@ def outline_weights(checkpoint: Checkpoint) -> DecoderWeights:
     Other weights are stand-ins: zeros that take no memory. What is wrong is left for `load_weights` to refuse.
     """
 
-    prefix = prefix_of(checkpoint)
+    prefix, names = prefix_of(checkpoint), checkpoint.tensor_names
 
     def take(name: str, *shape: int) -> WeightArray:
         name = name.removeprefix(prefix)
-        stored = checkpoint.stored_matrix(name) if name in checkpoint.tensor_names else None
+        stored = checkpoint.stored_matrix(name) if name in names else None
         return np.broadcast_to(np.float32(0), shape) if stored is None else cast("WeightArray", stored)
 
     return make_weights(checkpoint.spec, take)
