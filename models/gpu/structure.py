@@ -41,6 +41,10 @@ def refuse_structure(spec: ModelSpec) -> None:
         if (getattr(names, role) is None) != (getattr(plain, role) is None):
             raise UnsupportedModel(f"norm {role.replace('_', ' ')}", getattr(names, role), REMEDY)
     kinds = set(spec.layers)
+    if growing := [
+        layer.rope.query_growth for layer in spec.layers if layer.rope is not None and layer.rope.query_growth
+    ]:
+        raise UnsupportedModel("queries that grow with their position", growing[0], REMEDY)
     if len(kinds) > 1 or any(layer.rope is None for layer in kinds):
         raise UnsupportedModel("layers", _described(kinds), f"layers that differ: {REMEDY}")
 

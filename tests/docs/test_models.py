@@ -2,7 +2,10 @@
 
 import re
 
+import pytest
+
 from ..conftest import Server
+from . import models_table
 from .memory_table import PAGE, SHAPES, Format, memory_table, needs_of, page_with, spec_of
 
 BYTES: dict[Format, float] = {"bfloat16": 2.0, "int8": 1.0, "int4": 0.563}  # of a parameter, as the page says
@@ -10,6 +13,20 @@ BYTES: dict[Format, float] = {"bfloat16": 2.0, "int8": 1.0, "int4": 0.563}  # of
 
 def test_the_table_is_as_a_load_is_planned() -> None:
     assert PAGE.read_text() == page_with(memory_table()), "write it anew: python -m tests.docs.memory_table"
+
+
+def test_the_tables_of_what_runs_are_as_the_program_and_its_tests_say() -> None:
+    assert PAGE.read_text() == models_table.page_with_tables(), "write them anew: python -m tests.docs.models_table"
+
+
+def test_every_family_has_a_variant_that_is_compared() -> None:
+    compared = {models_table.architecture_of(variant) for variant in models_table.VARIANTS}
+    assert models_table.FAMILIES.keys() == compared
+
+
+def test_a_test_that_is_gone_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="has no test_of_nothing"):
+        models_table.proof_of(models_table.test_method, "test_of_nothing")
 
 
 def test_the_plan_follows_the_formula() -> None:

@@ -235,9 +235,12 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
     return ParityCase(variant, seed, folder, prompts, continuations, logits)
 
 
-def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers model, untyped
-    """The variant with sizes and weights drawn; norms and biases are random too."""
-    import torch
+def architecture_of(variant: str) -> str:
+    return VARIANTS[variant][0].removesuffix("Text") + "ForCausalLM"
+
+
+def make_config(variant: str, draw: random.Random) -> Any:  # Any: a transformers configuration, untyped
+    """The variant with sizes drawn."""
     import transformers
 
     family, heads, kv_heads, given, _ = VARIANTS[variant]
@@ -261,7 +264,15 @@ def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers
     )  # fmt: skip
     config._experts_implementation = "eager"  # the grouped product wants sizes in multiples of 4
     config.eos_token_id = None  # also of families that make a list of None
-    model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config).eval()
+    return config
+
+
+def make_model(variant: str, draw: random.Random) -> Any:  # Any: a transformers model, untyped
+    """The variant with sizes and weights drawn; norms and biases are random too."""
+    import torch
+    import transformers
+
+    model = getattr(transformers, architecture_of(variant))(make_config(variant, draw)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
