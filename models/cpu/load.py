@@ -51,9 +51,7 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
     """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken."""
     spec = checkpoint.spec
     if spec.latent is not None and settings.kv_cache_dtype == "int8":
-        raise UnsupportedDevice(
-            f"--kv-cache-dtype int8: {spec.family} caches latent vectors, which it does not support"
-        )
+        raise UnsupportedDevice(f"--kv-cache-dtype int8: not for the latent vectors of {spec.family}; leave it at auto")
     stored = stored_matrices(checkpoint)
     dtype = checkpoint.dtype if settings.dtype == "auto" else settings.dtype
     weight_format = weight_format_of(dtype, settings.quantize)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import safetensors.numpy
 
@@ -12,9 +13,13 @@ from triolet.models.checkpoint.adapter import load_adapter
 from triolet.models.checkpoint.families.families import spec_from_config
 from triolet.models.checkpoint.latent import LatentSpec
 from triolet.models.checkpoint.open import open_checkpoint
+from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.stored import StoredMatrix, same_values
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights
+from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.load import plan_on_cpu
+from triolet.models.cpu.memory import CpuSizes
+from triolet.models.cpu.rows import Batch
 from triolet.models.errors import CheckpointError, UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.structure import refuse_structure
 from triolet.protocol.settings import EngineSettings
@@ -121,7 +126,7 @@ def test_layers_for_further_tokens_stay_in_the_file(case: ParityCase, tmp_path: 
 
 def test_no_int8_cache(case: ParityCase) -> None:
     settings = EngineSettings(model=str(case.folder), kv_cache_dtype="int8")
-    with pytest.raises(UnsupportedDevice, match="--kv-cache-dtype int8: deepseek_v3 caches latent vectors"):
+    with pytest.raises(UnsupportedDevice, match="--kv-cache-dtype int8: not for the latent vectors of deepseek_v3"):
         plan_on_cpu(open_checkpoint(case.folder), settings, 1 << 34)
 
 
@@ -160,3 +165,16 @@ def test_weights_in_fp8_are_those_numbers(case: ParityCase, tmp_path: Path) -> N
         for name in ("query", "query_down", "down", "up"):
             assert same_values(getattr(quantised.latent, name), getattr(wanted.latent, name)), name
         assert same_values(quantised.o, wanted.o)
+    fp8, exact = (first_logits(open_checkpoint(case.folder).spec, weights) for weights in found)
+    np.testing.assert_array_equal(fp8, exact)
+
+
+def first_logits(spec: ModelSpec, weights: DecoderWeights) -> npt.NDArray[np.float32]:
+    """Of a few tokens, by the runner: its packing reads a stored matrix by its rows."""
+    sizes = CpuSizes(weight_format="float32", max_step_tokens=4, max_logit_rows=4, max_model_len=64)
+    runner, four = CpuRunner(spec, weights, sizes), np.arange(4, dtype=np.int32)
+    starts, table = np.array([0, 4], np.int32), np.zeros((1, 1), np.int32)
+    batch = Batch(tokens=four + 1, positions=four, starts=starts, block_tables=table, logit_rows=four)
+    logits = runner.forward(batch).copy()
+    runner.close()
+    return logits
