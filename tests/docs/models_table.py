@@ -45,6 +45,7 @@ PROOFS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "fp8": (test_method, "test_fp8_with_scales_of_blocks_rows_and_all", "its definition"),
     "bitsandbytes": (test_method, "test_bitsandbytes_nf4_with_nested_scales", "its definition"),
     "bitsandbytes int8": (test_method, "test_int8_per_channel", "its definition"),
+    "mxfp4": (test_fused, "test_numbers_of_mxfp4_are_exact", "transformers"),
     "torchao": (test_method, "test_layers_that_torchao_wrote", "the library's own layers"),
 }
 
@@ -106,11 +107,10 @@ def formats_table() -> str:
     )
     names = ", ".join(f"`{form.file}`" for form in FORMS[1:])
     row(f"{names}: {types}", "yes", "in bfloat16", "torch", proof_of(test_file, "test_what_torch_saves"))
-    for method in METHODS:
+    for method in (*METHODS, "mxfp4"):
         for kind, runs in sorted(layers_of(method).items()):
             module, test, other = PROOFS.get(kind, PROOFS[method])
             row(f"`{method}`: {kind}", runs, "no", other, proof_of(module, test))
-    row("`mxfp4`: experts", "widened", "no", "transformers", proof_of(test_fused, "test_numbers_of_mxfp4_are_exact"))
     golden = set(json.loads((GGUF_TESTS / "golden.json").read_text()))
     reads = proof_of(test_types, "test_is_the_librarys_value_bit_for_bit")
     for runs, kinds in gguf_types().items():
@@ -135,7 +135,9 @@ def layers_of(method: str) -> dict[str, str]:
 
 
 def how_it_runs(matrix: StoredMatrix) -> str:
-    return f"as stored, {matrix.layout.bits} bits" if isinstance(matrix, CodedMatrix) else "widened"
+    if not isinstance(matrix, CodedMatrix):
+        return "widened"
+    return "as stored, 4 bits (6 without VNNI)" if matrix.layout.fp4 else f"as stored, {matrix.layout.bits} bits"
 
 
 def gguf_types() -> dict[str, list[str]]:

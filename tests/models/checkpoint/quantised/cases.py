@@ -26,7 +26,7 @@ class Layers(Struct, frozen=True):
     """The first line: `quantization_config`, and (type, shape) of each tensor by its name."""
 
     config: dict[str, object]
-    tensors: dict[str, tuple[str, Annotated[tuple[Size, ...], Meta(max_length=3)]]]
+    tensors: dict[str, tuple[str, Annotated[tuple[Size, ...], Meta(max_length=4)]]]
 
 
 class Held:
