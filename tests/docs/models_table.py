@@ -45,7 +45,7 @@ PROOFS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "fp8": (test_method, "test_fp8_with_scales_of_blocks_rows_and_all", "its definition"),
     "bitsandbytes": (test_method, "test_bitsandbytes_nf4_with_nested_scales", "its definition"),
     "bitsandbytes int8": (test_method, "test_int8_per_channel", "its definition"),
-    "mxfp4": (test_fused, "test_numbers_of_mxfp4_are_exact", "transformers"),
+    "mxfp4": (test_fused, "test_numbers_of_mxfp4_are_exact", "its definition"),
     "torchao": (test_method, "test_layers_that_torchao_wrote", "the library's own layers"),
 }
 
