@@ -4,7 +4,11 @@ import re
 
 import pytest
 
+from triolet.models.checkpoint.families.families import FAMILIES
+
 from ..conftest import Server
+from ..models.checkpoint.quantised import test_method
+from ..models.parity_cases import VARIANTS, architecture_of
 from . import models_table
 from .memory_table import PAGE, SHAPES, Format, memory_table, needs_of, page_with, spec_of
 
@@ -20,13 +24,13 @@ def test_the_tables_of_what_runs_are_as_the_program_and_its_tests_say() -> None:
 
 
 def test_every_family_has_a_variant_that_is_compared() -> None:
-    compared = {models_table.architecture_of(variant) for variant in models_table.VARIANTS}
-    assert models_table.FAMILIES.keys() == compared
+    compared = {architecture_of(variant) for variant in VARIANTS}
+    assert FAMILIES.keys() == compared
 
 
 def test_a_test_that_is_gone_is_noticed() -> None:
     with pytest.raises(AssertionError, match="has no test_of_nothing"):
-        models_table.proof_of(models_table.test_method, "test_of_nothing")
+        models_table.proof_of(test_method, "test_of_nothing")
 
 
 def test_the_plan_follows_the_formula() -> None:

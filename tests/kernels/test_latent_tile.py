@@ -87,7 +87,8 @@ def close(cache: Cache, result: FloatArray, wanted: FloatArray, keys_seen: int) 
 
 
 def make_queries(rows: int, size: int) -> FloatArray:
-    return (np.random.default_rng(rows).standard_normal((rows, size)) * 1.5 / np.sqrt(size)).astype(np.float32)
+    drawn = np.random.default_rng(rows).standard_normal((rows, size))
+    return np.asarray(drawn * 1.5 / np.sqrt(size), np.float32)
 
 
 @pytest.mark.parametrize("cache_format", FORMATS)

@@ -229,7 +229,7 @@ def _four(rows: Iterable[FloatArray]) -> tuple[int, int, int, int]:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_an_activation_is_its_definition(name: str) -> None:
-    """Far and near values, beside a gate with a bias. erf's formula is good to 1.5e-7, times |x| / 2; a product rounds."""
+    """Far and near values, beside a gate with a bias. erf's formula is good to 1.5e-7, times |x| / 2."""
     rng = np.random.default_rng(5)
     x = np.concatenate([np.linspace(-30, 30, 1008), [0.0, -0.0, 1e-30, -1e-30, 1e4, -1e4, 0.5, -0.5] * 2])
     x_row, y, bias, y_bias = np.stack([x, *rng.standard_normal((3, 1024))]).astype(np.float32)

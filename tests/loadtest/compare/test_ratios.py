@@ -64,8 +64,3 @@ def test_a_case_that_a_peer_did_not_run_is_left_out() -> None:
 def test_a_share_of_reading_is_of_the_turn_s_own_speed() -> None:
     (share,) = reading_shares(ROWS, {"our 8": 2.0}, (400.0, 200.0, 320.0))
     assert (share.engine, share.lowest, share.median, share.highest) == ("our 8", 0.75, 0.9, 1.0)
-
-
-def test_a_share_of_reading_is_of_the_turn_s_own_speed() -> None:
-    (share,) = reading_shares(ROWS, {"our 8": 2.0}, (400.0, 200.0, 320.0))
-    assert (share.engine, share.lowest, share.median, share.highest) == ("our 8", 0.75, 0.9, 1.0)
