@@ -12,11 +12,12 @@ from msgspec import structs
 
 from triolet.kernels.embedding.cpu import FLOAT32_TABLE
 from triolet.models.checkpoint.families.families import spec_from_config
+from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights, make_weights
 from triolet.models.cpu.cpu import CpuRunner
-from triolet.models.cpu.load import plan_on_cpu
+from triolet.models.cpu.load import described_dtype, plan_on_cpu
 from triolet.models.cpu.memory import CpuSizes, make_shape
 from triolet.models.cpu.rows import Batch
 from triolet.models.cpu.weights import MeasuredWeights
@@ -24,6 +25,8 @@ from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 
 from ...kernels.stored_matrices import LAYOUTS, Held, held
+from ..checkpoint.gguf.cases import converted, metadata_of
+from ..checkpoint.gguf.written import Tensor, plain, write_gguf
 from ..checkpoint.test_fused import mxfp4, write
 
 CONFIG = {
@@ -131,3 +134,38 @@ def test_a_folder_in_mxfp4_runs_as_planned(tmp_path: Path) -> None:
     swapped = structs.replace(given.layers[0], experts=structs.replace(sparse, experts=experts))
     wrong = logits(model, structs.replace(given, layers=(swapped,)), tokens)
     assert distance(wrong, expected) > 0.05
+
+
+@pytest.mark.parametrize("family", ["mixtral", "olmoe", "qwen2moe", "qwen3moe"])
+def test_mixtures_in_gguf_run_as_they_are_stored(tmp_path: Path, family: str) -> None:
+    """One tensor has the codes of all experts. Every expert takes part; those of another order are noticed."""
+    rng, tensors = np.random.default_rng(0), dict[str, Tensor]()
+    for pattern, shape in converted()[family]["tensors"].items():
+        for layer in (0, 1) if "*" in pattern else (0,):
+            name = pattern.replace("*", str(layer))
+            if len(shape) == 3:
+                tensors[name] = q8_0(rng, tuple(shape))
+                continue
+            values: npt.NDArray[np.float64] = rng.standard_normal(tuple(shape)) / 10
+            if len(shape) == 1:
+                values[:] = "norm" in name
+            tensors[name] = plain(values.astype(np.float32))
+    metadata = metadata_of(family)
+    prefix = str(metadata["general.architecture"])
+    metadata[f"{prefix}.expert_used_count"] = metadata[f"{prefix}.expert_count"]
+    file = GgufCheckpoint(write_gguf(tmp_path / "m.gguf", metadata, tensors))
+    sizes, _ = plan_on_cpu(file, EngineSettings(model="m", threads=1), 1 << 30)
+    assert described_dtype(file, sizes.weight_format) == "GGUF Q8_0 as stored, other matrices in 16 bits"
+    tokens = (TOKENS % file.spec.vocab_size).astype(np.int32)
+    given = load_weights(file)
+    expected = reference_logits(file.spec, given, tokens.tolist())
+    assert distance(logits(file.spec, given, tokens), expected) < 0.04
+    tensors["blk.1.ffn_up_exps.weight"] = tensors["blk.0.ffn_up_exps.weight"]
+    wrong = load_weights(GgufCheckpoint(write_gguf(tmp_path / "wrong.gguf", metadata, tensors)))
+    assert distance(logits(file.spec, wrong, tokens), expected) > 0.06
+
+
+def q8_0(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+    blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // 32, 34)).astype(np.uint8)
+    blocks[..., :2] = rng.uniform(1e-3, 3e-3, (*blocks.shape[:-1], 1)).astype(np.float16).view(np.uint8)
+    return Tensor("Q8_0", shape, blocks.tobytes())
