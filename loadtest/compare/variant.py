@@ -81,9 +81,9 @@ def read_variant(text: str, model: Path | None, threads: int | None, cases: Sequ
 
 
 def bits_of(ready: Ready) -> int:
-    """Of a weight; where the checkpoint's codes run as they are stored, the mean, scales included."""
+    """Of a weight; where the checkpoint's codes run as they are stored, the whole part of the mean, scales included."""
     if ready.quantize == "none" and AS_STORED in ready.dtype and ready.work is not None:
-        return round(8 * ready.work.all_weight_bytes / ready.parameters)
+        return int(8 * ready.work.all_weight_bytes / ready.parameters)
     return BITS.get(ready.quantize) or (32 if ready.dtype == "float32" else 16)
 
 
