@@ -28,7 +28,7 @@ from triolet.actors.supervisor.restart_budget import RestartBudget
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
 from triolet.cli.process import run_or_refuse
 from triolet.cli.several import run_fronts
-from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
+from triolet.protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
 
 from ..adapters import write_adapter
 from ..conftest import Server
@@ -347,7 +347,9 @@ async def test_what_the_drain_timeout_ends_is_told_so() -> None:
 async def test_every_front_knows_an_adapter_before_its_loading_is_answered(tmp_path: Path) -> None:
     for seed, name in enumerate(("given", "loaded")):
         write_adapter(tmp_path / name, seed)
-    settings = structs.replace(SETTINGS, loras=(f"given={tmp_path / 'given'}",), lora_folder=str(tmp_path))
+    engine = structs.replace(SETTINGS.engine, adapter_places=AdapterPlaces(count=2))
+    loras = (f"given={tmp_path / 'given'}",)
+    settings = structs.replace(SETTINGS, engine=engine, loras=loras, lora_folder=str(tmp_path))
 
     async def change(path: str, **body: str) -> int:
         async with httpx.AsyncClient(base_url=house.url, timeout=SOON, verify=False) as client:

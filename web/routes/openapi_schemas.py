@@ -17,9 +17,10 @@ from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
 from ...protocol.anthropic_responses import AnthropicError, AnthropicMessage, MessageEvent, TokenCount
 from ...protocol.errors import ErrorBody
 from ...protocol.explanation import Explanation
-from ...protocol.ollama_requests import OllamaChatBody, OllamaGenerateBody, OllamaShowBody
+from ...protocol.ollama_requests import OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody, OllamaShowBody
 from ...protocol.ollama_responses import (
     OllamaChatAnswer,
+    OllamaEmbeddings,
     OllamaError,
     OllamaGenerateAnswer,
     OllamaModelPage,
@@ -58,7 +59,7 @@ Schema = dict[str, Any]  # Any: JSON values
 RECEIVED = (
     *(ChatBody, CompletionBody, MessagesBody, CountTokensBody, CreateResponse, CreateBatch),
     *(TokenizeBody, DetokenizeBody, LoadAdapterBody, UnloadAdapterBody, ModelBody, AliasBody),
-    *(OllamaChatBody, OllamaGenerateBody, OllamaShowBody),
+    *(OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody, OllamaShowBody),
     *(EmbeddingBody, ClassifyBody, ScoreBody, RerankBody),
 )
 SENT = (
@@ -69,7 +70,7 @@ SENT = (
     AnthropicMessage,
     AnthropicError,
     TokenCount,
-    *(OllamaChatAnswer, OllamaGenerateAnswer, OllamaError),
+    *(OllamaChatAnswer, OllamaEmbeddings, OllamaGenerateAnswer, OllamaError),
     *(OllamaModels, OllamaModelPage, OllamaRunningModels, OllamaVersion),
     *(EmbeddingList, ClassList, ScoreList, Ranking),
     ModelList,
