@@ -18,8 +18,8 @@ from typing import get_args
 from triolet.kernels.experts.routing import Routing
 from triolet.kernels.gemm.pack import packed_bytes, padded
 from triolet.kernels.simd.formats import WeightFormat
+from triolet.loadtest.compare.read_speed import Reader
 from triolet.loadtest.device.cpu_step import make_batch, measure, random_runner
-from triolet.loadtest.device.read_speed import Reader
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
 from triolet.models.cpu.experts import router_format

@@ -1,6 +1,6 @@
 """Time reading memory in order on pinned threads: the speed that decoding, which reads all weights, cannot pass.
 
-    python -m triolet.loadtest.device.read_speed [--threads 2] [--size 1e9]
+    python -m triolet.loadtest.compare.read_speed [--threads 2] [--size 1e9]
 
 Prints JSON: bytes per second, the best of the rounds.
 """
