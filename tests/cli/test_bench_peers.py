@@ -35,7 +35,7 @@ def test_a_comparison_writes_everything_it_found(tmp_path: Path) -> None:
     done = _run(
         "--peer", f"slow=/usr/bin/env {sys.executable} {peer}", "--variant", "int8=--quantize int8", "--case",
         "prefill_512", "--rounds", "2", "--text", str(text), "--out", str(tmp_path / "out"), "--name", "small",
-        "--threads", "1", "--instances", "1", "--repeats", "3", "--repeats", "3",
+        "--threads", "1", "--instances", "1", "--repeats", "3", "--repeats", "3", "--repeats", "3",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out/small.json").read_text())

@@ -114,17 +114,18 @@ def test_openais_client_gets_the_vectors(embedder: Path, embedding_url: Server) 
 
 
 def test_ollamas_client_gets_the_vectors(embedder: Path, embedding_url: Server) -> None:
-    client: Any = ollama.Client(host=embedding_url.url)
-    (listed,) = client.list().models
-    assert client.show(listed.model).capabilities == ["embedding"]
-    answer = client.embed(model=listed.model, input=[TEXTS[0], "w1 " * 300])
-    wanted = vector_of(embedder, ids_of(TEXTS[0]))
-    assert np.abs(np.array(answer.embeddings[0]) - wanted).max() < 1e-4
-    assert answer.prompt_eval_count == len(ids_of(TEXTS[0])) + 200  # the longer text is cut
-    short = client.embed(model=listed.model, input=TEXTS[0], dimensions=8)
-    assert np.abs(np.array(short.embeddings[0]) - end("normalise", wanted[:8])).max() < 1e-4
-    with pytest.raises(ollama.ResponseError, match="maximum context length"):
-        client.embed(model=listed.model, input="w1 " * 300, truncate=False)
+    wanted, client = vector_of(embedder, ids_of(TEXTS[0])), ollama.Client(host=embedding_url.url)
+    with client:
+        (listed,) = client.list().models
+        name = str(listed.model)
+        assert client.show(name).capabilities == ["embedding"]
+        answer = client.embed(name, [TEXTS[0], "w1 " * 300])
+        assert np.abs(np.array(answer.embeddings[0]) - wanted).max() < 1e-4
+        assert answer.prompt_eval_count == len(ids_of(TEXTS[0])) + 200  # the longer text is cut
+        short = client.embed(name, TEXTS[0], dimensions=8)
+        assert np.abs(np.array(short.embeddings[0]) - end("normalise", wanted[:8])).max() < 1e-4
+        with pytest.raises(ollama.ResponseError, match="maximum context length"):
+            client.embed(name, "w1 " * 300, truncate=False)
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -150,11 +150,12 @@ async def generate(engine: Engine, folder: Path) -> list[list[int]]:
 
 
 async def test_streams_are_those_of_the_cpu(checkpoint: Path) -> None:
-    async with running(checkpoint, device="cpu", dtype="float32", kv_cache_memory=32 << 20) as engine:
+    places = AdapterPlaces(count=1)
+    cpu: dict[str, Any] = {"device": "cpu", "dtype": "float32", "kv_cache_memory": 32 << 20}
+    async with running(checkpoint, adapter_places=places, **cpu) as engine:
         expected = await generate(engine, checkpoint)
     gpu: dict[str, Any] = {"device": "cuda", "kernels": "interpret", "kv_cache_memory": 9 * BLOCK_BYTES}
-    gpu["adapter_places"] = AdapterPlaces(count=1)
-    async with running(checkpoint, **gpu) as engine:
+    async with running(checkpoint, adapter_places=places, **gpu) as engine:
         assert engine.ready is not None
         assert engine.ready.device.startswith("rehearsal")
         assert engine.ready.memory.num_blocks == 9
