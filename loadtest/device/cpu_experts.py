@@ -18,11 +18,11 @@ from typing import get_args
 from triolet.kernels.experts.routing import Routing
 from triolet.kernels.gemm.pack import packed_bytes, padded
 from triolet.kernels.simd.formats import WeightFormat
-from triolet.loadtest.compare.read_speed import Reader
 from triolet.loadtest.device.cpu_step import make_batch, measure, random_runner
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
 from triolet.models.cpu.experts import router_format
+from triolet.models.plan.read_speed import Reader
 
 # Qwen3-MoE's structure with 8 of 64 experts: 0.9 GB of int8 weights, of which a token reads an eighth of the experts.
 MIXTURE = ModelSpec(
