@@ -20,7 +20,6 @@ from ..gemm.segments import (
 )
 from ..gemm.tile_fp4 import number_of
 from ..gemm.tile_stored import GROUP_VECTORS, WIDTHS, GroupScales, field_of
-from ..simd.dot import CENTRE
 from ..simd.formats import GROUP
 from ..simd.functions import Values, loop, new_function
 from ..simd.lanes import (
@@ -41,6 +40,7 @@ from ..simd.lanes import (
 )
 
 QUAD = 4
+COUNTED_FROM = {4: 0, 6: 0, 8: 128}  # codes of so many bits: as the files' own libraries round, see codes.py
 
 
 def emit_stored_row(module: ir.Module) -> ir.Function:
@@ -75,7 +75,7 @@ def emit_stored_row(module: ir.Module) -> ir.Function:
 def _write_channel(
     b: ir.IRBuilder, bits: int, segment: ir.Value, panel: ir.Value, lane: ir.Value, groups: ir.Value, out: ir.Value
 ) -> None:
-    scales = GroupScales(b, bits, segment, panel, groups)
+    scales = GroupScales(b, COUNTED_FROM[bits], segment, panel, groups)
     group_bytes = GROUP_VECTORS[bits] * VECTOR_BYTES
     codes = b.add(b.add(segment, field_of(b, segment, CODES)), b.mul(panel, b.mul(groups, int64(group_bytes))))
     own, adds = b.add(codes, b.mul(lane, int64(4))), b.icmp_signed("!=", field_of(b, segment, ADD), int64(0))
@@ -88,12 +88,14 @@ def _write_channel(
             for v in range(GROUP_VECTORS[bits])
         ]
         parts = scales.of_group(group, halves=True)
+        minima = scales.minima_of_group(group, parts)
         for quad in range(GROUP // QUAD):
-            scale, minimum = (splat(b, b.extract_element(value, place), QUAD) for value in parts[quad // 4])
+            part = quad // 4
+            scale, minimum = (splat(b, b.extract_element(value, place), QUAD) for value in (parts[part], minima[part]))
             unsigned = b.zext(b.bitcast(_quad(b, bits, words, quad), vector(i8, QUAD)), vector(i32, QUAD))
             if bits == 4:
                 unsigned = b.select(is_fp4, number_of(b, unsigned), unsigned)
-            code = b.sitofp(b.sub(unsigned, constant(i32, CENTRE[bits], QUAD)), four_floats)
+            code = b.sitofp(b.sub(unsigned, constant(i32, COUNTED_FROM[bits], QUAD)), four_floats)
             value = b.fadd(b.fmul(code, scale), minimum)
             target = at(b, scaled(b, out, group, 4 * GROUP), 4 * QUAD * quad)
             before = b.select(adds, load(b, target, four_floats), constant(f32, 0.0, QUAD))

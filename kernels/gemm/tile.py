@@ -83,7 +83,7 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
             vector = load(b, at(b, w, turn * VECTOR_BYTES), VI, 64)
             for row in range(rows):
                 x = load(b, at(b, xs[row], turn * 4), i32, 4)
-                totals[row] = dot.step(b, weight_format, totals[row], vector, x)
+                totals[row] = _step(b, weight_format, totals[row], vector, x)
         return totals
 
     totals = [dot.zero(weight_format)] * rows
@@ -96,6 +96,12 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     write_rows(b, totals, out, out_stride, add)
     b.ret_void()
     return function
+
+
+def _step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
+    if weight_format == "int8" and not dot.codes_stay_unsigned():
+        return dot.centred_step(b, total, weights, x)
+    return dot.step(b, weight_format, total, weights, x)
 
 
 def _wide_sums(b: ir.IRBuilder, headers: Values, a_stride: ir.Value, weights: ir.Value, steps: ir.Value) -> Values:
@@ -131,7 +137,7 @@ def _emit_wide(module: ir.Module) -> ir.Function:
         def add_quad(index: ir.Value, totals: Values) -> Values:
             entry = scaled(b, entries, index, ENTRY_BYTES)
             w = load(b, scaled(b, weights, b.sext(load(b, entry, i32), i64), VECTOR_BYTES), VI, 64)
-            return [dot.step(b, "int8", totals[0], w, load(b, at(b, entry, 4), i32))]
+            return [_step(b, "int8", totals[0], w, load(b, at(b, entry, 4), i32))]
 
         count = b.sext(load(b, at(b, header, WIDE_QUADS), i32), i64)
         total = loop(b, count, [dot.zero("int8")], add_quad)[0]
@@ -144,10 +150,12 @@ def _emit_wide(module: ir.Module) -> ir.Function:
 
 
 def _dequantise(b: ir.IRBuilder, totals: Values, headers: Values, channel_scales: ir.Value) -> Values:
-    """(sum of unsigned products - the row's correction, 128 * sum of x) * channel scale * row scale."""
+    """(sum of products - the row's correction, 128 * sum of x, if they are unsigned) * channel scale * row scale."""
     values = []
     for total, header in zip(totals, headers, strict=True):
-        exact = b.sitofp(b.sub(total, splat(b, load(b, at(b, header, CORRECTION), i32))), VF)
+        if dot.codes_stay_unsigned():
+            total = b.sub(total, splat(b, load(b, at(b, header, CORRECTION), i32)))
+        exact = b.sitofp(total, VF)
         values.append(b.fmul(b.fmul(exact, channel_scales), splat(b, load(b, at(b, header, SCALE), f32))))
     return values
 

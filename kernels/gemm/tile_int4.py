@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..quantise.layout import GROUP_BYTES, GROUP_OFFSET, GROUP_START
+from ..quantise.layout import GROUP_BYTES, GROUP_OFFSET, GROUP_STARTS
 from ..simd import dot
 from ..simd.arithmetic import fma
 from ..simd.functions import Values, loop, new_function, switch_on_rows
@@ -74,7 +74,7 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
         groups = [x]
         for _ in range(1, most):
             groups.append(b.add(groups[-1], a_stride))
-        starts = [splat(b, load(b, at(b, own, GROUP_START), i32)) for own in groups]
+        starts = [splat(b, load(b, at(b, own, GROUP_STARTS[4]), i32)) for own in groups]
         quads = [[load(b, at(b, own, quad * 4), i32) for quad in range(8)] for own in groups]
         results = []
         sums = dot.code_steps(b, starts, low + high, quads, 4)

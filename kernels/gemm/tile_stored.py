@@ -5,9 +5,10 @@ Codes of a group of 32 inputs (lane = channel; "quad" q: inputs 4 q to 4 q + 3, 
     6 bits  the same 4 vectors of low halves, then 2 vectors: bits 2 i of vector h are the upper two of quad 4 h + i
     8 bits  8 vectors, one for each quad
 
-A group's sum is scale * (codes . x) - minimum * (sum of x), with the sum of x from the activations
-(quantise/layout.py), and minimum = scale * zero for layouts without minima. 8-bit codes count from 128, and their zeros
-and minima with them. Codes . x is exact; both products are added in float32, the groups in ascending order, whatever
+A group's sum is scale * (codes . x) - minimum * (sum of x), with codes, zeros and minima counted from the centre of
+the codes' range, and minimum = scale * zero for layouts without minima: nothing, where the zero is the centre. Then the
+second product is left out. The activations (quantise/layout.py) have the sums of x, and start values that take the
+centre from the codes. Codes . x is exact; the products are added in float32, the groups in ascending order, whatever
 the number of rows. 6-bit codes may have a scale for each half of the group.
 
 The kinds of scales and minima are numbers in the segment: branches on them, which the CPU predicts, cost a few cycles
@@ -21,10 +22,10 @@ from functools import partial
 
 from llvmlite import ir
 
-from ..quantise.layout import GROUP_BYTES, GROUP_OFFSET, GROUP_START, GROUP_SUMS
+from ..quantise.layout import CENTRES, GROUP_BYTES, GROUP_OFFSET, GROUP_STARTS, GROUP_SUM, GROUP_SUMS
 from ..simd import dot
 from ..simd.arithmetic import fma, half_to_float
-from ..simd.functions import Values, loop, new_function, switch_on_rows
+from ..simd.functions import Values, either, loop, new_function, switch_on_rows
 from ..simd.lanes import (
     LANES,
     VECTOR_BYTES,
@@ -65,6 +66,7 @@ from .tile import ARGUMENTS, prefetch_stride, write_rows
 from .tile_fp4 import codes_of, looked_up_here
 from .tile_int4 import ROW_VARIANTS
 
+AHEAD = 8192  # bytes that a single row prefetches of its own panels: too little comes by itself
 WIDTHS = (4, 6, 8)
 GROUP_VECTORS = {4: 4, 6: 6, 8: 8}
 
@@ -107,7 +109,7 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
     rows, a, a_stride, weights, groups, out, out_stride, segment, panel, following, add = function.args
     group_bytes = GROUP_VECTORS[bits] * VECTOR_BYTES
     stride = prefetch_stride(b, following, a, group_bytes)
-    scales = GroupScales(b, bits, segment, panel, groups)
+    scales = GroupScales(b, CENTRES[bits], segment, panel, groups)
     is_fp4 = b.icmp_signed("!=", field_of(b, segment, IS_FP4), int64(0))
 
     def body(group: ir.Value, totals: Values) -> Values:
@@ -115,7 +117,7 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
         w = scaled(b, weights, group, group_bytes)
         ahead = b.add(following, b.mul(group, stride))
         for v in range(GROUP_VECTORS[bits]):
-            prefetch(b, at(b, ahead, v * VECTOR_BYTES))
+            prefetch(b, at(b, ahead if most > 1 else w, v * VECTOR_BYTES + (0 if most > 1 else AHEAD)))
         parts = scales.of_group(group, halves=bits == 6)
         codes = unpack(b, bits, w)
         if bits == 4 and looked_up_here():
@@ -125,18 +127,15 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
         for _ in range(1, most):
             xs.append(b.add(xs[-1], a_stride))
         offsets = [load(b, at(b, x, GROUP_OFFSET), f32) for x in xs]
-        starts = [_start(b, bits, x) for x in xs]
-        for part, (scale, minimum) in enumerate(parts):
+        for part, scale in enumerate(parts):
             quads = range(part * quads_a_part, (part + 1) * quads_a_part)
             own = [[load(b, at(b, x, quad * 4), i32) for quad in quads] for x in xs]
-            sums = dot.code_steps(b, list(starts), [codes[quad] for quad in quads], own, bits)
-            for row, x in enumerate(xs):
-                exact = b.fsub(b.bitcast(sums[row], VF), splat(b, offsets[row]))
+            starts = [splat(b, load(b, at(b, x, start_place(bits, part)), i32)) for x in xs]
+            sums = dot.code_steps(b, starts, [codes[quad] for quad in quads], own, bits)
+            for row, offset in enumerate(offsets):
+                exact = b.fsub(b.bitcast(sums[row], VF), splat(b, offset))
                 totals[row] = fma(b, exact, scale, totals[row])
-                halves = [load(b, at(b, x, GROUP_SUMS + 4 * half), f32) for half in (0, 1)]
-                sum_of_x = b.fadd(*halves) if len(parts) == 1 else halves[part]  # exact: multiples of a power of two
-                totals[row] = fma(b, splat(b, sum_of_x), minimum, totals[row])
-        return totals
+        return _with_minima(b, scales, group, parts, xs, totals)
 
     totals = loop(b, groups, [constant(f32, 0.0)] * most, body)
     write_rows(b, totals, out, out_stride, add, (counts[0], rows))
@@ -144,13 +143,29 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
     return function
 
 
-def _start(b: ir.IRBuilder, bits: int, x: ir.Value) -> ir.Value:
-    """The start value of a group's sum, which undoes the centre where the codes' products do not."""
-    offset = load(b, at(b, x, GROUP_OFFSET), i32)
-    if dot.CENTRE[bits] and dot.codes_stay_unsigned():
-        of_8 = b.sub(load(b, at(b, x, GROUP_START), i32), offset)  # -8 times the sum of the bytes
-        offset = b.add(offset, b.mul(of_8, ir.Constant(i32, dot.CENTRE[bits] // 8)))
-    return splat(b, offset)
+def start_place(bits: int, part: int) -> int:
+    """Where a group of activations has the start value of its sum, or of that of a half."""
+    if bits == 8 and not dot.codes_stay_unsigned():
+        return GROUP_OFFSET
+    return GROUP_STARTS[bits] + 4 * part
+
+
+def _with_minima(
+    b: ir.IRBuilder, scales: GroupScales, group: ir.Value, parts: Sequence[ir.Value], xs: Values, totals: Values
+) -> Values:
+    """The rows' totals less minimum * (sum of x) of each part, where the segment has minima."""
+    before, some, end = b.block, b.append_basic_block("minima"), b.append_basic_block("group_end")
+    b.cbranch(scales.have_minima, some, end)
+    b.position_at_end(some)
+    places = [GROUP_SUM] if len(parts) == 1 else [GROUP_SUMS, GROUP_SUMS + 4]
+    less = list(totals)
+    for place, minimum in zip(places, scales.minima_of_group(group, parts), strict=True):
+        for row, x in enumerate(xs):
+            less[row] = fma(b, splat(b, load(b, at(b, x, place), f32)), minimum, less[row])
+    after = b.block
+    b.branch(end)
+    b.position_at_end(end)
+    return [either(b, value, before, lower, after) for value, lower in zip(totals, less, strict=True)]
 
 
 def unpack(b: ir.IRBuilder, bits: int, w: ir.Value) -> list[ir.Value]:
@@ -174,10 +189,13 @@ def unpack(b: ir.IRBuilder, bits: int, w: ir.Value) -> list[ir.Value]:
 
 
 class GroupScales:
-    """Reads the scales and minima of a panel, one vector of 16 channels for a group of inputs."""
+    """Reads the scales and minima of a panel, one vector of 16 channels for a group of inputs.
 
-    def __init__(self, b: ir.IRBuilder, bits: int, segment: ir.Value, panel: ir.Value, groups: ir.Value) -> None:
-        self._b, self._centre = b, float(dot.CENTRE[bits])
+    Codes are counted from `centre`.
+    """
+
+    def __init__(self, b: ir.IRBuilder, centre: int, segment: ir.Value, panel: ir.Value, groups: ir.Value) -> None:
+        self._b, self._centre = b, float(centre)
         self._kind, self._minimum_kind = field_of(b, segment, SCALE_KIND), field_of(b, segment, MINIMUM_KIND)
         self._stride, self._minimum_stride = field_of(b, segment, SCALE_STRIDE), field_of(b, segment, MINIMUM_STRIDE)
         self._shift, self._split = field_of(b, segment, SHIFT), field_of(b, segment, SPLIT)
@@ -189,20 +207,26 @@ class GroupScales:
         upper = b.mul(panel, b.mul(uppers, int64(UPPER_STRIDE)))
         self._upper_scales = b.add(_place(b, segment, UPPER_SCALES), upper)
         self._upper_minima = b.add(_place(b, segment, UPPER_MINIMA), upper)
-        self._zero = splat(b, b.sitofp(b.sub(int64(dot.CENTRE[bits]), field_of(b, segment, ZERO)), f32))
+        beside_centre = b.sub(int64(centre), field_of(b, segment, ZERO))
+        self._zero = splat(b, b.sitofp(beside_centre, f32))
+        self.have_minima = b.icmp_signed("!=", b.or_(self._minimum_kind, beside_centre), int64(0))
 
-    def of_group(self, group: ir.Value, *, halves: bool) -> list[tuple[ir.Value, ir.Value]]:
-        """(scales, minima with the sign turned) of the group, or of each of its halves."""
-        b = self._b
-        rows = [b.lshr(b.shl(group, self._split), self._shift)]
-        if halves:
-            rows.append(b.add(rows[0], self._split))
-        upper = b.mul(b.lshr(group, int64(UPPER_SHIFT)), int64(UPPER_STRIDE))
-        found = []
-        for row in rows:
-            scale = self._scale(row, upper)
-            found.append((scale, self._minimum(row, upper, scale)))
-        return found
+    def of_group(self, group: ir.Value, *, halves: bool) -> list[ir.Value]:
+        """Scales of the group, or of each of its halves."""
+        upper = self._upper(group)
+        return [self._scale(row, upper) for row in self._rows(group, 2 if halves else 1)]
+
+    def minima_of_group(self, group: ir.Value, scales: Sequence[ir.Value]) -> list[ir.Value]:
+        """With the sign turned, for the scales of of_group."""
+        upper, rows = self._upper(group), self._rows(group, len(scales))
+        return [self._minimum(row, upper, scale) for row, scale in zip(rows, scales, strict=True)]
+
+    def _rows(self, group: ir.Value, parts: int) -> list[ir.Value]:
+        first = self._b.lshr(self._b.shl(group, self._split), self._shift)
+        return [first, self._b.add(first, self._split)][:parts]
+
+    def _upper(self, group: ir.Value) -> ir.Value:
+        return self._b.mul(self._b.lshr(group, int64(UPPER_SHIFT)), int64(UPPER_STRIDE))
 
     def _scale(self, row: ir.Value, upper: ir.Value) -> ir.Value:
         b, place = self._b, self._b.add(self._scales, self._b.mul(row, self._stride))
@@ -221,7 +245,7 @@ class GroupScales:
         b, place = self._b, self._b.add(self._minima, self._b.mul(row, self._minimum_stride))
 
         def centred(minimum: ir.Value) -> ir.Value:
-            return b.fsub(b.fmul(scale, constant(f32, self._centre)), minimum) if self._centre else b.fneg(minimum)
+            return b.fsub(b.fmul(scale, constant(f32, self._centre)), minimum)
 
         return _switch(
             b,

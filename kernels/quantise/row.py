@@ -38,11 +38,13 @@ from ..simd.lanes import (
     vector_at,
 )
 from .layout import (
+    CENTRES,
     CORRECTION,
     ENTRY_BYTES,
     GROUP_BYTES,
     GROUP_OFFSET,
-    GROUP_START,
+    GROUP_STARTS,
+    GROUP_SUM,
     GROUP_SUMS,
     HEADER_BYTES,
     MOST_WIDE_QUADS,
@@ -101,11 +103,13 @@ def _write_groups(b: ir.IRBuilder, values: ValueAt, vectors: ir.Value, out: ir.V
             store(b, b.trunc(integers[half], BYTES), at(b, target, half * LANES))
         sums = [reduce_integer_sum(b, half) for half in integers]
         total = b.add(*sums)
-        for half in (0, 1):
-            value = b.fmul(b.sitofp(sums[half], f32), b.bitcast(bits, f32))
-            store(b, value, at(b, target, GROUP_SUMS + 4 * half))
+        for place, number in ((GROUP_SUM, total), (GROUP_SUMS, sums[0]), (GROUP_SUMS + 4, sums[1])):
+            store(b, b.fmul(b.sitofp(number, f32), b.bitcast(bits, f32)), at(b, target, place))
         store(b, offset, at(b, target, GROUP_OFFSET))
-        store(b, b.sub(offset, b.shl(total, ir.Constant(i32, 3))), at(b, target, GROUP_START))
+        for width, numbers in ((4, [total]), (8, [total]), (6, sums)):
+            for place, number in enumerate(numbers):
+                start = b.sub(offset, b.mul(number, ir.Constant(i32, CENTRES[width])))
+                store(b, start, at(b, target, GROUP_STARTS[width] + 4 * place))
         return []
 
     loop(b, b.sdiv(vectors, int64(2)), [], group)

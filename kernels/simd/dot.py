@@ -50,6 +50,12 @@ def step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Value
     return quad_step(b, total, weights, splat(b, x))
 
 
+def centred_step(b: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
+    """As `step` for int8, but with the 128 taken off the weights first. Only where not `codes_stay_unsigned`."""
+    signed = b.xor(weights, constant(i32, -0x7F7F7F80))  # flips the sign of each byte
+    return _by_halves(b, total, signed, splat(b, x), _signed_multiply_add_256)
+
+
 def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """total + left0 * right0 + left1 * right1 in each lane of (bfloat16, bfloat16) pairs."""
     if has("avx512bf16") and wide_registers():
@@ -61,16 +67,13 @@ def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value)
     return fma(b, high[0], high[1], fma(b, low[0], low[1], total))
 
 
-CENTRE = {4: 0, 6: 0, 8: 128}  # what `code_steps` takes from codes of so many bits
-
-
 def code_steps(
     b: ir.IRBuilder, totals: list[ir.Value], weights: list[ir.Value], xs: list[list[ir.Value]], bits: int
 ) -> list[ir.Value]:
-    """Per row: total + the products of vectors of codes, less their centre, and scalars of 4 signed bytes (not -128).
+    """Per row: total + the products of vectors of codes and scalars of 4 signed bytes (not -128).
 
-    Codes are unsigned bytes below 2 ** bits: 4 with at most 8 vectors, 6 with an even number, or 8. Exact. Where
-    `codes_stay_unsigned`, the rows' totals must begin with -128 times the sum of their bytes.
+    Codes are unsigned bytes below 2 ** bits: 4 with at most 8 vectors, 6 with an even number, or 8. Exact. Their centre
+    is for the start values to undo, but for codes of 8 bits unless `codes_stay_unsigned`: it is taken from those here.
     """
     if has_quads() or (bits == 8 and codes_stay_unsigned()):
         for row, own in enumerate(xs):
@@ -112,7 +115,7 @@ def has_quads() -> bool:
 
 
 def codes_stay_unsigned() -> bool:
-    """Whether `code_steps` multiplies 8-bit codes as they are, and leaves the centre to the start values."""
+    """Whether 8-bit codes are multiplied as they are, so that something else must take their centre from the sum."""
     return has_quads() or wide_registers()
 
 
@@ -174,11 +177,11 @@ def quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.V
     return total
 
 
-def _by_halves(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value, half_step: object) -> ir.Value:
+def _by_halves(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value, half_step: object) -> ir.Value:
     assert callable(half_step)
     indices = [ir.Constant(vector(i32, 8), list(range(start, start + 8))) for start in (0, 8)]
     halves = [
-        half_step(b, *(b.shuffle_vector(operand, operand, index) for operand in (total, unsigned, signed)))
+        half_step(b, *(b.shuffle_vector(operand, operand, index) for operand in (total, left, right)))
         for index in indices
     ]
     return b.shuffle_vector(*halves, ir.Constant(VI, list(range(16))))
@@ -188,6 +191,10 @@ def _vnni_256(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.V
     lanes, octets = vector(i32, 8), vector(i8, 32)
     function = declare(b.module, "llvm.x86.avx512.vpdpbusd.256", lanes, [lanes, octets, octets])
     return b.call(function, [total, b.bitcast(unsigned, octets), b.bitcast(signed, octets)])
+
+
+def _signed_multiply_add_256(b: ir.IRBuilder, total: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
+    return _pair_sums(b, total, _signed_products(b, w, x))
 
 
 def _multiply_add_256(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:

@@ -90,7 +90,7 @@ class Turns:
 
 def read_speed(threads: int) -> float:
     """Bytes per second. In a process of its own, as every engine."""
-    command = [sys.executable, "-m", "triolet.models.plan.read_speed", "--threads", str(threads)]
+    command = [sys.executable, "-m", "triolet.models.read_speed", "--threads", str(threads)]
     found: dict[str, float] = msgspec.json.decode(subprocess.check_output(command))
     return found["bytes_per_second"]
 

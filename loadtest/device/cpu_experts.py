@@ -22,7 +22,7 @@ from triolet.loadtest.device.cpu_step import make_batch, measure, random_runner
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
 from triolet.models.cpu.experts import router_format
-from triolet.models.plan.read_speed import Reader
+from triolet.models.read_speed import Reader
 
 # Qwen3-MoE's structure with 8 of 64 experts: 0.9 GB of int8 weights, of which a token reads an eighth of the experts.
 MIXTURE = ModelSpec(

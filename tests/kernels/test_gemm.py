@@ -97,8 +97,10 @@ def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np
         q, scales = quantise_groups_reference(x)
         groups = q.reshape(-1, GROUP)
         offsets = (np.float32(1.5 * 2**23) * scales)[:, None]
-        starts = offsets.view(np.int32) - 8 * groups.sum(axis=1, keepdims=True, dtype=np.int32)
-        sums = groups.reshape(-1, 2, GROUP // 2).sum(axis=2).astype(np.float32) * scales[:, None]
+        halves = groups.reshape(-1, 2, GROUP // 2).sum(axis=2, dtype=np.int32)
+        whole = halves.sum(axis=1, keepdims=True, dtype=np.int32)
+        starts = offsets.view(np.int32) - np.hstack([8 * whole, 128 * whole, 32 * halves])
+        sums = np.hstack([whole, halves]).astype(np.float32) * scales[:, None]
         columns = groups.astype(np.int8), offsets, starts, sums
         return np.hstack([column.view(np.uint8) for column in columns]).reshape(-1)
     q, scale = quantise_reference(x)

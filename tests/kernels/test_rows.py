@@ -20,9 +20,6 @@ from triolet.kernels.quantise.layout import (
     CORRECTION,
     ENTRY_BYTES,
     GROUP_BYTES,
-    GROUP_OFFSET,
-    GROUP_START,
-    GROUP_SUMS,
     HEADER_BYTES,
     SCALE,
     WIDE_QUADS,
@@ -45,7 +42,6 @@ GATES = {"silu_mul": (np.inf, 1.0, 0.0), "clamped": (0.8, 1.702, 1.0)}  # limit,
 BIAS = np.linspace(-0.4, 0.5, K, dtype=np.float32)
 BIAS[REAL:] = 0
 ROW_NUMBERS = ((SCALE, np.float32), (CORRECTION, np.int32), (WIDE_QUADS, np.int32))
-GROUP_NUMBERS = ((GROUP_OFFSET, np.float32), (GROUP_START, np.int32))
 
 
 @compiled
@@ -98,12 +94,13 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
     if weight_format != "int8":
         groups = out.reshape(-1, GROUP_BYTES)
         q = groups[:, :GROUP].view(np.int8)
-        offsets, starts = (groups[:, start : start + 4].copy().view(kind) for start, kind in GROUP_NUMBERS)
-        np.testing.assert_array_equal(starts[:, 0], offsets[:, 0].view(np.int32) - 8 * q.sum(axis=1, dtype=np.int32))
+        numbers = groups[:, GROUP:].copy().view(np.int32)  # offset, four starts, three sums
         halves = q.reshape(-1, 2, GROUP // 2).sum(axis=2, dtype=np.int32)
-        sums = groups[:, GROUP_SUMS : GROUP_SUMS + 8].copy().view(np.float32)
-        np.testing.assert_array_equal(sums, halves * (offsets.view(np.float32) / np.float32(1.5 * 2**23)))
-        scales: FloatArray = offsets.view(np.float32) / np.float32(1.5 * 2**23)
+        whole = halves.sum(axis=1, keepdims=True, dtype=np.int32)
+        wanted = numbers[:, :1] - np.hstack([8 * whole, 128 * whole, 32 * halves])
+        np.testing.assert_array_equal(numbers[:, 1:5], wanted)
+        scales: FloatArray = numbers[:, :1].view(np.float32) / np.float32(1.5 * 2**23)
+        np.testing.assert_array_equal(numbers[:, 5:].view(np.float32), np.hstack([whole, halves]) * scales)
         return (q.astype(np.float32) * scales).reshape(-1)
     q = out[HEADER_BYTES : HEADER_BYTES + K].view(np.int8).astype(np.int32)
     scale, correction, wide = (out[start : start + 4].view(kind)[0] for start, kind in ROW_NUMBERS)

@@ -1,6 +1,6 @@
 """Time reading memory in order on pinned threads: the speed that decoding, which reads all weights, cannot pass.
 
-    python -m triolet.models.plan.read_speed [--threads 2] [--size 1e9]
+    python -m triolet.models.read_speed [--threads 2] [--size 1e9]
 
 Prints JSON: bytes per second, the best of the rounds.
 """
@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from ...kernels.compile_cache import compiled
-from ...kernels.simd.arithmetic import reduce_integer_sum
-from ...kernels.simd.functions import Values, inline, loop
-from ...kernels.simd.lanes import VECTOR_BYTES, VI, at, constant, i32, i64, load, prefetch, scaled
-from ...kernels.threads.pool import WorkerPool
-from ...kernels.threads.waiting import finish_job, wait_for_job
+from ..kernels.compile_cache import compiled
+from ..kernels.simd.arithmetic import reduce_integer_sum
+from ..kernels.simd.functions import Values, inline, loop
+from ..kernels.simd.lanes import VECTOR_BYTES, VI, at, constant, i32, i64, load, prefetch, scaled
+from ..kernels.threads.pool import WorkerPool
+from ..kernels.threads.waiting import finish_job, wait_for_job
 
 ByteArray = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
