@@ -89,9 +89,10 @@ def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
 
 
 def parse_object(text: bytes, name: str) -> dict[str, object]:
-    """A JSON object without duplicate keys. NaN and Infinity are refused: they are not JSON."""
+    """A JSON object in UTF-8 without duplicate keys. NaN and Infinity are refused: they are not JSON."""
     try:
-        return convert(json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant), dict[str, object])
+        found = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        return convert(found, dict[str, object])
     except (ValueError, RecursionError) as error:  # a ValidationError is a ValueError
         raise CheckpointError("file", name, f"is not a valid JSON object ({str(error)[:200]})") from None
 

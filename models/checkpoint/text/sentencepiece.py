@@ -177,7 +177,8 @@ def _check_charsmap(charsmap: bytes, file: str) -> None:
     Layout of a trie's unit: https://github.com/s-yata/darts-clone, include/darts.h.
     """
     size = int.from_bytes(charsmap[:4], "little")
-    units = np.frombuffer(charsmap[4 : 4 + size], np.uint32) if size % 4 == 0 else np.empty(0, np.uint32)
+    trie = charsmap[4 : 4 + size]  # shorter, if the map is cut off
+    units = np.frombuffer(trie, np.uint32) if len(trie) % 4 == 0 else np.empty(0, np.uint32)
     texts = np.frombuffer(charsmap[4 + size :], np.uint8)
     is_value = units >> 31 == 1
     inner = units[~is_value]
@@ -190,7 +191,8 @@ def _check_charsmap(charsmap: bytes, file: str) -> None:
         and np.all(places | 0xFF < len(units))
         and np.all(values < len(texts))
     )
-    if not sound or np.any(texts[values] & 0xC0 == 0x80):
+    has_value = inner >> 8 & 1 == 1  # where that place leads to, as the library takes for granted
+    if not sound or not np.all(is_value[places[has_value]]) or np.any(texts[values] & 0xC0 == 0x80):
         raise CheckpointError(file, "precompiled_charsmap", "is damaged: it points to places outside of itself")
     try:
         charsmap[4 + size :].decode()

@@ -71,6 +71,7 @@ LIES: dict[str, tuple[object, bytes, str]] = {
     "offsets reversed": ({"a": entry("F32", [6], [24, 0])}, F24, "do not hold"),
     "shape too large": ({"a": entry("F32", [7])}, F24, "do not hold"),
     "shape overflow": ({"a": entry("F32", [2**40, 2**40, 2**40])}, F24, "do not hold"),
+    "sizes beside nothing": ({"a": entry("F32", [0, 2**52, 2**52], [0, 0])}, b"", "do not hold"),
     "negative shape": ({"a": entry("F32", [-6])}, F24, "shape"),
     "float shape": ({"a": entry("F32", [6.5])}, F24, "shape"),
     "boolean shape": ({"a": entry("F32", [True])}, F24, "shape"),
@@ -86,6 +87,7 @@ LIES: dict[str, tuple[object, bytes, str]] = {
     "metadata no strings": ({"a": entry(), "__metadata__": {"x": 5}}, F24, "__metadata__"),
     "duplicate names": (b'{"a": {}, "a": {}}', b"", "duplicate key"),
     "not JSON": (b"\x00\xff{", b"", "JSON"),
+    "another encoding": (json.dumps({"a": entry()}).encode("utf-32-le"), F24, "JSON"),
     "nested": (b'{"a":' + b"[" * 200_000, b"", "JSON"),
 }
 

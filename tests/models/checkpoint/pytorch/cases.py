@@ -9,8 +9,6 @@ from pathlib import Path
 from triolet.models.checkpoint.pytorch.file import LEGACY_MAGIC, PytorchFile
 from triolet.models.errors import CheckpointError
 
-CORPUS = Path(__file__).with_name("corpus")
-
 
 def text(value: str) -> bytes:
     data = value.encode()

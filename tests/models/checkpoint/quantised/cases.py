@@ -71,8 +71,9 @@ def decoded(data: bytes) -> tuple[dict[str, object], dict[str, Array]] | None:
     return layers.config, parts
 
 
-def read_all(data: bytes) -> bool:
+def read_input(folder: Path, data: bytes) -> bool:
     """Whether these are quantised layers; the first and the last row of each are read, and all its codes."""
+    del folder  # they are held in memory
     found = decoded(data)
     if found is None:
         return False

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triolet.models.checkpoint.quantised.method import read_quantised
+from triolet.models.checkpoint.quantised.method import METHODS, read_quantised
 from triolet.models.checkpoint.stored import CodedMatrix, StoredMatrix
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
-from .cases import Held
+from .cases import CORPUS, Held, decoded
 
 Array = npt.NDArray[Any]
 Parts = dict[str, Array]
@@ -267,3 +267,8 @@ def test_torchaos_factors_of_activations() -> None:
         read(method, {**parts, "_weight_act_pre_scale": one})
     with pytest.raises(CheckpointError, match=r"_weight_zero_point.*the scales are"):
         read(method, {**parts, "_weight_zero_point": np.ones(3, np.int8)})
+
+
+def test_the_fuzzers_corpus_has_every_method() -> None:
+    found = [decoded(path.read_bytes()) for path in CORPUS.glob("whole*")]
+    assert {case[0]["quant_method"] for case in found if case is not None} >= {*METHODS, "mxfp4"}

@@ -66,6 +66,7 @@ SENTENCEPIECE = {
     "a map that points out of itself": charsmap(*[1 << 10] * 255, 0xFFFFFC00 & 0x7FFFFFFF),
     "a map to texts that are not there": charsmap(*[0] * 255, 1 << 31 | 5000),
     "a map into a character": charsmap(*[0] * 255, 1 << 31 | 1, texts="é\0".encode()),
+    "a map whose value is none": charsmap(1 << 8, *[5000] * 255),
     "a map without an end": charsmap(*[0] * 256, texts=b"x"),
 }
 

@@ -1,0 +1,9 @@
+"""The fuzzer's target for SentencePiece's files."""
+
+from pathlib import Path
+
+from ..reading import encodes
+
+
+def read_input(folder: Path, data: bytes) -> bool:
+    return encodes(folder, "tokenizer.model", data)

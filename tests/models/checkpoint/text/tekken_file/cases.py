@@ -1,0 +1,9 @@
+"""The fuzzer's target for `tekken.json`."""
+
+from pathlib import Path
+
+from ..reading import encodes
+
+
+def read_input(folder: Path, data: bytes) -> bool:
+    return encodes(folder, "tekken.json", data)
