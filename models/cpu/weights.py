@@ -254,9 +254,13 @@ class MeasuredWeights(PackedWeights):
         self._spec, self._shape, self._format, self.bytes = spec, shape, "stored", 0
         own = shape.experts
         self._experts = ExpertArrays(own, shape.layers, "stored", 1, 1) if own.experts else None
-        self._latent = None  # is refused where weights are stored
+        self._latent = None
         self.embedding_bytes: int | None = None  # of a stored embedding beside them
         self._fill(weights, np.zeros((shape.layers + 1, WEIGHT_COLUMNS), np.int64))
+
+    def _layer(self, index: int, layer: LayerWeights, row: Int64Array) -> None:
+        if layer.latent is None:  # else only widened weights run, and of those the embedding alone is asked for
+            super()._layer(index, layer, row)
 
     def _pack(
         self, parts: list[Part], columns: IndexArray, channels: int, k: int, weight_format: WeightFormat

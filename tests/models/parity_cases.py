@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triolet.models.checkpoint.families.families import spec_from_config
+from triolet.models.checkpoint.spec import ModelSpec
+
 FloatArray = npt.NDArray[np.float32]
 Options = dict[str, Any]  # keyword arguments of transformers' configuration classes
 
@@ -245,6 +248,12 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
 
 def architecture_of(variant: str) -> str:
     return VARIANTS[variant][0].removesuffix("Text") + "ForCausalLM"
+
+
+def spec_of(variant: str, draw: random.Random) -> ModelSpec:
+    """The variant's structure, with sizes drawn."""
+    config = json.loads(make_config(variant, draw).to_json_string())
+    return spec_from_config({**config, "architectures": [architecture_of(variant)]})
 
 
 def make_config(variant: str, draw: random.Random) -> Any:  # Any: a transformers configuration, untyped

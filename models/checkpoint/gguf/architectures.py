@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from . import deepseek_names
+
 # Keys of the metadata, after "ARCHITECTURE.", and of a config.json.
 KEYS: Final = {
     "embedding_length": "hidden_size",
@@ -72,12 +74,17 @@ class Architecture(Struct, frozen=True, kw_only=True):
     local_theta: float | None = None  # base of the rotation in layers with a window, if it is another
     rounded_ramp: bool = True  # the ends of YaRN's ramp are whole dimensions, which no key of the format says
     experts: str | None = None  # the row for files of this architecture with experts
+    sigmoid: str | None = None  # the row for files whose experts are scored by sigmoid
+    latent: bool = False  # attention and experts as DeepSeek has them
 
 
-def architecture_of(name: str, experts: bool) -> Architecture | None:
-    """The row for a file with `general.architecture` = name, with or without experts."""
+def architecture_of(name: str, experts: bool, sigmoid: bool) -> Architecture | None:
+    """The row for a file with `general.architecture` = name, with or without experts, and how these are scored."""
     row = ARCHITECTURES.get(name)
-    return ARCHITECTURES.get(row.experts) if row is not None and experts and row.experts is not None else row
+    if row is None:
+        return None
+    more = (row.experts if experts else None) or (row.sigmoid if sigmoid else None)
+    return row if more is None else ARCHITECTURES[more]
 
 
 _GEMMA_TENSORS: Final = {**NORMS_AROUND, "ffn_norm": "pre_feedforward_layernorm"}
@@ -125,6 +132,25 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
         keys={**EXPERT_KEYS, "attention.clamp_kqv": "clip_qkv"},
         constants={"norm_topk_prob": False},
         tensors=EXPERT_TENSORS,
+    ),
+    # DeepSeek-V2, V2.5 and their Lite and Coder models
+    "deepseek2": Architecture(
+        name="DeepseekV2ForCausalLM",
+        model_type="deepseek_v2",
+        keys=deepseek_names.KEYS,
+        constants={"norm_topk_prob": False, "routed_scaling_factor": 1.0},
+        tensors={**EXPERT_TENSORS, **deepseek_names.TENSORS},
+        latent=True,
+        sigmoid="deepseek2 with sigmoid",
+    ),
+    # DeepSeek-V3, V3.1, R1, and those saved as such
+    "deepseek2 with sigmoid": Architecture(
+        name="DeepseekV3ForCausalLM",
+        model_type="deepseek_v3",
+        keys=deepseek_names.KEYS,
+        constants={"norm_topk_prob": False, "routed_scaling_factor": 1.0},
+        tensors={**EXPERT_TENSORS, **deepseek_names.TENSORS},
+        latent=True,
     ),
     "gpt-oss": Architecture(
         name="GptOssForCausalLM",

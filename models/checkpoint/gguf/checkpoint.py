@@ -13,9 +13,10 @@ from ..generation import GenerationDefaults
 from ..spec import ModelSpec
 from ..stored import IndexArray, StoredMatrix, Weight
 from .config import config_of
+from .deepseek import KeysAndValues
 from .generation import generation_of
 from .matrix import QUANTISED, read_weight
-from .names import names_of
+from .names import Stored, names_of
 from .parts import Gguf, stem
 
 
@@ -49,6 +50,8 @@ class GgufCheckpoint:
 
     def read_tensor(self, name: str) -> Weight:
         place = self._places[name]
+        if place.values is not None:
+            return self._keys_and_values(place, place.values)
         info, data = self._file.tensor(place.tensor), self._file.read(place.tensor)
         if place.expert is not None:
             size = len(data) // info.shape[0]
@@ -58,7 +61,9 @@ class GgufCheckpoint:
 
     def stored_matrix(self, name: str) -> StoredMatrix | None:
         """A matrix that is stored quantised, without reading it; None for any other tensor."""
-        if self._file.tensor(self._places[name].tensor).type not in QUANTISED:
+        place = self._places[name]
+        tensors = (place.tensor, *([place.values] if place.values is not None else []))
+        if all(self._file.tensor(tensor).type not in QUANTISED for tensor in tensors):
             return None
         weight = self.read_tensor(name)
         return weight if isinstance(weight, StoredMatrix) else None
@@ -89,6 +94,15 @@ class GgufCheckpoint:
         for info in self._file.tensors.values():
             sizes[info.type] = sizes.get(info.type, 0) + info.end - info.begin
         return sizes
+
+    def _keys_and_values(self, place: Stored, values: str) -> StoredMatrix:
+        """Of latent attention, from two tensors of three dimensions."""
+        parts = list[Weight]()
+        for tensor in (place.tensor, values):
+            info = self._file.tensor(tensor)
+            heads, rows, columns = info.shape
+            parts.append(read_weight(tensor, info.type, (heads * rows, columns), self._file.read(tensor)))
+        return KeysAndValues(self._file.tensor(values).shape[0], *parts)
 
     def _in_order(self, name: str, weight: Weight) -> Weight:
         """Rows in halves again: the converter put those of a rotary pair side by side."""

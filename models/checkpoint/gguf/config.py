@@ -8,59 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import CheckpointError, UnsupportedModel
-from .architectures import ARCHITECTURES, IDLE_KEYS, KEYS, Architecture, architecture_of
+from ...errors import CheckpointError
+from .architectures import KEYS, Architecture
+from .deepseek import deepseek_config, yarn_magnitudes
 from .matrix import plain_weight
 from .metadata import Value
 from .parts import Gguf
+from .settings import Settings
 
-ROPE_KEYS = {
-    "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa", "rope.scale_linear", "rope.scaling.type",
-    "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.attn_factor",
-    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-}  # fmt: skip
-OTHER_KEYS = {"attention.value_length", "attention.sliding_window_pattern", "expert_count"}
 FACTORS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = {FACTORS, LONG_FACTORS, SHORT_FACTORS}
-
-
-class Settings:
-    """The metadata of the file's architecture, by keys without its name."""
-
-    def __init__(self, file: Gguf) -> None:
-        name = file.metadata.get("general.architecture")
-        if not isinstance(name, str):
-            raise CheckpointError("general.architecture", name, "missing: this file does not say what it is")
-        self._metadata, self._prefix = file.metadata, name + "."
-        row = architecture_of(name, experts=bool(self.get("expert_count")))
-        if row is None:
-            known = ", ".join(key for key in ARCHITECTURES if " " not in key)
-            raise UnsupportedModel("general.architecture", name, f"expected one of {known}")
-        self.architecture: Architecture = row
-
-    def get(self, key: str) -> Value | None:
-        """One value for all layers: a list is taken if its elements are equal. None: absent."""
-        value = self._metadata.get(self._prefix + key)
-        if isinstance(value, list) and value and all(item == value[0] for item in value):
-            value = value[0]
-        return _shortest(value) if isinstance(value, float) else value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
-        value = default if value is None else value
-        if not isinstance(value, int | float):
-            raise self.invalid(key, "expected a number")
-        return value
-
-    def invalid(self, key: str, remedy: str) -> CheckpointError:
-        return CheckpointError(self._prefix + key, self.get(key), remedy)
-
-    def refuse_unknown(self) -> None:
-        known = {*KEYS, *self.architecture.keys, *IDLE_KEYS, *ROPE_KEYS, *OTHER_KEYS}
-        for key in self._metadata:
-            if key.startswith(self._prefix) and key[len(self._prefix) :] not in known:
-                remedy = "this key is not supported: the model may need something that the decoder does not do"
-                raise UnsupportedModel(key, self._metadata[key], remedy)
 
 
 def config_of(file: Gguf) -> tuple[dict[str, object], Architecture]:
@@ -82,8 +39,10 @@ def config_of(file: Gguf) -> tuple[dict[str, object], Architecture]:
         config[row.bias_key] = True
     if row.qk_norm_key is not None:
         config[row.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
-    head_dim = _head_dim(settings)
+    head_dim = int(settings.number("rope.dimension_count")) if row.latent else _head_dim(settings)
     config["head_dim"] = head_dim
+    if row.latent:
+        config.update(deepseek_config(settings))
     if row.wide_queries is not None:
         wide = settings.number("block_count") == row.wide_queries
         heads = max(1, int(settings.number("attention.head_count")))
@@ -151,6 +110,8 @@ def _rope(settings: Settings, file: Gguf, head_dim: int) -> dict[str, object]:
             "attention_factor": magnitude * settings.number("rope.scaling.attn_factor", 1.0),
             "truncate": row.rounded_ramp,
         }
+        if row.latent and (magnitudes := yarn_magnitudes(settings)) is not None:
+            rope |= {**magnitudes, "attention_factor": None}
     elif kind == "linear" or (kind is None and factor not in (None, 0, 1)):
         rope |= {"rope_type": "linear", "factor": factor}
     elif kind not in (None, "none"):
@@ -171,10 +132,3 @@ def _factors(file: Gguf, name: str, rotary: int) -> list[float]:
     if (shape := file.tensor(name).shape) != (rotary // 2,):
         raise CheckpointError(name, shape, f"expected a number for each of {rotary // 2} frequencies")
     return [float(value) for value in plain_weight(name, file.tensor(name).type, file.read(name))]
-
-
-def _shortest(value: float) -> float:
-    """The shortest decimal that is the same float32, if the value is one."""
-    with np.errstate(over="ignore"):
-        narrow = np.float32(value)
-    return float(str(narrow)) if float(narrow) == value else value

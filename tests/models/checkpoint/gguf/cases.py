@@ -15,7 +15,6 @@ from triolet.models.errors import CheckpointError
 from .convert import CONVERTED
 from .written import Tensor, Typed, plain, write_gguf
 
-CORPUS = Path(__file__).with_name("corpus")
 KINDS = {"UINT32": "u32", "INT32": "i32", "UINT64": "u64", "FLOAT32": "f32", "BOOL": "bool"}
 
 
@@ -48,8 +47,10 @@ def write_case(folder: Path, model: str, **more: Any) -> Path:
     return write_gguf(folder / "m.gguf", {**metadata_of(model), **more}, tensors_of(model))
 
 
-def read_all(path: Path) -> bool:
+def read_input(folder: Path, data: bytes) -> bool:
     """Whether the file is a checkpoint; everything that its header promises is read."""
+    path = folder / "m.gguf"
+    path.write_bytes(data)
     try:
         file = Gguf(path)
         dict(file.metadata)

@@ -28,6 +28,16 @@ LONG = {
     "rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0 + j / 8 for j in range(8)],
     "long_factor": [1.0 + j for j in range(8)],
 }  # fmt: skip
+# As published: the magnitudes' weights are one number.
+DEEPSEEK_YARN = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32,
+    "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+}  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1, "num_hidden_layers": 3, "rope_parameters": DEEPSEEK_YARN,
+}  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
 # name: (transformers' configuration class, settings)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -64,6 +74,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Cohere2Config", {"logit_scale": 0.5, "sliding_window": 16, "head_dim": 16, "num_hidden_layers": 5}),
     "glm4": ("Glm4Config", {"head_dim": 16, "attention_bias": True}),
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
+    "deepseek2, lite": ("DeepseekV2Config", {**LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1}),
+    "deepseek2, groups": (
+        "DeepseekV2Config",
+        {
+            **LATENT, "q_lora_rank": 16, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+            "routed_scaling_factor": 16.0,
+        },
+    ),
+    "deepseek2, sigmoid": (
+        "DeepseekV3Config",
+        {
+            **LATENT, "q_lora_rank": 16, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "n_group": 4,
+            "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+            "rope_parameters": {**DEEPSEEK_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
 }  # fmt: skip
 
 
@@ -93,12 +119,17 @@ def convert(folder: Path, model: str) -> dict[str, Any]:
             for key, field in reader.fields.items()
             if key.startswith(prefix) or key == "general.architecture"
         },
-        # once for all layers, which have the same
-        "tensors": {
-            re.sub(r"blk\.\d+", "blk.*", tensor.name): tensor.shape[::-1].tolist() for tensor in reader.tensors
-        },
+        "tensors": once_for_all({tensor.name: tensor.shape[::-1].tolist() for tensor in reader.tensors}),
         "factors": {tensor.name: [float(value) for value in tensor.data] for tensor in factors},
     }
+
+
+def once_for_all(tensors: dict[str, list[int]]) -> dict[str, list[int]]:
+    """With "*" for the layer's number where all layers have the tensor."""
+    names = {name: re.sub(r"blk\.\d+", "blk.*", name) for name in tensors}
+    most = max(list(names.values()).count(name) for name in names.values())
+    common = {name for name in names.values() if list(names.values()).count(name) == most}
+    return {names[name] if names[name] in common else name: shape for name, shape in tensors.items()}
 
 
 def no_vocabulary(_converter: object) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,19 +13,14 @@ from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.checkpoint.stored import StoredMatrix
 from triolet.models.checkpoint.weights import load_weights
-from triolet.models.errors import CheckpointError, UnsupportedModel
+from triolet.models.errors import CheckpointError
 from triolet.models.reference.decoder import reference_logits
-from triolet.protocol.settings import EngineSettings
-from triolet.protocol.steps import ignore_progress
 
 from .cases import converted, metadata_of
 from .golden import random_bytes
 from .written import Tensor, plain, write_gguf
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # scales of every kind
-if TYPE_CHECKING:
-    from triolet.models.gpu.device import Device
-
 FloatArray = npt.NDArray[np.float32]
 HEADS = {"attn_q": 4, "attn_k": 2}
 HEAD_DIM = 16
@@ -129,16 +123,6 @@ def test_quantised_matrices_come_as_they_are_stored(tmp_path: Path) -> None:
     assert file.bytes_by_type()["Q8_0"] == 64 * 68 + 32 * 68 + 68
     file.release_pages()
     np.testing.assert_array_equal(query.rows(0, 16), halves)
-
-
-def test_quantised_matrices_are_refused_on_a_gpu(tmp_path: Path) -> None:
-    from triolet.models.gpu.load import load_on_gpu
-
-    tensors = {name: plain(values) for name, values in as_converted(own_tensors()).items()}
-    tensors["blk.1.ffn_up.weight"] = Tensor("Q4_0", (128, 64), random_bytes("quantised", 128 * 2 * 18))
-    file = GgufCheckpoint(write_gguf(tmp_path / "m.gguf", metadata_of("llama"), tensors))
-    with pytest.raises(UnsupportedModel, match=r"GGUF Q4_0.*--device cpu"):
-        load_on_gpu(file, EngineSettings(model=""), cast("Device", None), ignore_progress)  # before it asks the device
 
 
 def test_rows_that_are_no_heads_are_refused(tmp_path: Path) -> None:
