@@ -16,6 +16,7 @@ from .errors import UnsupportedDevice
 from .gpu.device import gpu_problem, missing_package
 from .host import has_nvidia_driver
 from .plan.work import work_of
+from .read_ahead import read_ahead
 from .stepper import LoadedModel, Stepper
 
 
@@ -34,6 +35,8 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
         loaded, generation = load_vector_model(vectors, settings, report), GenerationDefaults()
     else:
         checkpoint = decoder = open_checkpoint(path)
+        if not settings.keep_packed_weights:  # else another file may be read in its place
+            read_ahead(decoder.weight_files)
         active = decoder.spec.active_parameters
         loaded, generation = _load_decoder(decoder, settings, report), decoder.generation
         work = _work(decoder.spec, loaded)

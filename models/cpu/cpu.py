@@ -96,12 +96,12 @@ class CpuRunner:
         report(LoadProgress(stage="loading kernels", done=0, total=1))
         with telling_compilations(report_compilation):
             run_stopped(body)  # compiles, or loads from the disk cache
-        pool = WorkerPool(sizes.threads, body)
-        self._pool = pool
         self._logits = held.logits[:0, : shape.vocab_size]
+        self._pool = WorkerPool(0, body)
+        self._warm_up()
+        self._pool = pool = WorkerPool(sizes.threads, body)
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
         held.populate()
-        self._warm_up()
         report(LoadProgress(stage="loading kernels", done=1, total=1))
 
     def forward(self, batch: Batch) -> FloatArray:
@@ -158,7 +158,7 @@ class CpuRunner:
         self._close()
 
     def _warm_up(self) -> None:
-        """Run a step of one token, to compile what is left. What it writes into block 0 is never read."""
+        """Stage a step of one token, to compile what is left. No thread computes it: that would read all weights."""
         zero = np.zeros(1, np.int32)
         self.forward(
             Batch(

@@ -17,9 +17,10 @@ from ..errors import UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..host import available_memory, usable_cores
 from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length, size
+from ..read_ahead import read_ahead
 from ..stepper import LoadedModel
 from .cpu import CpuRunner
-from .kept import open_kept_weights
+from .kept import KeptWeights, open_kept_weights
 from .memory import CpuSizes, make_shape, memory_needs
 from .stepper import CpuStepper
 from .weights import MeasuredWeights
@@ -30,10 +31,15 @@ MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that need more ro
 def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     """Plan, load and compile. dtype "auto" is the checkpoint's."""
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
+    kept: KeptWeights | None = None
+    if settings.keep_packed_weights:
+        kept = open_kept_weights(checkpoint.path, checkpoint.weight_files, checkpoint.spec, sizes.weight_format)
+        read_ahead([kept.path] if kept is not None and kept.path.exists() else checkpoint.weight_files)
     with sampler_compiled_apart():
-        runner = load_runner(checkpoint, sizes, report, keep=settings.keep_packed_weights)
+        grammars = load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)  # while the disk reads
+        runner = load_runner(checkpoint, sizes, report, kept)
         report(LoadProgress(stage="loading sampler", done=0, total=1))
-    stepper = CpuStepper(runner, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead))
+    stepper = CpuStepper(runner, grammars)
     report(LoadProgress(stage="loading sampler", done=1, total=1))
     return LoadedModel(
         stepper=stepper,
@@ -96,18 +102,19 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
 
 
 def load_runner(
-    checkpoint: Checkpoint, sizes: CpuSizes, report: ReportProgress = ignore_progress, *, keep: bool = False
+    checkpoint: Checkpoint,
+    sizes: CpuSizes,
+    report: ReportProgress = ignore_progress,
+    kept: KeptWeights | None = None,
 ) -> CpuRunner:
     """Read and pack the weights, or read them as an earlier start packed and kept them; allocate, compile."""
-    weights, spec, kept = load_weights(checkpoint, report), checkpoint.spec, None
-    if keep:
-        kept = open_kept_weights(checkpoint.path, checkpoint.weight_files, spec, sizes.weight_format)
+    weights = load_weights(checkpoint, report)
 
     def report_packed(progress: LoadProgress) -> None:
         checkpoint.release_pages()  # so that a matrix is in memory twice, read and packed, only while it is packed
         report(progress)
 
-    return CpuRunner(spec, weights, sizes, report_packed, kept)
+    return CpuRunner(checkpoint.spec, weights, sizes, report_packed, kept)
 
 
 def weight_format_of(dtype: str, quantize: str) -> WeightFormat:

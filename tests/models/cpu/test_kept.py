@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from triolet.models.checkpoint.families.families import load_spec
 from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.cpu import kept
-from triolet.models.cpu.kept import CHUNK, HEADER_BYTES, KeptWeights, identity_of
+from triolet.models.cpu.kept import CHUNK, HEADER_BYTES, KeptWeights, identity_of, open_kept_weights
 from triolet.models.cpu.load import load_runner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch
@@ -125,7 +125,8 @@ def test_a_second_start_packs_nothing_and_computes_the_same(
     answers = list[npt.NDArray[np.float32]]()
     for stage in ("packing weights", "reading packed weights"):
         told = list[LoadProgress]()
-        runner = load_runner(checkpoint, sizes, told.append, keep=True)
+        kept_weights = open_kept_weights(DEMO, checkpoint.weight_files, checkpoint.spec, "int8")
+        runner = load_runner(checkpoint, sizes, told.append, kept_weights)
         answers.append(runner.forward(BATCH).copy())
         runner.close()
         assert {progress.stage for progress in told if progress.unit == "bytes"} == {stage}
