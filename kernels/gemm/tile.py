@@ -66,7 +66,8 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     headers = [a]
     for _ in range(1, rows):
         headers.append(b.add(headers[-1], a_stride))
-    int8 = weight_format == "int8"
+    int8, broadcast = weight_format == "int8", dot.broadcast_format(weight_format)
+    broadcasts = dot.K_PER_STEP[weight_format] // dot.K_PER_STEP[broadcast]  # of a row, for a vector of weights
     row_starts = [at(b, header, HEADER_BYTES) for header in headers] if int8 else headers
     prefetching = rows > FEW_ROWS or not wide_registers()
     unroll = 2 if rows > FEW_ROWS else 8  # every K is padded to a multiple of 32: at least 8 steps
@@ -76,14 +77,16 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
         totals = list(totals)
         w = scaled(b, weights, index, unroll * VECTOR_BYTES)
         ahead = b.add(following, b.mul(index, stride))
-        xs = [scaled(b, start, index, unroll * 4) for start in row_starts]
+        xs = [scaled(b, start, index, unroll * broadcasts * 4) for start in row_starts]
         for turn in range(unroll):
             if prefetching:
                 prefetch(b, at(b, ahead, turn * VECTOR_BYTES))
             vector = load(b, at(b, w, turn * VECTOR_BYTES), VI, 64)
-            for row in range(rows):
-                x = load(b, at(b, xs[row], turn * 4), i32, 4)
-                totals[row] = _step(b, weight_format, totals[row], vector, x)
+            for part in range(broadcasts):
+                own = vector if broadcasts == 1 else dot.half_of(b, vector, part)
+                for row in range(rows):
+                    x = load(b, at(b, xs[row], (turn * broadcasts + part) * 4), i32, 4)
+                    totals[row] = _step(b, broadcast, totals[row], own, x)
         return totals
 
     totals = [dot.zero(weight_format)] * rows

@@ -1,4 +1,6 @@
-"""A rotated query as the attention kernel reads it: in the cache's format, or in 16 bits for an int8 cache.
+"""A rotated query as the attention kernel reads it: rounded to the cache's format, or to 16 bits for an int8 cache.
+
+bfloat16 is float32 again where the CPU does not multiply pairs of it.
 
 int8: two rows of bytes, the upper and the lower half of q = 256 * upper + lower with |q| <= 32639, then a float32
 scale and the int32 start of a sum, -128 * sum(q), which undoes the 128 added to the keys. With 8 bits the scores would
@@ -9,8 +11,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ..simd.arithmetic import nearest_integer, reduce_integer_sum, round_bfloat16
-from ..simd.dot import K_PER_STEP
+from ..simd.arithmetic import nearest_integer, reduce_integer_sum
+from ..simd.dot import K_PER_STEP, as_broadcast, broadcast_format
 from ..simd.formats import CacheFormat
 from ..simd.functions import Values, loop, written_kernel
 from ..simd.lanes import (
@@ -37,18 +39,18 @@ def query_bytes(padded_head: int, cache_format: CacheFormat) -> int:
     """Bytes of one row; an int8 row ends with a cache line for its scale and start."""
     if cache_format == "int8":
         return 2 * padded_head + VECTOR_BYTES
-    return padded_head * 4 // K_PER_STEP[cache_format]
+    return padded_head * 4 // K_PER_STEP[broadcast_format(cache_format)]
 
 
 def _store_query(b: ir.IRBuilder, cache_format: str, query: ir.Value, out: ir.Value, size: ir.Value) -> None:
-    vectors = b.sdiv(size, int64(LANES))
+    vectors, kept = b.sdiv(size, int64(LANES)), broadcast_format(cache_format)
 
     def value(index: ir.Value) -> ir.Value:
         return vector_at(b, query, index)
 
     def plain(index: ir.Value, _: Values) -> Values:
-        row = value(index) if cache_format == "float32" else round_bfloat16(b, value(index))
-        store(b, row, scaled(b, out, index, 4 * LANES // K_PER_STEP[cache_format]))
+        row = value(index) if cache_format == "float32" else as_broadcast(b, value(index))
+        store(b, row, scaled(b, out, index, 4 * LANES // K_PER_STEP[kept]))
         return []
 
     if cache_format != "int8":

@@ -2,7 +2,8 @@
 
 A row's record is RECORD_BYTES of a thread's scratch: its maximum and sum so far (the sum in 16 lanes), the factor for
 its output so far, the factor for this block's products, and the 64 scores. The probabilities replace the scores, in the
-format of the second product: float32, bfloat16, or bytes for an int8 cache.
+format of the second product: float32, bfloat16 (as float32 where the CPU does not multiply pairs), or bytes for an int8
+cache.
 
 int8: the scores come as integers and get the scales of query and keys here. The scale of each value is multiplied into
 its probability. The 64 products become 16-bit integers, with the row's largest in the block at 65535: 64 upper bytes,
@@ -19,7 +20,7 @@ import numpy as np
 from llvmlite import ir
 
 from ..simd.arithmetic import fma, maximum, reduce_maximum, tanh_capped
-from ..simd.dot import round_pairs
+from ..simd.dot import round_to_broadcast
 from ..simd.functions import Values, either, loop, new_function
 from ..simd.lanes import (
     LANES,
@@ -156,7 +157,7 @@ def emit(module: ir.Module, cache_format: str, *, masked: bool) -> ir.Function:
         if cache_format == "int8":
             keep_bytes(record, probabilities, seen)
             return []
-        rows_of = round_pairs(b, probabilities) if cache_format == "bfloat16" else probabilities
+        rows_of = round_to_broadcast(b, probabilities) if cache_format == "bfloat16" else probabilities
         for v, kept in enumerate(rows_of):
             store(b, kept, at(b, record, SCORES + v * VECTOR_BYTES), 64)
         return []

@@ -69,6 +69,8 @@ class Tile:
     def __init__(self, module: ir.Module, name: str, cache_format: str, rows: int) -> None:
         self.rows, self.format = rows, cache_format
         self.packed = dot.K_PER_STEP[cache_format]  # values per word
+        self.broadcast = dot.broadcast_format(cache_format)
+        self.broadcasts = self.packed // dot.K_PER_STEP[self.broadcast]  # of a row, for a word
         self.function, self.b = new_function(module, name, "i" + ARGUMENTS)
         b = self.b
         self.queries, self.query_stride, self.descriptors, self.table, first, blocks, self.seen, self.cache = (
@@ -174,16 +176,11 @@ class Tile:
 
         def body(index: ir.Value, totals: Values) -> Values:
             totals = list(totals)
-            keys, query = scaled(b, region, index, WORD_STRIDE), scaled(b, queries, index, 4)
+            keys, query = scaled(b, region, index, WORD_STRIDE), scaled(b, queries, index, 4 * self.broadcasts)
             for line in ahead:
                 prefetch(b, scaled(b, line, index, WORD_STRIDE))
             vectors = [load(b, at(b, keys, v * VECTOR_BYTES), VI, 64) for v in range(first, first + width)]
-            for row in range(self.rows):
-                x = load(b, scaled(b, query, self.query_stride, row), i32)
-                for v in range(width):
-                    slot = row * width + v
-                    totals[slot] = dot.step(b, self.format, totals[slot], vectors[v], x)
-            return totals
+            return self._word(totals, vectors, [scaled(b, query, self.query_stride, row) for row in range(self.rows)])
 
         return loop(b, self.words, totals, body)
 
@@ -282,14 +279,23 @@ class Tile:
                 vectors.append(load(b, at(b, b.add(column, along), v * VECTOR_BYTES), VI, 64))
                 if odd is not None:
                     vectors[v] = b.and_(vectors[v], constant(i32, 0xFFFF))
-            for row in range(self.rows):
-                x = load(b, scaled(b, self._record(row, SCORES), word, 4), i32)
-                for v in range(STRIP_VECTORS):
-                    slot = row * STRIP_VECTORS + v
-                    totals[slot] = dot.step(b, self.format, totals[slot], vectors[v], x)
-            return totals
+            scores = [self._record(row, SCORES) for row in range(self.rows)]
+            return self._word(totals, vectors, [scaled(b, start, word, 4 * self.broadcasts) for start in scores])
 
         return loop(b, count, totals, body)
+
+    def _word(self, totals: Values, vectors: Values, xs: Values) -> Values:
+        """totals [row][vector] plus a word of each vector times what a row has at its address in `xs`."""
+        b, totals = self.b, list(totals)
+        for part in range(self.broadcasts):
+            # All rows take one half of the pairs, then the other: both at once would not fit into registers.
+            own = vectors if self.broadcasts == 1 else [dot.half_of(b, vector, part) for vector in vectors]
+            for row, x in enumerate(xs):
+                value = load(b, at(b, x, 4 * part), i32)
+                for v, vector in enumerate(own):
+                    slot = row * len(own) + v
+                    totals[slot] = dot.step(b, self.broadcast, totals[slot], vector, value)
+        return totals
 
     def _finish(self) -> None:
         b = self.b

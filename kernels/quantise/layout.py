@@ -1,6 +1,6 @@
 """The memory layout of GEMM input rows: k values (a multiple of 32) per row, written by one of the row kernels.
 
-    float32, bfloat16   the values
+    float32, bfloat16   the values; rounded to bfloat16, but in float32 again, where the CPU does not multiply pairs
     int8                a header of one cache line: float32 scale, int32 correction, int32 number n of wide quads;
                         k signed bytes; then n entries of (int32 quad, 4 signed bytes), and room for
                         k / 32 and a spare one
@@ -20,6 +20,7 @@ converts and scales it. They are kept because each is read once for every 16 cha
 
 from __future__ import annotations
 
+from ..simd.dot import K_PER_STEP, broadcast_format
 from ..simd.formats import GROUP
 
 SCALE, CORRECTION, WIDE_QUADS, HEADER_BYTES = 0, 4, 8, 64
@@ -40,4 +41,4 @@ def row_bytes(weight_format: str, k: int) -> int:
         return k // GROUP * GROUP_BYTES
     if weight_format == "int8":
         return HEADER_BYTES + k + (k // 4 // QUADS_A_WIDE_ONE + 1) * ENTRY_BYTES
-    return k * (4 if weight_format == "float32" else 2)
+    return k * 4 // K_PER_STEP[broadcast_format(weight_format)]

@@ -17,8 +17,8 @@ from ..simd.arithmetic import (
     reduce_integer_sum,
     reduce_maximum,
     reduce_sum,
-    round_bfloat16,
 )
+from ..simd.dot import K_PER_STEP, as_broadcast, broadcast_format
 from ..simd.functions import Values, either, loop
 from ..simd.lanes import (
     LANES,
@@ -75,9 +75,8 @@ def write_row(
     def body(index: ir.Value, _: Values) -> Values:
         value = values(index)
         if weight_format == "bfloat16":
-            store(b, round_bfloat16(b, value), scaled(b, out, index, 2 * LANES))
-        else:
-            store(b, value, scaled(b, out, index, 4 * LANES))
+            value = as_broadcast(b, value)
+        store(b, value, scaled(b, out, index, 4 * LANES // K_PER_STEP[broadcast_format(weight_format)]))
         return []
 
     loop(b, vectors, [], body)

@@ -32,7 +32,6 @@ class _BFloat16(ir.types.Type):  # type: ignore[misc]  # llvmlite is untyped, an
 
 _PAIRS = vector(_BFloat16(), 2 * LANES)
 _BYTES = vector(i8, 4 * LANES)
-_ALL_LANES = ir.Constant(vector(i32, 2 * LANES), list(range(2 * LANES)))
 K_PER_STEP = {"float32": 1, "bfloat16": 2, "int8": 4}
 
 
@@ -58,13 +57,27 @@ def centred_step(b: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Valu
 
 def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """total + left0 * right0 + left1 * right1 in each lane of (bfloat16, bfloat16) pairs."""
-    if has("avx512bf16") and wide_registers():
+    if multiplies_pairs():
         function = declare(b.module, "llvm.x86.avx512bf16.dpbf16ps.512", VF, [VF, _PAIRS, _PAIRS])
         return b.call(function, [total, b.bitcast(left, _PAIRS), b.bitcast(right, _PAIRS)])
-    # A bfloat16 is the upper half of a float32.
-    low = [b.bitcast(b.shl(pair, constant(i32, 16)), VF) for pair in (left, right)]
-    high = [b.bitcast(b.and_(pair, constant(i32, -65536)), VF) for pair in (left, right)]
-    return fma(b, high[0], high[1], fma(b, low[0], low[1], total))
+    for half in range(2):
+        total = fma(b, b.bitcast(half_of(b, left, half), VF), b.bitcast(half_of(b, right, half), VF), total)
+    return total
+
+
+def half_of(b: ir.IRBuilder, pairs: ir.Value, half: int) -> ir.Value:
+    """The bits of the first or second bfloat16 of each pair as float32: a bfloat16 is a float32's upper half."""
+    return b.and_(pairs, constant(i32, -65536)) if half else b.shl(pairs, constant(i32, 16))
+
+
+def multiplies_pairs() -> bool:
+    """Whether one instruction multiplies pairs of bfloat16."""
+    return has("avx512bf16") and wide_registers()
+
+
+def broadcast_format(weight_format: str) -> str:
+    """What is broadcast to such weights: float32 instead of pairs of bfloat16 that would be widened in every step."""
+    return "float32" if weight_format == "bfloat16" and not multiplies_pairs() else weight_format
 
 
 def code_steps(
@@ -148,17 +161,19 @@ def _pair_sums(b: ir.IRBuilder, total: ir.Value, sums: ir.Value) -> ir.Value:
     return b.add(total, b.call(pairs, [sums, constant(i16, 1, 2 * lanes)]))
 
 
-def round_pairs(b: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
-    """Round vectors of 16 positive normal values to bfloat16, nearest even, two vectors into one; alike on all CPUs."""
-    rounded = []
-    for low, high in zip(vectors[::2], vectors[1::2], strict=True):
-        if has("avx512bf16") and wide_registers():
-            function = declare(b.module, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", _PAIRS, [VF, VF])
-            rounded.append(b.bitcast(b.call(function, [high, low]), VI))
-        else:
-            halves = [round_bfloat16(b, low), round_bfloat16(b, high)]
-            rounded.append(b.bitcast(b.shuffle_vector(*halves, _ALL_LANES), VI))
-    return rounded
+def round_to_broadcast(b: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
+    """Vectors of 16 positive normal values, rounded to bfloat16 and in broadcast_format; alike on all CPUs."""
+    if not multiplies_pairs():
+        return [as_broadcast(b, value) for value in vectors]
+    function = declare(b.module, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", _PAIRS, [VF, VF])
+    pairs = zip(vectors[::2], vectors[1::2], strict=True)
+    return [b.bitcast(b.call(function, [high, low]), VI) for low, high in pairs]
+
+
+def as_broadcast(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """16 values rounded to bfloat16 in broadcast_format."""
+    bits = round_bfloat16(b, value)
+    return bits if multiplies_pairs() else b.bitcast(b.shl(b.zext(bits, VI), constant(i32, 16)), VF)
 
 
 def quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:

@@ -22,7 +22,8 @@ from ...kernels.decoder_step.shape import (
 )
 from ...kernels.gemm.pack import IndexArray, Part, pack, packed_bytes, padded, to_float32
 from ...kernels.gemm.tile import MOST_ROWS, PANEL
-from ...kernels.simd.formats import WEIGHT_BITS, WeightFormat
+from ...kernels.quantise.layout import row_bytes
+from ...kernels.simd.formats import GROUP, WeightFormat
 from ..checkpoint.adapter import AdapterWeights
 from ..checkpoint.spec import ModelSpec
 from .pages import CACHE_LINE, aligned_bytes
@@ -89,7 +90,7 @@ class AdapterMemory:
 
     def __init__(self, shape: Shape, weight_format: WeightFormat, threads: int, job: Int64Array) -> None:
         self._shape, self._threads, self._job = shape, threads, job
-        self._value_bytes = WEIGHT_BITS[weight_format] // 8
+        self._value_bytes = row_bytes(weight_format, GROUP) // GROUP
         self._rank = 0
         self._arrays: list[npt.NDArray[np.uint8]] = []
 

@@ -21,6 +21,7 @@ from triolet.kernels.gemm.reference import (
 from triolet.kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from triolet.kernels.quantise.layout import CORRECTION, HEADER_BYTES, SCALE, WIDE_QUADS, row_bytes
 from triolet.kernels.quantise.reference import quantise_groups_reference, quantise_reference
+from triolet.kernels.simd.dot import broadcast_format
 from triolet.kernels.simd.formats import GROUP, GROUP_SHIFTS, TAGS, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
@@ -92,7 +93,8 @@ def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np
     if weight_format == "float32":
         return x.view(np.uint8)
     if weight_format == "bfloat16":
-        return bfloat16_bits(x).view(np.uint8)
+        wide = broadcast_format(weight_format) == "float32"
+        return (round_to_bfloat16(x) if wide else bfloat16_bits(x)).view(np.uint8)
     if weight_format != "int8":
         q, scales = quantise_groups_reference(x)
         groups = q.reshape(-1, GROUP)
@@ -106,12 +108,12 @@ def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np
     q, scale = quantise_reference(x)
     row = np.zeros(row_bytes("int8", len(x)), np.uint8)
     high = np.where(np.abs(q) > 127, (q + 32) // 64, 0)
-    wide = np.flatnonzero(high.reshape(-1, 4).any(axis=1))
+    quads = np.flatnonzero(high.reshape(-1, 4).any(axis=1))
     row[SCALE : SCALE + 4] = scale.reshape(1).view(np.uint8)
     row[CORRECTION : CORRECTION + 4] = np.array([128 * q.sum(dtype=np.int64)]).astype(np.int32).view(np.uint8)
-    row[WIDE_QUADS] = len(wide)
+    row[WIDE_QUADS] = len(quads)
     row[HEADER_BYTES : HEADER_BYTES + len(x)] = (q - 64 * high).astype(np.int8).view(np.uint8)
-    entries = np.column_stack([wide.astype(np.int32), high.reshape(-1, 4)[wide].astype(np.int8).view(np.int32)])
+    entries = np.column_stack([quads.astype(np.int32), high.reshape(-1, 4)[quads].astype(np.int8).view(np.int32)])
     row[HEADER_BYTES + len(x) :][: entries.nbytes] = entries.reshape(-1).view(np.uint8)
     return row
 

@@ -31,6 +31,7 @@ from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.silu_mul.cpu import silu_mul_row
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.kernels.simd.activations import NUMBERS
+from triolet.kernels.simd.dot import broadcast_format
 from triolet.kernels.simd.formats import GROUP, TAGS, Tag, WeightFormat
 
 FloatArray = npt.NDArray[np.float32]
@@ -87,7 +88,7 @@ def operate(name: str, weight_format: WeightFormat, x: FloatArray, weight: Float
         call_silu_mul(tag, x.ctypes.data, K, *written, *map(np.float32, GATES[name]))
     else:
         call_plain(tag, x.ctypes.data, K, *written)
-    if weight_format == "float32":
+    if broadcast_format(weight_format) == "float32":
         return out.view(np.float32)
     if weight_format == "bfloat16":
         return (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

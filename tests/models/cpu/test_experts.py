@@ -19,8 +19,6 @@ from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.experts import router_format
 from triolet.models.cpu.memory import CpuSizes, memory_needs
 from triolet.models.cpu.rows import Batch
-from triolet.models.errors import UnsupportedModel
-from triolet.models.gpu.structure import refuse_structure
 from triolet.models.reference.decoder import reference_logits
 
 FloatArray = npt.NDArray[np.float32]
@@ -135,10 +133,3 @@ def test_memory_counts_all_experts() -> None:
     needs, less = memory_needs(SPEC, sizes), memory_needs(fewer, sizes)
     packed = (2 * 64 * 64 + 2 * 64 * 4) + (64 * 64 + 64 * 4)  # gate and up, down; with the channels' scales
     assert needs.weights_bytes - less.weights_bytes == packed
-
-
-def test_a_gpu_refuses_experts_by_name() -> None:
-    with pytest.raises(UnsupportedModel, match=r"experts = 6: .*--device cpu"):
-        refuse_structure(replace(SPEC, layers=(LayerSpec(), LayerSpec())))
-    with pytest.raises(UnsupportedModel, match=r"attention sinks = True: .*--device cpu"):
-        refuse_structure(replace(SPEC, layers=(LayerSpec(),), experts=None, sinks=True))
