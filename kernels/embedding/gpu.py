@@ -13,13 +13,17 @@ from ..gpu.table import LaunchRow, Table, choose
 
 
 @jit(do_not_specialize=["count"])  # it varies: a new form would be compiled while serving
-def gather_rows_kernel(ids, table, out, count, SIZE: tl.constexpr, TILE: tl.constexpr):
+def gather_rows_kernel(
+    ids, table, out, count, factor, SIZE: tl.constexpr, TILE: tl.constexpr, SCALED: tl.constexpr
+):  # fmt: skip
     """A program per id and tile of the row; `count` is the number of rows in the table."""
     row = tl.program_id(0)
     place = tl.program_id(1) * TILE + tl.arange(0, TILE)
     index = tl.load(ids + row)
     readable = tl.where((index >= 0) & (index < count), SIZE, 0)
     value = tl.load(table + index.to(tl.int64) * SIZE + place, mask=place < readable, other=0.0)
+    if SCALED:
+        value = (value.to(tl.float32) * factor).to(table.dtype.element_ty)
     tl.store(out + row.to(tl.int64) * SIZE + place, value, mask=place < SIZE)
 
 
@@ -35,8 +39,10 @@ TABLE: Table[GatherLaunch] = {
 }
 
 
-def gather_rows(ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor, *, capability: int) -> None:
-    """out[i] = table[ids[i]], zeros if the id is outside the table. ids int32 [rows], table [count, size]."""
+def gather_rows(
+    ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor, *, capability: int, factor: float = 1.0
+) -> None:
+    """out[i] = factor * table[ids[i]], zeros if the id is outside the table. ids int32 [rows], table [count, size]."""
     (rows,), (count, size) = ids.shape, table.shape
     if ids.dtype != torch.int32 or out.shape != (rows, size) or out.dtype != table.dtype:
         raise ValueError(
@@ -49,5 +55,5 @@ def gather_rows(ids: torch.Tensor, table: torch.Tensor, out: torch.Tensor, *, ca
         return
     launch = choose(TABLE, capability, size)
     gather_rows_kernel[(rows, cdiv(size, launch.tile))](
-        ids, table, out, count, SIZE=size, TILE=launch.tile, num_warps=launch.num_warps
+        ids, table, out, count, factor, SIZE=size, TILE=launch.tile, SCALED=factor != 1.0, num_warps=launch.num_warps
     )

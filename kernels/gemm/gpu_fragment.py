@@ -86,6 +86,17 @@ def as_halves(values, BLOCKS: tl.constexpr):
 
 
 @jit
+def as_quarters(values, BLOCKS: tl.constexpr):
+    """The same as four tiles [64 BLOCKS, 16] of 16 neighbouring columns each."""
+    bits = tl.reshape(values, (2, BLOCKS, 4, 8, 4, 2, 2, 2, 2))
+    parts = tl.reshape(tl.permute(bits, (1, 2, 7, 3, 6, 4, 8, 0, 5)), (64 * BLOCKS, 16, 2, 2))
+    low, high = tl.split(parts)  # by b: columns 0 and 32, 16 and 48
+    first, third = tl.split(low)
+    second, fourth = tl.split(high)
+    return first, second, third, fourth
+
+
+@jit
 def spread(offsets, STEPS: tl.constexpr, BLOCKS: tl.constexpr):
     """Offsets of rows g and g + 8 of each thread, [BLOCKS x 128, STEPS, 2], to the form of the packed bytes."""
     wide = tl.reshape(tl.permute(offsets, (1, 0, 2)), (STEPS, BLOCKS * 128, 1, 2, 1))

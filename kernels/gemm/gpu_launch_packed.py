@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ..gpu.language import cdiv
@@ -10,6 +12,7 @@ from .gpu_launch_plain import library_gemm, reduce_parts
 from .gpu_operands import Operands, bytes_of, slab_rows
 from .gpu_packed import w4_gemm_kernel, w8_gemm_kernel
 from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, split_of
+from .gpu_weights import PackedLinear
 
 PADDING = 128  # packed weights have a multiple of this many channels
 
@@ -27,6 +30,7 @@ def launch_packed(operands: Operands, launch: Launch) -> None:
 def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
     x, weight = operands.x, operands.weight
     m, n, k = len(x), weight.n, weight.k
+    launch = _with_room(weight, launch)
     split = split_of(launch, n, k)
     grid = (cdiv(n, launch.block_n), split, cdiv(m, launch.block_m))
     added = (operands.bias, operands.residual, operands.out)
@@ -42,11 +46,14 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
     }
     if weight.format == "w4a16":
         w4_gemm_kernel[grid](
-            x, weight.weight, weight.scales, weight.offsets, *added, m, n, k, cdiv(n, PADDING) * PADDING, x.stride(0),
+            x, weight.weight, weight.scales, weight.offsets, weight.minima, *added, m, n, k, x.stride(0),
             GROUPS=128 // weight.group, TALL=launch.tall, **constants,
         )  # fmt: skip
     else:
-        w8_gemm_kernel[grid](x, weight.weight, weight.scales, *added, m, n, k, x.stride(0), **constants)
+        w8_gemm_kernel[grid](
+            x, weight.weight, weight.scales, *added, m, n, k, x.stride(0), GROUPS=_byte_groups(weight),
+            **constants,
+        )  # fmt: skip
     if split > 1:
         reduce_parts(operands, added[2], split, None, None)
 
@@ -55,18 +62,19 @@ def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tenso
     """One slab of channels at a time: unpacked weights need little room and are read while still in L2."""
     weight, bias, residual = operands.weight, operands.bias, operands.residual
     n, k = weight.n, weight.k
+    padded_n = cdiv(n, PADDING) * PADDING
     slab = slab_rows(weight, launch)
     for start in range(0, n, slab):
         stop = min(n, start + slab)
         dense = space.view(torch.bfloat16)[: (stop - start) * k].view(stop - start, k)
         if weight.format == "w4a16":
             w4_dequantise_kernel[cdiv(stop - start, 64), cdiv(k, 128)](
-                weight.weight, weight.scales, weight.offsets, dense, start, n, k, cdiv(n, PADDING) * PADDING,
+                weight.weight, weight.scales, weight.offsets, weight.minima, dense, start, n, k, padded_n,
                 GROUPS=128 // weight.group, num_warps=4,
             )  # fmt: skip
         else:
             w8_dequantise_kernel[cdiv(stop - start, 64), cdiv(k, 64)](
-                weight.weight, weight.scales, dense, start, n, k, num_warps=4
+                weight.weight, weight.scales, dense, start, n, k, padded_n, GROUPS=_byte_groups(weight), num_warps=4
             )
         library_gemm(
             operands.x,
@@ -75,3 +83,17 @@ def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tenso
             None if bias is None else bias[start:stop],
             None if residual is None else residual[:, start:stop],
         )
+
+
+def _byte_groups(weight: PackedLinear) -> int:
+    """Scales of 64 bytes of a channel; 0: one for the channel."""
+    return 64 // weight.group if weight.group else 0
+
+
+def _with_room(weight: PackedLinear, launch: Few) -> Few:
+    """Eight warps share the sums where minima, or scales of 16 bytes, would leave four without registers: Triton 3.9
+    spilled up to 29 values. With minima and 16 rows a buffer less is in flight, or two more are spilled on sm_80."""
+    few = weight.minima is not None and launch.block_m <= 32
+    if not few and not (weight.group == 16 and launch.block_m == 64):
+        return launch
+    return replace(launch, warps=max(launch.warps, 8), stages=launch.stages - (few and launch.block_m == 16))

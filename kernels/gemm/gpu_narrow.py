@@ -25,6 +25,27 @@ def block_scales(x_scales, w_scales, row, channel, k_block, M, K, WIDTH: tl.cons
     return tl.load(x_scales + row * groups + k_block, mask=row < M, other=0.0) * w_scale
 
 
+@jit
+def narrow_sums(
+    x, w, x_scales, w_scales, start, row, M, N, K, stride_x, first, last,
+    SUM: tl.constexpr, BLOCK_SCALES: tl.constexpr, PRECISE: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """[BLOCK_N, BLOCK_M]: the channels from `start` on times x[row], over the K blocks [first, last)."""
+    channel = start + tl.arange(0, BLOCK_N)
+    sums = tl.zeros((BLOCK_N, BLOCK_M), SUM)
+    for k_block in tl.range(first, last, num_stages=STAGES):
+        k = k_block * BLOCK_K
+        weights = rows_of(w, channel, N, k, K, K, EVEN_K, BLOCK_K)
+        columns = rows_of(x, row, M, k, stride_x, K, EVEN_K, BLOCK_K).T
+        if BLOCK_SCALES:
+            scale = block_scales(x_scales, w_scales, row, start, k_block, M, K, BLOCK_N)
+            sums += tl.dot(weights, columns, out_dtype=SUM) * scale[None, :]
+        else:
+            sums = tl.dot(weights, columns, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM)
+    return sums
+
+
 @jit(do_not_specialize=["M"])
 def narrow_gemm_kernel(
     x, w, out, x_scales, w_scales, bias, residual, M, N, K, stride_x,
@@ -38,19 +59,12 @@ def narrow_gemm_kernel(
     """
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.program_id(0) * BLOCK_N
-    channel = start + tl.arange(0, BLOCK_N)
     first, last = share(tl.cdiv(K, BLOCK_K))
-    sums = tl.zeros((BLOCK_N, BLOCK_M), SUM)
-    for k_block in tl.range(first, last, num_stages=STAGES):
-        k = k_block * BLOCK_K
-        weights = rows_of(w, channel, N, k, K, K, EVEN_K, BLOCK_K)
-        columns = rows_of(x, row, M, k, stride_x, K, EVEN_K, BLOCK_K).T
-        if BLOCK_SCALES:
-            scale = block_scales(x_scales, w_scales, row, start, k_block, M, K, BLOCK_N)
-            sums += tl.dot(weights, columns, out_dtype=SUM) * scale[None, :]
-        else:
-            sums = tl.dot(weights, columns, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM)
-    rows, channels = row[None, :], channel[:, None]
+    sums = narrow_sums(
+        x, w, x_scales, w_scales, start, row, M, N, K, stride_x, first, last,
+        SUM, BLOCK_SCALES, PRECISE, EVEN_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+    )  # fmt: skip
+    rows, channels = row[None, :], (start + tl.arange(0, BLOCK_N))[:, None]
     if x_scales is not None and not BLOCK_SCALES:
         sums = scaled(sums, x_scales, w_scales, rows, channels, M, N, X_PER_ROW, W_PER_ROW)
     part = out + tl.program_id(1).to(tl.int64) * M * N

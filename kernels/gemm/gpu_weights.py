@@ -12,7 +12,8 @@ import torch
 from .gpu_table import LinearFormat
 
 Tensor = torch.Tensor
-GROUPS = (32, 64, 128)
+GROUPS = (32, 64, 128)  # of 4-bit weights
+BYTE_GROUPS = (0, 16, 32, 64)  # of bytes; 0: the whole channel
 E4M3_LARGEST = 448.0
 
 
@@ -26,7 +27,8 @@ class PackedLinear:
     weight: Tensor
     scales: Tensor | None = None  # none: bf16
     offsets: Tensor | None = None  # w4a16 with zero points
-    group: int = 0  # w4a16: weights that share a scale; fp8: 128 where scales are of 128 x 128 blocks, else 0
+    group: int = 0  # weights that share a scale; 0: per channel. fp8: 128 where scales are of 128 x 128 blocks, else 0
+    minima: Tensor | None = None  # w4a16 in groups of 32, in the place of zero points: scale x integer - minimum
 
 
 def quantise_w4(weight: Tensor, group: int, symmetric: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -47,14 +49,21 @@ def quantise_w4(weight: Tensor, group: int, symmetric: bool) -> tuple[Tensor, Te
     return integers.flatten(1), scales, None if symmetric else zeros.to(torch.uint8)
 
 
-def pack_w4(integers: Tensor, scales: Tensor, zeros: Tensor | None, group: int) -> PackedLinear:
-    """4-bit integers [N, K] (uint8, 0..15), scales and zero points [N, K / group] in the kernels' layout."""
+def pack_w4(
+    integers: Tensor, scales: Tensor, zeros: Tensor | None, group: int, minima: Tensor | None = None
+) -> PackedLinear:
+    """4-bit integers [N, K] (uint8, 0..15), scales and zero points, or minima, [N, K / group] in the kernels' layout.
+
+    Scales and minima keep their float types.
+    """
     n, k = integers.shape
     check_group(k, group)
-    for name, tensor in (("scales", scales), ("zeros", zeros)):
+    for name, tensor in (("scales", scales), ("zeros", zeros), ("minima", minima)):
         if tensor is not None and tensor.shape != (n, k // group):
             needed = f"weights {[n, k]} of group {group} need {[n, k // group]}"
             raise ValueError(f"{name} are {list(tensor.shape)}; {needed}")
+    if minima is not None and (zeros is not None or group != min(GROUPS)):
+        raise ValueError(f"minima of groups of {group}: they are of {min(GROUPS)} weights, and without zero points")
     padded_n, k_blocks, groups = -(-n // 128) * 128, -(-k // 128), 128 // group
     whole = integers.new_zeros(padded_n, 128 * k_blocks)
     whole[:n, :k] = integers
@@ -62,19 +71,32 @@ def pack_w4(integers: Tensor, scales: Tensor, zeros: Tensor | None, group: int) 
     offsets = None
     if zeros is not None:
         offsets = _in_pairs((-128.0 - zeros.float()).bfloat16(), padded_n, k_blocks, groups)
-    return PackedLinear(
-        "w4a16", n, k, low | high << 4, _in_pairs(scales, padded_n, k_blocks, groups), offsets, group
-    )  # fmt: skip
+    scales = _in_pairs(scales, padded_n, k_blocks, groups)
+    least = None if minima is None else _in_pairs(minima, padded_n, k_blocks, groups)
+    return PackedLinear("w4a16", n, k, low | high << 4, scales, offsets, group, least)
 
 
 def pack_w8(weight: Tensor) -> PackedLinear:
     """W8A16: bytes in fragment order and one scale per channel, from weights of any float type."""
-    (n, k), (integers, scales) = weight.shape, quantise_int8(weight)
-    padded_n = -(-n // 128) * 128
-    whole = integers.new_zeros(padded_n, -(-k // 64) * 64)
+    return pack_bytes(*quantise_int8(weight), 0)
+
+
+def pack_bytes(integers: Tensor, scales: Tensor, group: int) -> PackedLinear:
+    """W8A16 from int8 [N, K] and float32 scales [N] (group 0), or scales of any float type [N, K / group].
+
+    Weights of a group that is a multiple of 64 are the same with scales repeated for each 64 of them.
+    """
+    n, k = integers.shape
+    if tuple(scales.shape) != ((n, -(-k // group)) if group else (n,)) or group not in BYTE_GROUPS:
+        raise ValueError(f"scales are {list(scales.shape)}, of groups of {group}; bytes are {[n, k]}")
+    padded_n, k_blocks = -(-n // 128) * 128, -(-k // 64)
+    whole = integers.new_zeros(padded_n, k_blocks * 64)
     whole[:n, :k] = integers
     packed = _in_fragments(whole.reshape(padded_n, -1, 64)).view(torch.uint8)
-    return PackedLinear("w8a16", n, k, packed, torch.nn.functional.pad(scales, (0, padded_n - n)))
+    if not group:
+        return PackedLinear("w8a16", n, k, packed, torch.nn.functional.pad(scales, (0, padded_n - n)))
+    of_blocks = _padded(scales, padded_n, k_blocks * (64 // group)).view(padded_n, k_blocks, 64 // group)
+    return PackedLinear("w8a16", n, k, packed, of_blocks.permute(1, 0, 2).contiguous(), group=group)
 
 
 def quantise_int8(matrix: Tensor) -> tuple[Tensor, Tensor]:

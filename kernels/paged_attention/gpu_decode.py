@@ -6,12 +6,12 @@ of keys and values is read once, by one program.
 
 from ..gpu.language import jit, tl
 from .gpu_plan import HEADER, RECORD, parts_of, split_pages
-from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales
+from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales, started
 
 
 @jit(do_not_specialize=("table_width", "sequences", "window"))
 def decode_kernel(
-    q, keys, values, key_scales, value_scales, starts, lengths, tables, plan, partials, maxima, totals, out,
+    q, keys, values, key_scales, value_scales, sinks, starts, lengths, tables, plan, partials, maxima, totals, out,
     q_stride, table_width, sequences, window, factor, cap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     ROWS: tl.constexpr, WINDOWED: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr,
@@ -59,8 +59,7 @@ def decode_kernel(
         table = tables + sequence * table_width + skipped
         query = tl.load(starts + sequence).to(tl.int64)
         query_row = tl.load(q + query * q_stride + head[:, None] * HEAD_DIM + dim[None, :], mask=is_query, other=0.0)
-        maximum = tl.full((ROWS,), NEVER, tl.float32)
-        total = tl.zeros((ROWS,), tl.float32)
+        maximum, total = started(sinks, head, group < GROUP, begin == 0)
         output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
         number = tl.load(table + begin)
         for index in tl.range(begin, stop):

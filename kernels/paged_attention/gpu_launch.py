@@ -73,16 +73,18 @@ def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, starts: Tensor, lengths: Tensor, block_tables: Tensor, out: Tensor, *,
     heads: int, kv_heads: int, scale: float, plan: Tensor, workspace: Tensor, launch: AttentionLaunch,
     longest_chunk: int, window: int = 0, soft_cap: float = 0.0, key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    value_scales: Tensor | None = None, sinks: Tensor | None = None,
 ) -> None:  # fmt: skip
     """q [T, at least heads * head_dim] (a qkv projection's rows will do), out [T, heads, head_dim].
 
     `longest_chunk`: an upper bound of a chunk's tokens, which the host knows; 1 leaves prefill out. `plan` is of the
-    same starts, lengths, window and launch.
+    same starts, lengths, window and launch. sinks float32 [heads]: one more score of each head, of no key.
     """
     sequences, head_dim = len(lengths), keys.shape[-1]
     _check(q, keys, values, starts, block_tables, out, heads, kv_heads, sequences, launch.prefill.rows)
     _check_scales(keys, key_scales, value_scales)
+    if sinks is not None and (sinks.dtype != torch.float32 or sinks.shape != (heads,)):
+        raise ValueError(f"sinks are {list(sinks.shape)} {sinks.dtype}: give float32 [{heads}]")
     if scale <= 0:
         raise ValueError(f"scale is {scale}: it must be positive")
     _require_size("plan", plan, torch.int32, plan_words(sequences, kv_heads, launch))
@@ -106,8 +108,8 @@ def paged_attention(
         prefill = launch.prefill
         tiles = len(q) // (prefill.rows // (heads // kv_heads)) + sequences
         prefill_kernel[(kv_heads, tiles)](
-            q, *_pages(keys, values, prefill.descriptors), key_scales, value_scales, starts, lengths, block_tables,
-            out, q.stride(0), width, sequences, window, factor, cap,
+            q, *_pages(keys, values, prefill.descriptors), key_scales, value_scales, sinks, starts, lengths,
+            block_tables, out, q.stride(0), width, sequences, window, factor, cap,
             **variant, ROWS=prefill.rows, DESCRIPTORS=prefill.descriptors,
             num_warps=prefill.warps, num_stages=prefill.stages,
         )  # fmt: skip
@@ -117,7 +119,7 @@ def paged_attention(
     partials = workspace[: slots * heads * head_dim]
     maxima, totals = workspace[partials.numel() : needed].view(2, slots * heads)
     decode_kernel[(launch.programs(kv_heads), kv_heads)](
-        q, *_pages(keys, values, decode.descriptors), key_scales, value_scales, starts, lengths, block_tables,
+        q, *_pages(keys, values, decode.descriptors), key_scales, value_scales, sinks, starts, lengths, block_tables,
         plan, partials, maxima, totals, out, q.stride(0), width, sequences, window, factor, cap,
         **variant, **split, ROWS=query_rows(heads, kv_heads), DESCRIPTORS=decode.descriptors,
         num_warps=decode.warps, num_stages=decode.stages,

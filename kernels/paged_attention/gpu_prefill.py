@@ -6,7 +6,7 @@ token belong to decode. Only pages on an edge (the diagonal, the sequence's end,
 """
 
 from ..gpu.language import jit, tl
-from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales
+from .gpu_tile import PAGE, absorb, page_scores, read_page, read_scales, started
 
 
 @jit
@@ -38,7 +38,7 @@ def attend_page(
 
 @jit(do_not_specialize=("table_width", "sequences", "window"))
 def prefill_kernel(
-    q, keys, values, key_scales, value_scales, starts, lengths, tables, out,
+    q, keys, values, key_scales, value_scales, sinks, starts, lengths, tables, out,
     q_stride, table_width, sequences, window, factor, cap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     ROWS: tl.constexpr, WINDOWED: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr,
@@ -81,8 +81,7 @@ def prefill_kernel(
         first = tl.maximum(earliest - window + 1, 0) // PAGE
         inner = tl.minimum(tl.cdiv(tl.maximum(latest - window + 1, 0), PAGE), stop)
     outer = tl.maximum((earliest + 1) // PAGE, inner)
-    maximum = tl.full((ROWS,), NEVER, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
+    maximum, total = started(sinks, head, head < HEADS, True)
     output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
     bounds = first, inner, outer, stop
     for part in tl.static_range(0 if WINDOWED else 1, 3):

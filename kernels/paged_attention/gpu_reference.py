@@ -2,7 +2,7 @@
 
 Token t of a chunk of n tokens stands at position p = length - n + t and sees the keys j of its sequence with
 max(0, p - window + 1) <= j <= p (window 0: all). Stored values times their scale, scores soft-capped by
-cap * tanh(score / cap). Tokens of no chunk stay NaN.
+cap * tanh(score / cap). A head's sink is one more score, of no key. Tokens of no chunk stay NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def gathered(cache: Tensor, scales: Tensor | None, table: Tensor, length: int) -
 def paged_attention_reference(
     q: Tensor, keys: Tensor, values: Tensor, starts: Tensor, lengths: Tensor, tables: Tensor, *,
     scale: float, window: int = 0, soft_cap: float = 0.0, key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
+    value_scales: Tensor | None = None, sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """q [T, heads, size] -> [T, heads, size] float64."""
     out = torch.full(q.shape, math.nan, dtype=torch.float64)
@@ -42,6 +42,10 @@ def paged_attention_reference(
             scores = soft_cap * torch.tanh(scores / soft_cap)
         behind = torch.arange(length - end + begin, length)[:, None] - torch.arange(length)
         hidden = (behind < 0) | ((behind >= window) if window else False)
-        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        scores = scores.masked_fill(hidden, -math.inf)
+        if sinks is not None:
+            more = sinks.double()[:, None, None].expand(-1, scores.shape[1], 1)
+            scores = torch.cat([scores, more], -1)
+        weights = scores.softmax(-1)[..., :length]
         out[begin:end] = torch.einsum("htj,hjd->thd", weights, v.repeat_interleave(group, 0))
     return out

@@ -180,9 +180,11 @@ def choose_launch(
         raise ValueError(f"head_dim {head_dim}: no launch is known, {max(DECODE)[0]} is the largest")
     key = min(fitting), min(cache_bytes, 2)  # float32 caches are for the interpreter
     decode = choose(DECODE[key], capability, LARGEST if strict else sequences)
+    prefill = choose(PREFILL[key], capability, LARGEST if strict else tokens)
+    by_copy = head_dim * cache_bytes % 16 == 0  # the copy engine needs rows a multiple of 16 bytes apart
     return AttentionLaunch(
-        decode=replace(decode, programs=decode.resident * multiprocessors),
-        prefill=choose(PREFILL[key], capability, LARGEST if strict else tokens),
+        decode=replace(decode, programs=decode.resident * multiprocessors, descriptors=decode.descriptors and by_copy),
+        prefill=replace(prefill, descriptors=prefill.descriptors and by_copy),
         strict=strict,
         e4m3_bits=capability < E4M3_CAPABILITY,
     )

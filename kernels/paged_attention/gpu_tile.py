@@ -5,6 +5,8 @@ keys and values are read once. Softmax in base 2: the factor of a score includes
 
 A page that a row does not see leaves its maximum, sum and output exactly as they were: the maximum starts at a finite
 NEVER, masked scores are -inf, so the probabilities are 0 and the decay is 2**0.
+
+A sink is one more score of a head, of no key: the softmax starts with it.
 """
 
 from ..gpu.language import jit, tl
@@ -12,6 +14,7 @@ from ..gpu.table import PAGE_TOKENS
 
 PAGE = tl.constexpr(PAGE_TOKENS)  # tokens: a cache page is a tile
 NEVER = tl.constexpr(-1.0e30)
+LOG2_E = tl.constexpr(1.4426950408889634)
 E4M3_REBIASED = tl.constexpr(2.0**120)  # from float32's exponent bias (127) to e4m3's (7)
 
 
@@ -79,6 +82,18 @@ def page_scores(q, k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED:
     if SOFT_CAPPED:
         scores = cap - 2.0 * cap / (tl.exp2(scores * factor) + 1.0)
     return scores
+
+
+@jit
+def started(sinks, head, is_head, begins):
+    """The maximum and the sum before any page, [rows]: of the heads' sinks where it begins with them."""
+    maximum = tl.full(head.shape, NEVER, tl.float32)
+    total = tl.zeros(head.shape, tl.float32)
+    if sinks is not None:
+        sink = tl.load(sinks + head, mask=is_head, other=0.0) * LOG2_E
+        maximum = tl.where(begins, sink, maximum)
+        total = tl.where(begins, 1.0, total)
+    return maximum, total
 
 
 @jit

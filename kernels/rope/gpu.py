@@ -29,14 +29,27 @@ def load_halves(row, bias, place, live, HEAD_DIM: tl.constexpr, HAS_BIAS: tl.con
 
 
 @jit
-def rotated(low, high, norm, cos, sin, eps, HEAD_DIM: tl.constexpr, HALF: tl.constexpr, HAS_NORM: tl.constexpr):
-    """Normalise each head, where the model does, and turn its pairs (j, j + HEAD_DIM / 2)."""
-    if HAS_NORM:
+def rotated(
+    low, high, norm, place, live, cos, sin, eps,
+    HEAD_DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """Normalise each head, where the model does, and turn its pairs (j, j + HEAD_DIM / 2).
+
+    NORM: None, "head" (one gain for all heads) or "heads" (a gain for each, at `place` from `norm`).
+    """
+    if NORM is not None:
         pair = tl.arange(0, HALF)
+        if CENTRED:
+            mean = (tl.sum(low + high, 1) / HEAD_DIM)[:, None]
+            low, high = tl.where(live, low - mean, 0.0), tl.where(live, high - mean, 0.0)
         inverse = tl.rsqrt(tl.sum(low * low + high * high, 1) / HEAD_DIM + eps)[:, None]
-        low *= inverse * tl.load(norm + pair, mask=pair < HEAD_DIM // 2, other=0.0).to(tl.float32)[None, :]
-        second = tl.load(norm + HEAD_DIM // 2 + pair, mask=pair < HEAD_DIM // 2, other=0.0).to(tl.float32)
-        high *= inverse * second[None, :]
+        if NORM == "head":
+            low *= inverse * tl.load(norm + pair, mask=pair < HEAD_DIM // 2, other=0.0).to(tl.float32)[None, :]
+            second = tl.load(norm + HEAD_DIM // 2 + pair, mask=pair < HEAD_DIM // 2, other=0.0).to(tl.float32)
+            high *= inverse * second[None, :]
+        else:
+            low *= inverse * tl.load(norm + place, mask=live, other=0.0).to(tl.float32)
+            high *= inverse * tl.load(norm + HEAD_DIM // 2 + place, mask=live, other=0.0).to(tl.float32)
     return low * cos - high * sin, high * cos + low * sin
 
 
@@ -57,9 +70,9 @@ def write_cache(low, high, cache, scales, entry, live, mine, HEAD_DIM: tl.conste
 
 @jit
 def rope_cache_kernel(
-    qkv, bias, q_norm, k_norm, table, positions, slots, keys, values, key_scales, value_scales, eps,
+    qkv, bias, q_norm, k_norm, table, growth, positions, slots, keys, values, key_scales, value_scales, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KV_TILE: tl.constexpr,
-    Q_TILE: tl.constexpr, HALF: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_NORM: tl.constexpr,
+    Q_TILE: tl.constexpr, HALF: tl.constexpr, HAS_BIAS: tl.constexpr, NORM: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     token, first = tl.program_id(0), tl.program_id(1) * KV_TILE
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -75,7 +88,10 @@ def rope_cache_kernel(
     live = ((member < KV_TILE * GROUP) & (query < HEADS))[:, None] & real[None, :]
     place = query[:, None] * HEAD_DIM + pair[None, :]
     low, high = load_halves(row, bias, place, live, HEAD_DIM, HAS_BIAS)
-    low, high = rotated(low, high, q_norm, cos, sin, eps, HEAD_DIM, HALF, HAS_NORM)
+    low, high = rotated(low, high, q_norm, place, live, cos, sin, eps, HEAD_DIM, HALF, NORM, CENTRED)
+    if growth is not None:
+        grown = tl.load(growth + tl.load(positions + token))
+        low, high = low * grown, high * grown
     tl.store(row + place, low.to(qkv.dtype.element_ty), mask=live)
     tl.store(row + place + HEAD_DIM // 2, high.to(qkv.dtype.element_ty), mask=live)
 
@@ -86,7 +102,8 @@ def rope_cache_kernel(
     entry = ((slot // PAGE).to(tl.int64) * KV_HEADS + head) * PAGE + slot % PAGE
     place = (HEADS + head)[:, None] * HEAD_DIM + pair[None, :]
     low, high = load_halves(row, bias, place, live, HEAD_DIM, HAS_BIAS)
-    low, high = rotated(low, high, k_norm, cos, sin, eps, HEAD_DIM, HALF, HAS_NORM)
+    at_gain = head[:, None] * HEAD_DIM + pair[None, :]
+    low, high = rotated(low, high, k_norm, at_gain, live, cos, sin, eps, HEAD_DIM, HALF, NORM, CENTRED)
     write_cache(low, high, keys, key_scales, entry, live, mine, HEAD_DIM, HALF)
     low, high = load_halves(row, bias, place + KV_HEADS * HEAD_DIM, live, HEAD_DIM, HAS_BIAS)
     write_cache(low, high, values, value_scales, entry, live, mine, HEAD_DIM, HALF)
@@ -124,9 +141,10 @@ class HeadWeights:
     """What a layer adds to and multiplies with its heads before they turn."""
 
     bias: torch.Tensor | None = None  # [(heads + 2 * kv_heads) * head_dim]
-    q_norm: torch.Tensor | None = None  # [head_dim], both or none
+    q_norm: torch.Tensor | None = None  # [head_dim], or [heads, head_dim] with a gain for each; both or none
     k_norm: torch.Tensor | None = None
     eps: float = 1e-6
+    centred: bool = False  # the norm is LayerNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +167,13 @@ def rope_cache(
     *,
     capability: int,
     strict: bool = False,
+    growth: torch.Tensor | None = None,
 ) -> None:
     """Turn the queries of qkv [tokens, (heads + 2 kv_heads) * head_dim] in place; cache the turned keys and the values.
 
     table float32 [positions, head_dim]: cosines, then sines. positions and slots int32 [tokens]; a slot is page * 64
     + offset, negative for padding, whose position must still be one of the table. strict: a token's bits do not depend
-    on how many there are.
+    on how many there are. growth float32 [positions]: what the turned queries of each are multiplied by.
     """
     tokens, width = qkv.shape
     pages, kv_heads, page, head_dim = cache.keys.shape
@@ -174,6 +193,9 @@ def rope_cache(
         raise ValueError(f"table must be float32 [positions, {head_dim}]")
     if (weights.q_norm is None) != (weights.k_norm is None):
         raise ValueError("norms must be given for both q and k, or for none")
+    kind = _norm_kind(weights, heads, kv_heads, head_dim)
+    if growth is not None and (growth.dtype != torch.float32 or growth.shape != table.shape[:1]):
+        raise ValueError(f"growth must be float32 [{len(table)}]")
     if not positions.dtype == slots.dtype == torch.int32 or not positions.shape == slots.shape == (tokens,):
         raise ValueError(f"positions and slots must be int32 [{tokens}]")
     if not all(tensor.is_contiguous() for tensor in (qkv, table, cache.keys, cache.values)):
@@ -186,14 +208,25 @@ def rope_cache(
     launch = choose(TABLE, capability, 1 if strict else tokens)
     kv_tile = min(launch.kv_tile, next_power_of_2(kv_heads))
     rope_cache_kernel[(tokens, cdiv(kv_heads, kv_tile))](
-        qkv, _or(weights.bias, qkv), _or(weights.q_norm, qkv), _or(weights.k_norm, qkv), table, positions, slots,
-        keys, values, _or(cache.key_scales, table), _or(cache.value_scales, table), weights.eps,
+        qkv, _or(weights.bias, qkv), _or(weights.q_norm, qkv), _or(weights.k_norm, qkv), table, growth, positions,
+        slots, keys, values, _or(cache.key_scales, table), _or(cache.value_scales, table), weights.eps,
         HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, PAGE=PAGE_TOKENS, KV_TILE=kv_tile,
         Q_TILE=next_power_of_2(kv_tile * (heads // kv_heads)), HALF=next_power_of_2(head_dim // 2),
-        HAS_BIAS=weights.bias is not None, HAS_NORM=weights.q_norm is not None, num_warps=launch.num_warps,
+        HAS_BIAS=weights.bias is not None, NORM=kind, CENTRED=weights.centred, num_warps=launch.num_warps,
     )  # fmt: skip
 
 
 def _or(tensor: torch.Tensor | None, other: torch.Tensor) -> torch.Tensor:
     """A pointer that the kernel will not follow, where there is no tensor."""
     return other if tensor is None else tensor
+
+
+def _norm_kind(weights: HeadWeights, heads: int, kv_heads: int, head_dim: int) -> str | None:
+    if weights.q_norm is None or weights.k_norm is None:
+        return None
+    shapes = tuple(weights.q_norm.shape), tuple(weights.k_norm.shape)
+    if shapes == ((head_dim,),) * 2:
+        return "head"
+    if shapes != ((heads, head_dim), (kv_heads, head_dim)):
+        raise ValueError(f"norms of q and k are {shapes}: give [{head_dim}], or a line of so many for each head")
+    return "heads"

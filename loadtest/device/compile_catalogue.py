@@ -13,20 +13,24 @@ from dataclasses import dataclass, replace
 import torch
 from msgspec.structs import replace as changed
 
+from triolet.kernels.experts.routing import Routing
 from triolet.kernels.gpu.compiling import Specialisation
 from triolet.kernels.gpu.launches import KernelForm, recording
 from triolet.kernels.paged_attention.gpu_table import choose_launch
 from triolet.loadtest.device.compile_unreached import launch_unreached
-from triolet.models.checkpoint.spec import ModelSpec, alike
+from triolet.models.checkpoint.experts import ExpertSpec
+from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, alike
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Work
 from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.stored import StoredFormat
 from triolet.protocol.settings import AdapterPlaces
 
 # Capability and multiprocessors: A100, A10, L4, H200.
 DEVICES = {80: 108, 86: 72, 89: 58, 90: 132}
 
 
+MATRICES = ("qkv", "o", "gate_up", "down")
 NO_ADAPTERS, ADAPTERS = AdapterPlaces(), AdapterPlaces(count=16)
 
 
@@ -41,6 +45,7 @@ class LaunchedModel:
     max_tokens: int = 8192
     max_rows: int = 256  # of logits, and so of a decode step
     adapters: AdapterPlaces = NO_ADAPTERS
+    stored: StoredFormat | None = None  # of all matrices of its layer
 
 
 def _spec(
@@ -56,6 +61,19 @@ def _spec(
 LLAMA_8B = _spec("llama", 128_256, 4096, 32, 8, 128, 14_336)
 LLAMA_70B = _spec("llama", 128_256, 8192, 64, 8, 128, 28_672)
 QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm="head", tied_embeddings=True)
+QWEN3_30B_A3B = _spec(
+    "qwen3_moe", 151_936, 2048, 32, 4, 128, 0, qk_norm="head", layers=(LayerSpec(experts=True),),
+    experts=ExpertSpec(count=128, width=768, routing=Routing(chosen=8, normalised=True)),
+)  # fmt: skip
+# As AWQ and GPTQ without zero points, AWQ, Q4_1, Q4_K, Q8_0 and Q6_K have them.
+STORED = (
+    StoredFormat(4, 128, "float16"),
+    StoredFormat(4, 128, "float16", "zeros"),
+    StoredFormat(4, 32, "float16", "float16"),
+    StoredFormat(4, 32, "float32", "float32"),
+    StoredFormat(8, 32, "float16"),
+    StoredFormat(8, 16, "float32"),
+)
 MODELS = (
     *(LaunchedModel(LLAMA_8B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
     *(LaunchedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),
@@ -64,6 +82,8 @@ MODELS = (
     LaunchedModel(LLAMA_70B, "fp8"),
     LaunchedModel(QWEN3_600M),
     LaunchedModel(QWEN3_600M, "fp8"),
+    *(LaunchedModel(QWEN3_30B_A3B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
+    *(LaunchedModel(LLAMA_8B, stored=stored) for stored in STORED),
 )
 # The tensor core's instruction by the type of the right operand.
 TENSOR_CORE = {
@@ -135,6 +155,7 @@ def forms_of(served: LaunchedModel, capability: int, place: str = "meta") -> set
             adapters=served.adapters.count > 0,
         ),
         adapters=served.adapters,
+        stored={} if served.stored is None else {f"0.{name}": served.stored for name in MATRICES},
     )
     with recording(found.add):
         GpuModel(RecordingDevice(capability, place), served.spec, None, sizes)
@@ -177,10 +198,10 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
             bytes_each = 2 if "bf16" in types["keys"] else 1
             launch = choose_launch(capability, values["HEAD_DIM"], bytes_each, 1, 1, multiprocessors=1)
             spills = launch.prefill.max_spills
-        case "narrow_gemm_kernel" | "wide_gemm_kernel":
+        case "narrow_gemm_kernel" | "wide_gemm_kernel" | "plain_experts_kernel":
             element = next(name for name in TENSOR_CORE if name in types["w"])
             uses = (TENSOR_CORE[element].get(capability) or TENSOR_CORE[element][major], staged)
-        case "w4_gemm_kernel" | "w8_gemm_kernel":
+        case "w4_gemm_kernel" | "w8_gemm_kernel" | "w4_experts_kernel" | "w8_experts_kernel":
             uses = (TENSOR_CORE["bf16"][major], "LDGSTS", "PRMT")
         case "w4_dequantise_kernel" | "w8_dequantise_kernel":
             uses = ("PRMT",)

@@ -21,7 +21,8 @@ from rich.table import Table
 from triolet.kernels.gpu.compiling import SHARED_LIMIT, Specialisation, compile_for, faults
 from triolet.loadtest.device.compile_catalogue import every_specialisation
 
-QUICK = "all matrix products, a third of the rest, and count instructions only where a requirement names some"
+TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS", "STAGES", "TALL", "SUM")  # what a launch table says of a product
+QUICK = "two forms of every tile of a product, a sixth of the rest; count instructions only where a check needs them"
 _catalogue: list[Specialisation] = []  # made before the processes are forked, which find it here
 
 
@@ -45,20 +46,22 @@ def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
 
 
 def jobs(only: str, capabilities: list[int], *, quick: bool = False) -> list[int]:
-    """Places in the catalogue. `quick`: a third of what is no matrix product, drawn anew, one of each kernel."""
-    kernels: dict[tuple[str, int], list[int]] = {}
+    """Places in the catalogue. `quick`: of every tile of a product two forms, of the other kernels a sixth, at least
+    one; drawn anew."""
+    kernels: dict[tuple[object, ...], list[int]] = {}
     for place, specialisation in enumerate(_catalogue):
-        operation, capability = specialisation.form.operation, specialisation.capability
-        if only in ("", operation) and capability in capabilities:
-            name = specialisation.form.kernel.fn.__name__
-            kernels.setdefault((f"{operation} {name}", capability), []).append(place)
-    if not quick:
-        return sorted(place for places in kernels.values() for place in places)
-    return sorted(
-        place
-        for (kernel, _), places in kernels.items()
-        for place in (places if kernel.startswith("gemm ") else random.sample(places, -(-len(places) // 3)))
-    )
+        form, capability = specialisation.form, specialisation.capability
+        if only in ("", form.operation) and capability in capabilities:
+            tile = (form.num_warps, *((name, value) for name, value in form.constants if name in TILE))
+            kind = (form.operation, form.kernel.fn.__name__, capability, tile if form.operation == "gemm" else ())
+            kernels.setdefault(kind, []).append(place)
+    if quick:
+        kernels = {kind: random.sample(places, _share(kind, len(places))) for kind, places in kernels.items()}
+    return sorted(place for places in kernels.values() for place in places)
+
+
+def _share(kind: tuple[object, ...], count: int) -> int:
+    return min(2, count) if kind[0] == "gemm" else -(-count // 6)
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

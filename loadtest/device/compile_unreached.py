@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from triolet.kernels.activation.gpu import activate
+from triolet.kernels.activation.gpu_cap import cap_logits
+from triolet.kernels.embedding.gpu import gather_rows
 from triolet.kernels.gemm.gpu_launch import gemm
 from triolet.kernels.gemm.gpu_table import STRICT, TABLES, Few, Launch, Library, LinearFormat
 from triolet.kernels.gemm.gpu_weights import (
@@ -33,7 +36,6 @@ from triolet.kernels.rms_norm.gpu import rms_norm
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.sampling.gpu_buffers import make_rows, make_sampled, make_workspace
 from triolet.kernels.sampling.gpu_launch import sample
-from triolet.kernels.silu_mul.gpu import silu_mul
 
 Tensor = torch.Tensor
 BF16, INT8, FP8, FLOAT, INT = torch.bfloat16, torch.int8, torch.float8_e4m3fn, torch.float32, torch.int32
@@ -53,6 +55,7 @@ class Attention:
     windowed: bool = False
     soft_capped: bool = False
     strict: bool = False
+    sinks: bool = False
 
 
 GROUPS = {64: 4, 80: 1, 96: 1, 128: 4, 256: 2}  # the usual one of each head size
@@ -64,6 +67,7 @@ ATTENTION = (
     Attention(256, BF16, 2, windowed=True, soft_capped=True),
     Attention(256, FP8, 2, windowed=True, soft_capped=True),
     Attention(128, FP8, strict=True),
+    Attention(64, BF16, 8, windowed=True, sinks=True),  # gpt-oss
 )  # fmt: skip
 # Sizes of a row of the norm: of 14B, 70B and 405B models, and one that does not fit into registers.
 NORMS = (
@@ -83,6 +87,23 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
     _turn(8, 4, 256, capability, norm=True)  # Gemma
     _turn(14, 2, 64, capability, bias=True)  # Qwen2.5-0.5B
     _turn(32, 32, 96, capability)  # Phi-3-mini: a padded half
+    _turn(64, 8, 128, capability, norm=True, each=True)  # Cohere
+    for size in (4096, 18_432):  # StableLM, Nemotron-4-340B: LayerNorm, with every bias, in registers
+        x, line = _tensor(64, size), _tensor(size)
+        rms_norm(
+            x, line, 1e-5, _tensor(64, size), capability=capability, residual=x, bias=line, x_bias=line, centred=True
+        )
+    rms_norm(_tensor(64, 4096), None, 1e-5, _tensor(64, 4096), capability=capability, residual=_tensor(64, 4096))
+    for activation in ("gelu", "gelu_tanh", "relu2"):
+        for bias in (None, _tensor(28_672)):
+            activate(
+                _tensor(64, 28_672), _tensor(64, 14_336), activation=activation, gated=True, bias=bias,
+                capability=capability,
+            )  # fmt: skip
+    gather_rows(
+        _tensor(64, dtype=INT), _tensor(VOCABULARY, 2304), _tensor(64, 2304), capability=capability, factor=48.0
+    )
+    cap_logits(_tensor(64, VOCABULARY, dtype=FLOAT), 1.0, 30.0)
     for size, kind, groups in NORMS:
         if kind != FP8 or capability >= E4M3_CAPABILITY:
             x = _tensor(64, size)
@@ -92,9 +113,11 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
             )  # fmt: skip
     for size, kind, groups in GATES:
         if kind != FP8 or capability >= E4M3_CAPABILITY:
-            silu_mul(
+            activate(
                 _tensor(64, 2 * size),
                 _tensor(64, size, dtype=kind),
+                activation="silu",
+                gated=True,
                 capability=capability,
                 scales=_scales(64, kind, groups),
             )
@@ -140,19 +163,24 @@ def attend(model: Attention, capability: int, multiprocessors: int) -> None:
         heads=heads, kv_heads=KV_HEADS, scale=0.1, plan=_tensor(plan_words(sequences, KV_HEADS, launch), dtype=INT),
         workspace=_tensor(workspace_floats(sequences, heads, KV_HEADS, model.head_dim, launch), dtype=FLOAT),
         launch=launch, longest_chunk=tokens, window=4096 * model.windowed, soft_cap=50.0 * model.soft_capped,
-        key_scales=scales, value_scales=scales,
+        key_scales=scales, value_scales=scales, sinks=_tensor(heads, dtype=FLOAT) if model.sinks else None,
     )  # fmt: skip
 
 
-def _turn(heads: int, kv_heads: int, head_dim: int, capability: int, *, norm: bool = False, bias: bool = False) -> None:
+def _turn(
+    heads: int, kv_heads: int, head_dim: int, capability: int, *,
+    norm: bool = False, bias: bool = False, each: bool = False,
+) -> None:  # fmt: skip
+    """`each`: LayerNorm with a gain for each head, and queries that grow."""
     keys, width = _tensor(4, kv_heads, PAGE_TOKENS, head_dim), (heads + 2 * kv_heads) * head_dim
-    gain = _tensor(head_dim) if norm else None
-    weights = HeadWeights(bias=_tensor(width) if bias else None, q_norm=gain, k_norm=gain)
+    q_norm, k_norm = (_tensor(*((n,) if each else ()), head_dim) if norm else None for n in (heads, kv_heads))
+    weights = HeadWeights(bias=_tensor(width) if bias else None, q_norm=q_norm, k_norm=k_norm, centred=each)
     for tokens in (64, 8192):
         places = _tensor(tokens, dtype=INT)
         rope_cache(
             _tensor(tokens, width), weights,
             _tensor(4096, head_dim, dtype=FLOAT), places, places, LayerCache(keys, keys), capability=capability,
+            growth=_tensor(4096, dtype=FLOAT) if each else None,
         )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from triolet.kernels.activation import gpu as activation_gpu
+from triolet.kernels.activation.gpu import activate
 from triolet.kernels.embedding import gpu as embedding_gpu
 from triolet.kernels.embedding.gpu import gather_rows
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
@@ -22,8 +24,6 @@ from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope import gpu as rope_gpu
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.rope.reference import rope_reference
-from triolet.kernels.silu_mul import gpu as silu_mul_gpu
-from triolet.kernels.silu_mul.gpu import silu_mul
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
@@ -94,10 +94,10 @@ def check_silu_mul(rows: int, size: int, kind: str, machine: GpuMachine) -> Figu
     exact = as_tensor(silu_mul_reference(as_numpy(x[:, :size]), as_numpy(x[:, size:])))
     if kind == "bf16":
         out = torch.empty(rows, size, dtype=torch.bfloat16)
-        silu_mul(x, out, capability=machine.capability)
+        activate(x, out, activation="silu", gated=True, capability=machine.capability)
         return check_rounded(out, exact, "the product")
     out, scales = output(rows, size, kind, machine)
-    silu_mul(x, out, scales=scales, capability=machine.capability)
+    activate(x, out, activation="silu", gated=True, scales=scales, capability=machine.capability)
     return check_stored(out, scales, exact)
 
 
@@ -219,9 +219,8 @@ def time_rms_norm(rows: int, machine: GpuMachine) -> Figures:
 
 def time_silu_mul(rows: int, machine: GpuMachine) -> Figures:
     x, out = drawn(1, rows, 2 * GATED).bfloat16(), torch.empty(rows, GATED, dtype=torch.bfloat16)
-    return of_copy(
-        microseconds(partial(silu_mul, x, out, capability=machine.capability)), x.nbytes + out.nbytes, machine
-    )
+    run = partial(activate, x, out, activation="silu", gated=True, capability=machine.capability)
+    return of_copy(microseconds(run), x.nbytes + out.nbytes, machine)
 
 
 def time_rope(rows: int, machine: GpuMachine) -> Figures:
@@ -273,7 +272,7 @@ def tunings(dry: bool) -> list[GpuCase]:
     del dry  # never there
     tables: tuple[tuple[str, ModuleType, str, int, Callable[[GpuMachine], Figures]], ...] = (
         ("rms_norm", rms_norm_gpu, "TABLE", HIDDEN, partial(time_rms_norm, 8192)),
-        ("silu_mul", silu_mul_gpu, "TILES", GATED, partial(time_silu_mul, 8192)),
+        ("silu_mul", activation_gpu, "TILES", GATED, partial(time_silu_mul, 8192)),
         ("gather", embedding_gpu, "TABLE", HIDDEN, partial(time_gather, 8192)),
         ("rope decode", rope_gpu, "TABLE", 64, partial(time_rope, 64)),
         ("rope prefill", rope_gpu, "TABLE", 8192, partial(time_rope, 8192)),

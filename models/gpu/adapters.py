@@ -18,8 +18,9 @@ from ..checkpoint.spec import ModelSpec
 from ..errors import UnsupportedModel
 from .arena import Layout
 from .device import Device
-from .linear import Activations
-from .weights import host_tensor
+from .fill import in_rotary_order
+from .linear import Activations, host_tensor
+from .weights import matrices
 
 NO_ADAPTER = -1
 # The modules of a checkpoint that are one matrix here.
@@ -53,7 +54,7 @@ def place_layout(spec: ModelSpec, places: AdapterPlaces) -> Layout:
     """Of one place."""
     layout, rank = Layout(), padded_rank(places)
     for index in range(spec.num_layers):
-        for name, (parts, columns) in _matrices(spec).items():
+        for name, (parts, columns) in _matrices(spec, index).items():
             layout.add(f"{index}.{name}.a", torch.bfloat16, len(parts) * rank, columns)
             layout.add(f"{index}.{name}.b", torch.bfloat16, sum(parts), rank)
     return layout
@@ -63,7 +64,8 @@ def adapters_layout(spec: ModelSpec, places: AdapterPlaces, tokens: int) -> Layo
     """What a pass works with; nothing if there are no places."""
     layout = Layout()
     if places.count:
-        sizes = [(columns, len(parts)) for parts, columns in _matrices(spec).values()]
+        every = (matrix for index in range(spec.num_layers) for matrix in _matrices(spec, index).values())
+        sizes = {(columns, len(parts)) for parts, columns in every}
         floats = max(low_rank_floats(tokens, *size, padded_rank(places)) for size in sizes)
         layout.add("shrunk", torch.float32, floats)
     return layout
@@ -80,7 +82,7 @@ class DeviceAdapters:
         self.layers = tuple(
             {
                 name: Adapted(tensors[f"{index}.{name}.a"], tensors[f"{index}.{name}.b"], parts)
-                for name, (parts, _) in _matrices(spec).items()
+                for name, (parts, _) in _matrices(spec, index).items()
             }
             for index in range(spec.num_layers)
         )
@@ -97,13 +99,14 @@ class DeviceAdapters:
         packed = self._device.pinned(self._layout.size)
         tensors = self._layout.placed(packed)
         for index, layer in enumerate(weights.layers):
-            for name, (parts, _) in _matrices(self._spec).items():
+            for name, (parts, _) in _matrices(self._spec, index).items():
                 a, b, first = tensors[f"{index}.{name}.a"], tensors[f"{index}.{name}.b"], 0
-                for number, (module, channels) in enumerate(zip(MERGED[name], parts, strict=True)):
+                for number, (module, channels) in enumerate(zip(_modules(self._spec, name), parts, strict=True)):
                     if (part := layer.get(module)) is not None:
                         row = number * self._rank
                         a[row : row + part.rank] = host_tensor(part.a)
-                        b[first : first + channels, : part.rank] = host_tensor(part.b).float() * part.scale
+                        rows = in_rotary_order(self._spec, part.b) if module in ("q_proj", "k_proj") else part.b
+                        b[first : first + channels, : part.rank] = host_tensor(rows).float() * part.scale
                     first += channels
         return packed
 
@@ -112,7 +115,16 @@ class DeviceAdapters:
         self._device.upload(self._memory[place], packed)
 
 
-def _matrices(spec: ModelSpec) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Outputs of each module, and inputs, of the matrices of one layer."""
+def _matrices(spec: ModelSpec, layer: int) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Outputs of each module, and inputs, of the matrices of a layer that may be adapted: experts' may not."""
+    sizes, found = module_sizes(spec), dict[str, tuple[tuple[int, ...], int]]()
+    for name in matrices(spec, spec.layers[layer]):
+        modules = _modules(spec, name)
+        found[name] = tuple(sizes[one][0] for one in modules), sizes[modules[0]][1]
+    return found
+
+
+def _modules(spec: ModelSpec, name: str) -> list[str]:
+    """Those that this model has of a merged matrix: an MLP may have no gate."""
     sizes = module_sizes(spec)
-    return {name: (tuple(sizes[one][0] for one in modules), sizes[modules[0]][1]) for name, modules in MERGED.items()}
+    return [module for module in MERGED[name] if module in sizes]

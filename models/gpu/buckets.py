@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ...protocol.settings import BLOCK_SIZE, AdapterPlaces
+from .stored import StoredFormats
 
 
 class LayersShape(NamedTuple):
@@ -102,6 +103,7 @@ class GpuSizes(Struct, frozen=True, kw_only=True):
     """A GPU model's parameters: its number formats and the shapes of its steps."""
 
     quantize: str = "none"
+    stored: StoredFormats = {}  # of matrices that the checkpoint stores quantised
     kv_cache_dtype: str = "bfloat16"
     max_model_len: int
     buckets: Buckets

@@ -1,80 +1,55 @@
 """The generic decoder on a GPU: a list of launches on buffers that never move, for a padded shape.
 
-The residual stream has its own buffer and every norm adds into it. So a layer is ten launches (a few more if
-quantised weights split a sum). Padding tokens are computed like others, but write nothing to the cache, and their
-results are ignored. A pass has two halves, the layers and the head, connected only by the residual stream. In a pass
-with LoRA adapters, two more launches follow each of a layer's four products.
+The residual stream has its own buffer and every norm before a block adds into it. So a layer is ten launches where
+every chunk is one token: a norm, a product, the rotation, two of attention, a product; a norm, a product, the
+activation, a product. Longer chunks have a third of attention. There are more where quantised weights split a sum, and
+where a model has norms behind its blocks or over rows of q and k. Padding tokens are computed like others, but write
+nothing to the cache, and their results are ignored. A pass has two halves, the layers and the head, connected only by
+the residual stream. In a pass with LoRA adapters, two more launches follow each of a layer's four products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
+from ...kernels.activation.gpu import activate
+from ...kernels.activation.gpu_cap import cap_logits
 from ...kernels.embedding.gpu import gather_rows
-from ...kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
-from ...kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
+from ...kernels.paged_attention.gpu_launch import paged_attention, plan_attention
+from ...kernels.paged_attention.gpu_table import AttentionLaunch
 from ...kernels.quantise.gpu import quantise_rows
 from ...kernels.rms_norm.gpu import rms_norm
 from ...kernels.rope.gpu import LayerCache, rope_cache
-from ...kernels.silu_mul.gpu import silu_mul
 from ..checkpoint.spec import ModelSpec
-from .adapters import Adapted, DeviceAdapters, adapters_layout
-from .arena import Arena, Layout
-from .buckets import GpuSizes, PassShape
-from .cache import DTYPES
+from .adapters import Adapted, DeviceAdapters
+from .arena import Arena
+from .buckets import PassShape
 from .device import Device
-from .linear import Activations, Linear, linear_workspace
-from .weights import DeviceLayer, DeviceWeights, matrices
-
-DTYPE = torch.bfloat16  # of activations
-
-
-def attention_launch(spec: ModelSpec, shape: PassShape, device: Device, kv_cache_dtype: str) -> AttentionLaunch:
-    return choose_launch(
-        device.capability,
-        spec.head_dim,
-        DTYPES[kv_cache_dtype].itemsize,
-        shape.chunks,
-        shape.tokens,
-        multiprocessors=device.multiprocessors,
-        strict=shape.strict,
-    )
+from .expert_weights import DeviceExperts
+from .experts import Mixture
+from .linear import Activations, Linear
+from .rotation import Rotation, layer_rotations
+from .weights import DeviceLayer, DeviceMlp, DeviceWeights, Norm
+from .working_memory import attention_launch, windows
 
 
-def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
-    """Every buffer of a forward pass, for the largest shape."""
-    buckets, quantize = sizes.buckets, sizes.quantize
-    layout, tokens, rows, chunks = Layout(), buckets.tokens[-1], buckets.rows[-1], buckets.chunks
-    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    for name in ("ids", "positions", "slots"):
-        layout.add(name, torch.int32, tokens)
-    layout.add("lengths", torch.int32, chunks)
-    layout.add("block_tables", torch.int32, chunks, sizes.table_width)
-    for name, columns in {
-        "residual": spec.hidden_size, "hidden": spec.hidden_size, "qkv": query + 2 * kv, "mixed": query,
-        "gate_up": 2 * spec.mlp_size,
-    }.items():  # fmt: skip
-        layout.add(name, DTYPE, tokens, columns)
-    Activations.add(layout, "normed", tokens, spec.hidden_size, quantize)
-    Activations.add(layout, "gated", tokens, spec.mlp_size, quantize)
-    if quantize == "fp8":
-        Activations.add(layout, "mixed.quantised", tokens, query, quantize)
-    for name in ("last_residual", "last_hidden", "last_normed"):
-        layout.add(name, DTYPE, rows, spec.hidden_size)
-    layout.add("logits", torch.float32, rows, spec.vocab_size)
-    launches = {
-        (shape.chunks, attention_launch(spec, shape, device, sizes.kv_cache_dtype)) for shape in buckets.every()
-    }
-    heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
-    layout.add("plan", torch.int32, max(plan_words(n, spec.num_kv_heads, launch) for n, launch in launches))
-    layout.add("partials", torch.float32, max(workspace_floats(n, *heads, launch) for n, launch in launches))
-    products = [linear_workspace(*size, quantize, tokens, device.capability) for size in matrices(spec).values()]
-    products.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
-    layout.add("workspace", torch.uint8, max(1, *products))
-    layout.extend(adapters_layout(spec, sizes.adapters, tokens))
-    return layout
+class Added(NamedTuple):
+    """What a block adds to the residual stream."""
+
+    values: torch.Tensor
+    bias: torch.Tensor | None
+
+
+class LayerPlace(NamedTuple):
+    """What attention needs of a layer besides its weights."""
+
+    cache: LayerCache
+    rotation: Rotation
+    window: int  # 0: none
+    plan: torch.Tensor
 
 
 class Decoder:
@@ -85,50 +60,110 @@ class Decoder:
         device: Device,
         spec: ModelSpec,
         weights: DeviceWeights,
-        rotation: torch.Tensor,
         caches: Sequence[LayerCache],
         kv_cache_dtype: str,
         buffers: Arena,
         packet: Arena,
         adapters: DeviceAdapters | None,
     ) -> None:
-        self._device, self._spec, self._weights, self._rotation = device, spec, weights, rotation
-        self._caches, self._kv_cache_dtype, self._buffers = caches, kv_cache_dtype, buffers
+        self._device, self._spec, self._weights = device, spec, weights
+        self._kv_cache_dtype, self._buffers = kv_cache_dtype, buffers
         self._packet, self._adapters = packet, adapters
-        self._normed, self._gated = Activations.of(buffers, "normed"), Activations.of(buffers, "gated")
+        self._plans = {window: buffers[f"plan.{index}"] for index, window in enumerate(windows(spec))}
+        self._places = tuple(
+            LayerPlace(cache, rotation, kind.window or 0, self._plans[kind.window or 0])
+            for cache, rotation, kind in zip(caches, layer_rotations(spec, buffers), spec.layers, strict=True)
+        )
+        self._normed = Activations.of(buffers, "normed")
+        if not all(kind.experts for kind in spec.layers):
+            self._gated = Activations.of(buffers, "gated")
+        if spec.experts is not None:
+            self._mixture = Mixture(spec.experts, buffers, device.capability)
         self._mixed = Activations(buffers["mixed"])
         if self._normed.scales is not None:
             self._mixed = Activations.of(buffers, "mixed.quantised")
 
     def layers(self, shape: PassShape) -> None:
         """From the ids of all tokens to the last layer's output: "hidden", to be added to "residual"."""
-        spec, weights, capability = self._spec, self._weights, self._device.capability
+        spec, weights, buffers = self._spec, self._weights, self._buffers
         launch = attention_launch(spec, shape, self._device, self._kv_cache_dtype)
-        buffers, tokens, starts = self._buffers, shape.tokens, self._packet["starts"][: shape.chunks + 1]
-        residual, hidden = buffers["residual"][:tokens], buffers["hidden"][:tokens]
-        plan_attention(
-            starts,
-            buffers["lengths"][: shape.chunks],
-            buffers["plan"],
-            kv_heads=spec.num_kv_heads,
-            launch=launch,
-            window=spec.layers[0].window or 0,
-        )
-        gather_rows(buffers["ids"][:tokens], weights.embedding, residual, capability=capability)
-        added: torch.Tensor | None = None  # what the last block adds to the residual stream
-        for index, (layer, cache) in enumerate(zip(weights.layers, self._caches, strict=True)):
+        starts, lengths = self._packet["starts"][: shape.chunks + 1], buffers["lengths"][: shape.chunks]
+        for window, plan in self._plans.items():
+            plan_attention(starts, lengths, plan, kv_heads=spec.num_kv_heads, launch=launch, window=window)
+        gather_rows(
+            buffers["ids"][: shape.tokens], weights.embedding, buffers["residual"][: shape.tokens],
+            capability=self._device.capability, factor=spec.embedding_factor,
+        )  # fmt: skip
+        added: Added | None = None
+        for index, (layer, place) in enumerate(zip(weights.layers, self._places, strict=True)):
             adapted: Mapping[str, Adapted] = {}
             if shape.adapted and self._adapters is not None:
                 adapted = self._adapters.layers[index]
-            self._norm(added, layer.input_norm, residual)
-            self._attention(layer, adapted.get("qkv"), cache, shape, starts, launch)
-            self._multiply(layer.o, adapted.get("o"), self._mixed, hidden, shape)
-            self._norm(hidden, layer.mlp_norm, residual)
-            gate_up, gated = buffers["gate_up"][:tokens], self._gated.first(tokens)
-            self._multiply(layer.gate_up, adapted.get("gate_up"), self._normed, gate_up, shape)
-            silu_mul(gate_up, gated.values, capability=capability, scales=gated.scales)
-            self._multiply(layer.down, adapted.get("down"), self._gated, hidden, shape)
-            added = hidden
+            self._enter(layer.input_norm, added, shape)
+            self._attention(layer, adapted, place, shape, launch)
+            added = self._leave(layer.attention_out_norm, layer.o_bias, shape)
+            if isinstance(layer.feed_forward, DeviceExperts):
+                self._experts(layer.feed_forward, layer.mlp_norm, added, shape)
+            else:
+                if spec.parallel:  # the MLP reads what attention read
+                    self._add(added, shape)
+                else:
+                    self._enter(layer.mlp_norm, added, shape)
+                self._mlp(layer.feed_forward, adapted, shape)
+            added = self._leave(layer.mlp_out_norm, layer.down_bias, shape)
+
+    def _enter(self, norm: Norm | None, added: Added | None, shape: PassShape, out: Activations | None = None) -> None:
+        """normed (or `out`) = norm(residual + added), and the residual becomes the sum."""
+        residual, out = self._buffers["residual"][: shape.tokens], out or self._normed.first(shape.tokens)
+        values, x_bias = (residual, None) if added is None else added
+        self._norm(norm, values, out, x_bias, None if added is None else residual)
+
+    def _leave(self, norm: Norm | None, bias: torch.Tensor | None, shape: PassShape) -> Added:
+        """What a block with this norm behind it adds: its result is in "hidden", without this bias."""
+        hidden = self._buffers["hidden"][: shape.tokens]
+        if norm is None:
+            return Added(hidden, bias)
+        self._norm(norm, hidden, Activations(hidden), bias, None)
+        return Added(hidden, None)
+
+    def _add(self, added: Added, shape: PassShape) -> None:
+        residual = self._buffers["residual"][: shape.tokens]
+        self._norm(None, added.values, Activations(added.values), added.bias, residual)
+
+    def _norm(
+        self,
+        norm: Norm | None,
+        x: torch.Tensor,
+        out: Activations,
+        x_bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+    ) -> None:
+        gain, bias = (None, None) if norm is None else (norm.gain, norm.bias)
+        rms_norm(
+            x, gain, self._spec.norm_eps, out.values, capability=self._device.capability, residual=residual,
+            scales=out.scales, bias=bias, x_bias=x_bias, centred=self._spec.layer_norm,
+        )  # fmt: skip
+
+    def _experts(self, experts: DeviceExperts, norm: Norm | None, added: Added, shape: PassShape) -> None:
+        """From the residual stream to "hidden". A router reads bfloat16, which fp8's products then get rounded."""
+        x, buffers = self._normed.first(shape.tokens), self._buffers
+        entered = x.values if x.scales is None else buffers["entered"][: shape.tokens]
+        self._enter(norm, added, shape, Activations(entered))
+        if x.scales is not None:
+            quantise_rows(entered, x.values, x.scales, capability=self._device.capability)
+        starts, out = self._packet["starts"][: shape.chunks + 1], buffers["hidden"][: shape.tokens]
+        self._mixture.run(experts, entered, x, starts, out, shape)
+
+    def _mlp(self, mlp: DeviceMlp, adapted: Mapping[str, Adapted], shape: PassShape) -> None:
+        """From "normed" to "hidden"."""
+        buffers, spec, tokens = self._buffers, self._spec, shape.tokens
+        gate_up, gated = buffers["gate_up"][:tokens], self._gated.first(tokens)
+        self._multiply(mlp.gate_up, adapted.get("gate_up"), self._normed, gate_up, shape)
+        activate(
+            gate_up, gated.values, activation=spec.activation, gated=spec.gated, bias=mlp.gate_up_bias,
+            capability=self._device.capability, scales=gated.scales,
+        )  # fmt: skip
+        self._multiply(mlp.down, adapted.get("down"), self._gated, buffers["hidden"][:tokens], shape)
 
     def _multiply(
         self, linear: Linear, adapted: Adapted | None, x: Activations, out: torch.Tensor, shape: PassShape
@@ -139,60 +174,53 @@ class Decoder:
         if adapted is not None:
             adapted.add(x, self._packet["adapters"][: shape.tokens], out, self._buffers["shrunk"])
 
-    def _norm(self, added: torch.Tensor | None, weight: torch.Tensor, residual: torch.Tensor) -> None:
-        """normed = norm(residual + added), and the residual becomes the sum."""
-        x, into = (residual, None) if added is None else (added, residual)
-        out = self._normed.first(len(residual))
-        rms_norm(
-            x, weight, self._spec.norm_eps, out.values,
-            capability=self._device.capability, residual=into, scales=out.scales,
-        )  # fmt: skip
-
     def _attention(
         self,
         layer: DeviceLayer,
-        adapted: Adapted | None,
-        cache: LayerCache,
+        adapted: Mapping[str, Adapted],
+        place: LayerPlace,
         shape: PassShape,
-        starts: torch.Tensor,
         launch: AttentionLaunch,
     ) -> None:
+        """From "normed" to "hidden"."""
         spec, buffers, tokens, chunks = self._spec, self._buffers, shape.tokens, shape.chunks
         qkv, mixed = buffers["qkv"][:tokens], buffers["mixed"][:tokens]
-        self._multiply(layer.qkv, adapted, self._normed, qkv, shape)
+        cache, capability = place.cache, self._device.capability
+        self._multiply(layer.qkv, adapted.get("qkv"), self._normed, qkv, shape)
+        for row in layer.row_norms:
+            part = qkv[:, row.columns]
+            self._norm(Norm(row.gain, None), part, Activations(part), row.x_bias, None)
         positions, slots = buffers["positions"][:tokens], buffers["slots"][:tokens]
         rope_cache(
-            qkv, layer.heads, self._rotation, positions, slots, cache,
-            capability=self._device.capability, strict=shape.strict,
+            qkv, layer.heads, place.rotation.table, positions, slots, cache,
+            capability=capability, strict=shape.strict, growth=place.rotation.growth,
         )  # fmt: skip
         paged_attention(
-            qkv, cache.keys, cache.values, starts, buffers["lengths"][:chunks], buffers["block_tables"][:chunks],
-            mixed.view(tokens, spec.num_heads, spec.head_dim),
+            qkv, cache.keys, cache.values, self._packet["starts"][: chunks + 1], buffers["lengths"][:chunks],
+            buffers["block_tables"][:chunks], mixed.view(tokens, spec.num_heads, spec.head_dim),
             heads=spec.num_heads, kv_heads=spec.num_kv_heads, scale=spec.score_scale,
-            plan=buffers["plan"], workspace=buffers["partials"], launch=launch,
-            longest_chunk=1 if shape.decode else tokens, window=spec.layers[0].window or 0,
-            key_scales=cache.key_scales, value_scales=cache.value_scales,
+            plan=place.plan, workspace=buffers["partials"], launch=launch,
+            longest_chunk=1 if shape.decode else tokens, window=place.window, soft_cap=spec.score_cap or 0.0,
+            key_scales=cache.key_scales, value_scales=cache.value_scales, sinks=layer.sinks,
         )  # fmt: skip
         out = self._mixed.first(tokens)
         if out.scales is not None:
-            quantise_rows(mixed, out.values, out.scales, capability=self._device.capability)
+            quantise_rows(mixed, out.values, out.scales, capability=capability)
+        self._multiply(layer.o, adapted.get("o"), self._mixed, buffers["hidden"][:tokens], shape)
 
     def head(self, rows: int, *, strict: bool) -> torch.Tensor:
         """Float32 logits [rows, vocab] of the tokens that the packet names: the last norm and the LM head."""
-        buffers, capability = self._buffers, self._device.capability
+        buffers, spec, weights = self._buffers, self._spec, self._weights
         row_tokens = self._packet["row_tokens"][:rows]
         last_residual, last_hidden = buffers["last_residual"][:rows], buffers["last_hidden"][:rows]
-        gather_rows(row_tokens, buffers["residual"], last_residual, capability=capability)
-        gather_rows(row_tokens, buffers["hidden"], last_hidden, capability=capability)
-        normed = buffers["last_normed"][:rows]
-        rms_norm(
-            last_hidden,
-            self._weights.final_norm,
-            self._spec.norm_eps,
-            normed,
-            capability=capability,
-            residual=last_residual,
-        )
+        for source, out in (("residual", last_residual), ("hidden", last_hidden)):
+            gather_rows(row_tokens, buffers[source], out, capability=self._device.capability)
+        last = weights.layers[-1]
+        x_bias = last.down_bias if last.mlp_out_norm is None else None
+        normed = Activations(buffers["last_normed"][:rows])
+        self._norm(weights.final_norm, last_hidden, normed, x_bias, last_residual)
         logits = buffers["logits"][:rows]
-        self._weights.head(Activations(normed), logits, buffers["workspace"], strict=strict)
+        weights.head(normed, logits, buffers["workspace"], strict=strict)
+        if spec.logit_factor != 1.0 or spec.logit_cap is not None:
+            cap_logits(logits, spec.logit_factor, spec.logit_cap)
         return logits

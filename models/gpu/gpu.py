@@ -13,19 +13,21 @@ import numpy as np
 import torch
 
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
-from ..checkpoint.rope import rope_tables
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights
 from .adapters import DeviceAdapters
 from .arena import Arena, Layout
 from .buckets import GpuSizes, HeadShape, LayersShape, PassShape
 from .cache import cache_layout, cache_parts, layer_caches
-from .decoder import Decoder, decoder_layout
+from .decoder import Decoder
 from .device import Device, DeviceEvent, Graph
+from .fill import fill_weights
 from .packet import HostBuffers, Packet, result_layout
+from .rotation import fill_rotations, rotation_layout
 from .sampler import DeviceSampler, sampler_layout, seen_counts
 from .sequences import DeviceSequence, Pieces, table_updates
-from .weights import fill_weights, place_weights
+from .weights import place_weights
+from .working_memory import decoder_layout
 
 
 class GpuModel:
@@ -41,20 +43,17 @@ class GpuModel:
     ) -> None:
         self.device, self.spec, self.sizes, self.buckets = device, spec, sizes, sizes.buckets
         self.buffers = Arena(device, buffer_layout(device, spec, sizes))
-        rotation = self.buffers["rotation"]
-        room, placed = place_weights(device, spec, sizes.quantize)
+        room, placed = place_weights(device, spec, sizes.quantize, sizes.stored)
         if weights is not None:
-            device.load(
-                rotation, torch.from_numpy(rope_tables(spec.layers[0].rope, spec.head_dim, sizes.max_model_len))
-            )
-            fill_weights(device, room, weights, sizes.quantize, report)
+            fill_rotations(device, spec, self.buffers, sizes.max_model_len)
+            fill_weights(device, spec, room, weights, sizes.quantize, sizes.stored, report)
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)
         self.adapters = DeviceAdapters(device, spec, sizes.adapters) if sizes.adapters.count else None
         self.packet = Packet(device, self.buffers, cache_parts(cache), sizes, spec.vocab_size)
         packet = self.packet.arena
         self._decoder = Decoder(
-            device, spec, placed, rotation, self.caches, sizes.kv_cache_dtype, self.buffers, packet, self.adapters
+            device, spec, placed, self.caches, sizes.kv_cache_dtype, self.buffers, packet, self.adapters
         )
         self._sampler = DeviceSampler(device, self.buffers, packet)
         self._layers: dict[LayersShape, Graph] = {}
@@ -141,7 +140,7 @@ class GpuModel:
 def buffer_layout(device: Device, spec: ModelSpec, sizes: GpuSizes) -> Layout:
     """All working memory, results included."""
     layout, rows = decoder_layout(spec, sizes, device), sizes.buckets.rows[-1]
-    layout.add("rotation", torch.float32, sizes.max_model_len, spec.head_dim)
+    layout.extend(rotation_layout(spec, sizes.max_model_len))
     layout.add("slot_rows", torch.int32, sizes.slots, 1 + sizes.table_width)
     layout.extend(sampler_layout(spec.vocab_size, rows, sizes.slots, device.capability))
     layout.extend(result_layout(rows))

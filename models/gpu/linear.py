@@ -2,7 +2,8 @@
 
 `none` is bfloat16 by cuBLAS; int8 has a scale per output channel, int4 a scale and a zero point for 128 inputs (for 64
 or 32 where 128 does not divide them); both keep bfloat16 activations. fp8 is e4m3 with a scale per output channel, and
-takes e4m3 activations with a scale per token, which the kernels before it write.
+takes e4m3 activations with a scale per token, which the kernels before it write. A `StoredFormat` in the place of such
+a name is that of a checkpoint's own integers (stored.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ...kernels.gemm.gpu_launch import gemm, launches_of, workspace_bytes
@@ -24,10 +26,13 @@ from ...kernels.gemm.gpu_weights import (
     quantise_fp8,
     quantise_w4,
 )
+from ..checkpoint.stored import StoredMatrix, Weight, float_parts
 from .arena import Arena, Layout
 from .device import Device
+from .stored import StoredFormat, stored_shape
 
-TENSORS = ("weight", "scales", "offsets")
+TENSORS = ("weight", "scales", "offsets", "minima")
+Format = str | StoredFormat  # of one matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +71,34 @@ class Linear:
 
 def fill_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> None:
     """Quantise and pack on the host, then fill the room that `add_linear` reserved."""
-    packed = pack(weight, quantize)
+    fill_packed(device, arena, name, pack(weight, quantize))
+
+
+def fill_packed(device: Device, arena: Arena, name: str, packed: PackedLinear) -> None:
     for field in TENSORS:
         tensor: torch.Tensor | None = getattr(packed, field)
         if tensor is not None:
             device.load(arena[f"{name}.{field}"], tensor)
 
 
-def add_linear(layout: Layout, name: str, rows: int, columns: int, quantize: str) -> None:
+def add_linear(layout: Layout, name: str, rows: int, columns: int, kind: Format) -> None:
     """Reserve room for a matrix [rows, columns]."""
-    packed = pack_shape(rows, columns, quantize)
+    packed = pack_shape(rows, columns, kind)
     for field in TENSORS:
         tensor: torch.Tensor | None = getattr(packed, field)
         if tensor is not None:
             layout.add(f"{name}.{field}", tensor.dtype, *tensor.shape)
 
 
-def linear_workspace(rows: int, columns: int, quantize: str, tokens: int, capability: int) -> int:
+def linear_workspace(rows: int, columns: int, kind: Format, tokens: int, capability: int) -> int:
     """Working bytes of a GEMM with this matrix, for any number of tokens up to `tokens`."""
-    packed = pack_shape(rows, columns, quantize)
+    packed = pack_shape(rows, columns, kind)
     return max(workspace_bytes(packed, tokens, capability, strict) for strict in (False, True))
 
 
-def linear_launches(rows: int, columns: int, quantize: str, tokens: int, capability: int, *, strict: bool) -> int:
+def linear_launches(rows: int, columns: int, kind: Format, tokens: int, capability: int, *, strict: bool) -> int:
     """Number of kernels that a GEMM with this matrix and this many tokens launches."""
-    return launches_of(pack_shape(rows, columns, quantize), tokens, capability, strict)
+    return launches_of(pack_shape(rows, columns, kind), tokens, capability, strict)
 
 
 def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
@@ -105,9 +113,11 @@ def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
 
 
 @functools.cache
-def pack_shape(rows: int, columns: int, quantize: str) -> PackedLinear:
-    """The result of `pack` without values or memory."""
-    return pack(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"), quantize)
+def pack_shape(rows: int, columns: int, kind: Format) -> PackedLinear:
+    """The result of `pack` or `pack_stored` without values or memory."""
+    if isinstance(kind, StoredFormat):
+        return stored_shape(rows, columns, kind)
+    return pack(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"), kind)
 
 
 def placed(packed: PackedLinear, arena: Arena, name: str) -> PackedLinear:
@@ -117,4 +127,18 @@ def placed(packed: PackedLinear, arena: Arena, name: str) -> PackedLinear:
         weight=arena[f"{name}.weight"],
         scales=arena.get(f"{name}.scales"),
         offsets=arena.get(f"{name}.offsets"),
+        minima=arena.get(f"{name}.minima"),
     )
+
+
+def host_tensor(array: Weight) -> torch.Tensor:
+    """A checkpoint's array as torch sees it; uint16 holds bfloat16 bits. A read-only mapping is copied first.
+
+    A matrix that is stored quantised is widened to bfloat16, some rows at a time.
+    """
+    if isinstance(array, StoredMatrix):
+        return torch.cat([torch.from_numpy(part).bfloat16() for part in float_parts(array)])
+    owned = np.require(array, requirements=["C", "W"])
+    if owned.dtype == np.uint16:
+        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(owned)

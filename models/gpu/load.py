@@ -6,6 +6,8 @@ graphs (by number of launches) and for cuBLAS is estimated.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from ...kernels.gemm.gpu_weights import GROUPS
@@ -15,7 +17,7 @@ from ...protocol.settings import BLOCK_SIZE, MIB, EngineSettings
 from ...protocol.steps import MemoryPlan, ReportProgress
 from ..checkpoint.open import Checkpoint
 from ..checkpoint.spec import ModelSpec
-from ..checkpoint.weights import load_weights, stored_matrices
+from ..checkpoint.weights import load_weights, outline_weights, stored_matrices
 from ..errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..memory_plan import blocks_in, context_length, plan_of, shortest_length, size
@@ -24,17 +26,20 @@ from .adapters import place_layout
 from .buckets import Buckets, GpuSizes
 from .cache import DTYPES, cache_layout
 from .device import Device
+from .experts import mixture_launches
 from .gpu import GpuModel, buffer_layout
 from .linear import linear_launches
 from .packet import packet_layout
 from .stepper import GpuStepper
+from .stored import described_formats, stored_formats
 from .structure import refuse_structure
-from .weights import matrices, weights_layout
+from .weights import formats_of, weights_layout
+from .working_memory import more_launches
 
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
 SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
 LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, not measured yet
-# Launches in a pass besides the products: per layer, for adapters, and outside the layers.
+# Launches in a pass besides the products: per layer, for adapters, and outside the layers; of most models.
 LAYER_LAUNCHES, ADAPTER_LAUNCHES, OTHER_LAUNCHES = 8, 8, 16
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB per stream, and its handle takes the same
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * BLOCK_SIZE], in int32
@@ -56,13 +61,10 @@ def load_on_gpu(
 ) -> LoadedModel:
     """Refuses before reading weights, except if another process takes the memory meanwhile."""
     spec = checkpoint.spec
-    if formats := sorted({matrix.format for matrix in stored_matrices(checkpoint)}):
-        raise UnsupportedModel("weights", ", ".join(formats), "no kernels on the GPU run these yet; pass --device cpu")
-    sizes = gpu_sizes(spec, settings, device)
+    sizes = sizes_of(checkpoint, settings, device)
     shortest = shortest_length(settings, sizes.max_model_len)
     plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory, shortest)
     sizes = replace(sizes, max_model_len=min(sizes.max_model_len, plan.num_blocks * BLOCK_SIZE))
-    _refuse_stored(checkpoint)
     weights = load_weights(checkpoint, report)
     try:
         model = GpuModel(device, spec, weights, replace(sizes, num_blocks=plan.num_blocks), report)
@@ -73,7 +75,7 @@ def load_on_gpu(
     return LoadedModel(
         stepper=GpuStepper(model, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)),
         device=device.name,
-        dtype="bfloat16",
+        dtype=described_formats(checkpoint, sizes.stored),
         kv_cache_dtype=sizes.kv_cache_dtype,
         context_length=sizes.max_model_len,
         memory=plan,
@@ -81,12 +83,18 @@ def load_on_gpu(
     )
 
 
-def _refuse_stored(checkpoint: Checkpoint) -> None:
-    formats = sorted({matrix.format for matrix in stored_matrices(checkpoint)})
-    if formats:
-        raise UnsupportedModel(
-            "weights", ", ".join(formats), "a GPU runs unquantised checkpoints and --quantize; or pass --device cpu"
+def sizes_of(checkpoint: Checkpoint, settings: EngineSettings, device: Device) -> GpuSizes:
+    """The settings, checked, and the formats of matrices that the checkpoint stores quantised; from headers alone."""
+    sizes, found = gpu_sizes(checkpoint.spec, settings, device), stored_matrices(checkpoint)
+    if not found:
+        return sizes
+    if sizes.quantize != "none":
+        raise UnsupportedDevice(
+            f"--quantize {sizes.quantize}: the checkpoint is quantised already ({found[0].format}) and would only lose "
+            "more; leave it out, or take the unquantised checkpoint"
         )
+    formats = stored_formats(outline_weights(checkpoint))
+    return replace(sizes, stored=formats if settings.dtype == "auto" else {})
 
 
 def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
@@ -110,7 +118,7 @@ def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuS
         raise UnsupportedDevice(f"--kv-cache-dtype {kv_cache_dtype}: the GPU has {', '.join(DTYPES)}")
     if settings.max_step_tokens == 1:
         raise UnsupportedDevice("--max-step-tokens 1: a step on the GPU takes at least 2 tokens; raise it")
-    for name, inputs in (("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)):
+    for name, inputs in _grouped_sizes(spec):
         if quantize == "int4" and inputs % min(GROUPS):
             raise UnsupportedModel(name, inputs, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
     length = context_length(settings, spec.max_position)
@@ -134,6 +142,17 @@ def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuS
     )
 
 
+def _grouped_sizes(spec: ModelSpec) -> list[tuple[str, int]]:
+    """Inputs of the matrices that int4 cuts into groups. A model without dense layers has an MLP of size 0."""
+    sizes = [("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)]
+    if spec.experts is not None:
+        sizes += [
+            ("the width of experts", spec.experts.width),
+            ("the width of a shared expert", spec.experts.shared_width),
+        ]
+    return sizes
+
+
 def plan_on_gpu(
     device: Device,
     spec: ModelSpec,
@@ -147,7 +166,7 @@ def plan_on_gpu(
     """
     shortest = shortest or sizes.max_model_len
     budget = _budget(*device.free_memory(), gpu_memory)
-    weights = weights_layout(spec, sizes.quantize).size
+    weights = weights_layout(spec, sizes.quantize, sizes.stored).size
     graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
     workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size + graphs
     workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
@@ -170,15 +189,20 @@ def plan_on_gpu(
 
 
 def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
-    buckets = sizes.buckets
-    launches = OTHER_LAUNCHES * buckets.graph_count
+    buckets, formats = sizes.buckets, formats_of(spec, sizes.quantize, sizes.stored)
+    layers = Counter(matrix for name, matrix in formats.items() if name != "head")
+    of_layer, other = more_launches(spec)
+    launches = (OTHER_LAUNCHES + other) * buckets.graph_count
     for strict, adapted in buckets.kinds:
         for tokens in (*buckets.decode, *buckets.tokens):
             products = sum(
-                linear_launches(*matrix, sizes.quantize, tokens, capability, strict=strict)
-                for matrix in matrices(spec).values()
+                count * linear_launches(*matrix, tokens, capability, strict=strict) for matrix, count in layers.items()
             )
-            launches += spec.num_layers * (LAYER_LAUNCHES + products + ADAPTER_LAUNCHES * adapted)
+            launches += products + spec.num_layers * (LAYER_LAUNCHES + of_layer + ADAPTER_LAUNCHES * adapted)
+            if spec.experts is not None:
+                launches += sum(layer.experts for layer in spec.layers) * mixture_launches(
+                    spec.experts, spec.hidden_size, sizes.quantize, tokens, capability, strict=strict
+                )
     return LAUNCH_BYTES * launches
 
 

@@ -1,4 +1,4 @@
-"""The weights of a decoder on a device: one arena, filled from the checkpoint tensor by tensor.
+"""The weights of a decoder on a device: one arena, which fill.py fills from the checkpoint.
 
 q, k and v are one matrix; gate and up are one. The embedding, read by id, keeps the activations' type. Every other
 matrix is a `Linear`, which knows its format.
@@ -8,147 +8,180 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from ...kernels.gemm.gpu_weights import pack_bf16
 from ...kernels.rope.gpu import HeadWeights
-from ...protocol.steps import LoadProgress, ReportProgress
-from ..checkpoint.safetensors import WeightArray
-from ..checkpoint.spec import ModelSpec
-from ..checkpoint.weights import DecoderWeights
-from ..errors import UnsupportedModel
+from ..checkpoint.spec import LayerSpec, ModelSpec
 from .arena import Arena, Layout
 from .device import Device
-from .linear import Linear, add_linear, fill_linear, pack_shape, placed
+from .expert_weights import DeviceExperts, Matrices, experts_layout, place_experts
+from .linear import Format, Linear, add_linear, pack_shape, placed
+from .stored import StoredFormats
 
-Matrices = dict[str, tuple[int, int]]
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    gain: torch.Tensor
+    bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowNorm:
+    """Of all heads of q, or of k, together: some columns of the projection, which get their bias first."""
+
+    columns: slice
+    gain: torch.Tensor
+    x_bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMlp:
+    gate_up: Linear
+    gate_up_bias: torch.Tensor | None
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLayer:
-    input_norm: torch.Tensor
-    mlp_norm: torch.Tensor
-    heads: HeadWeights
+    """None: the model has no such norm or bias. Biases are added by the kernel that reads the product."""
+
+    input_norm: Norm | None
+    attention_out_norm: Norm | None
+    mlp_norm: Norm | None
+    mlp_out_norm: Norm | None
     qkv: Linear
+    row_norms: tuple[RowNorm, ...]
+    heads: HeadWeights
+    sinks: torch.Tensor | None
     o: Linear
-    gate_up: Linear
-    down: Linear
+    o_bias: torch.Tensor | None
+    feed_forward: DeviceMlp | DeviceExperts
+    down_bias: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceWeights:
     embedding: torch.Tensor
     layers: tuple[DeviceLayer, ...]
-    final_norm: torch.Tensor
+    final_norm: Norm
     head: Linear
 
 
-def matrices(spec: ModelSpec) -> Matrices:
-    """[out, in] of the matrices of one layer."""
+def matrices(spec: ModelSpec, layer: LayerSpec) -> Matrices:
+    """[out, in] of the matrices of a layer, besides those of experts."""
     query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    return {
-        "qkv": (query + 2 * kv, spec.hidden_size),
-        "o": (spec.hidden_size, query),
-        "gate_up": (2 * spec.mlp_size, spec.hidden_size),
+    attention = {"qkv": (query + 2 * kv, spec.hidden_size), "o": (spec.hidden_size, query)}
+    if layer.experts:
+        return attention
+    return attention | {
+        "gate_up": ((1 + spec.gated) * spec.mlp_size, spec.hidden_size),
         "down": (spec.hidden_size, spec.mlp_size),
     }
 
 
-def weights_layout(spec: ModelSpec, quantize: str) -> Layout:
-    """The head is never quantised: its error would directly affect the draw, and a tied embedding shares it."""
+def norms(spec: ModelSpec) -> list[str]:
+    """The norms that a layer has around its blocks."""
+    names = spec.names
+    roles = {
+        "input_norm": names.before_attention, "attention_out_norm": names.after_attention,
+        "mlp_norm": names.before_mlp, "mlp_out_norm": names.after_mlp,
+    }  # fmt: skip
+    return [name for name, stored in roles.items() if stored is not None]
+
+
+def formats_of(spec: ModelSpec, quantize: str, stored: StoredFormats) -> dict[str, tuple[int, int, Format]]:
+    """[out, in] and format of every matrix but a tied head.
+
+    --quantize leaves the head as it is: its error would directly affect the draw, and a tied embedding shares it.
+    """
+    found = {} if spec.tied_embeddings else {"head": (spec.vocab_size, spec.hidden_size, stored.get("head", "none"))}
+    for index, kind in enumerate(spec.layers):
+        for name, shape in matrices(spec, kind).items():
+            place = f"{index}.{name}"
+            found[place] = (*shape, stored.get(place, quantize))
+    return found
+
+
+def weights_layout(spec: ModelSpec, quantize: str, stored: StoredFormats | None = None) -> Layout:
+    """The embedding is read by rows: one that is stored quantised is widened."""
     layout, dtype = Layout(), torch.bfloat16
+    # A gain plus an offset would lose, in bfloat16, bits that the stored one has.
+    gains = torch.float32 if spec.norm_offset else dtype
+
+    def norm(name: str) -> None:
+        layout.add(name, gains, spec.hidden_size)
+        if spec.norm_bias:
+            layout.add(f"{name}.bias", dtype, spec.hidden_size)
+
     layout.add("embedding", dtype, spec.vocab_size, spec.hidden_size)
-    layout.add("final_norm", dtype, spec.hidden_size)
-    if not spec.tied_embeddings:
-        layout.add("head.weight", dtype, spec.vocab_size, spec.hidden_size)
-    for index in range(spec.num_layers):
-        for name in ("input_norm", "mlp_norm"):
-            layout.add(f"{index}.{name}", dtype, spec.hidden_size)
-        if spec.qkv_bias:
-            layout.add(f"{index}.bias", dtype, matrices(spec)["qkv"][0])
-        if spec.qk_norm:
-            layout.add(f"{index}.q_norm", dtype, spec.head_dim)
-            layout.add(f"{index}.k_norm", dtype, spec.head_dim)
-        for name, (rows, columns) in matrices(spec).items():
-            add_linear(layout, f"{index}.{name}", rows, columns, quantize)
+    norm("final_norm")
+    biased = {"qkv": spec.qkv_bias, "o": spec.out_bias, "gate_up": spec.mlp_bias, "down": spec.mlp_bias}
+    for index, kind in enumerate(spec.layers):
+        prefix, sizes = f"{index}.", matrices(spec, kind)
+        for name in norms(spec):
+            norm(prefix + name)
+        for name in (name for name in sizes if biased[name]):
+            layout.add(f"{prefix}{name}.bias", dtype, sizes[name][0])
+        if spec.qkv_bias and spec.qk_norm == "row":
+            layout.add(f"{prefix}value_bias", dtype, sizes["qkv"][0])
+        if spec.qk_norm is not None:
+            for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads)):
+                layout.add(prefix + name, gains, *(() if spec.qk_norm == "head" else (heads,)), spec.head_dim)
+        if spec.sinks:
+            layout.add(f"{prefix}sinks", torch.float32, spec.num_heads)
+        if kind.experts and spec.experts is not None:
+            layout.extend(experts_layout(spec.experts, spec.hidden_size, prefix, quantize))
+    for name, matrix in formats_of(spec, quantize, stored or {}).items():
+        add_linear(layout, name, *matrix)
     return layout
 
 
-def place_weights(device: Device, spec: ModelSpec, quantize: str) -> tuple[Arena, DeviceWeights]:
+def place_weights(device: Device, spec: ModelSpec, quantize: str, stored: StoredFormats) -> tuple[Arena, DeviceWeights]:
     """Room for the weights, not yet filled: the arena, and its tensors in the decoder's form."""
-    arena = Arena(device, weights_layout(spec, quantize))
+    arena, formats = Arena(device, weights_layout(spec, quantize, stored)), formats_of(spec, quantize, stored)
+    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
 
-    def linear(prefix: str, name: str) -> Linear:
-        shape = pack_shape(*matrices(spec)[name], quantize)
-        return Linear(placed(shape, arena, prefix + name), device.capability)
+    def norm(name: str) -> Norm | None:
+        gain = arena.get(name)
+        return None if gain is None else Norm(gain, arena.get(f"{name}.bias"))
 
-    layers = tuple(
-        DeviceLayer(
-            input_norm=arena[prefix + "input_norm"],
-            mlp_norm=arena[prefix + "mlp_norm"],
-            heads=HeadWeights(
-                bias=arena.get(prefix + "bias"),
-                q_norm=arena.get(prefix + "q_norm"),
-                k_norm=arena.get(prefix + "k_norm"),
-                eps=spec.norm_eps,
-            ),
-            qkv=linear(prefix, "qkv"),
-            o=linear(prefix, "o"),
-            gate_up=linear(prefix, "gate_up"),
-            down=linear(prefix, "down"),
+    def linear(place: str) -> Linear:
+        return Linear(placed(pack_shape(*formats[place]), arena, place), device.capability)
+
+    def feed_forward(prefix: str, kind: LayerSpec) -> DeviceMlp | DeviceExperts:
+        if kind.experts and spec.experts is not None:
+            return place_experts(spec.experts, spec.hidden_size, arena, prefix, quantize, device.capability)
+        return DeviceMlp(linear(prefix + "gate_up"), arena.get(prefix + "gate_up.bias"), linear(prefix + "down"))
+
+    def layer(prefix: str, kind: LayerSpec) -> DeviceLayer:
+        q_norm, k_norm, bias = (arena.get(prefix + name) for name in ("q_norm", "k_norm", "qkv.bias"))
+        rows = tuple[RowNorm, ...]()
+        if spec.qk_norm == "row" and q_norm is not None and k_norm is not None:
+            parts = (slice(0, query), q_norm), (slice(query, query + kv), k_norm)
+            rows = tuple(RowNorm(at, gain.view(-1), None if bias is None else bias[at]) for at, gain in parts)
+            q_norm, k_norm, bias = None, None, arena.get(f"{prefix}value_bias")
+        return DeviceLayer(
+            input_norm=norm(prefix + "input_norm"),
+            attention_out_norm=norm(prefix + "attention_out_norm"),
+            mlp_norm=norm(prefix + "mlp_norm"),
+            mlp_out_norm=norm(prefix + "mlp_out_norm"),
+            qkv=linear(prefix + "qkv"),
+            row_norms=rows,
+            heads=HeadWeights(bias=bias, q_norm=q_norm, k_norm=k_norm, eps=spec.norm_eps, centred=spec.layer_norm),
+            sinks=arena.get(prefix + "sinks"),
+            o=linear(prefix + "o"),
+            o_bias=arena.get(prefix + "o.bias"),
+            feed_forward=feed_forward(prefix, kind),
+            down_bias=arena.get(prefix + "down.bias"),
         )
-        for prefix in (f"{index}." for index in range(spec.num_layers))
-    )
-    head = arena["embedding" if spec.tied_embeddings else "head.weight"]
+
+    final_norm = norm("final_norm")
+    assert final_norm is not None
+    tied = Linear(pack_bf16(arena["embedding"]), device.capability)
     return arena, DeviceWeights(
         embedding=arena["embedding"],
-        layers=layers,
-        final_norm=arena["final_norm"],
-        head=Linear(pack_bf16(head), device.capability),
+        layers=tuple(layer(f"{index}.", kind) for index, kind in enumerate(spec.layers)),
+        final_norm=final_norm,
+        head=tied if spec.tied_embeddings else linear("head"),
     )
-
-
-def fill_weights(device: Device, arena: Arena, weights: DecoderWeights, quantize: str, report: ReportProgress) -> None:
-    """Write a checkpoint's weights into their room, matrix by matrix."""
-
-    def put(name: str, *parts: WeightArray | None) -> None:
-        """The parts stacked by rows; nothing if the model has no such weight."""
-        row = 0
-        for part in parts:
-            if part is not None:
-                target = arena[name]
-                device.load(target[row : row + len(part)], host_tensor(part).to(target.dtype))
-                row += len(part)
-
-    def linear(name: str, *parts: WeightArray | None) -> None:
-        found = [host_tensor(part) for part in parts if part is not None]
-        whole = torch.cat(found) if len(found) > 1 else found[0]
-        fill_linear(device, arena, name, whole, quantize)
-
-    put("embedding", weights.embedding)
-    put("head.weight", weights.lm_head)
-    put("final_norm", weights.final_norm.gain)
-    for index, layer in enumerate(weights.layers):
-        prefix = f"{index}."
-        for name, norm in (("input_norm", layer.input_norm), ("mlp_norm", layer.mlp_norm)):
-            put(prefix + name, None if norm is None else norm.gain)
-        put(prefix + "bias", layer.q_bias, layer.k_bias, layer.v_bias)
-        put(prefix + "q_norm", None if layer.q_norm is None else layer.q_norm[0])
-        put(prefix + "k_norm", None if layer.k_norm is None else layer.k_norm[0])
-        linear(prefix + "qkv", layer.q, layer.k, layer.v)
-        if layer.o_bias is not None and np.any(layer.o_bias):
-            remedy = "the GPU's kernels have no such bias yet; use --device cpu"
-            raise UnsupportedModel(f"layer {index}'s bias on the attention output", "non-zero", remedy)
-        linear(prefix + "o", layer.o)
-        linear(prefix + "gate_up", layer.gate, layer.up)
-        linear(prefix + "down", layer.down)
-        report(LoadProgress(stage="loading weights", done=index + 1, total=len(weights.layers)))
-
-
-def host_tensor(array: WeightArray) -> torch.Tensor:
-    """A checkpoint's array as torch sees it; uint16 holds bfloat16 bits. A read-only mapping is copied first."""
-    owned = np.require(array, requirements=["C", "W"])
-    if owned.dtype == np.uint16:
-        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(owned)

@@ -207,10 +207,12 @@ def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Devic
 
     if missing := missing_package():
         raise UnsupportedDevice(f"to plan for {device.name}: {missing}")
-    from ..gpu.load import gpu_sizes, plan_on_gpu
+    from ..gpu.load import plan_on_gpu, sizes_of
+    from ..gpu.stored import described_formats
 
-    sizes = gpu_sizes(checkpoint.spec, settings, device)
+    sizes = sizes_of(checkpoint, settings, device)
     shortest = shortest_length(settings, sizes.max_model_len)
     gpu_memory, kv_cache_memory = settings.gpu_memory, settings.kv_cache_memory
     memory = plan_on_gpu(device, checkpoint.spec, sizes, gpu_memory, kv_cache_memory, shortest)
-    return _Fitted(memory, "bfloat16", min(sizes.max_model_len, memory.num_blocks * BLOCK_SIZE))
+    dtype = described_formats(checkpoint, sizes.stored)
+    return _Fitted(memory, dtype, min(sizes.max_model_len, memory.num_blocks * BLOCK_SIZE))

@@ -106,7 +106,9 @@ class Batch:
         size = self.keys.shape[-1]
         return self.qkv[:, : self.heads * size].view(len(self.qkv), self.heads, size)
 
-    def attend(self, launch: AttentionLaunch, window: int = 0, soft_cap: float = 0.0) -> Tensor:
+    def attend(
+        self, launch: AttentionLaunch, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None
+    ) -> Tensor:
         rows, size = len(self.lengths), self.keys.shape[-1]
         plan = torch.full((plan_words(rows, self.kv_heads, launch),), -1, dtype=torch.int32)
         workspace = torch.full((workspace_floats(rows, self.heads, self.kv_heads, size, launch),), math.nan)
@@ -116,17 +118,19 @@ class Batch:
             self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, out,
             heads=self.heads, kv_heads=self.kv_heads, scale=size**-0.5, plan=plan, workspace=workspace,
             launch=launch, longest_chunk=self.longest, window=window, soft_cap=soft_cap,
-            key_scales=self.key_scales, value_scales=self.value_scales,
+            key_scales=self.key_scales, value_scales=self.value_scales, sinks=sinks,
         )  # fmt: skip
         return out
 
-    def exact(self, window: int = 0, soft_cap: float = 0.0) -> Tensor:
+    def exact(self, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None) -> Tensor:
         return paged_attention_reference(
             self.q, self.keys, self.values, self.starts, self.lengths, self.tables, scale=self.keys.shape[-1] ** -0.5,
-            window=window, soft_cap=soft_cap, key_scales=self.key_scales, value_scales=self.value_scales,
+            window=window, soft_cap=soft_cap, key_scales=self.key_scales, value_scales=self.value_scales, sinks=sinks,
         )  # fmt: skip
 
-    def plain(self, window: int = 0, soft_cap: float = 0.0, *, backwards: bool = False) -> Tensor:
+    def plain(
+        self, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None, *, backwards: bool = False
+    ) -> Tensor:
         """What torch's plain expression gives in this precision: dequantised operands, softmax in float32.
 
         `backwards`: the products are summed from their other end, which rounds otherwise.
@@ -147,11 +151,14 @@ class Batch:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
             behind = torch.arange(length - end + begin, length)[:, None] - torch.arange(length)
             hidden = (behind < 0) | ((behind >= window) if window else False)
-            weights = scores.masked_fill(hidden, -math.inf).softmax(-1).to(self.dtype)
+            scores = scores.masked_fill(hidden, -math.inf)
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[:, None, None].expand(-1, scores.shape[1], 1)], -1)
+            weights = scores.softmax(-1)[..., :length].to(self.dtype)
             out[begin:end] = (turn(weights, -1) @ turn(v, -2)).movedim(0, 1)
         return out
 
-    def passes(self, launch: AttentionLaunch, **form: Any) -> bool:  # Any: window, soft_cap
+    def passes(self, launch: AttentionLaunch, **form: Any) -> bool:  # Any: window, soft_cap, sinks
         """Whether the kernels err at most twice as much as the plain expression, and leave other rows alone.
 
         The plain one sums in two orders: in one it may be lucky, as on some CPUs in float32.

@@ -45,6 +45,15 @@ def test_windows(window: int) -> None:
     assert batch.passes(small_launch(3, strict=True), window=window)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_sinks(strict: bool) -> None:
+    """Larger than every score, smaller than all, and between; in sequences that are split and in one part."""
+    batch = drawn_batch(MIXED, 6, 2)
+    sinks = torch.tensor([40.0, -40.0, 2.0, 1.0, 0.0, -1.0])
+    assert batch.passes(small_launch(3, strict=strict), sinks=sinks)
+    assert batch.passes(small_launch(3, strict=strict), sinks=sinks, window=60, soft_cap=2.0)
+
+
 @pytest.mark.parametrize("soft_cap", [0.5, 30.0])
 def test_soft_cap(soft_cap: float) -> None:
     assert drawn_batch(MIXED, 2, 1).passes(small_launch(3), soft_cap=soft_cap)

@@ -33,6 +33,7 @@ class Fault:
 TILE_USERS = (gpu_decode, gpu_prefill)
 DECODE, PREFILL, REDUCE = gpu_decode.decode_kernel, gpu_prefill.prefill_kernel, gpu_decode.reduce_kernel
 WINDOW = {"window": 40}
+SINKS = {"sinks": torch.tensor([1.0, 3.0])}
 FAULTS = {
     "decode sees one key too many": Fault(DECODE, "position < length", "position <= length"),
     "decode sees one key too few": Fault(DECODE, "position < length", "position < length - 1"),
@@ -79,6 +80,12 @@ FAULTS = {
     "parts not weighed": Fault(REDUCE, "weights[:, :, None] * part_outputs", "part_outputs"),
     "a cut row left out of the second stage": Fault(REDUCE, "row >= tl.load(plan + 2)", "row >= tl.load(plan + 2) - 1"),
     "a head left out of the second stage": Fault(REDUCE, "(group < GROUP)[:, None]", "(group < GROUP - 1)[:, None]"),
+    "a sink in every part": Fault(DECODE, "begin == 0", "begin >= 0", form=SINKS),
+    "prefill without sinks": Fault(
+        PREFILL, "started(sinks, head, head < HEADS, True)", "started(None, head, head < HEADS, True)", form=SINKS
+    ),
+    "another head's sink": Fault(gpu_tile.started, "sinks + head", "sinks + 0 * head", TILE_USERS, form=SINKS),
+    "a sink in base e": Fault(gpu_tile.started, " * LOG2_E", "", TILE_USERS, form=SINKS),
     "decode skips too few pages of a window": Fault(DECODE, "skipped = lowest // PAGE", "skipped = 0", form=WINDOW),
 }  # fmt: skip
 
@@ -98,6 +105,6 @@ def test_a_planted_fault_is_refused(name: str, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("cache", "descriptors"), [(None, False), (None, True), (FP8, False)])
-@pytest.mark.parametrize("form", [{}, WINDOW, {"soft_cap": 2.0}])
+@pytest.mark.parametrize("form", [{}, WINDOW, {"soft_cap": 2.0}, SINKS])
 def test_the_kernels_without_one_pass(cache: torch.dtype | None, descriptors: bool, form: dict[str, Any]) -> None:
     assert passes(Fault(DECODE, "", "", cache=cache, form=form, descriptors=descriptors))

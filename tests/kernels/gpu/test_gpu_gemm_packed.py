@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from triolet.kernels.gemm import gpu_launch_packed, gpu_launch_plain, gpu_operands
+from triolet.kernels.gemm import gpu_launch_packed, gpu_launch_plain, gpu_operands, gpu_packed
 from triolet.kernels.gemm.gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
 from triolet.kernels.gemm.gpu_epilogue import reduce_kernel
 from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
-from triolet.kernels.gemm.gpu_packed import w4_gemm_kernel, w8_gemm_kernel
+from triolet.kernels.gemm.gpu_packed import w4_sums, w8_gemm_kernel, w8_sums
 from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, Library, launch_for, split_of
 from triolet.kernels.gemm.gpu_weights import PackedLinear, pack_w4, pack_w8, quantise_int8, quantise_w4
@@ -194,30 +194,32 @@ def test_what_does_not_fit_is_refused() -> None:
 
 MUTANTS: dict[str, tuple[Any, Any, str, str, Callable[[], None]]] = {
     "nibbles swapped": (
-        gpu_launch_packed, w4_gemm_kernel, "low, high = unpack_groups(", "high, low = unpack_groups(", check_w4,
+        gpu_packed, w4_sums, "low, high = unpack_groups(", "high, low = unpack_groups(", check_w4,
     ),
     "group scale missing": (
-        gpu_launch_packed, w4_gemm_kernel, "EVEN_K) * now", "EVEN_K)", check_w4,
+        gpu_packed, w4_sums, "EVEN_K) * now", "EVEN_K)", check_w4,
     ),
     "scale of the group before": (
-        gpu_launch_packed, w4_gemm_kernel, "ahead = tl.minimum(k_block + 1, k_blocks - 1)", "ahead = k_block", check_w4,
+        gpu_packed, w4_sums, "ahead = tl.minimum(k_block + 1, k_blocks - 1)", "ahead = k_block", check_w4,
     ),
     "second group's scale for the first": (
-        gpu_launch_packed, w4_gemm_kernel, "left * scale0", "left * scale1", lambda: check_w4(group=64),
+        gpu_packed, w4_sums, "left * scale0", "left * scale1", lambda: check_w4(group=64),
     ),
     "halves of a group of 32 swapped": (
-        gpu_launch_packed, w4_gemm_kernel, "low0, low1 =", "low1, low0 =", lambda: check_w4(group=32),
+        gpu_packed, w4_sums, "low0, low1 =", "low1, low0 =", lambda: check_w4(group=32),
     ),
     "zero points ignored": (
-        gpu_launch_packed, w4_gemm_kernel, "k_block * 4096), offset,", "k_block * 4096), None,",
+        gpu_packed, w4_sums, "k_block * 4096), offset,", "k_block * 4096), None,",
         lambda: check_w4(symmetric=False),
     ),
     "K tail not masked": (
-        gpu_launch_packed, w4_gemm_kernel, "M, K, EVEN_K) * scale3", "M, K, True) * scale3",
+        gpu_packed, w4_sums, "least3, x, row, k + 96, stride_x, M, K, EVEN_K)",
+        "least3, x, row, k + 96, stride_x, M, K, True)",
         lambda: check_w4(k=160, group=32),
     ),
     "K tail of bytes not masked": (
-        gpu_launch_packed, w8_gemm_kernel, "M, K, EVEN_K)", "M, K, True)", lambda: check_w8(k=100),
+        gpu_packed, w8_sums, "sums, x, row, k, stride_x, M, K, EVEN_K)", "sums, x, row, k, stride_x, M, K, True)",
+        lambda: check_w8(k=100),
     ),
     "a part left out": (
         gpu_launch_plain, reduce_kernel, "static_range(1, SPLIT)", "static_range(1, SPLIT - 1)",
@@ -227,7 +229,7 @@ MUTANTS: dict[str, tuple[Any, Any, str, str, Callable[[], None]]] = {
         gpu_launch_packed, w8_gemm_kernel, "sums *= tl.load(scales + channel)[:, None]", "pass", check_w8,
     ),
     "scale of another group before the product": (
-        gpu_launch_packed, w4_gemm_kernel, "low * low_scale", "low * high_scale",
+        gpu_packed, w4_sums, "low * low_scale", "low * high_scale",
         lambda: check_w4(rows=65, group=64),
     ),
     "zero points ignored in unpacking": (

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from triolet.kernels.gemm import gpu_launch, gpu_launch_plain
+from triolet.kernels.gemm import gpu_launch, gpu_launch_plain, gpu_narrow
 from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
-from triolet.kernels.gemm.gpu_narrow import narrow_gemm_kernel
+from triolet.kernels.gemm.gpu_narrow import narrow_gemm_kernel, narrow_sums
 from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, Launch, Many
 from triolet.kernels.gemm.gpu_weights import PackedLinear, pack_bf16, pack_fp8, pack_w8a8, quantise_fp8, quantise_int8
@@ -196,10 +196,10 @@ def test_what_does_not_fit_is_refused() -> None:
         gemm(drawn(1, 3, 128).bfloat16(), pack_bf16(drawn(1, 128, 128)), capability=90, out=torch.empty(2, 128))
 
 
-WIDE, NARROW = wide_gemm_kernel, narrow_gemm_kernel
+WIDE, NARROW, SUMS = wide_gemm_kernel, narrow_gemm_kernel, narrow_sums
 MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
     "activation scale of another row, in blocks": (
-        NARROW, "w_scales, row, start", "w_scales, row - row % 2, start", lambda: check_fp8(kind="blocks"),
+        SUMS, "w_scales, row, start", "w_scales, row - row % 2, start", lambda: check_fp8(kind="blocks"),
     ),
     "K tail not masked": (
         NARROW, "share(tl.cdiv(K, BLOCK_K))", "share(tl.cdiv(K, BLOCK_K)); EVEN_K = True", check_int8,
@@ -208,10 +208,10 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
         NARROW, "w_scales, rows, channels", "w_scales, rows - rows % 2, channels", check_fp8,
     ),
     "block scale off by one": (
-        NARROW, "row, start, k_block,", "row, start, k_block // 2,", lambda: check_fp8(kind="blocks"),
+        SUMS, "row, start, k_block,", "row, start, k_block // 2,", lambda: check_fp8(kind="blocks"),
     ),
     "weight scale of the next block of channels": (
-        NARROW, "row, start, k_block,", "row, 128 - start, k_block,", lambda: check_fp8(kind="blocks"),
+        SUMS, "row, start, k_block,", "row, 128 - start, k_block,", lambda: check_fp8(kind="blocks"),
     ),
     "float32 results rounded to bfloat16": (
         NARROW, "rows, channels = row", "sums = sums.to(tl.bfloat16); rows, channels = row",
@@ -234,6 +234,7 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
 @pytest.mark.parametrize("fault", MUTANTS)
 def test_the_checks_find_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, old, new, check = MUTANTS[fault]
-    monkeypatch.setattr(gpu_launch_plain, kernel.fn.__name__, mutated(kernel, old, new, tmp_path))
+    place = gpu_narrow if kernel is SUMS else gpu_launch_plain  # where it is called by its name
+    monkeypatch.setattr(place, kernel.fn.__name__, mutated(kernel, old, new, tmp_path))
     with pytest.raises(AssertionError):
         check()

@@ -1,4 +1,6 @@
-"""RMS norm on the GPU: both kernels against float64, the residual, quantised outputs; planted faults fail."""
+"""RMSNorm and LayerNorm on the GPU: both kernels against float64, the residual, biases, quantised outputs; planted
+faults fail.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from triolet.kernels.gpu.table import LaunchRow
+from triolet.kernels.layer_norm.reference import layer_norm_reference
 from triolet.kernels.quantise.gpu import GROUP
 from triolet.kernels.rms_norm import gpu
 from triolet.kernels.rms_norm.gpu import RmsNormLaunch, rms_norm
@@ -59,6 +62,33 @@ def check_quantised(size: int, dtype: torch.dtype, groups: int) -> None:
     assert bool((error <= allowed + SLACK * LIMITS[dtype]).all())
 
 
+def check_centred(size: int) -> None:
+    """LayerNorm with all it may have, of rows that lie apart; and the sum, which it leaves in the residual."""
+    x, residual, weight = drawn(3, size)
+    x_bias, bias = torch.randn(2, size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    apart = torch.zeros(3, 2 * size, dtype=torch.bfloat16)
+    apart[:, :size] = x + 1
+    added, out = residual.clone(), torch.empty_like(x)
+    rms_norm(
+        apart[:, :size], weight, EPS, out, residual=added, bias=bias, x_bias=x_bias, centred=True, capability=90
+    )  # fmt: skip
+    wanted = apart[:, :size].double() + x_bias.double() + residual.double()
+    assert bool(((added.double() - wanted).abs() <= wanted.abs() * 2**-8 + 1e-9).all())
+    exact = torch.from_numpy(layer_norm_reference(added.double(), weight.double(), bias.double(), EPS))
+    assert bool(((out.double() - exact).abs() <= exact.abs() * 2**-8 + 1e-5).all())
+
+
+def check_in_place(size: int) -> None:
+    """Part of wider rows, as q and k are; what lies beside it stays."""
+    x, rest, weight = drawn(3, size)
+    wide = torch.cat([x, rest], 1)
+    x_bias = torch.ones(size, dtype=torch.bfloat16)
+    rms_norm(wide[:, :size], weight, EPS, wide[:, :size], x_bias=x_bias, capability=90)
+    expected = exact(x.double() + 1, weight)
+    assert torch.equal(wide[:, size:], rest)
+    assert bool(((wide[:, :size].double() - expected).abs() <= expected.abs() * 2**-8 + 1e-5).all())
+
+
 @pytest.fixture
 def looped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row longer than 256 takes the looped kernel."""
@@ -91,6 +121,26 @@ def test_a_row_of_zeros_stays_zeros() -> None:
     assert scales.item() > 0
 
 
+@pytest.mark.parametrize("size", [100, 256])
+def test_layer_norm(size: int) -> None:
+    check_centred(size)
+
+
+def test_part_of_a_row_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_place(100)
+    monkeypatch.setattr(gpu, "TABLE", {80: (LaunchRow(None, RmsNormLaunch(64, 4), "a test's"),)})
+    check_in_place(100)
+    check_centred(100)  # of any length in registers
+
+
+def test_without_a_weight_it_is_the_sum() -> None:
+    x, residual, _ = drawn(3, 100)
+    added, out = residual.clone(), x.clone()
+    rms_norm(out, None, EPS, out, residual=added, capability=90)
+    assert torch.equal(added, x + residual)
+    assert torch.equal(out, added)
+
+
 def test_rows_do_not_depend_on_their_batch() -> None:
     x, _, weight = drawn(4, 100)
     together, alone = torch.empty_like(x), torch.empty_like(x)
@@ -100,20 +150,30 @@ def test_rows_do_not_depend_on_their_batch() -> None:
     assert torch.equal(together, alone)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("/ SIZE + eps", "/ SIZE"),
-        ("        tl.store(at, rounded, mask=inside)\n", ""),
-        ("/ SIZE", "/ (TILE_GROUPS * COLUMNS)"),
-    ],
-    ids=["no eps", "residual not written back", "mean over the padding"],
-)
-def test_planted_faults_fail(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel: Any = mutated(gpu.rms_norm_kernel, old, new, tmp_path)
-    monkeypatch.setattr(gpu, "rms_norm_kernel", kernel)
+FAULTS = {
+    "no eps": ("rms_norm_kernel", "/ SIZE + eps", "/ SIZE", check_plain),
+    "mean over the padding": ("rms_norm_kernel", "/ SIZE + eps", "/ (TILE_GROUPS * COLUMNS) + eps", check_plain),
+    "residual not written back": ("row_sum", "        tl.store(at, rounded, mask=inside)\n", "", check_plain),
+    "not centred": ("rms_norm_kernel", "if CENTRED:", "if CENTRED and SIZE == 1:", check_centred),
+    "padding centred": ("rms_norm_kernel", "tl.where(inside, value -", "tl.where(place >= 0, value -", check_centred),
+    "no bias": ("rms_norm_kernel", "if bias is not None:", "if bias is None and bias is not None:", check_centred),
+    "no bias before": (
+        "row_sum",
+        "if x_bias is not None:",
+        "if x_bias is None and x_bias is not None:",
+        check_in_place,
+    ),
+    "rows side by side": ("rms_norm_kernel", "out + row * out_stride", "out + row * SIZE", check_in_place),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_fail(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, old, new, check = FAULTS[name]
+    kernel: Any = mutated(getattr(gpu, function), old, new, tmp_path)
+    monkeypatch.setattr(gpu, function, kernel)
     with pytest.raises(AssertionError):
-        check_plain(100)
+        check(100)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
 from triolet.kernels.gpu.table import LaunchRow
+from triolet.kernels.layer_norm.reference import layer_norm_reference
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope import gpu
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, RopeLaunch, rope_cache
@@ -32,7 +33,9 @@ class Case:
     kv_heads: int = 2
     head_dim: int = 16
     has_bias: bool = False
-    has_norm: bool = False
+    norm: str | None = None  # "head" or "heads"; LayerNorm if `centred`
+    centred: bool = False
+    grows: bool = False
     dtype: torch.dtype = torch.bfloat16
     capability: int = 90
 
@@ -43,8 +46,11 @@ def exact(case: Case, qkv: torch.Tensor, weights: HeadWeights, table: torch.Tens
     cut = full.reshape(len(qkv), -1, case.head_dim).numpy()
     q, k, v = np.split(cut, [case.heads, case.heads + case.kv_heads], axis=1)
     if weights.q_norm is not None and weights.k_norm is not None:
-        q = rms_norm_reference(q, weights.q_norm.double().numpy(), weights.eps)
-        k = rms_norm_reference(k, weights.k_norm.double().numpy(), weights.eps)
+        gains = weights.q_norm.double().numpy(), weights.k_norm.double().numpy()
+        if case.centred:
+            q, k = (layer_norm_reference(x, gain, 0.0, weights.eps) for x, gain in zip((q, k), gains, strict=True))
+        else:
+            q, k = (rms_norm_reference(x, gain, weights.eps) for x, gain in zip((q, k), gains, strict=True))
     angles = table[POSITIONS.long()].double().numpy()[:, None]
     return torch.from_numpy(rope_reference(q, angles)), torch.from_numpy(rope_reference(k, angles)), torch.from_numpy(v)
 
@@ -61,11 +67,17 @@ def check(case: Case) -> None:
     width = (case.heads + 2 * case.kv_heads) * case.head_dim
     qkv = torch.randn(4, width, generator=generator).bfloat16()
     qkv[0] *= 8  # so that a scale is needed
+
+    def gain(heads: int) -> Tensor | None:
+        shape = (case.head_dim,) if case.norm == "head" else (heads, case.head_dim)
+        return torch.rand(shape, generator=generator).bfloat16() + 0.5 if case.norm else None
+
     weights = HeadWeights(
         bias=torch.randn(width, generator=generator).bfloat16() if case.has_bias else None,
-        q_norm=torch.rand(case.head_dim, generator=generator).bfloat16() + 0.5 if case.has_norm else None,
-        k_norm=torch.rand(case.head_dim, generator=generator).bfloat16() + 0.5 if case.has_norm else None,
+        q_norm=gain(case.heads),
+        k_norm=gain(case.kv_heads),
         eps=0.1,
+        centred=case.centred,
     )
     angle = torch.rand(64, case.head_dim // 2, generator=generator) * 6
     table = torch.cat([angle.cos(), angle.sin()], -1)
@@ -73,9 +85,12 @@ def check(case: Case) -> None:
     keys, values = (torch.zeros(*shape, case.head_dim).to(case.dtype) for _ in range(2))
     scales = [torch.zeros(shape) if case.dtype in LIMITS else None for _ in range(2)]
     before = qkv.clone()
+    growth = torch.rand(64, generator=generator) + 1 if case.grows else None
     q, k, v = exact(case, qkv, weights, table)
+    if growth is not None:
+        q = q * growth[POSITIONS.long()].double()[:, None, None]
     cache = LayerCache(keys, values, *scales)
-    rope_cache(qkv, weights, table, POSITIONS, SLOTS, cache, capability=case.capability)
+    rope_cache(qkv, weights, table, POSITIONS, SLOTS, cache, capability=case.capability, growth=growth)
 
     turned = qkv[:, : case.heads * case.head_dim].reshape(q.shape).double()
     rounding = (q.bfloat16().double() - q).abs().amax(-1, keepdim=True)
@@ -95,8 +110,9 @@ def check(case: Case) -> None:
 
 CASES = [
     Case(),
-    Case(has_norm=True, head_dim=12),
+    Case(norm="head", head_dim=12),
     Case(has_bias=True, heads=6, kv_heads=3, head_dim=6),
+    Case(norm="heads", centred=True, heads=6, kv_heads=3, head_dim=12, grows=True),
     Case(dtype=torch.int8),
     Case(dtype=torch.float8_e4m3fn),
     Case(dtype=torch.float8_e4m3fn, capability=80),
@@ -130,8 +146,12 @@ def test_e4m3_bits_made_by_hand_are_those_of_the_conversion() -> None:
 
 FAULTS = [
     ("rotated", "low * cos - high * sin", "low * cos + high * sin", Case()),
-    ("rotated", "low * low + high * high", "low * low", Case(has_norm=True)),
-    ("rotated", "/ HEAD_DIM + eps", "/ HEAD_DIM + eps * eps", Case(has_norm=True)),
+    ("rotated", "low * low + high * high", "low * low", Case(norm="head")),
+    ("rotated", "/ HEAD_DIM + eps", "/ HEAD_DIM + eps * eps", Case(norm="head")),
+    ("rotated", "tl.where(live, low - mean, 0.0)", "low - mean", Case(norm="heads", centred=True, head_dim=12)),
+    ("rotated", "norm + place", "norm + pair[None, :]", Case(norm="heads")),
+    ("rope_cache_kernel", "at_gain = head", "at_gain = 0 * head", Case(norm="heads")),
+    ("rope_cache_kernel", "growth + tl.load(positions + token)", "growth + token", Case(grows=True)),
     ("rope_cache_kernel", "tl.load(positions + token).to", "((tl.load(positions + token) + 1) % 64).to", Case()),
     ("rope_cache_kernel", "+ slot % PAGE", "+ (slot + 1) % PAGE", Case()),
     ("rope_cache_kernel", "slot = tl.load(slots + token)", "slot = tl.abs(tl.load(slots + token))", Case()),

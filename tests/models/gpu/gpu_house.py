@@ -74,16 +74,18 @@ def make_gpu_model(
     kv_cache_dtype: str = "bfloat16",
     blocks: int = BLOCKS,
     adapters: AdapterPlaces = NO_ADAPTERS,
+    spec: ModelSpec = SPEC,
+    weights: DecoderWeights | None = None,
 ) -> GpuModel:
     return GpuModel(
         RehearsalDevice(),
-        SPEC,
-        weights_of(SPEC),
+        spec,
+        weights or weights_of(spec),
         GpuSizes(
             quantize=quantize,
             kv_cache_dtype=kv_cache_dtype,
             num_blocks=blocks,
-            max_model_len=SPEC.max_position,
+            max_model_len=spec.max_position,
             buckets=Buckets(
                 max_tokens=max_tokens, max_chunks=max_running, max_rows=MAX_ROWS, adapters=adapters.count > 0
             ),

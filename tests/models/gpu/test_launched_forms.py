@@ -11,10 +11,10 @@ import pytest
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from triolet.kernels.activation import gpu as activation
 from triolet.kernels.gpu.language import jit, tl
 from triolet.kernels.gpu.launches import KernelForm, form_of
 from triolet.kernels.gpu.table import LaunchRow
-from triolet.kernels.silu_mul import gpu as silu_mul
 from triolet.loadtest.device.compile_catalogue import LLAMA_8B, LaunchedModel, forms_of
 from triolet.models.gpu.load import MAX_LOGIT_ROWS
 from triolet.models.gpu.rehearsal import RehearsalDevice
@@ -65,9 +65,9 @@ def test_every_launched_form_is_recorded_for_compiling(served: tuple[str, str, i
 
 def test_a_form_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     known = named(recorded(*FORMATS[0]))
-    monkeypatch.setattr(silu_mul, "TILES", {80: (LaunchRow(None, silu_mul.SiluMulLaunch(32, 4), "planted"),)})
+    monkeypatch.setattr(activation, "TILES", {80: (LaunchRow(None, activation.ActivationLaunch(32, 4), "planted"),)})
     unknown = named(rehearsed(*FORMATS[0])) - known
-    assert {str(name).rpartition(".")[2] for name, *_ in unknown} == {"silu_mul_kernel"}
+    assert {str(name).rpartition(".")[2] for name, *_ in unknown} == {"activation_kernel"}
 
 
 def named(forms: set[KernelForm]) -> set[tuple[object, ...]]:

@@ -1,26 +1,43 @@
-"""What the GPU's kernels do not have is refused by name, and what they have is not."""
+"""A structure's launches are those that the memory plan counts, whatever the family."""
+
+from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from triolet.models.checkpoint.rope import RopeSpec
-from triolet.models.checkpoint.spec import LayerSpec, alike
-from triolet.models.errors import UnsupportedModel
-from triolet.models.gpu.structure import refuse_structure
+from triolet.kernels.gpu.launches import KernelForm, recording
+from triolet.loadtest.device.compile_catalogue import RecordingDevice
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.gpu.buckets import GpuSizes
+from triolet.models.gpu.experts import more_launches_of_experts
+from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.working_memory import more_launches
 
 from .gpu_house import SPEC
+from .test_variants import OneShape, accepted, spec_here
+
+SHAPES = 2  # each runs once before it is captured
 
 
-def test_layers_of_one_kind_are_taken() -> None:
-    refuse_structure(SPEC)
-    refuse_structure(
-        replace(SPEC, layers=alike(2, RopeSpec(kind="yarn", factor=4.0, original_max_position=16), window=8))
-    )
+def launched(spec: ModelSpec) -> int:
+    """The launches of our own kernels before a worker is ready, recorded alone."""
+    found = list[KernelForm]()
+    with recording(found.append):
+        GpuModel(RecordingDevice(90), spec, None, GpuSizes(max_model_len=128, num_blocks=4, buckets=OneShape()))
+    return len(found)
 
 
-def test_rotations_that_no_kernel_has_are_refused() -> None:
-    growing = RopeSpec(kind="yarn", factor=4.0, original_max_position=16, query_growth=0.1)
-    with pytest.raises(UnsupportedModel, match=r"queries that grow with their position = 0\.1: .*--device cpu"):
-        refuse_structure(replace(SPEC, layers=alike(2, growing)))
-    with pytest.raises(UnsupportedModel, match="layers that differ"):
-        refuse_structure(replace(SPEC, layers=(LayerSpec(), LayerSpec(rope=None))))
+@pytest.mark.parametrize("variant", accepted())
+def test_launches_beyond_those_of_a_plain_model_are_counted(variant: str) -> None:
+    spec = spec_here(variant, 1)
+    of_layer, other = more_launches(spec)
+    expected = spec.num_layers * of_layer + other
+    if spec.experts is not None:
+        sparse = sum(kind.experts for kind in spec.layers)
+        expected += sparse * more_launches_of_experts(spec.experts, "none")
+    assert launched(spec) - launched(SPEC) == SHAPES * expected
+
+
+def test_a_launch_that_is_not_counted_is_noticed() -> None:
+    capped = replace(SPEC, logit_cap=30.0)
+    assert launched(capped) - launched(SPEC) != 0

@@ -1,0 +1,70 @@
+"""How the experts of each weight format are multiplied, by device and by the rows that an expert has on average.
+
+A launch is gemm/gpu_table.py's `Few` without a split. Its block_m is also that of the plan. `STRICT` is the one launch
+for any number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..gemm.gpu_table import FIXED, Few, LinearFormat
+from ..gpu.table import LaunchRow, Table, choose
+
+COMBINE_BLOCK, COMBINE_WARPS = 1024, 4  # channels of a program
+
+
+def _row(
+    up_to: int | None, block_m: int, block_n: int, block_k: int, warps: int, stages: int, registers: str, *,
+    tall: bool = False,
+) -> LaunchRow[Few]:  # fmt: skip
+    """`registers`: as compiled by Triton 3.6 and 3.9."""
+    evidence = f"compiled: {registers} registers, no spills; not measured yet"
+    return LaunchRow(up_to, Few(block_m, block_n, block_k, 0, 1, warps, stages, tall), evidence)
+
+
+_W4_80 = (
+    _row(16, 16, 64, 128, 4, 4, "77-79"), _row(32, 32, 128, 128, 4, 4, "168"), _row(64, 64, 128, 128, 8, 3, "159-160"),
+    _row(None, 128, 128, 128, 8, 3, "178-255", tall=True),
+)  # fmt: skip
+_W4_90 = (
+    _row(16, 16, 64, 128, 4, 5, "64"), _row(32, 32, 128, 128, 4, 4, "163-164"), _row(64, 64, 128, 128, 8, 3, "132-138"),
+    _row(None, 128, 128, 128, 8, 3, "158-164", tall=True),
+)  # fmt: skip
+_W8_80 = (
+    _row(16, 16, 64, 64, 4, 5, "55"), _row(32, 32, 128, 64, 4, 4, "120"), _row(64, 64, 128, 64, 8, 4, "119"),
+    _row(None, 128, 128, 64, 8, 3, "188-191"),
+)  # fmt: skip
+_W8_90 = (
+    _row(16, 16, 64, 64, 4, 5, "50"), _row(32, 32, 128, 64, 4, 4, "96-98"), _row(64, 64, 128, 64, 4, 4, "147-158"),
+    _row(None, 128, 128, 64, 8, 4, "122-128"),
+)  # fmt: skip
+_FP8_89 = (
+    _row(16, 16, 64, 128, 4, 4, "56"), _row(64, 64, 64, 128, 4, 4, "140"), _row(None, 128, 128, 128, 8, 3, "176"),
+)  # fmt: skip
+_FP8_90 = (
+    _row(16, 16, 64, 128, 4, 5, "48"), _row(64, 64, 64, 128, 4, 4, "124-125"),
+    _row(None, 128, 128, 128, 8, 3, "215-216"),
+)  # fmt: skip
+_BF16_80 = (
+    _row(16, 16, 64, 128, 4, 4, "72"), _row(64, 64, 64, 64, 4, 4, "96"), _row(None, 128, 128, 64, 8, 3, "174"),
+)  # fmt: skip
+_BF16_90 = (
+    _row(16, 16, 64, 128, 4, 4, "55"), _row(64, 64, 64, 64, 4, 4, "72"), _row(None, 128, 128, 64, 8, 4, "114"),
+)  # fmt: skip
+
+TABLES: Mapping[LinearFormat, Table[Few]] = {
+    "w4a16": {80: _W4_80, 90: _W4_90},
+    "w8a16": {80: _W8_80, 90: _W8_90},
+    "fp8": {89: _FP8_89, 90: _FP8_90},
+    "bf16": {80: _BF16_80, 90: _BF16_90},
+}
+STRICT: Mapping[LinearFormat, Table[Few]] = {
+    kind: {capability: (LaunchRow(None, rows[1].launch, FIXED),) for capability, rows in table.items()}
+    for kind, table in TABLES.items()
+}
+
+
+def launch_for(kind: LinearFormat, capability: int, entries: int, experts: int, *, strict: bool) -> Few:
+    """For so many entries, padding included, of a layer with so many experts."""
+    return choose(STRICT[kind] if strict else TABLES[kind], capability, -(-entries // experts))

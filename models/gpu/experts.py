@@ -1,0 +1,131 @@
+"""The block of a layer with experts, in the place of the MLP: its launches and what they work with."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+
+from ...kernels.activation.gpu import Clamp, activate
+from ...kernels.experts.gpu_group import group, plan_words
+from ...kernels.experts.gpu_launch import combine, multiply_experts
+from ...kernels.experts.gpu_route import route
+from ...kernels.experts.gpu_table import launch_for
+from ..checkpoint.experts import ExpertSpec
+from .arena import Arena, Layout
+from .buckets import GpuSizes, PassShape
+from .expert_weights import DeviceExperts, expert_matrices, router_matrix, shared_matrices
+from .linear import Activations, linear_launches, linear_workspace, pack_shape
+
+MORE_LAUNCHES = 5  # than the one between the products of an MLP: route, group, two grouped products, the sum
+
+
+def mixture_layout(spec: ExpertSpec, hidden: int, sizes: GpuSizes, capability: int) -> Layout:
+    """What a pass works with, for the largest shape. Gates and ups, and what the downs give, share their room."""
+    layout, tokens, quantize = Layout(), sizes.buckets.tokens[-1], sizes.quantize
+    entries = tokens * spec.routing.chosen
+    layout.add("router", torch.float32, tokens, router_matrix(spec, hidden)[0])
+    layout.add("chosen", torch.int32, tokens, spec.routing.chosen)
+    layout.add("expert_weights", torch.float32, tokens, spec.routing.chosen + 1)
+    layout.add("plan_of_experts", torch.int32, _plan_words(spec, sizes, capability))
+    layout.add("expert_wide", torch.bfloat16, entries * max(2 * spec.width, hidden))
+    Activations.add(layout, "expert_gated", entries, spec.width, quantize)
+    if quantize == "fp8":
+        layout.add("entered", torch.bfloat16, tokens, hidden)  # what the router reads
+    if spec.shared_width:
+        layout.add("shared_wide", torch.bfloat16, tokens, 2 * spec.shared_width)
+        Activations.add(layout, "shared_gated", tokens, spec.shared_width, quantize)
+        layout.add("shared", torch.bfloat16, tokens, hidden)
+    return layout
+
+
+def _plan_words(spec: ExpertSpec, sizes: GpuSizes, capability: int) -> int:
+    kind, found = pack_shape(*expert_matrices(spec, 128)["down"], sizes.quantize).format, list[int]()
+    for shape in sizes.buckets.every():
+        entries = shape.tokens * spec.routing.chosen
+        launch = launch_for(kind, capability, entries, spec.count, strict=shape.strict)
+        found.append(plan_words(entries, spec.count, launch.block_m))
+    return max(found)
+
+
+class Mixture:
+    """Enqueues the experts of a layer."""
+
+    def __init__(self, spec: ExpertSpec, buffers: Arena, capability: int) -> None:
+        self._spec, self._buffers, self._capability = spec, buffers, capability
+        self._gated = Activations.of(buffers, "expert_gated")
+        self._clamp = None
+        if (spec.gate_limit, spec.gate_slope, spec.up_offset) != (inf, 1.0, 0.0):
+            self._clamp = Clamp(spec.gate_limit, spec.gate_slope, spec.up_offset)
+        if spec.shared_width:
+            self._shared_gated = Activations.of(buffers, "shared_gated")
+
+    def run(
+        self, layer: DeviceExperts, entered: torch.Tensor, x: Activations, starts: torch.Tensor, out: torch.Tensor,
+        shape: PassShape,
+    ) -> None:  # fmt: skip
+        """out [T, hidden] = the mixture of x, which is `entered` in the format of the weights."""
+        spec, buffers, tokens = self._spec, self._buffers, shape.tokens
+        chosen, weights = buffers["chosen"][:tokens], buffers["expert_weights"][:tokens]
+        logits, workspace = buffers["router"][:tokens], buffers["workspace"]
+        layer.router(Activations(entered), logits, workspace, strict=shape.strict)
+        route(
+            spec.routing, logits, starts, chosen, weights,
+            bias=layer.router_bias, correction=layer.correction, shared_gate=spec.shared_gated,
+        )  # fmt: skip
+        entries = chosen.numel()
+        launch = launch_for(layer.down.format, self._capability, entries, spec.count, strict=shape.strict)
+        plan, gated = buffers["plan_of_experts"], self._gated.first(entries)
+        group(chosen, plan, experts=spec.count, block_m=launch.block_m)
+        wide = buffers["expert_wide"][: entries * 2 * spec.width].view(entries, 2 * spec.width)
+        multiply_experts(
+            x.values, layer.gate_up, plan, wide,
+            launch=launch, experts=spec.count, x_scales=x.scales, bias=layer.gate_up_bias,
+        )  # fmt: skip
+        self._activate(wide, gated, self._clamp)
+        results = buffers["expert_wide"][: entries * out.shape[1]].view(entries, out.shape[1])
+        multiply_experts(
+            gated.values, layer.down, plan, results,
+            launch=launch, experts=spec.count, x_scales=gated.scales, bias=layer.down_bias,
+        )  # fmt: skip
+        combine(results, weights, self._shared(layer, x, shape), out)
+
+    def _activate(self, x: torch.Tensor, out: Activations, clamp: Clamp | None) -> None:
+        activate(
+            x, out.values, activation="silu", gated=True, capability=self._capability, scales=out.scales, clamp=clamp
+        )
+
+    def _shared(self, layer: DeviceExperts, x: Activations, shape: PassShape) -> torch.Tensor | None:
+        if layer.shared_gate_up is None or layer.shared_down is None:
+            return None
+        buffers, tokens = self._buffers, shape.tokens
+        wide, gated, out = buffers["shared_wide"][:tokens], self._shared_gated.first(tokens), buffers["shared"][:tokens]
+        layer.shared_gate_up(x, wide, buffers["workspace"], strict=shape.strict)
+        self._activate(wide, gated, None)
+        layer.shared_down(gated, out, buffers["workspace"], strict=shape.strict)
+        return out
+
+
+def mixture_products(spec: ExpertSpec, hidden: int, quantize: str) -> list[tuple[int, int, str]]:
+    """[out, in] and format of a layer's plain products."""
+    shared = shared_matrices(spec, hidden).values()
+    return [(*router_matrix(spec, hidden), "none"), *((*size, quantize) for size in shared)]
+
+
+def mixture_workspace(spec: ExpertSpec, hidden: int, quantize: str, tokens: int, capability: int) -> int:
+    """Working bytes of the plain products, for any number of tokens up to `tokens`."""
+    return max(linear_workspace(*one, tokens, capability) for one in mixture_products(spec, hidden, quantize))
+
+
+def more_launches_of_experts(spec: ExpertSpec, quantize: str) -> int:
+    """Of a layer, besides its plain products, than one with an MLP has."""
+    return MORE_LAUNCHES + (spec.shared_width > 0) + (quantize == "fp8")
+
+
+def mixture_launches(
+    spec: ExpertSpec, hidden: int, quantize: str, tokens: int, capability: int, *, strict: bool
+) -> int:
+    """The same with its plain products."""
+    products = mixture_products(spec, hidden, quantize)
+    launches = sum(linear_launches(*one, tokens, capability, strict=strict) for one in products)
+    return launches + more_launches_of_experts(spec, quantize)

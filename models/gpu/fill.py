@@ -1,0 +1,93 @@
+"""Fills the weights of a decoder on a device from a checkpoint, tensor by tensor."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from ...protocol.steps import LoadProgress, ReportProgress
+from ..checkpoint.safetensors import WeightArray
+from ..checkpoint.spec import ModelSpec
+from ..checkpoint.stored import CodedMatrix, StoredMatrix
+from ..checkpoint.weights import DecoderWeights, NormWeights
+from .arena import Arena
+from .device import Device
+from .expert_weights import fill_experts
+from .linear import Format, fill_linear, fill_packed, host_tensor
+from .stored import StoredFormat, StoredFormats, merged_parts, pack_stored
+
+
+def fill_weights(
+    device: Device, spec: ModelSpec, arena: Arena, weights: DecoderWeights, quantize: str, stored: StoredFormats,
+    report: ReportProgress,
+) -> None:  # fmt: skip
+    """Write a checkpoint's weights into their room (weights.py), matrix by matrix."""
+
+    def put(name: str, *parts: WeightArray | None, row: int = 0) -> None:
+        """The parts stacked by rows, from `row` on; nothing if the model has no such weight."""
+        for part in parts:
+            if part is not None:
+                target = arena[name]
+                device.load(target[row : row + len(part)], host_tensor(part).to(target.dtype))
+                row += len(part)
+
+    def put_norm(name: str, norm: NormWeights | None) -> None:
+        if norm is not None:
+            put(name, norm.gain)
+            put(f"{name}.bias", norm.bias)
+
+    def linear(name: str, kind: Format, *parts: WeightArray | None) -> None:
+        if isinstance(kind, StoredFormat):
+            coded = [cast("CodedMatrix", part) for part in parts if part is not None]  # as merged_format found them
+            fill_packed(device, arena, name, pack_stored(coded, kind))
+            return
+        found = [host_tensor(part) for part in parts if part is not None]
+        whole = torch.cat(found) if len(found) > 1 else found[0]
+        fill_linear(device, arena, name, whole, kind)
+
+    put("embedding", weights.embedding)
+    if weights.lm_head is not None:
+        linear("head", stored.get("head", "none"), weights.lm_head)
+    put_norm("final_norm", weights.final_norm)
+    for index, layer in enumerate(weights.layers):
+        prefix = f"{index}."
+        for name, norm in (
+            ("input_norm", layer.input_norm), ("attention_out_norm", layer.attention_out_norm),
+            ("mlp_norm", layer.mlp_norm), ("mlp_out_norm", layer.mlp_out_norm),
+        ):  # fmt: skip
+            put_norm(prefix + name, norm)
+        turned = replace(layer, q=in_rotary_order(spec, layer.q), k=in_rotary_order(spec, layer.k))
+        for name, parts in merged_parts(turned).items():
+            linear(prefix + name, stored.get(prefix + name, quantize), *parts)
+        if layer.q_bias is not None and layer.k_bias is not None:
+            q_bias, k_bias = in_rotary_order(spec, layer.q_bias), in_rotary_order(spec, layer.k_bias)
+            put(prefix + "qkv.bias", q_bias, k_bias, layer.v_bias)
+            if spec.qk_norm == "row":
+                put(prefix + "value_bias", layer.v_bias, row=len(layer.q) + len(layer.k))
+        for name, gains in (("q_norm", layer.q_norm), ("k_norm", layer.k_norm)):
+            if gains is not None:
+                in_order = in_rotary_order(spec, gains.reshape(-1)).reshape(gains.shape)
+                put(prefix + name, in_order[0] if spec.qk_norm == "head" else in_order)
+        put(prefix + "sinks", layer.sinks)
+        put(prefix + "o.bias", layer.o_bias)
+        put(prefix + "gate_up.bias", layer.gate_bias, layer.up_bias)
+        put(prefix + "down.bias", layer.down_bias)
+        if layer.experts is not None:
+            fill_experts(device, arena, layer.experts, prefix, quantize)
+        report(LoadProgress(stage="loading weights", done=index + 1, total=len(weights.layers)))
+
+
+def in_rotary_order(spec: ModelSpec, values: WeightArray) -> WeightArray:
+    """Rows of q or k [heads * head_dim, ...], those of each head in the order of the rotation's pairs.
+
+    A matrix that is stored quantised may be in the place of an array.
+    """
+    order = spec.rotary_order
+    if np.array_equal(order, np.arange(spec.head_dim)):
+        return values
+    rows = (np.arange(len(values)).reshape(-1, spec.head_dim)[:, order]).reshape(-1)
+    matrix = cast("WeightArray | StoredMatrix", values)
+    return cast("WeightArray", matrix.ordered(rows) if isinstance(matrix, StoredMatrix) else matrix[rows])

@@ -1,0 +1,185 @@
+"""Matrices that a checkpoint stores quantised, in the layouts of the GPU's kernels: which of them run as they are
+stored, and their packing.
+
+Integers, zero points, scales and minima are those of the file: nothing is rounded. What no kernel multiplies is widened
+to bfloat16: codes of 5 and 6 bits with minima, bytes with zero points, floats of 4 and 8 bits, and matrices that the
+decoder merges (q, k and v; gate and up) where the file stores them in different ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from ...kernels.gemm.codes import CodeLayout, CodeRows, group_values
+from ...kernels.gemm.gpu_weights import BYTE_GROUPS, GROUPS, PackedLinear, pack_bytes, pack_w4
+from ..checkpoint.experts import ExpertWeights, MlpWeights
+from ..checkpoint.open import Checkpoint
+from ..checkpoint.safetensors import WeightArray
+from ..checkpoint.stored import CHUNK_ROWS, CodedMatrix, StoredMatrix
+from ..checkpoint.weights import DecoderWeights, LayerWeights, outline_weights, stored_matrices
+from ..errors import UnsupportedModel
+from ..memory_plan import size
+
+Tensor = torch.Tensor
+Minima = Literal["none", "zeros", "float16", "float32"]
+
+
+class StoredFormat(NamedTuple):
+    """How the kernels hold a matrix of integers."""
+
+    bits: Literal[4, 8]
+    group: int  # of weights that share a scale, as the kernels have it; 0: a channel
+    scales: Literal["float16", "bfloat16", "float32"]
+    minima: Minima = "none"
+
+
+StoredFormats = dict[str, StoredFormat]  # by the names of weights_layout
+
+
+def format_of(layout: CodeLayout, inputs: int) -> StoredFormat | None:
+    """None: no kernel multiplies these integers. A float16 times a byte, of two levels, is exact in float32."""
+    scales = "float32" if layout.scales == "two-level" else layout.scales
+    whole = layout.group >= inputs
+    if layout.bits == 4:
+        minima: Minima = "float32" if layout.minima == "two-level" else layout.minima
+        sizes = (32,) if minima in ("float16", "float32") else reversed(GROUPS)
+        group = next((size for size in sizes if inputs % size == 0 and (whole or layout.group % size == 0)), None)
+        if group is None or (minima == "none" and layout.middle != 8):
+            return None
+        return StoredFormat(4, group, scales, minima)
+    if layout.minima != "none":
+        return None
+    if whole:
+        return StoredFormat(8, 0, "float32")
+    group = next((size for size in reversed(BYTE_GROUPS[1:]) if layout.group % size == 0), None)
+    return None if group is None else StoredFormat(8, group, scales)
+
+
+def merged_format(parts: Sequence[WeightArray | StoredMatrix | None]) -> StoredFormat | None:
+    """Of matrices that are stacked; None where they differ, or one is no matrix of integers."""
+    found = {
+        format_of(part.layout, part.shape[1]) if isinstance(part, CodedMatrix) else None
+        for part in parts
+        if part is not None
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def merged_parts(layer: LayerWeights) -> dict[str, tuple[WeightArray | None, ...]]:
+    """The matrices of a layer by the names of `matrices`, and what is stacked in each."""
+    found: dict[str, tuple[WeightArray | None, ...]] = {"qkv": (layer.q, layer.k, layer.v), "o": (layer.o,)}
+    if layer.experts is None:
+        found |= {"gate_up": (layer.gate, layer.up), "down": (layer.down,)}
+    return found
+
+
+def stored_formats(weights: DecoderWeights) -> StoredFormats:
+    """Of all matrices that run as they are stored."""
+    for layer in weights.layers:
+        _refuse_experts(layer.experts)
+    found = {name: merged_format(parts) for name, parts in _products(weights).items()}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _products(weights: DecoderWeights) -> dict[str, tuple[WeightArray | None, ...]]:
+    """The matrices of all products but experts, by the names of weights_layout, and what is stacked in each."""
+    found: dict[str, tuple[WeightArray | None, ...]] = {"head": (weights.lm_head,)}
+    for index, layer in enumerate(weights.layers):
+        found |= {f"{index}.{name}": parts for name, parts in merged_parts(layer).items()}
+    return found
+
+
+def pack_stored(parts: Sequence[CodedMatrix], kind: StoredFormat) -> PackedLinear:
+    """The stacked parts, all of this format."""
+    rows = [
+        (matrix, matrix.codes(first, min(first + CHUNK_ROWS, len(matrix))))
+        for matrix in parts
+        for first in range(0, len(matrix), CHUNK_ROWS)
+    ]
+    codes = torch.cat([_integers(matrix.layout, found, kind) for matrix, found in rows])
+    scales = torch.cat([_groups(matrix, found, kind, "scales") for matrix, found in rows])
+    least = (
+        None if kind.minima == "none" else torch.cat([_groups(matrix, found, kind, "minima") for matrix, found in rows])
+    )
+    return _packed(codes, scales, least, kind)
+
+
+def stored_shape(rows: int, columns: int, kind: StoredFormat) -> PackedLinear:
+    """The result of `pack_stored` without values or memory."""
+    dtype = torch.uint8 if kind.bits == 4 else torch.int8
+    codes = torch.empty(rows, columns, dtype=dtype, device="meta")
+    shape = (rows, -(-columns // kind.group)) if kind.group else (rows,)
+    scales = torch.empty(shape, dtype=getattr(torch, kind.scales), device="meta")
+    return _packed(codes, scales, None if kind.minima == "none" else torch.empty(shape, device="meta"), kind)
+
+
+def _packed(codes: Tensor, scales: Tensor, least: Tensor | None, kind: StoredFormat) -> PackedLinear:
+    if kind.bits == 8:
+        return pack_bytes(codes, scales, kind.group)
+    if kind.minima == "zeros" or least is None:
+        return pack_w4(codes, scales, least, kind.group)
+    return pack_w4(codes, scales, None, kind.group, least.to(getattr(torch, kind.minima)))
+
+
+def _integers(layout: CodeLayout, rows: CodeRows, kind: StoredFormat) -> Tensor:
+    if kind.bits == 4:
+        return torch.from_numpy(np.ascontiguousarray(rows.codes))
+    return torch.from_numpy((rows.codes.astype(np.int16) - layout.middle).astype(np.int8))
+
+
+def _groups(matrix: CodedMatrix, rows: CodeRows, kind: StoredFormat, what: Literal["scales", "minima"]) -> Tensor:
+    """Scales, zero points or minima [rows, K / group]: those of the file's larger groups are repeated."""
+    layout, inputs = matrix.layout, matrix.shape[1]
+    if what == "scales":
+        values, dtype = group_values(rows.scales, layout.scales, rows.upper_scales), getattr(torch, kind.scales)
+    else:
+        assert rows.minima is not None
+        values, dtype = group_values(rows.minima, layout.minima, rows.upper_minima), torch.float32
+    if not kind.group:
+        return torch.from_numpy(values[:, 0].copy())
+    wide = np.repeat(values, max(1, layout.group // kind.group), axis=1)[:, : -(-inputs // kind.group)]
+    return torch.from_numpy(np.ascontiguousarray(wide)).to(dtype)
+
+
+def _refuse_experts(experts: ExpertWeights | None) -> None:
+    if experts is None:
+        return
+    mlps: list[MlpWeights] = [*experts.experts, *([experts.shared] if experts.shared is not None else [])]
+    for mlp in mlps:
+        for matrix in (mlp.gate, mlp.up, mlp.down):
+            if isinstance(matrix, StoredMatrix):
+                remedy = "the GPU's kernels do not multiply experts as they are stored; use --device cpu"
+                raise UnsupportedModel("experts", matrix.format, remedy)
+
+
+def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
+    """For the start report: which formats run as they are stored, which are widened, and what each takes."""
+    if not stored_matrices(checkpoint):
+        return "bfloat16"
+    kept, wide = dict[str, int](), dict[str, int]()
+    weights = outline_weights(checkpoint)
+    for name, parts in {**_products(weights), "embedding": (weights.embedding,)}.items():
+        for part in parts:
+            if isinstance(part, StoredMatrix):
+                kind, counts = stored.get(name), wide if name not in stored else kept
+                counts[part.format] = counts.get(part.format, 0) + _bytes_of(part.shape, kind)
+    return "; ".join(
+        [
+            *(f"{name} as stored ({size(count)})" for name, count in sorted(kept.items())),
+            *(f"{name} widened to bfloat16 ({size(count)})" for name, count in sorted(wide.items())),
+            "other matrices in bfloat16",
+        ]
+    )
+
+
+def _bytes_of(shape: tuple[int, int], kind: StoredFormat | None) -> int:
+    if kind is None:
+        return 2 * shape[0] * shape[1]
+    packed = stored_shape(*shape, kind)
+    return sum(
+        tensor.nbytes for tensor in (packed.weight, packed.scales, packed.offsets, packed.minima) if tensor is not None
+    )

@@ -1,0 +1,87 @@
+"""What a forward pass works with: its buffers, for the largest shape, and what their sizes follow from."""
+
+from __future__ import annotations
+
+import torch
+
+from ...kernels.paged_attention.gpu_launch import plan_words, workspace_floats
+from ...kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
+from ..checkpoint.spec import ModelSpec
+from .adapters import adapters_layout
+from .arena import Layout
+from .buckets import GpuSizes, PassShape
+from .cache import DTYPES
+from .device import Device
+from .experts import mixture_layout, mixture_workspace
+from .linear import Activations, linear_workspace
+from .weights import formats_of, matrices, norms
+
+DTYPE = torch.bfloat16  # of activations
+
+
+def attention_launch(spec: ModelSpec, shape: PassShape, device: Device, kv_cache_dtype: str) -> AttentionLaunch:
+    return choose_launch(
+        device.capability,
+        spec.head_dim,
+        DTYPES[kv_cache_dtype].itemsize,
+        shape.chunks,
+        shape.tokens,
+        multiprocessors=device.multiprocessors,
+        strict=shape.strict,
+    )
+
+
+def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
+    """Every buffer of a forward pass, for the largest shape."""
+    buckets, quantize = sizes.buckets, sizes.quantize
+    layout, tokens, rows, chunks = Layout(), buckets.tokens[-1], buckets.rows[-1], buckets.chunks
+    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    for name in ("ids", "positions", "slots"):
+        layout.add(name, torch.int32, tokens)
+    layout.add("lengths", torch.int32, chunks)
+    layout.add("block_tables", torch.int32, chunks, sizes.table_width)
+    for name, columns in {
+        "residual": spec.hidden_size, "hidden": spec.hidden_size, "qkv": query + 2 * kv, "mixed": query,
+    }.items():  # fmt: skip
+        layout.add(name, DTYPE, tokens, columns)
+    Activations.add(layout, "normed", tokens, spec.hidden_size, quantize)
+    sizes_of = {name: size for kind in spec.layers for name, size in matrices(spec, kind).items()}
+    if "gate_up" in sizes_of:  # not every layer has experts
+        layout.add("gate_up", DTYPE, tokens, sizes_of["gate_up"][0])
+        Activations.add(layout, "gated", tokens, spec.mlp_size, quantize)
+    if quantize == "fp8":
+        Activations.add(layout, "mixed.quantised", tokens, query, quantize)
+    for name in ("last_residual", "last_hidden", "last_normed"):
+        layout.add(name, DTYPE, rows, spec.hidden_size)
+    layout.add("logits", torch.float32, rows, spec.vocab_size)
+    launches = {
+        (shape.chunks, attention_launch(spec, shape, device, sizes.kv_cache_dtype)) for shape in buckets.every()
+    }
+    heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
+    for index, _ in enumerate(windows(spec)):
+        words = max(plan_words(n, spec.num_kv_heads, launch) for n, launch in launches)
+        layout.add(f"plan.{index}", torch.int32, words)
+    layout.add("partials", torch.float32, max(workspace_floats(n, *heads, launch) for n, launch in launches))
+    products = [
+        linear_workspace(*matrix, rows if name == "head" else tokens, device.capability)
+        for name, matrix in formats_of(spec, quantize, sizes.stored).items()
+    ]
+    if spec.experts is not None:
+        layout.extend(mixture_layout(spec.experts, spec.hidden_size, sizes, device.capability))
+        products.append(mixture_workspace(spec.experts, spec.hidden_size, quantize, tokens, device.capability))
+    products.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
+    layout.add("workspace", torch.uint8, max(1, *products))
+    layout.extend(adapters_layout(spec, sizes.adapters, tokens))
+    return layout
+
+
+def windows(spec: ModelSpec) -> list[int]:
+    """Of the layers, each once; 0: none. Attention is planned for each."""
+    return list(dict.fromkeys(layer.window or 0 for layer in spec.layers))
+
+
+def more_launches(spec: ModelSpec) -> tuple[int, int]:
+    """Of a layer and outside the layers, beyond those of a model with two norms a layer and one kind of attention."""
+    behind = sum(name in norms(spec) for name in ("attention_out_norm", "mlp_out_norm"))
+    capped = spec.logit_factor != 1.0 or spec.logit_cap is not None
+    return behind + 2 * (spec.qk_norm == "row"), len(windows(spec)) - 1 + capped

@@ -1,0 +1,132 @@
+"""Whole models with experts on the rehearsal device, in every weight format and beside dense layers: the log
+probabilities of the definition with the same roundings.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from msgspec.structs import replace
+
+from triolet.kernels.experts.routing import Routing
+from triolet.loadtest.device.gpu_model_values import OF_WEIGHTS, STORED, small_weights
+from triolet.models.checkpoint.experts import ExpertSpec, MlpWeights
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.linear import host_tensor
+from triolet.models.gpu.stepper import GpuStepper
+from triolet.models.reference.decoder import reference_logits
+from triolet.protocol.steps import Chunk
+
+from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record
+
+LENGTH = 9
+SPARSE, DENSE = LayerSpec(experts=True), LayerSpec()
+SHARED = ExpertSpec(count=6, width=64, routing=Routing(chosen=2), shared_width=32, shared_gated=True)
+GROUPED = Routing(chosen=3, scores="sigmoid", normalised=True, scale=1.5, groups=4, chosen_groups=2, group_best=2)
+# name: layers, experts, weights
+MODELS: dict[str, tuple[tuple[LayerSpec, ...], ExpertSpec, str]] = {
+    "beside dense layers": ((DENSE, SPARSE), SHARED, "none"),
+    "corrected groups": (
+        (SPARSE,), ExpertSpec(count=8, width=40, corrected=True, shared_width=24, routing=GROUPED), "int8",
+    ),
+    "biased and clamped": (
+        (SPARSE,), ExpertSpec(count=5, width=64, routing=Routing(chosen=2, scores="softmax of chosen"), biased=True,
+                            gate_limit=1.2, gate_slope=1.7, up_offset=1.0),
+        "int4",
+    ),
+    "quantised activations": ((SPARSE,), SHARED, "fp8"),
+}  # fmt: skip
+
+
+def spec_of(name: str) -> ModelSpec:
+    layers, experts, _ = MODELS[name]
+    return replace(SPEC, layers=layers, experts=experts, qkv_bias=True, mlp_size=SPEC.mlp_size * (DENSE in layers))
+
+
+def stored(weights: DecoderWeights, quantize: str) -> DecoderWeights:
+    """What the device multiplies with, as float32: all but the head and the routers."""
+
+    def matrix(array: WeightArray) -> WeightArray:
+        return STORED[quantize](host_tensor(array).float()).float().numpy() if array.size else array
+
+    def mlp(weights: MlpWeights) -> MlpWeights:
+        return replace(weights, **{name: matrix(getattr(weights, name)) for name in ("gate", "up", "down")})
+
+    def layer(weights: LayerWeights) -> LayerWeights:
+        experts = weights.experts
+        if experts is not None:
+            shared = None if experts.shared is None else mlp(experts.shared)
+            experts = replace(experts, experts=tuple(map(mlp, experts.experts)), shared=shared)
+        names = ("q", "k", "v", "o", *(() if weights.gate is None else ("gate", "up", "down")))
+        return replace(weights, experts=experts, **{name: matrix(getattr(weights, name)) for name in names})
+
+    return replace(weights, layers=tuple(map(layer, weights.layers)))
+
+
+def log_probabilities(spec: ModelSpec, weights: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Of the prompt's tokens but the first, by the reference."""
+    logits = reference_logits(spec, weights, list(prompt)).astype(np.float64)[:-1]
+    logits -= logits.max(axis=1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return np.asarray(logits[np.arange(len(prompt) - 1), list(prompt[1:])], np.float64)
+
+
+@cache
+def model_of(name: str) -> GpuModel:
+    spec = spec_of(name)
+    return make_gpu_model(spec=spec, weights=small_weights(spec), quantize=MODELS[name][2], max_running=1, max_tokens=6)
+
+
+def found(name: str, prompt: tuple[int, ...], *, strict: bool) -> npt.NDArray[np.float64]:
+    """The same on the device, in steps of six and of three tokens, so of other padding."""
+    driver = Driver(GpuStepper(model_of(name)))
+    driver.step(
+        Chunk(sequence=1, start=0, count=6, blocks=(3,), prompt_logprobs=True),
+        new=[record(1, prompt, prompt_logprobs=1, strict=strict)],
+    )
+    driver.step(Chunk(sequence=1, start=6, count=LENGTH - 6, sample=True, prompt_logprobs=True))
+    driver.step(dropped=[1])
+    rows = [row for step in driver.drain() for row in step]
+    assert (driver.done[-1].device_allocations, driver.done[-1].device_compilations) == (0, 0)
+    return np.array([score.logprob for row in rows for score in row.prompt_logprobs])
+
+
+def other_experts(weights: DecoderWeights) -> DecoderWeights:
+    """Each expert in the place of the one before it."""
+    layers = (
+        layer if layer.experts is None else replace(
+            layer, experts=replace(layer.experts, experts=layer.experts.experts[1:] + layer.experts.experts[:1])
+        )
+        for layer in weights.layers
+    )  # fmt: skip
+    return replace(weights, layers=tuple(layers))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probabilities_are_those_of_the_definition(name: str, strict: bool) -> None:
+    spec, quantize = spec_of(name), MODELS[name][2]
+    prompt, weights = prompt_of(LENGTH, 50), stored(small_weights(spec), quantize)
+    on_device = found(name, prompt, strict=strict)
+    distances = [
+        float(np.abs(on_device - log_probabilities(changed, by, prompt)).mean())
+        for changed, by in (
+            (spec, weights),
+            (spec, other_experts(weights)),
+            (replace(spec, experts=other_routing(spec)), weights),
+        )
+    ]
+    assert distances[0] < OF_WEIGHTS[quantize] < min(distances[1:])
+
+
+def other_routing(spec: ModelSpec) -> ExpertSpec:
+    """An expert fewer for each token."""
+    assert spec.experts is not None
+    routing = spec.experts.routing
+    return replace(spec.experts, routing=replace(routing, chosen=routing.chosen - 1))

@@ -1,0 +1,127 @@
+"""Whole models on the rehearsal device whose matrices a checkpoint stores quantised: log probabilities of the float32
+that its numbers stand for, and what the memory plan and the start report say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
+from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.models.checkpoint.spec import ModelSpec, alike
+from triolet.models.checkpoint.weights import DecoderWeights, make_weights
+from triolet.models.errors import UnsupportedDevice
+from triolet.models.gpu.buckets import Buckets, GpuSizes
+from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.load import load_on_gpu, sizes_of
+from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.stepper import GpuStepper
+from triolet.models.gpu.stored import stored_formats
+from triolet.models.gpu.weights import weights_layout
+from triolet.models.reference.decoder import reference_logits
+from triolet.protocol.settings import EngineSettings
+from triolet.protocol.steps import Chunk, ignore_progress
+
+from ...kernels.stored_matrices import LAYOUTS, Held, held
+from ..checkpoint.gguf.cases import converted, metadata_of
+from ..checkpoint.gguf.written import Tensor, plain, write_gguf
+from .gpu_house import Driver, record
+
+SPEC = ModelSpec(
+    family="qwen2", vocab_size=120, hidden_size=256, layers=alike(1), num_heads=4, num_kv_heads=2, head_dim=64,
+    mlp_size=256, norm_eps=1e-5, max_position=64,
+)  # fmt: skip
+# What is stored how: the last name that fits; "": in bfloat16.
+MODELS = {
+    "AWQ, GPTQ": {"proj": "AWQ", "o_proj": "compressed-tensors", "embed": "", "lm_head": ""},
+    "Q4_K_M": {"proj": "Q4_K", "v_proj": "Q6_K", "down_proj": "Q6_K", "embed": "Q4_K", "lm_head": "Q6_K"},
+    "Q8_0, Q4_0, Q4_1": {"proj": "Q8_0", "o_proj": "Q4_0", "down_proj": "Q4_1", "embed": "", "lm_head": "Q8_0"},
+}
+AS_STORED = {
+    "AWQ, GPTQ": {"0.qkv", "0.o", "0.gate_up", "0.down"},
+    "Q4_K_M": {"0.o", "0.gate_up", "0.down", "head"},  # q, k and v are one matrix, and v is of another type
+    "Q8_0, Q4_0, Q4_1": {"0.qkv", "0.o", "0.gate_up", "0.down", "head"},
+}
+SIZES = {  # with which weights are near 1 / 16
+    "AWQ": 0.25, "compressed-tensors": 0.25, "Q4_0": 0.25, "Q4_1": 0.2, "Q8_0": 0.0125, "Q4_K": 0.004, "Q6_K": 0.002,
+}  # fmt: skip
+# As for models in bfloat16 (test_formats.py): ten roundings of 2^-9 to logits of up to 16, of which a mean of eleven
+# leaves a fifth.
+TOLERANCE = 0.06
+
+
+def weights(model: str, *, widened: bool = False, wrong: str = "") -> DecoderWeights:
+    """Random codes; `widened`: their float32. The matrix with `wrong` in its name has twice the scales."""
+
+    def take(name: str, *shape: int) -> WeightArray:
+        rng = np.random.default_rng(sum(name.encode()))
+        if len(shape) == 1:
+            return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        kind = next(layout for part, layout in reversed(MODELS[model].items()) if part in name)
+        if not kind:
+            values = rng.standard_normal(shape, dtype=np.float32) / np.float32(8)
+            return values if widened else (values.view(np.uint32) >> 16).astype(np.uint16)
+        layout = LAYOUTS[kind]
+        matrix = held(layout, shape[0], shape[1], seed=sum(name.encode()), size=SIZES[kind])
+        if wrong and wrong in name:
+            found = matrix.codes(0, shape[0])
+            matrix = Held(layout, found._replace(codes=found.codes[::-1].copy()))
+        return matrix.rows(0, shape[0]) if widened else cast("WeightArray", matrix)
+
+    return make_weights(SPEC, take)
+
+
+def log_probabilities(given: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    logits = reference_logits(SPEC, given, list(prompt)).astype(np.float64)[:-1]
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return np.asarray(shifted[np.arange(len(prompt) - 1), list(prompt[1:])], np.float64)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_log_probabilities(model: str) -> None:
+    given, device = weights(model), RehearsalDevice()
+    formats = stored_formats(given)
+    assert set(formats) == AS_STORED[model]
+    buckets = Buckets(max_tokens=12, max_chunks=1, max_rows=12)
+    sizes = GpuSizes(stored=formats, num_blocks=2, max_model_len=64, buckets=buckets)
+    gpu = GpuStepper(GpuModel(device, SPEC, given, sizes))
+    prompt = tuple(int(token) for token in np.random.default_rng(3).integers(0, SPEC.vocab_size, 12))
+    driver = Driver(gpu)
+    chunk = Chunk(sequence=1, start=0, count=12, blocks=(1,), sample=True, prompt_logprobs=True)
+    driver.step(chunk, new=[record(1, prompt, prompt_logprobs=1)])
+    found = np.array([score.logprob for step in driver.drain() for row in step for score in row.prompt_logprobs])
+    gpu.close()
+    assert np.abs(found - log_probabilities(weights(model, widened=True), prompt)).mean() < TOLERANCE
+    for wrong in ("down_proj", "k_proj", "up_proj"):
+        other = log_probabilities(weights(model, widened=True, wrong=wrong), prompt)
+        assert np.abs(found - other).mean() > TOLERANCE, wrong
+
+
+def test_a_file_is_planned_and_runs(tmp_path: Path) -> None:
+    tensors = dict[str, Tensor]()
+    for pattern, shape in converted()["qwen2"]["tensors"].items():
+        for layer in (0, 1) if "*" in pattern else (0,):
+            sizes = tuple(int(size) for size in shape)
+            tensors[pattern.replace("*", str(layer))] = plain(np.full(sizes, 0.01, np.float32))
+    half = np.array([0.01], np.float16).tobytes()
+    tensors["blk.1.ffn_down.weight"] = Tensor("Q4_0", (64, 128), (half + bytes(range(16))) * 64 * 4)
+    tensors["blk.0.attn_output.weight"] = Tensor("Q5_1", (64, 64), (half + half + bytes(range(20))) * 64 * 2)
+    file = GgufCheckpoint(write_gguf(tmp_path / "m.gguf", metadata_of("qwen2"), tensors))
+    device = RehearsalDevice()
+    settings = EngineSettings(model="", max_model_len=64, max_running=1, max_step_tokens=2, kv_cache_memory=1 << 20)
+    stored = sizes_of(file, settings, device).stored
+    assert list(stored) == ["1.down"]
+    plain_bytes = weights_layout(file.spec, "none").size
+    loaded = load_on_gpu(file, settings, device, ignore_progress)
+    loaded.stepper.close()
+    assert loaded.dtype.startswith("GGUF Q4_0 as stored (")
+    assert "GGUF Q5_1 widened to bfloat16 (" in loaded.dtype
+    assert loaded.memory.weights_bytes == weights_layout(file.spec, "none", stored).size < plain_bytes
+    with pytest.raises(UnsupportedDevice, match="--quantize int8: the checkpoint is quantised already"):
+        sizes_of(file, EngineSettings(model="", quantize="int8"), device)
+    assert not sizes_of(file, EngineSettings(model="", dtype="bfloat16"), device).stored
