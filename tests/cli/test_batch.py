@@ -22,6 +22,7 @@ from ..conftest import Server
 from ..dying_batch import dying_command
 
 PATIENCE = 120.0  # seconds: only a hang takes so long
+LINES = 200  # of a batch that is interrupted: many more than can be done before the signal arrives
 
 
 def write_lines(path: Path, count: int, **body: Any) -> Path:
@@ -142,7 +143,7 @@ class TestWithAServer:
     def test_ctrl_c_cancels_and_the_same_command_answers_the_rest(
         self, house: Server, client: OpenAI, tmp_path: Path
     ) -> None:
-        file = write_lines(tmp_path / "in.jsonl", 40, max_tokens=50)
+        file = write_lines(tmp_path / "in.jsonl", LINES, max_tokens=50)
         arguments = ["batch", str(file), "--url", house.url, "--api-key", "k"]
         output, part = tmp_path / "in.output.jsonl", tmp_path / "in.output.jsonl.part"
         command = [str(Path(sys.executable).with_name("triolet")), *arguments]
@@ -165,7 +166,7 @@ class TestWithAServer:
         assert not output.exists()
         (done,) = part.glob("batch_*.jsonl")
         answered = {line["custom_id"] for line in map(json.loads, done.read_text().splitlines()) if line["response"]}
-        assert 0 < len(answered) < 40
+        assert 0 < len(answered) < LINES
 
         other = write_lines(tmp_path / "other.jsonl", 3)
         for given, problem in (
@@ -176,13 +177,13 @@ class TestWithAServer:
             assert problem in refusal(*given)
 
         again = CliRunner().invoke(main, arguments)
-        assert "40 answered, 0 refused" in again.output
+        assert f"{LINES} answered, 0 refused" in again.output
         assert again.exit_code == 0
         names = [json.loads(line)["custom_id"] for line in output.read_text().splitlines()]
-        assert sorted(names) == sorted(f"line-{number}" for number in range(40))
+        assert sorted(names) == sorted(f"line-{number}" for number in range(LINES))
         rest = client.batches.list(limit=1).data[0].request_counts
         assert rest is not None
-        assert rest.total == 40 - len(answered)
+        assert rest.total == LINES - len(answered)
 
     def test_what_the_server_refuses_is_said_in_its_words(self, house: Server, tmp_path: Path) -> None:
         file = write_lines(tmp_path / "in.jsonl", 3)

@@ -11,16 +11,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from triolet.models.checkpoint.families.families import FAMILIES, spec_from_config
+from triolet.models.checkpoint.families.families import FAMILIES
 from triolet.models.checkpoint.gguf.architectures import ARCHITECTURES
 from triolet.models.checkpoint.gguf.matrix import PLAIN, QUANTISED, read_weight
 from triolet.models.checkpoint.gguf.types import BLOCKS
 from triolet.models.checkpoint.quantised.method import METHODS, read_quantised
 from triolet.models.checkpoint.safetensors import WEIGHT_TYPES
-from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.stored import CodedMatrix, StoredMatrix
 from triolet.models.checkpoint.weight_files import FORMS
 from triolet.models.errors import UnsupportedModel
+from triolet.models.gpu.stored import format_of
 from triolet.models.gpu.structure import refuse_structure
 
 from ..models.checkpoint import test_fused, test_safetensors
@@ -29,12 +29,11 @@ from ..models.checkpoint.gguf.cases import converted
 from ..models.checkpoint.pytorch import test_file
 from ..models.checkpoint.quantised import test_method
 from ..models.checkpoint.quantised.cases import CORPUS, Held, decoded
-from ..models.parity_cases import VARIANTS, architecture_of, make_config
+from ..models.parity_cases import VARIANTS, architecture_of, spec_of
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 ROOT: Final = Path(__file__).resolve().parents[2]
 GGUF_TESTS: Final = ROOT / "tests" / "models" / "checkpoint" / "gguf"
-NORM: Final = "a norm of q and k over"
 # By method, or where it has several, by kind: its tests, and what they compare with.
 PROOFS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "awq": (test_method, "test_awq", "its definition"),
@@ -56,16 +55,11 @@ def proof_of(module: ModuleType, test: str) -> str:
     return f"`{(module.__file__ or '').removeprefix(f'{ROOT}/')}`: `{test}`"
 
 
-def spec_of(variant: str) -> ModelSpec:
-    config = json.loads(make_config(variant, random.Random(0)).to_json_string())
-    return spec_from_config({**config, "architectures": [architecture_of(variant)]})
-
-
 def refused_on_gpu(variant: str) -> str | None:
     try:
-        refuse_structure(spec_of(variant))
+        refuse_structure(spec_of(variant, random.Random(0)))
     except UnsupportedModel as error:
-        return {"layers": "layers that differ", NORM: f"{NORM} {error.value}s"}.get(error.key, error.key)
+        return error.key
     return None
 
 
@@ -78,7 +72,7 @@ def families_table() -> str:
     written = {name for case in converted().values() for name in case["config"]["architectures"]}
     for architecture in FAMILIES:
         variants = [name for name in VARIANTS if architecture_of(name) == architecture]
-        rows = [name.removesuffix(" with experts") for name, row in ARCHITECTURES.items() if row.name == architecture]
+        rows = [name.split(" with ")[0] for name, row in ARCHITECTURES.items() if row.name == architecture]
         in_gguf = ", ".join(f"`{name}`" for name in rows)
         if rows and architecture not in written:
             in_gguf += ", not compared"
@@ -108,29 +102,28 @@ def formats_table() -> str:
     names = ", ".join(f"`{form.file}`" for form in FORMS[1:])
     row(f"{names}: {types}", "yes", "in bfloat16", "torch", proof_of(test_file, "test_what_torch_saves"))
     for method in (*METHODS, "mxfp4"):
-        for kind, runs in sorted(layers_of(method).items()):
+        for kind, (runs, gpu) in sorted(layers_of(method).items()):
             module, test, other = PROOFS.get(kind, PROOFS[method])
-            row(f"`{method}`: {kind}", runs, "no", other, proof_of(module, test))
+            row(f"`{method}`: {kind}", runs, "no: experts" if method == "mxfp4" else gpu, other, proof_of(module, test))
     golden = set(json.loads((GGUF_TESTS / "golden.json").read_text()))
     reads = proof_of(test_types, "test_is_the_librarys_value_bit_for_bit")
-    for runs, kinds in gguf_types().items():
+    for (runs, gpu), kinds in gguf_types().items():
         compared = [kind for kind in kinds if kind in golden]
-        gpu = "in bfloat16" if runs == "yes" else "no"
         assert set(kinds) - set(compared) <= {"F32"}, "F32 needs no comparison"
         row(f"GGUF: {', '.join(kinds)}", runs, gpu, "the gguf package", reads)
     return "\n".join(lines) + "\n"
 
 
-def layers_of(method: str) -> dict[str, str]:
-    """The kinds of layers of a method in the fuzzer's corpus, and how a CPU runs them."""
-    found: dict[str, str] = {}
+def layers_of(method: str) -> dict[str, tuple[str, str]]:
+    """The kinds of layers of a method in the fuzzer's corpus, and how a CPU and a GPU run them."""
+    found: dict[str, tuple[str, str]] = {}
     for path in sorted(CORPUS.glob("whole-*")):
         case = decoded(path.read_bytes())
         assert case is not None, path
         config, parts = case
         if config["quant_method"] == method:
             matrices = read_quantised({"quantization_config": config}, Held(parts)).matrices
-            found |= {matrix.format: how_it_runs(matrix) for matrix in matrices.values()}
+            found |= {matrix.format: (how_it_runs(matrix), on_gpu(matrix, 128)) for matrix in matrices.values()}
     return found
 
 
@@ -140,13 +133,23 @@ def how_it_runs(matrix: StoredMatrix) -> str:
     return "as stored, 4 bits (6 without VNNI)" if matrix.layout.fp4 else f"as stored, {matrix.layout.bits} bits"
 
 
-def gguf_types() -> dict[str, list[str]]:
-    """How a CPU runs the types, and which they are."""
-    found: dict[str, list[str]] = {}
+def on_gpu(matrix: StoredMatrix, group: int | None = None) -> str:
+    """`group`: in the place of the corpus's, whose matrices are tiny."""
+    if not isinstance(matrix, CodedMatrix):
+        return "widened"
+    kind = format_of(matrix.layout._replace(group=group or matrix.layout.group), 4096)
+    return "widened" if kind is None else f"as stored, {kind.bits} bits"
+
+
+def gguf_types() -> dict[tuple[str, str], list[str]]:
+    """How a CPU and a GPU run the types, and which they are."""
+    found: dict[tuple[str, str], list[str]] = {}
     for kind in (*PLAIN, *QUANTISED):
         elements, size = BLOCKS[kind]
         weight = read_weight("w", kind, (1, elements), memoryview(bytes(size)))
-        runs = how_it_runs(weight) if isinstance(weight, StoredMatrix) else "yes"
+        runs = "yes", "in bfloat16"
+        if isinstance(weight, StoredMatrix):
+            runs = how_it_runs(weight), on_gpu(weight)
         found.setdefault(runs, []).append(kind)
     return found
 
