@@ -15,16 +15,18 @@ the application refuses it, or the path has no WebSocket, it is answered as the 
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote
 
 import h11
+import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData
 from hypercorn.events import Event as ConnectionEvent
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.events import Request, StreamClosed
+from hypercorn.protocol.events import Request, Response, StreamClosed
 from hypercorn.protocol.h11 import STREAM_ID, H2ProtocolAssumedError, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.task_group import TaskGroup
@@ -127,9 +129,24 @@ class GuardedHTTP1(H11Protocol):
         return True
 
     async def stream_send(self, event: StreamEvent) -> None:
+        if isinstance(event, Response):
+            if self.connection.their_state is h11.SEND_BODY:  # the reader may hold the rest, and passes it on now
+                await trio.lowlevel.checkpoint()
+            if self._ends_unannounced:
+                event = replace(event, headers=[*event.headers, (b"connection", b"close")])
         if isinstance(event, StreamClosed) and self._held:  # the application gave up early
             await self._write(b"")
         await super().stream_send(event)
+
+    @property
+    def _ends_unannounced(self) -> bool:
+        """Whether hypercorn will close after this answer without telling the client, whose next request would be lost.
+
+        It does so when part of the body is still to come, and when the server stops.
+        """
+        if self.keep_alive_requests >= self.config.keep_alive_max_requests:
+            return False  # this it tells
+        return self.connection.their_state is h11.SEND_BODY or self.context.terminated.is_set()
 
     async def _send_h11_event(self, event: H11SendableEvent) -> None:
         try:

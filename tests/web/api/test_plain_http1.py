@@ -30,7 +30,7 @@ CHANGING = re.compile(
     rb'(?<=cmpl-)[0-9a-f-]+|(?<="created":)\d+|(?<=date: )[^\r]+|"timeline":{[^}]*}|(?<="id":")[0-9a-f-]+'
 )
 
-CLOSE = b"\r\nConnection: close"
+CLOSE = re.compile(rb"\r\nconnection: close", re.IGNORECASE)
 BY_ASGI = "TE: trailers\r\n"
 BY_QUART = "Content-Type: application/json; charset=utf-8\r\n"
 
@@ -279,8 +279,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(impatient: bool, web:
             await stream.send_all(post(CHAT, fields)[:-1])
             said.append([CHANGING.sub(b"", part) for part in (await answers(stream))[0]])
             assert await at_end(stream)
-    assert CLOSE in said[0][0]
-    assert [part.replace(CLOSE, b"") for part in said[0]] == said[1]
+    assert all(CLOSE.search(answer[0]) for answer in said)
+    assert [CLOSE.sub(b"", part) for part in said[0]] == [CLOSE.sub(b"", part) for part in said[1]]
     assert said[0][0].startswith(b"HTTP/1.1 408")
 
 
@@ -300,8 +300,8 @@ async def test_a_refusal_does_not_wait_for_the_body(web: Web) -> None:
             await stream.send_all(head(bytes(1000), fields + "Authorization: Bearer wrong\r\n"))
             said.append([CHANGING.sub(b"", part) for part in (await answers(stream))[0]])
             assert await at_end(stream)
-    assert CLOSE in said[0][0]
-    assert [part.replace(CLOSE, b"") for part in said[0]] == said[1]
+    assert all(CLOSE.search(answer[0]) for answer in said)
+    assert [CLOSE.sub(b"", part) for part in said[0]] == [CLOSE.sub(b"", part) for part in said[1]]
     assert said[0][0].startswith(b"HTTP/1.1 401")
 
 
@@ -382,7 +382,7 @@ async def test_an_answer_of_a_draining_server_says_that_it_closes(web: Web, scri
         web.engine.gateway.complete(web.engine.requests[0].id, "stop")
         [(said, _)] = await answers(stream)
         assert await at_end(stream)
-    assert CLOSE in said
+    assert CLOSE.search(said)
 
 
 async def test_a_handler_that_breaks_is_an_error_of_one_request(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,37 @@ async def test_an_answer_that_closes_is_followed_by_eof(start_server: StartServe
         assert await at_end(stream)
 
 
+async def test_an_answer_before_the_body_announces_the_end(start_server: StartServer) -> None:
+    """A client that keeps the connection would send its next request into the void."""
+    served = await start_server()
+    head = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+    with trio.fail_after(SOON):
+        for request, last in ((head + b"hello", False), (head, True)):
+            stream = await served.connect()
+            await stream.send_all(request)
+            answer = await receive_until(stream, b"}")
+            assert answer.startswith(b"HTTP/1.1 404")
+            assert (b"\r\nconnection: close\r\n" in answer.lower()) is last
+            if last:
+                assert await at_end(stream)
+            else:
+                await stream.send_all(get("/"))
+                await receive_until(stream, b"hello")
+
+
+async def test_an_answer_while_the_server_stops_announces_the_end(start_server: StartServer) -> None:
+    served = await start_server()
+    stream = await served.connect()
+    with trio.fail_after(SOON):
+        await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+        await wait_all_tasks_blocked(0.05)
+        served.stop.set()
+        await wait_all_tasks_blocked(0.05)
+        await stream.send_all(b"hello")
+        assert b"\r\nconnection: close\r\n" in (await receive_until(stream, b"\r\n5")).lower()
+        assert await at_end(stream)
+
+
 async def test_a_kept_alive_connection_serves_again_and_ends_when_idle(start_server: StartServer) -> None:
     served = await start_server(keep_alive_timeout=0.3)
     stream = await served.connect()
