@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
 from msgspec import Struct
 
 from ...kernels.experts.routing import Routing
 from .safetensors import WeightArray
+
+MAX_EXPERTS: Final = 1 << 16  # of all layers together; the largest models have 25,000
+MAX_PIECES: Final = 6 * MAX_EXPERTS  # their matrices and biases: each is an object before any is read
 
 
 class ExpertNames(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CheckpointError
-from .experts import ExpertSpec
+from .experts import MAX_PIECES, ExpertSpec
 
 GATE_UP, DOWN, BIAS = "gate_up_proj", "down_proj", "_bias"
 
@@ -54,6 +54,8 @@ def fused_experts(shapes: Mapping[str, tuple[int, ...]], spec: ExpertSpec) -> di
             parts = {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2)}
         else:
             parts = {"gate_proj": slice(outputs // 2), "up_proj": slice(outputs // 2, None)}
+        if spec.count + len(found) > MAX_PIECES:
+            raise CheckpointError(name, spec.count, f"experts; at most {MAX_PIECES} matrices and biases are read")
         end = "bias" if biased else "weight"
         for index in range(spec.count):
             for part, rows in parts.items():

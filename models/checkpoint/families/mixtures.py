@@ -5,8 +5,9 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from ....kernels.experts.routing import Routing
+from ...errors import CheckpointError
 from ..config import Config
-from ..experts import MIXTRAL_NAMES, ExpertNames, ExpertSpec
+from ..experts import MAX_EXPERTS, MIXTRAL_NAMES, ExpertNames, ExpertSpec
 from ..spec import ModelSpec
 from .decoder import decoder, refuse_window, sliding_layers, with_windows
 
@@ -104,6 +105,8 @@ def with_experts(config: Config, spec: ModelSpec, experts: ExpertSpec, sparse: C
     routing, dense = experts.routing, len(sparse) < spec.num_layers
     if routing.chosen > experts.count:
         raise config.invalid("num_experts_per_tok", f"there are {experts.count} experts: it can be no more")
+    if (count := experts.count * max(1, len(sparse))) > MAX_EXPERTS:
+        raise CheckpointError("experts", count, f"in all layers; at most {MAX_EXPERTS} are read")
     if spec.activation != "silu":
         raise config.unsupported("hidden_act", "only silu is supported in experts")
     layers = tuple(replace(layer, experts=index in sparse) for index, layer in enumerate(spec.layers))

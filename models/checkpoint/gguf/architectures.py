@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from . import deepseek_names
 
@@ -89,6 +90,14 @@ def architecture_of(name: str, experts: bool, sigmoid: bool) -> Architecture | N
 
 _GEMMA_TENSORS: Final = {**NORMS_AROUND, "ffn_norm": "pre_feedforward_layernorm"}
 _WINDOW_KEY: Final = {"attention.sliding_window": "sliding_window"}
+_DEEPSEEK: Final = Architecture(
+    name="DeepseekV2ForCausalLM",
+    model_type="deepseek_v2",
+    keys=deepseek_names.KEYS,
+    constants={"norm_topk_prob": False, "routed_scaling_factor": 1.0},
+    tensors={**EXPERT_TENSORS, **deepseek_names.TENSORS},
+    latent=True,
+)
 ARCHITECTURES: Final[dict[str, Architecture]] = {
     # Llama, Mistral, Falcon 3 and whatever else was saved as Llama
     "llama": Architecture(name="LlamaForCausalLM", model_type="llama", swapped_rows=True, experts="llama with experts"),
@@ -133,25 +142,9 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
         constants={"norm_topk_prob": False},
         tensors=EXPERT_TENSORS,
     ),
-    # DeepSeek-V2, V2.5 and their Lite and Coder models
-    "deepseek2": Architecture(
-        name="DeepseekV2ForCausalLM",
-        model_type="deepseek_v2",
-        keys=deepseek_names.KEYS,
-        constants={"norm_topk_prob": False, "routed_scaling_factor": 1.0},
-        tensors={**EXPERT_TENSORS, **deepseek_names.TENSORS},
-        latent=True,
-        sigmoid="deepseek2 with sigmoid",
-    ),
-    # DeepSeek-V3, V3.1, R1, and those saved as such
-    "deepseek2 with sigmoid": Architecture(
-        name="DeepseekV3ForCausalLM",
-        model_type="deepseek_v3",
-        keys=deepseek_names.KEYS,
-        constants={"norm_topk_prob": False, "routed_scaling_factor": 1.0},
-        tensors={**EXPERT_TENSORS, **deepseek_names.TENSORS},
-        latent=True,
-    ),
+    # DeepSeek-V2, V2.5 and their Lite and Coder models; V3, V3.1, R1, and those saved as such
+    "deepseek2": replace(_DEEPSEEK, sigmoid="deepseek2 with sigmoid"),
+    "deepseek2 with sigmoid": replace(_DEEPSEEK, name="DeepseekV3ForCausalLM", model_type="deepseek_v3"),
     "gpt-oss": Architecture(
         name="GptOssForCausalLM",
         model_type="gpt_oss",

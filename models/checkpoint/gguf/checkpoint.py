@@ -30,7 +30,7 @@ class GgufCheckpoint:
         spec = spec_from_config(config)
         self.spec: ModelSpec = replace(spec, norm_offset=0.0) if row.gain_offset else spec
         self.generation: GenerationDefaults = generation_of(self._file.metadata, self.spec.vocab_size)
-        self._places = names_of(self._file.tensors, row)
+        self._places = names_of(self._file.tensors, row, spec)
 
     @property
     def weight_files(self) -> list[Path]:
@@ -62,7 +62,7 @@ class GgufCheckpoint:
     def stored_matrix(self, name: str) -> StoredMatrix | None:
         """A matrix that is stored quantised, without reading it; None for any other tensor."""
         place = self._places[name]
-        tensors = (place.tensor, *([place.values] if place.values is not None else []))
+        tensors = (place.tensor,) if place.values is None else (place.tensor, place.values)
         if all(self._file.tensor(tensor).type not in QUANTISED for tensor in tensors):
             return None
         weight = self.read_tensor(name)

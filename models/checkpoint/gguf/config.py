@@ -6,11 +6,11 @@ the arithmetic. Numbers that were written as float32 come back as the shortest d
 
 from __future__ import annotations
 
-import numpy as np
+from math import log
 
 from ...errors import CheckpointError
 from .architectures import KEYS, Architecture
-from .deepseek import deepseek_config, yarn_magnitudes
+from .deepseek import LOG_MULTIPLIER, deepseek_config, yarn_magnitudes
 from .matrix import plain_weight
 from .metadata import Value
 from .parts import Gguf
@@ -18,6 +18,8 @@ from .settings import Settings
 
 FACTORS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = {FACTORS, LONG_FACTORS, SHORT_FACTORS}
+# Keys that not every scaling has a use for: what they say if they say nothing, and the setting that has read them.
+_MAGNITUDES = (("rope.scaling.attn_factor", 1, "attention_factor"), (LOG_MULTIPLIER, 0, "mscale"))
 
 
 def config_of(file: Gguf) -> tuple[dict[str, object], Architecture]:
@@ -39,14 +41,14 @@ def config_of(file: Gguf) -> tuple[dict[str, object], Architecture]:
         config[row.bias_key] = True
     if row.qk_norm_key is not None:
         config[row.qk_norm_key] = "blk.0.attn_q_norm.weight" in file.tensors
-    head_dim = int(settings.number("rope.dimension_count")) if row.latent else _head_dim(settings)
+    head_dim = settings.size("rope.dimension_count") if row.latent else _head_dim(settings)
     config["head_dim"] = head_dim
     if row.latent:
         config.update(deepseek_config(settings))
     if row.wide_queries is not None:
-        wide = settings.number("block_count") == row.wide_queries
-        heads = max(1, int(settings.number("attention.head_count")))
-        config["query_pre_attn_scalar"] = int(settings.number("embedding_length")) // heads if wide else head_dim
+        wide = settings.size("block_count") == row.wide_queries
+        heads = settings.size("attention.head_count")
+        config["query_pre_attn_scalar"] = settings.size("embedding_length") // heads if wide else head_dim
     if row.window_pattern is not None and "sliding_window" in config:
         config["layer_types"] = _layer_types(settings, row.window_pattern)
     config.update(_rope(settings, file, head_dim))
@@ -54,22 +56,20 @@ def config_of(file: Gguf) -> tuple[dict[str, object], Architecture]:
 
 
 def _head_dim(settings: Settings) -> int:
-    heads, hidden = settings.number("attention.head_count"), settings.number("embedding_length")
-    if heads < 1:
-        raise settings.invalid("attention.head_count", "expected a positive number")
-    size = int(settings.number("attention.key_length", hidden // heads))
-    if settings.number("attention.value_length", size) != size:
+    heads, hidden = settings.size("attention.head_count"), settings.size("embedding_length")
+    size = settings.size("attention.key_length", hidden // heads)
+    if settings.size("attention.value_length", size) != size:
         raise settings.invalid("attention.value_length", f"keys and values of different sizes ({size} for keys)")
     return size
 
 
 def _layer_types(settings: Settings, pattern: int) -> list[str]:
     """Which layers have the window. A file may say it for each, or as the length of the pattern."""
-    layers = int(settings.number("block_count"))
+    layers = settings.size("block_count")
     said = settings.get("attention.sliding_window_pattern")
     if isinstance(said, int) and not isinstance(said, bool):
         pattern = said
-    if pattern < 1 or not 0 < layers < 1 << 16:
+    if pattern < 1 or layers >= 1 << 16:
         raise settings.invalid("attention.sliding_window_pattern", "expected a positive number, for a number of layers")
     windows: list[Value] = [index % pattern != pattern - 1 for index in range(layers)]
     if isinstance(said, list):
@@ -84,11 +84,14 @@ def _rope(settings: Settings, file: Gguf, head_dim: int) -> dict[str, object]:
     row, theta = settings.architecture, settings.number("rope.freq_base", 10_000.0)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
     config: dict[str, object] = {"rope_parameters": rope}
-    rotary = int(settings.number("rope.dimension_count", head_dim))
+    rotary = settings.size("rope.dimension_count", head_dim)
     if rotary != head_dim:
         rope["partial_rotary_factor"] = config["partial_rotary_factor"] = rotary / head_dim
     kind, original = settings.get("rope.scaling.type"), settings.get("rope.scaling.original_context_length")
     factor = settings.get("rope.scaling.factor") or settings.get("rope.scale_linear")
+    scaled = kind in ("linear", "yarn") or factor not in (None, 0, 1)
+    if scaled and ROPE_TENSORS & file.tensors.keys():
+        raise settings.invalid("rope.scaling.type", "a scaling beside tensors with factors is not supported")
     if LONG_FACTORS in file.tensors:
         rope |= {
             "rope_type": "longrope",
@@ -100,14 +103,15 @@ def _rope(settings: Settings, file: Gguf, head_dim: int) -> dict[str, object]:
     elif FACTORS in file.tensors:
         rope |= {"rope_type": "factors", "factors": _factors(file, FACTORS, rotary)}
     elif kind == "yarn":
-        magnitude = 0.1 * float(np.log(settings.number("rope.scaling.factor"))) + 1
+        if (growth := settings.number("rope.scaling.factor")) <= 0:
+            raise settings.invalid("rope.scaling.factor", "expected a number greater than 0")
         rope |= {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": original,
             "beta_fast": settings.get("rope.scaling.yarn_beta_fast"),
             "beta_slow": settings.get("rope.scaling.yarn_beta_slow"),
-            "attention_factor": magnitude * settings.number("rope.scaling.attn_factor", 1.0),
+            "attention_factor": (0.1 * log(growth) + 1) * settings.number("rope.scaling.attn_factor", 1.0),
             "truncate": row.rounded_ramp,
         }
         if row.latent and (magnitudes := yarn_magnitudes(settings)) is not None:
@@ -118,6 +122,9 @@ def _rope(settings: Settings, file: Gguf, head_dim: int) -> dict[str, object]:
         raise settings.invalid("rope.scaling.type", "expected none, linear or yarn, or tensors with factors")
     for key in [key for key, value in rope.items() if value is None]:
         del rope[key]
+    for key, neutral, name in _MAGNITUDES:
+        if name not in rope and settings.number(key, neutral) != neutral:
+            raise settings.invalid(key, f"has no meaning beside this scaling, expected {neutral}")
     if row.local_theta is not None:
         local = {"rope_type": "default", "rope_theta": settings.number("rope.freq_base_swa", row.local_theta)}
         config["rope_parameters"] = {"full_attention": rope, "sliding_attention": local}

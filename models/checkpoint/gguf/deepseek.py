@@ -13,6 +13,7 @@ import numpy as np
 from ..stored import FloatArray, StoredMatrix, Weight, float_part
 from .settings import Settings
 
+LOG_MULTIPLIER: Final = "rope.scaling.yarn_log_multiplier"
 SCORES: Final = {1: "softmax", 2: "sigmoid"}
 # Groups of experts, and how many of them are chosen, by the number of experts: files from before the converter wrote
 # them are of DeepSeek-V2, V2.5 and Coder-V2 (160), V3 and R1 (256), or of models without groups.
@@ -21,23 +22,27 @@ OLD_GROUPS: Final = {160: (8, 3), 256: (8, 4)}
 
 def deepseek_config(settings: Settings) -> dict[str, object]:
     """The settings of config.json that are no single key here."""
-    rotated = int(settings.number("rope.dimension_count"))
-    newer = settings.get("attention.key_length_mla") is not None
-    key, value = ("attention.key_length_mla", "attention.value_length_mla") if newer else (
-        "attention.key_length", "attention.value_length"
-    )  # fmt: skip
+    rotated, rank = settings.size("rope.dimension_count"), settings.size("attention.kv_lora_rank")
+    heads = settings.size("attention.head_count")
+    newer = any(settings.get(f"attention.{part}_length_mla") is not None for part in ("key", "value"))
+    suffix = "_mla" if newer else ""
+    for key, size in (("attention.key_length", rank + rotated), ("attention.value_length", rank)):
+        if newer and settings.size(key, size) != size:
+            raise settings.invalid(key, f"expected {size}, as in a cached row")
+    if settings.size("attention.head_count_kv", 1) not in (1, heads):
+        raise settings.invalid("attention.head_count_kv", f"expected 1 or attention.head_count = {heads}")
     gating = settings.get("expert_gating_func")
     if gating not in (None, *SCORES):
         raise settings.invalid("expert_gating_func", "expected 1 (softmax) or 2 (sigmoid)")
-    old_groups = OLD_GROUPS.get(int(settings.number("expert_count", 0)), (1, 1))
-    groups = int(settings.number("expert_group_count", old_groups[0]))
-    chosen = int(settings.number("expert_group_used_count", old_groups[1] if groups == old_groups[0] else 1))
+    old_groups = OLD_GROUPS.get(settings.size("expert_count"), (1, 1))
+    groups = settings.size("expert_group_count", old_groups[0])
+    chosen = settings.size("expert_group_used_count", old_groups[1] if groups == old_groups[0] else 1)
     found: dict[str, object] = {
-        "num_key_value_heads": settings.get("attention.head_count"),
+        "num_key_value_heads": heads,
         "q_lora_rank": settings.get("attention.q_lora_rank"),
         "qk_rope_head_dim": rotated,
-        "qk_nope_head_dim": int(settings.number(key)) - rotated,
-        "v_head_dim": int(settings.number(value)),
+        "qk_nope_head_dim": settings.size(f"attention.key_length{suffix}") - rotated,
+        "v_head_dim": settings.size(f"attention.value_length{suffix}"),
         "scoring_func": SCORES[2 if gating == 2 else 1],
         "n_group": groups,
         "topk_group": chosen,
@@ -49,7 +54,7 @@ def deepseek_config(settings: Settings) -> dict[str, object]:
 
 def yarn_magnitudes(settings: Settings) -> dict[str, object] | None:
     """The weights of YaRN's logarithm: of a scaled score, and of cos and sin. The format has one number for both."""
-    tenth = settings.number("rope.scaling.yarn_log_multiplier", 0.0)
+    tenth = settings.number(LOG_MULTIPLIER, 0.0)
     if not tenth:
         return None
     weight = float(f"{10 * tenth:.6g}")  # the converter's tenth of it is a float32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import numpy as np
 
 from ...errors import CheckpointError, UnsupportedModel
@@ -43,8 +45,14 @@ class Settings:
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key)
         value = default if value is None else value
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
             raise self.invalid(key, "expected a number")
+        return value
+
+    def size(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, default)
+        if not isinstance(value, int) or value < 1:
+            raise self.invalid(key, "expected a positive integer")
         return value
 
     def invalid(self, key: str, remedy: str) -> CheckpointError:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ....kernels.gemm.codes import CodeRows
 from ...errors import CheckpointError, UnsupportedModel
+from ..experts import MAX_PIECES
 from ..gguf.blocks import MXFP4_LAYOUT, mxfp4_rows
 from ..stored import CodedMatrix, StoredMatrix
 
@@ -75,6 +76,8 @@ def read_mxfp4(tensors: RawTensors) -> tuple[dict[str, StoredMatrix], frozenset[
                 raise CheckpointError(name, array.shape, "expected bytes [experts, outputs, blocks, 16], and scales")
         if blocks.shape != (*exponents.shape, MXFP4_LAYOUT.group // 2):
             raise CheckpointError(name, blocks.shape, f"does not fit the scales {exponents.shape}")
+        if len(blocks) + len(matrices) > MAX_PIECES:
+            raise CheckpointError(name, len(blocks), f"experts; at most {MAX_PIECES} matrices are read")
         taken |= {name, whole + SCALES}
         for expert in range(len(blocks)):
             for part, rows in parts.items():

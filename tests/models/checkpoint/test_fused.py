@@ -13,7 +13,9 @@ import pytest
 import safetensors.numpy
 
 from triolet.kernels.gemm.tile_fp4 import looked_up_here
+from triolet.models.checkpoint import fused
 from triolet.models.checkpoint.checkpoint import CheckpointFolder
+from triolet.models.checkpoint.quantised import mxfp4 as mxfp4_file
 from triolet.models.checkpoint.stored import StoredMatrix
 from triolet.models.checkpoint.weights import load_weights
 from triolet.models.cpu.load import described_dtype, plan_on_cpu
@@ -156,6 +158,16 @@ def test_what_does_not_fit_is_refused(case: str, tmp_path: Path) -> None:
     change(tensors)
     with pytest.raises((CheckpointError, UnsupportedModel), match=message):
         load_weights(write(tmp_path / "model", tensors))
+
+
+@pytest.mark.parametrize("make", [plain, mxfp4])
+def test_more_experts_than_any_model_has_are_refused(
+    make: Callable[[], Tensors], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "MAX_PIECES", 2 * EXPERTS - 1)
+    monkeypatch.setattr(mxfp4_file, "MAX_PIECES", 2 * EXPERTS - 1)
+    with pytest.raises(CheckpointError, match=r"experts\..*_proj.* = 4: experts; at most 7"):
+        write(tmp_path / "model", make())
 
 
 @pytest.mark.parametrize("exponent", [253, 255])

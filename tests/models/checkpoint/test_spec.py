@@ -199,6 +199,7 @@ INVALID: list[tuple[str, Options, str]] = [
     ("qwen2", {"max_window_layers": -1}, "max_window_layers = -1"),
     ("qwen3", {"layer_types": ["full_attention"]}, "layer_types = .*expected 3 times"),
     ("llama", {"architectures": "LlamaForCausalLM"}, "architectures = "),
+    ("gpt_oss", {"num_local_experts": 1 << 15}, r"experts = 98304: in all layers; at most 65536"),
     ("gpt_oss", {"num_local_experts": 3}, "num_experts_per_tok = None: there are 3 experts"),
     ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit = -1.0"),
     ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers = .*expected 3 times 0 or 1"),

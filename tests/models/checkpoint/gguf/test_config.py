@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from triolet.models.checkpoint.families.families import spec_from_config
+from triolet.models.checkpoint.gguf import names
 from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.rope import RopeSpec, inverse_frequencies
 from triolet.models.checkpoint.spec import ModelSpec
@@ -15,7 +16,7 @@ from triolet.models.checkpoint.weights import load_weights
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
 from .cases import converted, metadata_of, tensors_of, write_case
-from .written import Typed, write_gguf
+from .written import Tensor, Typed, plain, write_gguf
 
 MODELS = list(converted())
 
@@ -56,11 +57,19 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no string": ({"general.architecture": 7}, "general.architecture = 7"),
     "a key that is not known": ({"llama.attention.clamp_kqv": 8.0}, "llama.attention.clamp_kqv = 8.0"),
     "no length": ({"llama.context_length": 0}, "max_position_embeddings = 0"),
+    "no number": ({"llama.rope.dimension_count": float("nan")}, "llama.rope.dimension_count = nan"),
+    "no end": ({"llama.attention.key_length": float("inf")}, "llama.attention.key_length = inf"),
+    "no whole number": ({"llama.rope.dimension_count": 15.5}, "llama.rope.dimension_count = 15.5"),
+    "no dimensions": ({"llama.attention.key_length": 0}, "llama.attention.key_length = 0"),
     "no heads": ({"llama.attention.head_count": 0}, "llama.attention.head_count = 0"),
     "layers that differ": (
         {"llama.attention.head_count_kv": Typed("u32", [1, 2])}, r"llama.attention.head_count_kv = \[1, 2\]",
     ),
     "values of another size": ({"llama.attention.value_length": 8}, "llama.attention.value_length = 8"),
+    "no factor": (
+        {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 0.0}, "llama.rope.scaling.factor = 0.0",
+    ),
+    "a magnitude of nothing": ({"llama.rope.scaling.attn_factor": 5.0}, "llama.rope.scaling.attn_factor = 5.0"),
     "another scaling": ({"llama.rope.scaling.type": "dynamic"}, "llama.rope.scaling.type = 'dynamic'"),
     "words for a number": ({"llama.block_count": "two"}, "num_hidden_layers = 'two'"),
     "a huge number of layers": ({"llama.block_count": 2**31}, "num_hidden_layers = 2147483648"),
@@ -86,6 +95,37 @@ def test_a_tensor_that_is_not_known_is_refused(tmp_path: Path) -> None:
     tensors["blk.0.attn_sinks.weight"] = tensors["blk.0.attn_norm.weight"]
     with pytest.raises(UnsupportedModel, match=r"blk\.0\.attn_sinks\.weight"):
         GgufCheckpoint(write_gguf(tmp_path / "m.gguf", metadata_of("llama"), tensors))
+
+
+def test_factors_and_another_scaling_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"rope\.scaling\.type.*beside tensors"):
+        GgufCheckpoint(write_case(tmp_path, "llama, tied, llama3, biases", **{"llama.rope.scaling.factor": 2.0}))
+
+
+def test_more_experts_than_any_model_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "MAX_PIECES", 10)
+    with pytest.raises(CheckpointError, match=r"ffn_.*_exps\.weight = 4: experts; at most 10"):
+        GgufCheckpoint(write_case(tmp_path, "qwen2moe"))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("blk.1.ffn_gate_exps.weight", plain(np.zeros((5, 32, 64), np.float32)), "expected a matrix of each of 4"),
+        ("blk.1.ffn_gate_exps.weight", Tensor("Q8_0", (32,), bytes(34)), "expected a matrix of each of 4 experts"),
+        (
+            "blk.1.ffn_gate_inp_shexp.weight",
+            plain(np.zeros((2, 64), np.float32)),
+            r"shared_expert_gate.weight = \(2, 64\)",
+        ),
+        ("blk.01.ffn_gate_exps.weight", plain(np.zeros((4, 32, 64), np.float32)), "two tensors for one weight"),
+        ("blk.01.ffn_norm.weight", plain(np.zeros(64, np.float32)), r"'blk\.01\.ffn_norm\.weight'\): two tensors"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused(tmp_path: Path, name: str, tensor: Tensor, message: str) -> None:
+    tensors = {**tensors_of("qwen2moe"), name: tensor}
+    with pytest.raises(CheckpointError, match=message):
+        load_weights(GgufCheckpoint(write_gguf(tmp_path / "m.gguf", metadata_of("qwen2moe"), tensors)))
 
 
 def test_tokens_that_end_a_sequence_and_sampling_defaults(tmp_path: Path) -> None:

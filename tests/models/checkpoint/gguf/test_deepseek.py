@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +135,33 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     model = "deepseek2, lite"
     tensors = {name: plain(values) for name, values in as_converted(own_tensors(model), newer=True).items()}
 
-    def refused(message: str, more: dict[str, Any], without: str = "") -> None:
+    def refused(
+        message: str, without: str = "", changed: Mapping[str, tuple[int, ...]] | None = None, **more: Any
+    ) -> None:
+        """`changed`: shapes of other tensors. `more`: metadata, with `__` for a dot."""
         left = {name: tensor for name, tensor in tensors.items() if name != without}
-        path = write_gguf(tmp_path / "m.gguf", {**metadata_of(model), **more}, left)
+        left |= {name: plain(np.zeros(shape, np.float32)) for name, shape in (changed or {}).items()}
+        pairs = {f"deepseek2.{key.replace('__', '.')}": value for key, value in more.items()}
+        path = write_gguf(tmp_path / "m.gguf", {**metadata_of(model), **pairs}, left)
         with pytest.raises(CheckpointError, match=message):
             load_weights(GgufCheckpoint(path))
 
-    refused("expert_gating_func = 3", {"deepseek2.expert_gating_func": Typed("u32", 3)})
-    refused("e_score_correction_bias", {"deepseek2.expert_gating_func": Typed("u32", 2)})  # of V3, which this is not
-    refused("attn_v_b", {}, without="blk.2.attn_v_b.weight")
-    refused("attn_v_b", {}, without="blk.2.attn_k_b.weight")
-    refused("qk_nope_head_dim = -8", {"deepseek2.rope.dimension_count": Typed("u32", 40)})
+    refused("expert_gating_func = 3", expert_gating_func=3)
+    refused("e_score_correction_bias", expert_gating_func=2)  # of V3, which this is not
+    refused("attn_v_b", without="blk.2.attn_v_b.weight")
+    refused("attn_v_b", without="blk.2.attn_k_b.weight")
+    refused("qk_nope_head_dim = -8", rope__dimension_count=40, attention__key_length=RANK + 40)
+    refused("key_length = 48: expected 40", attention__key_length=48)
+    refused("value_length = 16: expected 32", attention__value_length=16)
+    refused("head_count_kv = 2: expected 1", attention__head_count_kv=2)
+    refused("attn_factor = 5.0", rope__scaling__attn_factor=5.0)  # whose place the logarithm's weight has
+    refused("yarn_log_multiplier = 0.0707", rope__scaling__type="linear")
+    # As many weights as the settings imply, shared out among keys, values and heads in another way.
+    for heads, keys, values in ((HEADS, 32, 8), (HEADS // 2, 40, 40)):
+        shapes = {"blk.1.attn_k_b.weight": (heads, RANK, keys), "blk.1.attn_v_b.weight": (heads, values, RANK)}
+        refused(r"blk\.1\.attn_k_b.*imply the shapes", changed=shapes)
+    whole = {"blk.1.attn_kv_b.weight": (HEADS * (PLAIN + VALUE), RANK)}
+    refused(r"kv_b_proj.*'blk\.1\.attn_kv_b\.weight'\): two tensors", changed=whole)
 
 
 def test_files_without_groups_are_of_the_models_that_had_them(tmp_path: Path) -> None:
