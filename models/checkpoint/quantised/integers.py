@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....kernels.gemm.codes import CodeLayout, CodeRows, ScaleKind, float_rows
+from ....kernels.gemm.codes import CodeLayout, CodeRows, MinimumKind, ScaleKind, float_rows
 from ...errors import CheckpointError
 from ..stored import CodedMatrix, FloatArray, StoredMatrix
 
@@ -63,16 +63,19 @@ class GptqMatrix(CodedMatrix):
         zeros = unpacked(qzeros, bits).reshape(len(qzeros), -1).astype(np.uint16) + np.uint16(less)
         if zeros.max(initial=0) > 255:
             raise CheckpointError("qzeros", int(zeros.max()), "a zero point beyond 8 bits: the file is damaged")
-        self._zeros = zeros.astype(np.uint8)
+        # Zero points that are all the middle, as GPTQ's tools write by default, are none: so more kernels take them.
+        self._zeros = None if (zeros[:, : self.shape[0]] == 1 << (bits - 1)).all() else zeros.astype(np.uint8)
         group = -(-self.shape[1] // len(scales))
-        self.layout = CodeLayout(4 if bits == 4 else 8, group, KINDS[str(scales.dtype)], "zeros")
+        minima: MinimumKind = "none" if self._zeros is None else "zeros"
+        self.layout = CodeLayout(4 if bits == 4 else 8, group, KINDS[str(scales.dtype)], minima)
         self.format = f"GPTQ {bits}-bit"
 
     def codes(self, first: int, last: int) -> CodeRows:
         words = np.ascontiguousarray(self._words[:, first:last].T)
         codes = unpacked(words, self._bits).reshape(last - first, -1)
         scales = np.ascontiguousarray(self._scales[:, first:last].T)
-        return CodeRows(codes, _bits(scales), minima=np.ascontiguousarray(self._zeros[:, first:last].T))
+        zeros = None if self._zeros is None else np.ascontiguousarray(self._zeros[:, first:last].T)
+        return CodeRows(codes, _bits(scales), minima=zeros)
 
 
 class PackedMatrix(CodedMatrix):

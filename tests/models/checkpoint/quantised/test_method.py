@@ -102,6 +102,20 @@ def test_gptq_with_act_order_and_with_8_bits() -> None:
     agree(read({"quant_method": "gptq", "bits": 8}, parts), weights(wide, zeros + 100, scales))
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_gptqs_zero_points_that_are_all_the_middle_are_left_out(bits: int) -> None:
+    _, zeros, scales = random(7)
+    codes = np.random.default_rng(6).integers(0, 1 << bits, (OUTPUTS, INPUTS))
+    for last, minima in ((1 << (bits - 1), "none"), (3, "zeros")):
+        zeros[...] = 1 << (bits - 1)
+        zeros[-1, -1] = last
+        parts = gptq_parts(codes, zeros, scales, np.arange(INPUTS) // GROUP, bits=bits)
+        matrix = read({"quant_method": "gptq", "bits": bits}, parts)
+        assert isinstance(matrix, CodedMatrix)
+        assert matrix.layout.minima == minima
+        agree(matrix, weights(codes, zeros, scales))
+
+
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"]}
 
 
