@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from ..gemm.gpu_launch_packed import byte_groups, with_room
 from ..gemm.gpu_operands import ACTIVATIONS
 from ..gemm.gpu_table import Few
 from ..gemm.gpu_weights import PackedLinear
@@ -32,6 +33,7 @@ def multiply_experts(
     blocks = most_blocks(count, experts, launch.block_m)
     if blocks == 0:
         return
+    launch = with_room(weight, launch)
     grid = (cdiv(n, launch.block_n), blocks)
     sizes = (bias, out, plan, count, count // len(x), n, k, x.stride(0))
     constants = {
@@ -44,11 +46,14 @@ def multiply_experts(
     match weight.format:
         case "w4a16":
             w4_experts_kernel[grid](
-                x, weight.weight, weight.scales, weight.offsets, *sizes,
+                x, weight.weight, weight.scales, weight.offsets, weight.minima, *sizes,
                 GROUPS=128 // weight.group, BLOCKS=launch.block_n // 64, TALL=launch.tall, **constants,
             )  # fmt: skip
         case "w8a16":
-            w8_experts_kernel[grid](x, weight.weight, weight.scales, *sizes, BLOCKS=launch.block_n // 64, **constants)
+            w8_experts_kernel[grid](
+                x, weight.weight, weight.scales, *sizes,
+                GROUPS=byte_groups(weight), BLOCKS=launch.block_n // 64, **constants,
+            )  # fmt: skip
         case _:
             plain_experts_kernel[grid](
                 x, weight.weight, x_scales, weight.scales, *sizes,

@@ -42,7 +42,7 @@ def of_expert(values, expert, size):
 
 @jit(do_not_specialize=["count", "per_row"])
 def w4_experts_kernel(
-    x, packed, scales, offsets, bias, out, plan, count, per_row, N, K, stride_x,
+    x, packed, scales, offsets, minima, bias, out, plan, count, per_row, N, K, stride_x,
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr,
     STAGES: tl.constexpr, TALL: tl.constexpr,
 ):  # fmt: skip
@@ -53,8 +53,8 @@ def w4_experts_kernel(
         packed += expert * (tl.cdiv(N, 128) * 2 * k_blocks * 4096)
         size = tl.cdiv(N, 128) * (128 * GROUPS) * k_blocks
         sums = w4_sums(
-            x, packed, scales + expert * size, of_expert(offsets, expert, size), None, tile_n,
-            entry // per_row, count // per_row, N, K, stride_x, 0, k_blocks,
+            x, packed, scales + expert * size, of_expert(offsets, expert, size), of_expert(minima, expert, size),
+            tile_n, entry // per_row, count // per_row, N, K, stride_x, 0, k_blocks,
             GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES, TALL,
         )  # fmt: skip
         channel = tile_n * (64 * BLOCKS) + tl.arange(0, 64 * BLOCKS)
@@ -64,18 +64,20 @@ def w4_experts_kernel(
 @jit(do_not_specialize=["count", "per_row"])
 def w8_experts_kernel(
     x, packed, scales, bias, out, plan, count, per_row, N, K, stride_x,
-    EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
+    GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     in_use, expert, entry = block_of(plan, BLOCK_M)
     if in_use:
         tile_n, k_blocks, padded_n = tl.program_id(0), tl.cdiv(K, 64), tl.cdiv(N, 128) * 128
         packed += expert * (padded_n // 64 * k_blocks * 4096)
+        scales += expert * (padded_n * (k_blocks * GROUPS if GROUPS else 1))
         sums = w8_sums(
-            x, packed, None, tile_n, entry // per_row, count // per_row, N, K, stride_x, 0, k_blocks,
-            0, EVEN_K, BLOCK_M, BLOCKS, STAGES,
+            x, packed, scales, tile_n, entry // per_row, count // per_row, N, K, stride_x, 0, k_blocks,
+            GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES,
         )  # fmt: skip
         channel = tile_n * (64 * BLOCKS) + tl.arange(0, 64 * BLOCKS)
-        sums *= tl.load(scales + expert * padded_n + channel)[:, None]
+        if GROUPS == 0:
+            sums *= tl.load(scales + channel)[:, None]
         store_result(out, sums, entry[None, :], channel[:, None], count, N, of_expert(bias, expert, N), None)
 
 

@@ -30,7 +30,7 @@ def launch_packed(operands: Operands, launch: Launch) -> None:
 def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
     x, weight = operands.x, operands.weight
     m, n, k = len(x), weight.n, weight.k
-    launch = _with_room(weight, launch)
+    launch = with_room(weight, launch)
     split = split_of(launch, n, k)
     grid = (cdiv(n, launch.block_n), split, cdiv(m, launch.block_m))
     added = (operands.bias, operands.residual, operands.out)
@@ -51,7 +51,7 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
         )  # fmt: skip
     else:
         w8_gemm_kernel[grid](
-            x, weight.weight, weight.scales, *added, m, n, k, x.stride(0), GROUPS=_byte_groups(weight),
+            x, weight.weight, weight.scales, *added, m, n, k, x.stride(0), GROUPS=byte_groups(weight),
             **constants,
         )  # fmt: skip
     if split > 1:
@@ -74,7 +74,7 @@ def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tenso
             )  # fmt: skip
         else:
             w8_dequantise_kernel[cdiv(stop - start, 64), cdiv(k, 64)](
-                weight.weight, weight.scales, dense, start, n, k, padded_n, GROUPS=_byte_groups(weight), num_warps=4
+                weight.weight, weight.scales, dense, start, n, k, padded_n, GROUPS=byte_groups(weight), num_warps=4
             )
         library_gemm(
             operands.x,
@@ -85,15 +85,19 @@ def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tenso
         )
 
 
-def _byte_groups(weight: PackedLinear) -> int:
+def byte_groups(weight: PackedLinear) -> int:
     """Scales of 64 bytes of a channel; 0: one for the channel."""
     return 64 // weight.group if weight.group else 0
 
 
-def _with_room(weight: PackedLinear, launch: Few) -> Few:
+def with_room(weight: PackedLinear, launch: Few) -> Few:
     """Eight warps share the sums where minima, or scales of 16 bytes, would leave four without registers: Triton 3.9
-    spilled up to 29 values. With minima and 16 rows a buffer less is in flight, or two more are spilled on sm_80."""
-    few = weight.minima is not None and launch.block_m <= 32
+    spilled up to 29 values. With minima and 16 rows a buffer less is in flight, or two more are spilled on sm_80. With
+    scales of 16 bytes, 128 rows take half of the channels, or eight warps spill too on sm_90.
+    """
+    few = weight.minima is not None and launch.block_m <= 32 and launch.block_n == 128
+    if weight.group == 16 and launch.block_m == 128:
+        return replace(launch, block_n=64)
     if not few and not (weight.group == 16 and launch.block_m == 64):
         return launch
     return replace(launch, warps=max(launch.warps, 8), stages=launch.stages - (few and launch.block_m == 16))

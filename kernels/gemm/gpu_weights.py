@@ -30,6 +30,12 @@ class PackedLinear:
     group: int = 0  # weights that share a scale; 0: per channel. fp8: 128 where scales are of 128 x 128 blocks, else 0
     minima: Tensor | None = None  # w4a16 in groups of 32, in the place of zero points: scale x integer - minimum
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that it has, by the names of their fields."""
+        parts = {"weight": self.weight, "scales": self.scales, "offsets": self.offsets, "minima": self.minima}
+        return {name: part for name, part in parts.items() if part is not None}
+
 
 def quantise_w4(weight: Tensor, group: int, symmetric: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Nearest 4-bit integers 0..15 [N, K], bfloat16 scales [N, K / group], zero points (8 where symmetric: None).

@@ -14,8 +14,8 @@ from ...kernels.experts.gpu_table import launch_for
 from ..checkpoint.experts import ExpertSpec
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
-from .expert_weights import DeviceExperts, expert_matrices, router_matrix, shared_matrices
-from .linear import Activations, linear_launches, linear_workspace, pack_shape
+from .expert_weights import DeviceExperts, beside_experts, expert_matrices
+from .linear import Activations, pack_shape
 
 MORE_LAUNCHES = 5  # than the one between the products of an MLP: route, group, two grouped products, the sum
 
@@ -24,7 +24,7 @@ def mixture_layout(spec: ExpertSpec, hidden: int, sizes: GpuSizes, capability: i
     """What a pass works with, for the largest shape. Gates and ups, and what the downs give, share their room."""
     layout, tokens, quantize = Layout(), sizes.buckets.tokens[-1], sizes.quantize
     entries = tokens * spec.routing.chosen
-    layout.add("router", torch.float32, tokens, router_matrix(spec, hidden)[0])
+    layout.add("router", torch.float32, tokens, beside_experts(spec, hidden)["router"][0])
     layout.add("chosen", torch.int32, tokens, spec.routing.chosen)
     layout.add("expert_weights", torch.float32, tokens, spec.routing.chosen + 1)
     layout.add("plan_of_experts", torch.int32, _plan_words(spec, sizes, capability))
@@ -40,6 +40,7 @@ def mixture_layout(spec: ExpertSpec, hidden: int, sizes: GpuSizes, capability: i
 
 
 def _plan_words(spec: ExpertSpec, sizes: GpuSizes, capability: int) -> int:
+    """Matrices that run as they are stored have the blocks of bfloat16."""
     kind, found = pack_shape(*expert_matrices(spec, 128)["down"], sizes.quantize).format, list[int]()
     for shape in sizes.buckets.every():
         entries = shape.tokens * spec.routing.chosen
@@ -74,19 +75,22 @@ class Mixture:
             bias=layer.router_bias, correction=layer.correction, shared_gate=spec.shared_gated,
         )  # fmt: skip
         entries = chosen.numel()
-        launch = launch_for(layer.down.format, self._capability, entries, spec.count, strict=shape.strict)
+        first, second = (
+            launch_for(weight.format, self._capability, entries, spec.count, strict=shape.strict)
+            for weight in (layer.gate_up, layer.down)
+        )
         plan, gated = buffers["plan_of_experts"], self._gated.first(entries)
-        group(chosen, plan, experts=spec.count, block_m=launch.block_m)
+        group(chosen, plan, experts=spec.count, block_m=first.block_m)
         wide = buffers["expert_wide"][: entries * 2 * spec.width].view(entries, 2 * spec.width)
         multiply_experts(
             x.values, layer.gate_up, plan, wide,
-            launch=launch, experts=spec.count, x_scales=x.scales, bias=layer.gate_up_bias,
+            launch=first, experts=spec.count, x_scales=x.scales, bias=layer.gate_up_bias,
         )  # fmt: skip
         self._activate(wide, gated, self._clamp)
         results = buffers["expert_wide"][: entries * out.shape[1]].view(entries, out.shape[1])
         multiply_experts(
             gated.values, layer.down, plan, results,
-            launch=launch, experts=spec.count, x_scales=gated.scales, bias=layer.down_bias,
+            launch=second, experts=spec.count, x_scales=gated.scales, bias=layer.down_bias,
         )  # fmt: skip
         combine(results, weights, self._shared(layer, x, shape), out)
 
@@ -106,26 +110,6 @@ class Mixture:
         return out
 
 
-def mixture_products(spec: ExpertSpec, hidden: int, quantize: str) -> list[tuple[int, int, str]]:
-    """[out, in] and format of a layer's plain products."""
-    shared = shared_matrices(spec, hidden).values()
-    return [(*router_matrix(spec, hidden), "none"), *((*size, quantize) for size in shared)]
-
-
-def mixture_workspace(spec: ExpertSpec, hidden: int, quantize: str, tokens: int, capability: int) -> int:
-    """Working bytes of the plain products, for any number of tokens up to `tokens`."""
-    return max(linear_workspace(*one, tokens, capability) for one in mixture_products(spec, hidden, quantize))
-
-
 def more_launches_of_experts(spec: ExpertSpec, quantize: str) -> int:
     """Of a layer, besides its plain products, than one with an MLP has."""
     return MORE_LAUNCHES + (spec.shared_width > 0) + (quantize == "fp8")
-
-
-def mixture_launches(
-    spec: ExpertSpec, hidden: int, quantize: str, tokens: int, capability: int, *, strict: bool
-) -> int:
-    """The same with its plain products."""
-    products = mixture_products(spec, hidden, quantize)
-    launches = sum(linear_launches(*one, tokens, capability, strict=strict) for one in products)
-    return launches + more_launches_of_experts(spec, quantize)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import torch
 from msgspec.structs import replace
 
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec
-from ..checkpoint.stored import CodedMatrix, StoredMatrix
+from ..checkpoint.stored import StoredMatrix
 from ..checkpoint.weights import DecoderWeights, NormWeights
 from .arena import Arena
 from .device import Device
-from .expert_weights import fill_experts
-from .linear import Format, fill_linear, fill_packed, host_tensor
-from .stored import StoredFormat, StoredFormats, merged_parts, pack_stored
+from .expert_weights import expert_formats, fill_experts
+from .linear import fill_linear, host_tensor, pack_parts
+from .stored import Parts, StoredFormats, merged_parts
+from .weights import formats_of
 
 
 def fill_weights(
@@ -25,6 +25,7 @@ def fill_weights(
     report: ReportProgress,
 ) -> None:  # fmt: skip
     """Write a checkpoint's weights into their room (weights.py), matrix by matrix."""
+    formats = formats_of(spec, quantize, stored)
 
     def put(name: str, *parts: WeightArray | None, row: int = 0) -> None:
         """The parts stacked by rows, from `row` on; nothing if the model has no such weight."""
@@ -39,18 +40,13 @@ def fill_weights(
             put(name, norm.gain)
             put(f"{name}.bias", norm.bias)
 
-    def linear(name: str, kind: Format, *parts: WeightArray | None) -> None:
-        if isinstance(kind, StoredFormat):
-            coded = [cast("CodedMatrix", part) for part in parts if part is not None]  # as merged_format found them
-            fill_packed(device, arena, name, pack_stored(coded, kind))
-            return
-        found = [host_tensor(part) for part in parts if part is not None]
-        whole = torch.cat(found) if len(found) > 1 else found[0]
-        fill_linear(device, arena, name, whole, kind)
+    def linear(name: str, parts: Parts) -> None:
+        *_, kind = formats[name]
+        fill_linear(device, arena, name, pack_parts(parts, kind))
 
     put("embedding", weights.embedding)
     if weights.lm_head is not None:
-        linear("head", stored.get("head", "none"), weights.lm_head)
+        linear("head", (weights.lm_head,))
     put_norm("final_norm", weights.final_norm)
     for index, layer in enumerate(weights.layers):
         prefix = f"{index}."
@@ -61,7 +57,7 @@ def fill_weights(
             put_norm(prefix + name, norm)
         turned = replace(layer, q=in_rotary_order(spec, layer.q), k=in_rotary_order(spec, layer.k))
         for name, parts in merged_parts(turned).items():
-            linear(prefix + name, stored.get(prefix + name, quantize), *parts)
+            linear(prefix + name, parts)
         if layer.q_bias is not None and layer.k_bias is not None:
             q_bias, k_bias = in_rotary_order(spec, layer.q_bias), in_rotary_order(spec, layer.k_bias)
             put(prefix + "qkv.bias", q_bias, k_bias, layer.v_bias)
@@ -75,8 +71,9 @@ def fill_weights(
         put(prefix + "o.bias", layer.o_bias)
         put(prefix + "gate_up.bias", layer.gate_bias, layer.up_bias)
         put(prefix + "down.bias", layer.down_bias)
-        if layer.experts is not None:
-            fill_experts(device, arena, layer.experts, prefix, quantize)
+        if layer.experts is not None and spec.experts is not None:
+            stacks = expert_formats(spec.experts, spec.hidden_size, prefix, quantize, stored)
+            fill_experts(device, arena, layer.experts, prefix, stacks)
         report(LoadProgress(stage="loading weights", done=index + 1, total=len(weights.layers)))
 
 

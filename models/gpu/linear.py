@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -26,13 +27,14 @@ from ...kernels.gemm.gpu_weights import (
     quantise_fp8,
     quantise_w4,
 )
-from ..checkpoint.stored import StoredMatrix, Weight, float_parts
+from ..checkpoint.stored import CodedMatrix, StoredMatrix, Weight, float_parts
 from .arena import Arena, Layout
 from .device import Device
-from .stored import StoredFormat, stored_shape
+from .stored import Parts, StoredFormat, pack_stored, stored_shape
 
-TENSORS = ("weight", "scales", "offsets", "minima")
 Format = str | StoredFormat  # of one matrix
+Matrices = dict[str, tuple[int, int]]  # [out, in] by name
+Formats = dict[str, tuple[int, int, Format]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +71,16 @@ class Linear:
         gemm(x.values, self.packed, x.scales, capability=self.capability, out=out, workspace=workspace, strict=strict)
 
 
-def fill_linear(device: Device, arena: Arena, name: str, weight: torch.Tensor, quantize: str) -> None:
-    """Quantise and pack on the host, then fill the room that `add_linear` reserved."""
-    fill_packed(device, arena, name, pack(weight, quantize))
+def add_linear(layout: Layout, name: str, rows: int, columns: int, kind: Format, count: tuple[int, ...] = ()) -> None:
+    """Reserve room for a matrix [rows, columns], or for so many of them, one behind the other."""
+    for field, tensor in pack_shape(rows, columns, kind).tensors.items():
+        layout.add(f"{name}.{field}", tensor.dtype, *count, *tensor.shape)
 
 
-def fill_packed(device: Device, arena: Arena, name: str, packed: PackedLinear) -> None:
-    for field in TENSORS:
-        tensor: torch.Tensor | None = getattr(packed, field)
-        if tensor is not None:
-            device.load(arena[f"{name}.{field}"], tensor)
-
-
-def add_linear(layout: Layout, name: str, rows: int, columns: int, kind: Format) -> None:
-    """Reserve room for a matrix [rows, columns]."""
-    packed = pack_shape(rows, columns, kind)
-    for field in TENSORS:
-        tensor: torch.Tensor | None = getattr(packed, field)
-        if tensor is not None:
-            layout.add(f"{name}.{field}", tensor.dtype, *tensor.shape)
+def fill_linear(device: Device, arena: Arena, name: str, packed: PackedLinear, *place: int) -> None:
+    """Fill the room that `add_linear` reserved, or the one of many at this place."""
+    for field, tensor in packed.tensors.items():
+        device.load(arena[f"{name}.{field}"][place], tensor)
 
 
 def linear_workspace(rows: int, columns: int, kind: Format, tokens: int, capability: int) -> int:
@@ -99,6 +92,14 @@ def linear_workspace(rows: int, columns: int, kind: Format, tokens: int, capabil
 def linear_launches(rows: int, columns: int, kind: Format, tokens: int, capability: int, *, strict: bool) -> int:
     """Number of kernels that a GEMM with this matrix and this many tokens launches."""
     return launches_of(pack_shape(rows, columns, kind), tokens, capability, strict)
+
+
+def pack_parts(parts: Parts, kind: Format) -> PackedLinear:
+    """Matrices that are stacked by rows, in a format that they all are stored in, or quantised to it."""
+    found = [part for part in parts if part is not None]
+    if isinstance(kind, StoredFormat):
+        return pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
+    return pack(torch.cat([host_tensor(part) for part in found]), kind)
 
 
 def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:

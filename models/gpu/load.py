@@ -26,7 +26,7 @@ from .adapters import place_layout
 from .buckets import Buckets, GpuSizes
 from .cache import DTYPES, cache_layout
 from .device import Device
-from .experts import mixture_launches
+from .experts import more_launches_of_experts
 from .gpu import GpuModel, buffer_layout
 from .linear import linear_launches
 from .packet import packet_layout
@@ -39,7 +39,8 @@ from .working_memory import more_launches
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
 SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
 LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, not measured yet
-# Launches in a pass besides the products: per layer, for adapters, and outside the layers; of most models.
+# Launches in a pass besides the products: of a layer, of its adapters, and outside the layers. What a structure has
+# more is added to them (working_memory.py, experts.py).
 LAYER_LAUNCHES, ADAPTER_LAUNCHES, OTHER_LAUNCHES = 8, 8, 16
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB per stream, and its handle takes the same
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * BLOCK_SIZE], in int32
@@ -93,8 +94,7 @@ def sizes_of(checkpoint: Checkpoint, settings: EngineSettings, device: Device) -
             f"--quantize {sizes.quantize}: the checkpoint is quantised already ({found[0].format}) and would only lose "
             "more; leave it out, or take the unquantised checkpoint"
         )
-    formats = stored_formats(outline_weights(checkpoint))
-    return replace(sizes, stored=formats if settings.dtype == "auto" else {})
+    return sizes if settings.dtype != "auto" else replace(sizes, stored=stored_formats(outline_weights(checkpoint)))
 
 
 def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
@@ -144,7 +144,11 @@ def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuS
 
 def _grouped_sizes(spec: ModelSpec) -> list[tuple[str, int]]:
     """Inputs of the matrices that int4 cuts into groups. A model without dense layers has an MLP of size 0."""
-    sizes = [("hidden_size", spec.hidden_size), ("intermediate_size", spec.mlp_size)]
+    sizes = [
+        ("hidden_size", spec.hidden_size),
+        ("num_attention_heads * head_dim", spec.num_heads * spec.head_dim),
+        ("intermediate_size", spec.mlp_size),
+    ]
     if spec.experts is not None:
         sizes += [
             ("the width of experts", spec.experts.width),
@@ -200,9 +204,8 @@ def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
             )
             launches += products + spec.num_layers * (LAYER_LAUNCHES + of_layer + ADAPTER_LAUNCHES * adapted)
             if spec.experts is not None:
-                launches += sum(layer.experts for layer in spec.layers) * mixture_launches(
-                    spec.experts, spec.hidden_size, sizes.quantize, tokens, capability, strict=strict
-                )
+                more = more_launches_of_experts(spec.experts, sizes.quantize)
+                launches += more * sum(layer.experts for layer in spec.layers)
     return LAUNCH_BYTES * launches
 
 

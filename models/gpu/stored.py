@@ -1,14 +1,17 @@
 """Matrices that a checkpoint stores quantised, in the layouts of the GPU's kernels: which of them run as they are
 stored, and their packing.
 
-Integers, zero points, scales and minima are those of the file: nothing is rounded. What no kernel multiplies is widened
-to bfloat16: codes of 5 and 6 bits with minima, bytes with zero points, floats of 4 and 8 bits, and matrices that the
-decoder merges (q, k and v; gate and up) where the file stores them in different ways.
+Integers, zero points, scales and minima are those of the file: nothing is rounded. Numbers of a table of up to 16
+(MXFP4, IQ4) are bytes. What no kernel multiplies is widened to bfloat16: codes of 2 and 5 bits with minima, bytes with
+zero points, FP8, NF4, and matrices that are one here (q, k and v; gate and up; those of a layer's experts) where the
+file stores them in different ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,10 +24,10 @@ from ..checkpoint.open import Checkpoint
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.stored import CHUNK_ROWS, CodedMatrix, StoredMatrix
 from ..checkpoint.weights import DecoderWeights, LayerWeights, outline_weights, stored_matrices
-from ..errors import UnsupportedModel
 from ..memory_plan import size
 
 Tensor = torch.Tensor
+Parts = tuple[WeightArray | None, ...]  # what is stacked by rows in one matrix
 Minima = Literal["none", "zeros", "float16", "float32"]
 
 
@@ -59,7 +62,7 @@ def format_of(layout: CodeLayout, inputs: int) -> StoredFormat | None:
     return None if group is None else StoredFormat(8, group, scales)
 
 
-def merged_format(parts: Sequence[WeightArray | StoredMatrix | None]) -> StoredFormat | None:
+def merged_format(parts: Iterable[WeightArray | StoredMatrix | None]) -> StoredFormat | None:
     """Of matrices that are stacked; None where they differ, or one is no matrix of integers."""
     found = {
         format_of(part.layout, part.shape[1]) if isinstance(part, CodedMatrix) else None
@@ -69,27 +72,40 @@ def merged_format(parts: Sequence[WeightArray | StoredMatrix | None]) -> StoredF
     return found.pop() if len(found) == 1 else None
 
 
-def merged_parts(layer: LayerWeights) -> dict[str, tuple[WeightArray | None, ...]]:
-    """The matrices of a layer by the names of `matrices`, and what is stacked in each."""
-    found: dict[str, tuple[WeightArray | None, ...]] = {"qkv": (layer.q, layer.k, layer.v), "o": (layer.o,)}
-    if layer.experts is None:
-        found |= {"gate_up": (layer.gate, layer.up), "down": (layer.down,)}
+def merged_parts(layer: LayerWeights) -> dict[str, Parts]:
+    """The plain matrices of a layer by their names in `formats_of`, and what is stacked in each."""
+    found: dict[str, Parts] = {"qkv": (layer.q, layer.k, layer.v), "o": (layer.o,)}
+    experts = layer.experts
+    if experts is None:
+        return found | _mlp_parts(layer)
+    found["router"] = (experts.router, experts.shared_gate)
+    if experts.shared is not None:
+        found |= {f"shared_{name}": parts for name, parts in _mlp_parts(experts.shared).items()}
     return found
+
+
+def expert_parts(experts: ExpertWeights) -> dict[str, list[Parts]]:
+    """The same of the matrices that each expert has, expert by expert."""
+    return {name: [_mlp_parts(mlp)[name] for mlp in experts.experts] for name in ("gate_up", "down")}
+
+
+def _mlp_parts(mlp: LayerWeights | MlpWeights) -> dict[str, Parts]:
+    return {"gate_up": (mlp.gate, mlp.up), "down": (mlp.down,)}
 
 
 def stored_formats(weights: DecoderWeights) -> StoredFormats:
     """Of all matrices that run as they are stored."""
-    for layer in weights.layers:
-        _refuse_experts(layer.experts)
-    found = {name: merged_format(parts) for name, parts in _products(weights).items()}
+    found = {name: merged_format(chain.from_iterable(stacks)) for name, stacks in _products(weights).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def _products(weights: DecoderWeights) -> dict[str, tuple[WeightArray | None, ...]]:
-    """The matrices of all products but experts, by the names of weights_layout, and what is stacked in each."""
-    found: dict[str, tuple[WeightArray | None, ...]] = {"head": (weights.lm_head,)}
+def _products(weights: DecoderWeights) -> dict[str, list[Parts]]:
+    """The matrices of all products by the names of weights_layout, and what is stacked in each, or in each expert's."""
+    found: dict[str, list[Parts]] = {"head": [(weights.lm_head,)]}
     for index, layer in enumerate(weights.layers):
-        found |= {f"{index}.{name}": parts for name, parts in merged_parts(layer).items()}
+        found |= {f"{index}.{name}": [parts] for name, parts in merged_parts(layer).items()}
+        if layer.experts is not None:
+            found |= {f"{index}.{name}": stacks for name, stacks in expert_parts(layer.experts).items()}
     return found
 
 
@@ -108,6 +124,7 @@ def pack_stored(parts: Sequence[CodedMatrix], kind: StoredFormat) -> PackedLinea
     return _packed(codes, scales, least, kind)
 
 
+@cache
 def stored_shape(rows: int, columns: int, kind: StoredFormat) -> PackedLinear:
     """The result of `pack_stored` without values or memory."""
     dtype = torch.uint8 if kind.bits == 4 else torch.int8
@@ -145,28 +162,21 @@ def _groups(matrix: CodedMatrix, rows: CodeRows, kind: StoredFormat, what: Liter
     return torch.from_numpy(np.ascontiguousarray(wide)).to(dtype)
 
 
-def _refuse_experts(experts: ExpertWeights | None) -> None:
-    if experts is None:
-        return
-    mlps: list[MlpWeights] = [*experts.experts, *([experts.shared] if experts.shared is not None else [])]
-    for mlp in mlps:
-        for matrix in (mlp.gate, mlp.up, mlp.down):
-            if isinstance(matrix, StoredMatrix):
-                remedy = "the GPU's kernels do not multiply experts as they are stored; use --device cpu"
-                raise UnsupportedModel("experts", matrix.format, remedy)
-
-
 def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
     """For the start report: which formats run as they are stored, which are widened, and what each takes."""
     if not stored_matrices(checkpoint):
         return "bfloat16"
     kept, wide = dict[str, int](), dict[str, int]()
     weights = outline_weights(checkpoint)
-    for name, parts in {**_products(weights), "embedding": (weights.embedding,)}.items():
-        for part in parts:
-            if isinstance(part, StoredMatrix):
-                kind, counts = stored.get(name), wide if name not in stored else kept
-                counts[part.format] = counts.get(part.format, 0) + _bytes_of(part.shape, kind)
+    for name, stacks in (_products(weights) | {"embedding": [(weights.embedding,)]}).items():
+        counts = wide if name not in stored else kept
+        for stack in stacks:
+            parts = [part for part in stack if part is not None]
+            rows = sum(len(part) for part in parts)
+            for part in parts:
+                if isinstance(part, StoredMatrix):
+                    taken = _bytes_of(rows, part.shape[1], stored.get(name)) * len(part) // rows
+                    counts[part.format] = counts.get(part.format, 0) + taken
     return "; ".join(
         [
             *(f"{name} as stored ({size(count)})" for name, count in sorted(kept.items())),
@@ -176,10 +186,8 @@ def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
     )
 
 
-def _bytes_of(shape: tuple[int, int], kind: StoredFormat | None) -> int:
+def _bytes_of(rows: int, columns: int, kind: StoredFormat | None) -> int:
+    """What a whole matrix takes: rows are filled up to a multiple."""
     if kind is None:
-        return 2 * shape[0] * shape[1]
-    packed = stored_shape(*shape, kind)
-    return sum(
-        tensor.nbytes for tensor in (packed.weight, packed.scales, packed.offsets, packed.minima) if tensor is not None
-    )
+        return 2 * rows * columns
+    return sum(tensor.nbytes for tensor in stored_shape(rows, columns, kind).tensors.values())

@@ -15,8 +15,8 @@ from ...kernels.rope.gpu import HeadWeights
 from ..checkpoint.spec import LayerSpec, ModelSpec
 from .arena import Arena, Layout
 from .device import Device
-from .expert_weights import DeviceExperts, Matrices, experts_layout, place_experts
-from .linear import Format, Linear, add_linear, pack_shape, placed
+from .expert_weights import DeviceExperts, beside_experts, expert_formats, experts_layout, place_experts
+from .linear import Formats, Linear, Matrices, add_linear, pack_shape, placed
 from .stored import StoredFormats
 
 
@@ -90,16 +90,21 @@ def norms(spec: ModelSpec) -> list[str]:
     return [name for name, stored in roles.items() if stored is not None]
 
 
-def formats_of(spec: ModelSpec, quantize: str, stored: StoredFormats) -> dict[str, tuple[int, int, Format]]:
-    """[out, in] and format of every matrix but a tied head.
+def formats_of(spec: ModelSpec, quantize: str, stored: StoredFormats) -> Formats:
+    """[out, in] and format of every matrix but a tied head and those that each expert has.
 
     --quantize leaves the head as it is: its error would directly affect the draw, and a tied embedding shares it.
     """
-    found = {} if spec.tied_embeddings else {"head": (spec.vocab_size, spec.hidden_size, stored.get("head", "none"))}
+    found: Formats = {}
+    if not spec.tied_embeddings:
+        found["head"] = (spec.vocab_size, spec.hidden_size, stored.get("head", "none"))
     for index, kind in enumerate(spec.layers):
-        for name, shape in matrices(spec, kind).items():
+        sizes = matrices(spec, kind)
+        if kind.experts and spec.experts is not None:
+            sizes |= beside_experts(spec.experts, spec.hidden_size)
+        for name, size in sizes.items():
             place = f"{index}.{name}"
-            found[place] = (*shape, stored.get(place, quantize))
+            found[place] = (*size, stored.get(place, "none" if name == "router" else quantize))
     return found
 
 
@@ -131,7 +136,8 @@ def weights_layout(spec: ModelSpec, quantize: str, stored: StoredFormats | None 
         if spec.sinks:
             layout.add(f"{prefix}sinks", torch.float32, spec.num_heads)
         if kind.experts and spec.experts is not None:
-            layout.extend(experts_layout(spec.experts, spec.hidden_size, prefix, quantize))
+            stacks = expert_formats(spec.experts, spec.hidden_size, prefix, quantize, stored or {})
+            layout.extend(experts_layout(spec.experts, prefix, stacks))
     for name, matrix in formats_of(spec, quantize, stored or {}).items():
         add_linear(layout, name, *matrix)
     return layout
@@ -151,7 +157,8 @@ def place_weights(device: Device, spec: ModelSpec, quantize: str, stored: Stored
 
     def feed_forward(prefix: str, kind: LayerSpec) -> DeviceMlp | DeviceExperts:
         if kind.experts and spec.experts is not None:
-            return place_experts(spec.experts, spec.hidden_size, arena, prefix, quantize, device.capability)
+            stacks = expert_formats(spec.experts, spec.hidden_size, prefix, quantize, stored)
+            return place_experts(spec.experts, arena, prefix, stacks, linear)
         return DeviceMlp(linear(prefix + "gate_up"), arena.get(prefix + "gate_up.bias"), linear(prefix + "down"))
 
     def layer(prefix: str, kind: LayerSpec) -> DeviceLayer:

@@ -12,7 +12,7 @@ from .arena import Layout
 from .buckets import GpuSizes, PassShape
 from .cache import DTYPES
 from .device import Device
-from .experts import mixture_layout, mixture_workspace
+from .experts import mixture_layout
 from .linear import Activations, linear_workspace
 from .weights import formats_of, matrices, norms
 
@@ -68,7 +68,6 @@ def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     ]
     if spec.experts is not None:
         layout.extend(mixture_layout(spec.experts, spec.hidden_size, sizes, device.capability))
-        products.append(mixture_workspace(spec.experts, spec.hidden_size, quantize, tokens, device.capability))
     products.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
     layout.add("workspace", torch.uint8, max(1, *products))
     layout.extend(adapters_layout(spec, sizes.adapters, tokens))

@@ -104,7 +104,7 @@ def formats_table() -> str:
     for method in (*METHODS, "mxfp4"):
         for kind, (runs, gpu) in sorted(layers_of(method).items()):
             module, test, other = PROOFS.get(kind, PROOFS[method])
-            row(f"`{method}`: {kind}", runs, "no: experts" if method == "mxfp4" else gpu, other, proof_of(module, test))
+            row(f"`{method}`: {kind}", runs, gpu, other, proof_of(module, test))
     golden = set(json.loads((GGUF_TESTS / "golden.json").read_text()))
     reads = proof_of(test_types, "test_is_the_librarys_value_bit_for_bit")
     for (runs, gpu), kinds in gguf_types().items():

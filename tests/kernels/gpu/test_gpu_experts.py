@@ -3,118 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from triolet.kernels.experts import gpu_launch, gpu_products
-from triolet.kernels.experts.gpu_group import group, plan_words
 from triolet.kernels.experts.gpu_launch import combine, multiply_experts
 from triolet.kernels.experts.gpu_table import STRICT, TABLES, launch_for
-from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4
+from triolet.kernels.gemm.gpu_reference import dequantised
 from triolet.kernels.gemm.gpu_table import Few
-from triolet.kernels.gemm.gpu_weights import (
-    PackedLinear,
-    pack_bf16,
-    pack_fp8,
-    pack_w4,
-    pack_w8,
-    quantise_fp8,
-    quantise_int8,
-    quantise_w4,
-)
+from triolet.kernels.gemm.gpu_weights import quantise_fp8
 
+from .expert_cases import CHOSEN, EXPERTS, K, N, choices, naive, product, rows_among_nan, stack
 from .gemm_cases import assert_as_good, drawn
 from .mutants import mutated
 
 Tensor = torch.Tensor
-EXPERTS, CHOSEN, N, K = 6, 2, 72, 96
 FORMATS = ("bf16", "w8a16", "w4a16", "w4a16 zeros", "fp8")
-
-
-@dataclass(frozen=True)
-class Stack:
-    """The matrices of all experts, packed one behind the other, and what they stand for."""
-
-    packed: PackedLinear
-    meant: list[Tensor]  # [N, K] float64
-    bias: Tensor  # [EXPERTS, N]
-
-
-def stack(kind: str, n: int = N, k: int = K) -> Stack:
-    packed, meant = list[PackedLinear](), list[Tensor]()
-    for expert in range(EXPERTS):
-        weight = drawn(20 + expert, n, k) + 0.1
-        if kind.startswith("w4a16"):
-            integers, scales, zeros = quantise_w4(weight, 32, symmetric=kind == "w4a16")
-            packed.append(pack_w4(integers, scales, zeros, 32))
-            meant.append(dequantised_w4(integers, scales, zeros, 32))
-        elif kind == "w8a16":
-            packed.append(pack_w8(weight))
-            meant.append(dequantised(*quantise_int8(weight)))
-        elif kind == "fp8":
-            values, scales = quantise_fp8(weight, 1, 0)
-            packed.append(pack_fp8(values, scales))
-            meant.append(dequantised(values.float(), scales))
-        else:
-            packed.append(pack_bf16(weight))
-            meant.append(weight.bfloat16().double())
-    tensors: dict[str, Any] = {}
-    for name in ("weight", "scales", "offsets"):
-        parts = [getattr(one, name) for one in packed]
-        tensors[name] = None if parts[0] is None else torch.stack(parts)
-    return Stack(replace(packed[0], **tensors), meant, drawn(9, EXPERTS, n).bfloat16())
-
-
-def choices(tokens: int) -> Tensor:
-    """Of all experts but the last, which nobody chooses."""
-    rng = np.random.default_rng(tokens)
-    return torch.from_numpy(np.stack([rng.permutation(EXPERTS - 1)[:CHOSEN] for _ in range(tokens)]).astype(np.int32))
-
-
-def rows_among_nan(rows: int, k: int) -> Tensor:
-    """x whose rows are followed by NaN in memory: a read behind the last column shows."""
-    wide = torch.full((rows, k + 128), torch.nan, dtype=torch.bfloat16)
-    wide[:, :k] = drawn(1, rows, k).bfloat16()
-    return wide[:, :k]
-
-
-def product(
-    stacked: Stack, x: Tensor, chosen: Tensor, launch: Few, *, x_scales: Tensor | None = None, biased: bool = True
-) -> Tensor:
-    """[entries, N]; -5 where nothing was written."""
-    plan = torch.full((plan_words(chosen.numel(), EXPERTS, launch.block_m),), -1, dtype=torch.int32)
-    group(chosen, plan, experts=EXPERTS, block_m=launch.block_m)
-    out = torch.full((chosen.numel(), stacked.packed.n), -5.0, dtype=torch.bfloat16)
-    multiply_experts(
-        x, stacked.packed, plan, out, launch=launch, experts=EXPERTS, x_scales=x_scales,
-        bias=stacked.bias if biased else None,
-    )  # fmt: skip
-    return out
-
-
-def naive(stacked: Stack, x: Tensor, chosen: Tensor, *, biased: bool = True) -> tuple[Tensor, Tensor]:
-    """Entry by entry: in plain bfloat16, and exactly, from x as it is multiplied."""
-    count = chosen.numel()
-    plain = torch.full((count, stacked.packed.n), -5.0, dtype=torch.bfloat16)
-    exact = torch.full((count, stacked.packed.n), -5.0, dtype=torch.float64)
-    for entry, expert in enumerate(int(pick) for pick in chosen.flatten()):
-        if expert < EXPERTS:
-            row, meant = x[entry * len(x) // count], stacked.meant[expert]
-            plain[entry] = row.bfloat16() @ meant.bfloat16().T
-            exact[entry] = row.double() @ meant.T
-            if biased:
-                plain[entry] += stacked.bias[expert]
-                exact[entry] += stacked.bias[expert].double()
-    return plain, exact
+# As checkpoints store them: the scales of each kind, with minima and without.
+STORED = ("Q4_K", "Q4_1", "AWQ", "Q8_0", "Q6_K")
+STORED_K = 256
 
 
 def row_of_table(kind: str, tokens: int, capability: int = 90) -> Few:
-    return launch_for(stack(kind, 8, 32).packed.format, capability, tokens * CHOSEN, EXPERTS, strict=False)
+    return launch_for(stack(kind, 8, STORED_K).packed.format, capability, tokens * CHOSEN, EXPERTS, strict=False)
 
 
 def check_product(
@@ -146,10 +60,8 @@ def test_one_token_reads_its_experts_alone(kind: str) -> None:
         x, scales = quantise_fp8(x, 1, 0)
     expected = product(stacked, x, chosen, row_of_table(kind, 1), x_scales=scales)
     for expert in set(range(EXPERTS)) - {1, 4}:
-        for name in ("weight", "scales", "offsets"):
-            tensor: Tensor | None = getattr(stacked.packed, name)
-            if tensor is not None:
-                tensor[expert].view(torch.uint8).fill_(0xFF)
+        for tensor in stacked.packed.tensors.values():
+            tensor[expert].view(torch.uint8).fill_(0xFF)
     assert torch.equal(product(stacked, x, chosen, row_of_table(kind, 1), x_scales=scales), expected)
     assert expected.isfinite().all()
 
@@ -160,10 +72,33 @@ def test_every_row_of_the_tables(kind: str, row: int) -> None:
     """With an expert that takes most tokens, over a block of 16 at least, and K that is no multiple of a tile."""
     rows = TABLES[stack(kind, 8, 32).packed.format][90]
     if row < len(rows):
-        chosen = choices(20)
-        chosen[:, 0] = 2
-        chosen[:, 1] = torch.where(chosen[:, 1] == 2, 0, chosen[:, 1])
-        check_product(kind, 20, k=160, chosen=chosen, launch=rows[row].launch)
+        check_product(kind, 20, k=160, chosen=crowded(), launch=rows[row].launch)
+
+
+def crowded() -> Tensor:
+    """Of 20 tokens."""
+    chosen = choices(20)
+    chosen[:, 0] = 2
+    chosen[:, 1] = torch.where(chosen[:, 1] == 2, 0, chosen[:, 1])
+    return chosen
+
+
+@pytest.mark.parametrize("row", [0, 1, 3], ids=["few", "scaled behind", "scaled before"])
+@pytest.mark.parametrize("kind", STORED)
+def test_experts_as_checkpoints_store_them(kind: str, row: int) -> None:
+    rows = TABLES[stack(kind, 8, STORED_K).packed.format][90]
+    check_product(kind, 20, k=STORED_K, chosen=crowded(), launch=rows[row].launch)
+
+
+@pytest.mark.parametrize("table", [TABLES, STRICT], ids=["tables", "strict"])
+def test_formats_that_may_meet_in_a_layer_have_the_same_blocks(table: Any) -> None:
+    """Gates and ups, and downs, are multiplied by one plan."""
+    for capability in (80, 90):
+        blocks = {
+            tuple((row.up_to, row.launch.block_m) for row in table[kind][capability])
+            for kind in ("bf16", "w4a16", "w8a16")
+        }
+        assert len(blocks) == 1
 
 
 def test_padding_has_no_entry() -> None:
@@ -230,7 +165,8 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
         lambda: check_product("w8a16"),
     ),
     "scales of the first expert": (
-        gpu_products.w8_experts_kernel, "scales + expert * padded_n", "scales", lambda: check_product("w8a16"),
+        gpu_products.w8_experts_kernel, "GROUPS if GROUPS else 1", "GROUPS if GROUPS else 0",
+        lambda: check_product("w8a16"),
     ),
     "nibbles of another expert": (
         gpu_products.w4_experts_kernel, "2 * k_blocks * 4096", "k_blocks * 4096", lambda: check_product("w4a16"),
@@ -241,6 +177,14 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
     "zero points of the first expert": (
         gpu_products.w4_experts_kernel, "of_expert(offsets, expert, size)", "offsets",
         lambda: check_product("w4a16 zeros"),
+    ),
+    "minima of the first expert": (
+        gpu_products.w4_experts_kernel, "of_expert(minima, expert, size)", "minima",
+        lambda: check_product("Q4_1", k=STORED_K),
+    ),
+    "scales of the first expert's bytes": (
+        gpu_products.w8_experts_kernel, "k_blocks * GROUPS if GROUPS else 1", "1 if GROUPS else 1",
+        lambda: check_product("Q8_0", k=STORED_K),
     ),
     "weights in another order": (gpu_products.combine_kernel, "weights + place", "weights", check_sum),
     "shared expert with another's weight": (gpu_products.combine_kernel, "weights + CHOSEN", "weights", check_sum),

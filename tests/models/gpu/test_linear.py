@@ -9,7 +9,16 @@ import torch
 
 from triolet.kernels.quantise.gpu import quantise_rows
 from triolet.models.gpu.arena import Arena, Layout
-from triolet.models.gpu.linear import Activations, Linear, add_linear, fill_linear, linear_workspace, pack_shape, placed
+from triolet.models.gpu.linear import (
+    Activations,
+    Linear,
+    add_linear,
+    fill_linear,
+    linear_workspace,
+    pack,
+    pack_shape,
+    placed,
+)
 from triolet.models.gpu.rehearsal import RehearsalDevice
 
 ROWS, COLUMNS, TOKENS = 72, 192, 3
@@ -39,7 +48,7 @@ def test_products(quantize: str, tolerance: float, strict: bool) -> None:
     layout.add("out", torch.bfloat16, TOKENS, ROWS)
     layout.add("space", torch.uint8, max(1, linear_workspace(ROWS, COLUMNS, quantize, TOKENS, device.capability)))
     arena = Arena(device, layout)
-    fill_linear(device, arena, "matrix", weight, quantize)
+    fill_linear(device, arena, "matrix", pack(weight, quantize))
     linear = Linear(placed(pack_shape(*weight.shape, quantize), arena, "matrix"), device.capability)
     x = torch.randn(TOKENS, COLUMNS, generator=generator).bfloat16()
     read = Activations.of(arena, "read")

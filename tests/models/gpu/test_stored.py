@@ -3,25 +3,33 @@ that its numbers stand for, and what the memory plan and the start report say of
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
+from msgspec.structs import replace
 
+from triolet.kernels.experts.routing import Routing
+from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.safetensors import WeightArray
-from triolet.models.checkpoint.spec import ModelSpec, alike
-from triolet.models.checkpoint.weights import DecoderWeights, make_weights
+from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, alike
+from triolet.models.checkpoint.weights import DecoderWeights, load_weights, make_weights
 from triolet.models.errors import UnsupportedDevice
 from triolet.models.gpu.buckets import Buckets, GpuSizes
+from triolet.models.gpu.fill import fill_weights
 from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.linear import host_tensor
 from triolet.models.gpu.load import load_on_gpu, sizes_of
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
-from triolet.models.gpu.stored import stored_formats
-from triolet.models.gpu.weights import weights_layout
+from triolet.models.gpu.stored import StoredFormat, described_formats, stored_formats
+from triolet.models.gpu.weights import place_weights, weights_layout
+from triolet.models.memory_plan import size
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import Chunk, ignore_progress
@@ -29,41 +37,65 @@ from triolet.protocol.steps import Chunk, ignore_progress
 from ...kernels.stored_matrices import LAYOUTS, Held, held
 from ..checkpoint.gguf.cases import converted, metadata_of
 from ..checkpoint.gguf.written import Tensor, plain, write_gguf
+from ..checkpoint.test_fused import mxfp4, write
 from .gpu_house import Driver, record
 
 SPEC = ModelSpec(
     family="qwen2", vocab_size=120, hidden_size=256, layers=alike(1), num_heads=4, num_kv_heads=2, head_dim=64,
     mlp_size=256, norm_eps=1e-5, max_position=64,
 )  # fmt: skip
+SHARED = ExpertSpec(count=3, width=256, routing=Routing(chosen=2, normalised=True), shared_width=256)
+CLAMPED = ExpertSpec(
+    count=4, width=256, routing=Routing(chosen=2, scores="softmax of chosen"), biased=True, gate_limit=1.2,
+    gate_slope=1.7, up_offset=1.0,
+)  # fmt: skip
+EXPERTS = {"experts: Q4_K, Q6_K": SHARED, "experts: MXFP4, bfloat16": CLAMPED}
 # What is stored how: the last name that fits; "": in bfloat16.
 MODELS = {
     "AWQ, GPTQ": {"proj": "AWQ", "o_proj": "compressed-tensors", "embed": "", "lm_head": ""},
     "Q4_K_M": {"proj": "Q4_K", "v_proj": "Q6_K", "down_proj": "Q6_K", "embed": "Q4_K", "lm_head": "Q6_K"},
     "Q8_0, Q4_0, Q4_1": {"proj": "Q8_0", "o_proj": "Q4_0", "down_proj": "Q4_1", "embed": "", "lm_head": "Q8_0"},
+    "experts: Q4_K, Q6_K": {"": "", "proj": "Q4_K", "down_proj": "Q6_K", "shared": "Q8_0", "mlp.gate": "Q8_0"},
+    "experts: MXFP4, bfloat16": {"": "", "experts": "MXFP4", "down_proj": ""},
 }
 AS_STORED = {
     "AWQ, GPTQ": {"0.qkv", "0.o", "0.gate_up", "0.down"},
     "Q4_K_M": {"0.o", "0.gate_up", "0.down", "head"},  # q, k and v are one matrix, and v is of another type
     "Q8_0, Q4_0, Q4_1": {"0.qkv", "0.o", "0.gate_up", "0.down", "head"},
-}
+    "experts: Q4_K, Q6_K": {
+        "0.qkv", "0.o", "0.router", "0.gate_up", "0.down", "0.shared_gate_up", "0.shared_down",
+    },
+    "experts: MXFP4, bfloat16": {"0.gate_up"},
+}  # fmt: skip
 SIZES = {  # with which weights are near 1 / 16
     "AWQ": 0.25, "compressed-tensors": 0.25, "Q4_0": 0.25, "Q4_1": 0.2, "Q8_0": 0.0125, "Q4_K": 0.004, "Q6_K": 0.002,
+    "MXFP4": 0.2,
 }  # fmt: skip
 # As for models in bfloat16 (test_formats.py): ten roundings of 2^-9 to logits of up to 16, of which a mean of eleven
 # leaves a fifth.
 TOLERANCE = 0.06
 
 
+def spec_of(model: str) -> ModelSpec:
+    if model not in EXPERTS:
+        return SPEC
+    return replace(SPEC, layers=(LayerSpec(experts=True),), mlp_size=0, experts=EXPERTS[model])
+
+
 def weights(model: str, *, widened: bool = False, wrong: str = "") -> DecoderWeights:
-    """Random codes; `widened`: their float32. The matrix with `wrong` in its name has twice the scales."""
+    """Random codes; `widened`: their float32. The matrix with `wrong` in its name has its rows in another order."""
 
     def take(name: str, *shape: int) -> WeightArray:
         rng = np.random.default_rng(sum(name.encode()))
+        if name.endswith("bias"):
+            return rng.standard_normal(shape).astype(np.float32) / np.float32(8)
         if len(shape) == 1:
             return rng.uniform(0.5, 1.5, shape).astype(np.float32)
         kind = next(layout for part, layout in reversed(MODELS[model].items()) if part in name)
         if not kind:
             values = rng.standard_normal(shape, dtype=np.float32) / np.float32(8)
+            if wrong and wrong in name:
+                values = values[::-1].copy()
             return values if widened else (values.view(np.uint32) >> 16).astype(np.uint16)
         layout = LAYOUTS[kind]
         matrix = held(layout, shape[0], shape[1], seed=sum(name.encode()), size=SIZES[kind])
@@ -72,11 +104,11 @@ def weights(model: str, *, widened: bool = False, wrong: str = "") -> DecoderWei
             matrix = Held(layout, found._replace(codes=found.codes[::-1].copy()))
         return matrix.rows(0, shape[0]) if widened else cast("WeightArray", matrix)
 
-    return make_weights(SPEC, take)
+    return make_weights(spec_of(model), take)
 
 
-def log_probabilities(given: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    logits = reference_logits(SPEC, given, list(prompt)).astype(np.float64)[:-1]
+def log_probabilities(spec: ModelSpec, given: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    logits = reference_logits(spec, given, list(prompt)).astype(np.float64)[:-1]
     shifted = logits - logits.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return np.asarray(shifted[np.arange(len(prompt) - 1), list(prompt[1:])], np.float64)
@@ -84,21 +116,21 @@ def log_probabilities(given: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDA
 
 @pytest.mark.parametrize("model", MODELS)
 def test_log_probabilities(model: str) -> None:
-    given, device = weights(model), RehearsalDevice()
+    spec, given, device = spec_of(model), weights(model), RehearsalDevice()
     formats = stored_formats(given)
     assert set(formats) == AS_STORED[model]
     buckets = Buckets(max_tokens=12, max_chunks=1, max_rows=12)
     sizes = GpuSizes(stored=formats, num_blocks=2, max_model_len=64, buckets=buckets)
-    gpu = GpuStepper(GpuModel(device, SPEC, given, sizes))
+    gpu = GpuStepper(GpuModel(device, spec, given, sizes))
     prompt = tuple(int(token) for token in np.random.default_rng(3).integers(0, SPEC.vocab_size, 12))
     driver = Driver(gpu)
     chunk = Chunk(sequence=1, start=0, count=12, blocks=(1,), sample=True, prompt_logprobs=True)
     driver.step(chunk, new=[record(1, prompt, prompt_logprobs=1)])
     found = np.array([score.logprob for step in driver.drain() for row in step for score in row.prompt_logprobs])
     gpu.close()
-    assert np.abs(found - log_probabilities(weights(model, widened=True), prompt)).mean() < TOLERANCE
-    for wrong in ("down_proj", "k_proj", "up_proj"):
-        other = log_probabilities(weights(model, widened=True, wrong=wrong), prompt)
+    assert np.abs(found - log_probabilities(spec, weights(model, widened=True), prompt)).mean() < TOLERANCE
+    for wrong in ("down_proj", "k_proj", "up_proj", *(("gate_proj", "mlp.gate") if spec.experts else ())):
+        other = log_probabilities(spec, weights(model, widened=True, wrong=wrong), prompt)
         assert np.abs(found - other).mean() > TOLERANCE, wrong
 
 
@@ -125,3 +157,25 @@ def test_a_file_is_planned_and_runs(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedDevice, match="--quantize int8: the checkpoint is quantised already"):
         sizes_of(file, EngineSettings(model="", quantize="int8"), device)
     assert not sizes_of(file, EngineSettings(model="", dtype="bfloat16"), device).stored
+
+
+def test_a_files_experts_run_as_they_are_stored_or_widened_as_asked(tmp_path: Path) -> None:
+    """Widening them gives the file's numbers: of MXFP4 bfloat16 holds each."""
+    file, device = write(tmp_path / "model", mxfp4()), RehearsalDevice()
+    stored = sizes_of(file, EngineSettings(model=""), device).stored
+    assert stored == {"0.gate_up": StoredFormat(8, 32, "bfloat16"), "0.down": StoredFormat(8, 0, "float32")}
+    taken = sum(
+        prod(shape) * dtype.itemsize
+        for name, (shape, dtype) in weights_layout(file.spec, "none", stored).entries.items()
+        if name.startswith(("0.gate_up.", "0.down."))
+    )
+    assert described_formats(file, stored) == f"MXFP4 as stored ({size(taken)}); other matrices in bfloat16"
+    wide = sizes_of(file, EngineSettings(model="", dtype="bfloat16"), device).stored
+    assert not wide
+    assert described_formats(file, wide).startswith("MXFP4 widened to bfloat16 (")
+    weights = load_weights(file)
+    room, _ = place_weights(device, file.spec, "none", wide)
+    fill_weights(device, file.spec, room, weights, "none", wide, ignore_progress)
+    assert weights.layers[0].experts is not None
+    for index, expert in enumerate(weights.layers[0].experts.experts):
+        assert torch.equal(room["0.down.weight"][index], host_tensor(expert.down))
