@@ -15,6 +15,7 @@ import torch
 from ..gpu.language import cdiv, jit, next_power_of_2, tl
 from ..gpu.table import LaunchRow, Table, choose
 from ..quantise.gpu import GROUP, group_scale, scale_groups, stored, write_groups
+from .reference import REFERENCES
 
 
 @jit
@@ -140,8 +141,11 @@ def activate(
     """out [rows, size] = f(x[:, :size]) * x[:, size:], or f(x) of x [rows, size] without a gate; f is `activation`.
 
     `bias`, as long as a row of x, is added to x first. x may have a row stride; out is contiguous. With `scales`
-    (float32 [rows], or [rows, size / 128]) out is int8 or e4m3.
+    (float32 [rows], or [rows, size / 128]) out is int8 or e4m3. A clamp is that of a gated silu.
     """
+    if activation not in REFERENCES or (clamp is not None and (activation, gated) != ("silu", True)):
+        clamped = "" if clamp is None else f" clamped, {'gated' if gated else 'without a gate'}"
+        raise ValueError(f"{activation}{clamped}: there are {', '.join(REFERENCES)}, and silu clamped and gated")
     rows, size = out.shape
     width = 2 * size if gated else size
     if x.shape != (rows, width):

@@ -33,7 +33,7 @@ def row_sum(x, x_bias, residual, place, inside):
 
 
 @jit
-def rms_norm_kernel(
+def norm_rows_kernel(
     x, x_bias, residual, weight, bias, out, scales, x_stride, out_stride, eps,
     SIZE: tl.constexpr, GROUPS: tl.constexpr, TILE_GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
     CENTRED: tl.constexpr,
@@ -112,7 +112,7 @@ TABLE: Table[RmsNormLaunch] = {
 }
 
 
-def rms_norm(
+def norm_rows(
     x: torch.Tensor,
     weight: torch.Tensor | None,
     eps: float,
@@ -155,6 +155,6 @@ def rms_norm(
     }  # fmt: skip
     end = (out, out if scales is None else scales, x.stride(0), out.stride(0), eps)
     if size <= tile:
-        rms_norm_kernel[(rows,)](x, x_bias, residual, weight, bias, *end, CENTRED=centred, **shape)
+        norm_rows_kernel[(rows,)](x, x_bias, residual, weight, bias, *end, CENTRED=centred, **shape)
     else:
         rms_norm_looped_kernel[(rows,)](x, x_bias, residual, weight, *end, **shape)

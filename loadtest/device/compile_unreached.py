@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 
 from triolet.kernels.activation.gpu import activate
-from triolet.kernels.activation.gpu_cap import cap_logits
 from triolet.kernels.embedding.gpu import gather_rows
 from triolet.kernels.gemm.gpu_launch import gemm
 from triolet.kernels.gemm.gpu_table import STRICT, TABLES, Few, Launch, Library, LinearFormat
@@ -28,11 +27,12 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_w4,
 )
 from triolet.kernels.gpu.table import E4M3_CAPABILITY, PAGE_TOKENS, Table
+from triolet.kernels.logit_cap.gpu import cap_logits
 from triolet.kernels.low_rank.gpu import low_rank, low_rank_floats
 from triolet.kernels.paged_attention.gpu_launch import paged_attention, plan_words, workspace_floats
 from triolet.kernels.paged_attention.gpu_table import choose_launch
 from triolet.kernels.quantise.gpu import GROUP
-from triolet.kernels.rms_norm.gpu import rms_norm
+from triolet.kernels.rms_norm.gpu import norm_rows
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.sampling.gpu_buffers import make_rows, make_sampled, make_workspace
 from triolet.kernels.sampling.gpu_launch import sample
@@ -90,10 +90,10 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
     _turn(64, 8, 128, capability, norm=True, each=True)  # Cohere
     for size in (4096, 18_432):  # StableLM, Nemotron-4-340B: LayerNorm, with every bias, in registers
         x, line = _tensor(64, size), _tensor(size)
-        rms_norm(
+        norm_rows(
             x, line, 1e-5, _tensor(64, size), capability=capability, residual=x, bias=line, x_bias=line, centred=True
         )
-    rms_norm(_tensor(64, 4096), None, 1e-5, _tensor(64, 4096), capability=capability, residual=_tensor(64, 4096))
+    norm_rows(_tensor(64, 4096), None, 1e-5, _tensor(64, 4096), capability=capability, residual=_tensor(64, 4096))
     for activation in ("gelu", "gelu_tanh", "relu2"):
         for bias in (None, _tensor(28_672)):
             activate(
@@ -107,7 +107,7 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
     for size, kind, groups in NORMS:
         if kind != FP8 or capability >= E4M3_CAPABILITY:
             x = _tensor(64, size)
-            rms_norm(
+            norm_rows(
                 x, _tensor(size), 1e-5, _tensor(64, size, dtype=kind),
                 capability=capability, residual=_tensor(64, size), scales=_scales(64, kind, groups),
             )  # fmt: skip

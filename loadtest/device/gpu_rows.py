@@ -19,7 +19,7 @@ from triolet.kernels.embedding import gpu as embedding_gpu
 from triolet.kernels.embedding.gpu import gather_rows
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
 from triolet.kernels.rms_norm import gpu as rms_norm_gpu
-from triolet.kernels.rms_norm.gpu import rms_norm
+from triolet.kernels.rms_norm.gpu import norm_rows
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope import gpu as rope_gpu
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
@@ -80,10 +80,10 @@ def check_rms_norm(rows: int, size: int, kind: str, machine: GpuMachine) -> Figu
     added = residual.clone()
     if kind != "bf16":
         out, scales = output(rows, size, kind, machine)
-        rms_norm(x, weight, EPS, out, residual=added, scales=scales, capability=machine.capability)
+        norm_rows(x, weight, EPS, out, residual=added, scales=scales, capability=machine.capability)
     else:
         out, scales = torch.empty_like(x), None
-        rms_norm(x, weight, EPS, out, residual=added, capability=machine.capability)
+        norm_rows(x, weight, EPS, out, residual=added, capability=machine.capability)
     equal(added, x + residual, "the residual")
     exact = as_tensor(rms_norm_reference(as_numpy(added), as_numpy(weight), EPS))
     return check_rounded(out, exact, "the norm") if scales is None else check_stored(out, scales, exact)
@@ -187,7 +187,7 @@ def check_step_inputs(tokens: int, machine: GpuMachine) -> Figures:
 
 
 def planted_norm(machine: GpuMachine) -> Figures:
-    with fault(rms_norm_gpu, "rms_norm_kernel", "/ SIZE + eps", "/ SIZE"):
+    with fault(rms_norm_gpu, "norm_rows_kernel", "/ SIZE + eps", "/ SIZE"):
         return check_rms_norm(3, 100, "bf16", machine)
 
 
@@ -213,7 +213,7 @@ def time_rms_norm(rows: int, machine: GpuMachine) -> Figures:
     """With residual: two rows read and two written."""
     x, residual = drawn(1, 2, rows, HIDDEN).bfloat16()
     weight, out = drawn(2, HIDDEN).bfloat16(), torch.empty_like(x)
-    run = partial(rms_norm, x, weight, 1e-5, out, residual=residual, capability=machine.capability)
+    run = partial(norm_rows, x, weight, 1e-5, out, residual=residual, capability=machine.capability)
     return of_copy(microseconds(run), 4 * x.nbytes, machine)
 
 

@@ -2,19 +2,21 @@
 
 A step is padded to the next larger shape. Decode-only steps (one token per chunk) have their own shape for
 every few rows. Others pad their tokens, by at most a quarter from 64 tokens on. A pass uses two graphs: layers do not
-depend on logit rows, nor the head on tokens, so the number of graphs is a sum and not a product.
+depend on logit rows, nor the head on tokens, so the number of graphs is a sum and not a product. Imports no torch.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import product, zip_longest
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
 from ...protocol.settings import BLOCK_SIZE, AdapterPlaces
-from .stored import StoredFormats
+
+if TYPE_CHECKING:
+    from .stored import StoredFormats
 
 
 class LayersShape(NamedTuple):

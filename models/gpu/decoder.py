@@ -10,18 +10,17 @@ the residual stream. In a pass with LoRA adapters, two more launches follow each
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from ...kernels.activation.gpu import activate
-from ...kernels.activation.gpu_cap import cap_logits
 from ...kernels.embedding.gpu import gather_rows
+from ...kernels.logit_cap.gpu import cap_logits
 from ...kernels.paged_attention.gpu_launch import paged_attention, plan_attention
 from ...kernels.paged_attention.gpu_table import AttentionLaunch
 from ...kernels.quantise.gpu import quantise_rows
-from ...kernels.rms_norm.gpu import rms_norm
 from ...kernels.rope.gpu import LayerCache, rope_cache
 from ..checkpoint.spec import ModelSpec
 from .adapters import Adapted, DeviceAdapters
@@ -31,16 +30,11 @@ from .device import Device
 from .expert_weights import DeviceExperts
 from .experts import Mixture
 from .linear import Activations, Linear
+from .mlp import Mlp
+from .residual import Added, Residual
 from .rotation import Rotation, layer_rotations
-from .weights import DeviceLayer, DeviceMlp, DeviceWeights, Norm
+from .weights import DeviceLayer, DeviceWeights, Norm
 from .working_memory import attention_launch, windows
-
-
-class Added(NamedTuple):
-    """What a block adds to the residual stream."""
-
-    values: torch.Tensor
-    bias: torch.Tensor | None
 
 
 class LayerPlace(NamedTuple):
@@ -74,14 +68,21 @@ class Decoder:
             LayerPlace(cache, rotation, kind.window or 0, self._plans[kind.window or 0])
             for cache, rotation, kind in zip(caches, layer_rotations(spec, buffers), spec.layers, strict=True)
         )
-        self._normed = Activations.of(buffers, "normed")
-        if not all(kind.experts for kind in spec.layers):
-            self._gated = Activations.of(buffers, "gated")
-        if spec.experts is not None:
-            self._mixture = Mixture(spec.experts, buffers, device.capability)
+        self._residual, self._normed = Residual(device, spec, buffers), Activations.of(buffers, "normed")
+        self._feed_forwards = tuple(self._feed_forward(layer) for layer in weights.layers)
+        self._finish: Callable[[torch.Tensor], None] | None = None
+        if spec.logit_factor != 1.0 or spec.logit_cap is not None:
+            self._finish = partial(cap_logits, factor=spec.logit_factor, cap=spec.logit_cap)
         self._mixed = Activations(buffers["mixed"])
         if self._normed.scales is not None:
             self._mixed = Activations.of(buffers, "mixed.quantised")
+
+    def _feed_forward(self, layer: DeviceLayer) -> Mlp | Mixture:
+        capability, spec, block = self._device.capability, self._spec, layer.feed_forward
+        if isinstance(block, DeviceExperts):
+            assert spec.experts is not None
+            return Mixture(capability, spec.experts, layer, block, self._residual, self._buffers, self._packet)
+        return Mlp(capability, spec, layer, block, self._residual, self._buffers, self._multiply)
 
     def layers(self, shape: PassShape) -> None:
         """From the ids of all tokens to the last layer's output: "hidden", to be added to "residual"."""
@@ -95,75 +96,16 @@ class Decoder:
             capability=self._device.capability, factor=spec.embedding_factor,
         )  # fmt: skip
         added: Added | None = None
-        for index, (layer, place) in enumerate(zip(weights.layers, self._places, strict=True)):
+        layers = zip(weights.layers, self._places, self._feed_forwards, strict=True)
+        for index, (layer, place, feed_forward) in enumerate(layers):
             adapted: Mapping[str, Adapted] = {}
             if shape.adapted and self._adapters is not None:
                 adapted = self._adapters.layers[index]
-            self._enter(layer.input_norm, added, shape)
+            self._residual.enter(layer.input_norm, added, shape)
             self._attention(layer, adapted, place, shape, launch)
-            added = self._leave(layer.attention_out_norm, layer.o_bias, shape)
-            if isinstance(layer.feed_forward, DeviceExperts):
-                self._experts(layer.feed_forward, layer.mlp_norm, added, shape)
-            else:
-                if spec.parallel:  # the MLP reads what attention read
-                    self._add(added, shape)
-                else:
-                    self._enter(layer.mlp_norm, added, shape)
-                self._mlp(layer.feed_forward, adapted, shape)
-            added = self._leave(layer.mlp_out_norm, layer.down_bias, shape)
-
-    def _enter(self, norm: Norm | None, added: Added | None, shape: PassShape, out: Activations | None = None) -> None:
-        """normed (or `out`) = norm(residual + added), and the residual becomes the sum."""
-        residual, out = self._buffers["residual"][: shape.tokens], out or self._normed.first(shape.tokens)
-        values, x_bias = (residual, None) if added is None else added
-        self._norm(norm, values, out, x_bias, None if added is None else residual)
-
-    def _leave(self, norm: Norm | None, bias: torch.Tensor | None, shape: PassShape) -> Added:
-        """What a block with this norm behind it adds: its result is in "hidden", without this bias."""
-        hidden = self._buffers["hidden"][: shape.tokens]
-        if norm is None:
-            return Added(hidden, bias)
-        self._norm(norm, hidden, Activations(hidden), bias, None)
-        return Added(hidden, None)
-
-    def _add(self, added: Added, shape: PassShape) -> None:
-        residual = self._buffers["residual"][: shape.tokens]
-        self._norm(None, added.values, Activations(added.values), added.bias, residual)
-
-    def _norm(
-        self,
-        norm: Norm | None,
-        x: torch.Tensor,
-        out: Activations,
-        x_bias: torch.Tensor | None,
-        residual: torch.Tensor | None,
-    ) -> None:
-        gain, bias = (None, None) if norm is None else (norm.gain, norm.bias)
-        rms_norm(
-            x, gain, self._spec.norm_eps, out.values, capability=self._device.capability, residual=residual,
-            scales=out.scales, bias=bias, x_bias=x_bias, centred=self._spec.layer_norm,
-        )  # fmt: skip
-
-    def _experts(self, experts: DeviceExperts, norm: Norm | None, added: Added, shape: PassShape) -> None:
-        """From the residual stream to "hidden". A router reads bfloat16, which fp8's products then get rounded."""
-        x, buffers = self._normed.first(shape.tokens), self._buffers
-        entered = x.values if x.scales is None else buffers["entered"][: shape.tokens]
-        self._enter(norm, added, shape, Activations(entered))
-        if x.scales is not None:
-            quantise_rows(entered, x.values, x.scales, capability=self._device.capability)
-        starts, out = self._packet["starts"][: shape.chunks + 1], buffers["hidden"][: shape.tokens]
-        self._mixture.run(experts, entered, x, starts, out, shape)
-
-    def _mlp(self, mlp: DeviceMlp, adapted: Mapping[str, Adapted], shape: PassShape) -> None:
-        """From "normed" to "hidden"."""
-        buffers, spec, tokens = self._buffers, self._spec, shape.tokens
-        gate_up, gated = buffers["gate_up"][:tokens], self._gated.first(tokens)
-        self._multiply(mlp.gate_up, adapted.get("gate_up"), self._normed, gate_up, shape)
-        activate(
-            gate_up, gated.values, activation=spec.activation, gated=spec.gated, bias=mlp.gate_up_bias,
-            capability=self._device.capability, scales=gated.scales,
-        )  # fmt: skip
-        self._multiply(mlp.down, adapted.get("down"), self._gated, buffers["hidden"][:tokens], shape)
+            added = self._residual.leave(layer.attention_out_norm, layer.o_bias, shape)
+            feed_forward.run(added, adapted, shape)
+            added = self._residual.leave(layer.mlp_out_norm, layer.down_bias, shape)
 
     def _multiply(
         self, linear: Linear, adapted: Adapted | None, x: Activations, out: torch.Tensor, shape: PassShape
@@ -189,7 +131,7 @@ class Decoder:
         self._multiply(layer.qkv, adapted.get("qkv"), self._normed, qkv, shape)
         for row in layer.row_norms:
             part = qkv[:, row.columns]
-            self._norm(Norm(row.gain, None), part, Activations(part), row.x_bias, None)
+            self._residual.norm(Norm(row.gain, None), part, Activations(part), row.x_bias, None)
         positions, slots = buffers["positions"][:tokens], buffers["slots"][:tokens]
         rope_cache(
             qkv, layer.heads, place.rotation.table, positions, slots, cache,
@@ -210,7 +152,7 @@ class Decoder:
 
     def head(self, rows: int, *, strict: bool) -> torch.Tensor:
         """Float32 logits [rows, vocab] of the tokens that the packet names: the last norm and the LM head."""
-        buffers, spec, weights = self._buffers, self._spec, self._weights
+        buffers, weights = self._buffers, self._weights
         row_tokens = self._packet["row_tokens"][:rows]
         last_residual, last_hidden = buffers["last_residual"][:rows], buffers["last_hidden"][:rows]
         for source, out in (("residual", last_residual), ("hidden", last_hidden)):
@@ -218,9 +160,9 @@ class Decoder:
         last = weights.layers[-1]
         x_bias = last.down_bias if last.mlp_out_norm is None else None
         normed = Activations(buffers["last_normed"][:rows])
-        self._norm(weights.final_norm, last_hidden, normed, x_bias, last_residual)
+        self._residual.norm(weights.final_norm, last_hidden, normed, x_bias, last_residual)
         logits = buffers["logits"][:rows]
         weights.head(normed, logits, buffers["workspace"], strict=strict)
-        if spec.logit_factor != 1.0 or spec.logit_cap is not None:
-            cap_logits(logits, spec.logit_factor, spec.logit_cap)
+        if self._finish is not None:
+            self._finish(logits)
         return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 import torch
@@ -11,11 +12,15 @@ from ...kernels.experts.gpu_group import group, plan_words
 from ...kernels.experts.gpu_launch import combine, multiply_experts
 from ...kernels.experts.gpu_route import route
 from ...kernels.experts.gpu_table import launch_for
+from ...kernels.quantise.gpu import quantise_rows
 from ..checkpoint.experts import ExpertSpec
+from .adapters import Adapted
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .expert_weights import DeviceExperts, beside_experts, expert_matrices
 from .linear import Activations, pack_shape
+from .residual import Added, Residual
+from .weights import DeviceLayer
 
 MORE_LAUNCHES = 5  # than the one between the products of an MLP: route, group, two grouped products, the sum
 
@@ -50,28 +55,43 @@ def _plan_words(spec: ExpertSpec, sizes: GpuSizes, capability: int) -> int:
 
 
 class Mixture:
-    """Enqueues the experts of a layer."""
+    """Enqueues the experts of one layer."""
 
-    def __init__(self, spec: ExpertSpec, buffers: Arena, capability: int) -> None:
-        self._spec, self._buffers, self._capability = spec, buffers, capability
-        self._gated = Activations.of(buffers, "expert_gated")
+    def __init__(
+        self,
+        capability: int,
+        spec: ExpertSpec,
+        layer: DeviceLayer,
+        weights: DeviceExperts,
+        residual: Residual,
+        buffers: Arena,
+        packet: Arena,
+    ) -> None:
+        self._capability, self._spec, self._weights, self._norm = capability, spec, weights, layer.mlp_norm
+        self._residual, self._buffers, self._packet = residual, buffers, packet
+        self._normed, self._gated = Activations.of(buffers, "normed"), Activations.of(buffers, "expert_gated")
         self._clamp = None
         if (spec.gate_limit, spec.gate_slope, spec.up_offset) != (inf, 1.0, 0.0):
             self._clamp = Clamp(spec.gate_limit, spec.gate_slope, spec.up_offset)
         if spec.shared_width:
             self._shared_gated = Activations.of(buffers, "shared_gated")
 
-    def run(
-        self, layer: DeviceExperts, entered: torch.Tensor, x: Activations, starts: torch.Tensor, out: torch.Tensor,
-        shape: PassShape,
-    ) -> None:  # fmt: skip
-        """out [T, hidden] = the mixture of x, which is `entered` in the format of the weights."""
-        spec, buffers, tokens = self._spec, self._buffers, shape.tokens
+    def run(self, added: Added, adapted: Mapping[str, Adapted], shape: PassShape) -> None:
+        """From the residual stream, to which `added` comes first, to "hidden". A router reads bfloat16, which fp8's
+        products then get rounded.
+        """
+        del adapted  # experts have none
+        spec, layer, buffers, tokens = self._spec, self._weights, self._buffers, shape.tokens
+        x, out = self._normed.first(tokens), buffers["hidden"][:tokens]
+        entered = x.values if x.scales is None else buffers["entered"][:tokens]
+        self._residual.enter(self._norm, added, shape, Activations(entered))
+        if x.scales is not None:
+            quantise_rows(entered, x.values, x.scales, capability=self._capability)
         chosen, weights = buffers["chosen"][:tokens], buffers["expert_weights"][:tokens]
         logits, workspace = buffers["router"][:tokens], buffers["workspace"]
         layer.router(Activations(entered), logits, workspace, strict=shape.strict)
         route(
-            spec.routing, logits, starts, chosen, weights,
+            spec.routing, logits, self._packet["starts"][: shape.chunks + 1], chosen, weights,
             bias=layer.router_bias, correction=layer.correction, shared_gate=spec.shared_gated,
         )  # fmt: skip
         entries = chosen.numel()
@@ -92,14 +112,15 @@ class Mixture:
             gated.values, layer.down, plan, results,
             launch=second, experts=spec.count, x_scales=gated.scales, bias=layer.down_bias,
         )  # fmt: skip
-        combine(results, weights, self._shared(layer, x, shape), out)
+        combine(results, weights, self._shared(x, shape), out)
 
     def _activate(self, x: torch.Tensor, out: Activations, clamp: Clamp | None) -> None:
         activate(
             x, out.values, activation="silu", gated=True, capability=self._capability, scales=out.scales, clamp=clamp
         )
 
-    def _shared(self, layer: DeviceExperts, x: Activations, shape: PassShape) -> torch.Tensor | None:
+    def _shared(self, x: Activations, shape: PassShape) -> torch.Tensor | None:
+        layer = self._weights
         if layer.shared_gate_up is None or layer.shared_down is None:
             return None
         buffers, tokens = self._buffers, shape.tokens

@@ -12,3 +12,5 @@ def refuse_structure(spec: ModelSpec) -> None:
     """Raises UnsupportedModel, naming the first part of the structure that no kernel implements."""
     if spec.latent is not None:
         raise UnsupportedModel("latent attention", spec.family, REMEDY)
+    if spec.parallel and spec.experts is not None:
+        raise UnsupportedModel("experts beside attention", spec.family, REMEDY)

@@ -132,5 +132,11 @@ def test_planted_faults_fail(
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"x must be \[2, 128\]"):
         SILU.run(torch.zeros(2, 64), None, torch.zeros(2, 64))
+    with pytest.raises(ValueError, match="tanh: there are gelu, "):
+        Form("tanh").run(torch.zeros(2, 128), None, torch.zeros(2, 64))
+    with pytest.raises(ValueError, match="gelu clamped, gated: there are"):
+        Form("gelu", clamp=Clamp(1.0, 1.0, 0.0)).run(torch.zeros(2, 128), None, torch.zeros(2, 64))
+    with pytest.raises(ValueError, match="silu clamped, without a gate: there are"):
+        Form(gated=False, clamp=Clamp(1.0, 1.0, 0.0)).run(torch.zeros(2, 64), None, torch.zeros(2, 64))
     with pytest.raises(ValueError, match=r"bias must be \[128\]"):
         SILU.run(torch.zeros(2, 128), torch.zeros(64), torch.zeros(2, 64))

@@ -14,7 +14,7 @@ from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.layer_norm.reference import layer_norm_reference
 from triolet.kernels.quantise.gpu import GROUP
 from triolet.kernels.rms_norm import gpu
-from triolet.kernels.rms_norm.gpu import RmsNormLaunch, rms_norm
+from triolet.kernels.rms_norm.gpu import RmsNormLaunch, norm_rows
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 
 from .mutants import mutated
@@ -40,7 +40,7 @@ def check_plain(size: int) -> None:
     """With residual and bf16 out: no worse than twice the rounding of the exact result, and the residual to the bit."""
     x, residual, weight = drawn(3, size)
     added, out = residual.clone(), torch.empty_like(x)
-    rms_norm(x, weight, EPS, out, residual=added, capability=90)
+    norm_rows(x, weight, EPS, out, residual=added, capability=90)
     assert torch.equal(added, x + residual)
     expected = exact(added, weight)
     error = (out.double() - expected).abs()
@@ -51,7 +51,7 @@ def check_quantised(size: int, dtype: torch.dtype, groups: int) -> None:
     x, _, weight = drawn(2, size)
     out = torch.empty(2, size, dtype=dtype)
     scales = torch.full((2,) if groups == 1 else (2, groups), -1.0)
-    rms_norm(x, weight, EPS, out, scales=scales, capability=90)
+    norm_rows(x, weight, EPS, out, scales=scales, capability=90)
     expected = exact(x, weight).reshape(2, groups, -1)
     scale = scales.reshape(2, groups, 1).double()
     wanted = expected.abs().amax(-1, keepdim=True) / LIMITS[dtype]
@@ -69,7 +69,7 @@ def check_centred(size: int) -> None:
     apart = torch.zeros(3, 2 * size, dtype=torch.bfloat16)
     apart[:, :size] = x + 1
     added, out = residual.clone(), torch.empty_like(x)
-    rms_norm(
+    norm_rows(
         apart[:, :size], weight, EPS, out, residual=added, bias=bias, x_bias=x_bias, centred=True, capability=90
     )  # fmt: skip
     wanted = apart[:, :size].double() + x_bias.double() + residual.double()
@@ -83,7 +83,7 @@ def check_in_place(size: int) -> None:
     x, rest, weight = drawn(3, size)
     wide = torch.cat([x, rest], 1)
     x_bias = torch.ones(size, dtype=torch.bfloat16)
-    rms_norm(wide[:, :size], weight, EPS, wide[:, :size], x_bias=x_bias, capability=90)
+    norm_rows(wide[:, :size], weight, EPS, wide[:, :size], x_bias=x_bias, capability=90)
     expected = exact(x.double() + 1, weight)
     assert torch.equal(wide[:, size:], rest)
     assert bool(((wide[:, :size].double() - expected).abs() <= expected.abs() * 2**-8 + 1e-5).all())
@@ -116,7 +116,7 @@ def test_quantised_output(dtype: torch.dtype, groups: int) -> None:
 
 def test_a_row_of_zeros_stays_zeros() -> None:
     out, scales = torch.ones(1, 64, dtype=torch.int8), torch.zeros(1)
-    rms_norm(torch.zeros(1, 64), torch.ones(64), EPS, out, scales=scales, capability=80)
+    norm_rows(torch.zeros(1, 64), torch.ones(64), EPS, out, scales=scales, capability=80)
     assert not out.any()
     assert scales.item() > 0
 
@@ -136,7 +136,7 @@ def test_part_of_a_row_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_weight_it_is_the_sum() -> None:
     x, residual, _ = drawn(3, 100)
     added, out = residual.clone(), x.clone()
-    rms_norm(out, None, EPS, out, residual=added, capability=90)
+    norm_rows(out, None, EPS, out, residual=added, capability=90)
     assert torch.equal(added, x + residual)
     assert torch.equal(out, added)
 
@@ -144,26 +144,26 @@ def test_without_a_weight_it_is_the_sum() -> None:
 def test_rows_do_not_depend_on_their_batch() -> None:
     x, _, weight = drawn(4, 100)
     together, alone = torch.empty_like(x), torch.empty_like(x)
-    rms_norm(x, weight, EPS, together, capability=90)
+    norm_rows(x, weight, EPS, together, capability=90)
     for row in range(4):
-        rms_norm(x[row : row + 1], weight, EPS, alone[row : row + 1], capability=90)
+        norm_rows(x[row : row + 1], weight, EPS, alone[row : row + 1], capability=90)
     assert torch.equal(together, alone)
 
 
 FAULTS = {
-    "no eps": ("rms_norm_kernel", "/ SIZE + eps", "/ SIZE", check_plain),
-    "mean over the padding": ("rms_norm_kernel", "/ SIZE + eps", "/ (TILE_GROUPS * COLUMNS) + eps", check_plain),
+    "no eps": ("norm_rows_kernel", "/ SIZE + eps", "/ SIZE", check_plain),
+    "mean over the padding": ("norm_rows_kernel", "/ SIZE + eps", "/ (TILE_GROUPS * COLUMNS) + eps", check_plain),
     "residual not written back": ("row_sum", "        tl.store(at, rounded, mask=inside)\n", "", check_plain),
-    "not centred": ("rms_norm_kernel", "if CENTRED:", "if CENTRED and SIZE == 1:", check_centred),
-    "padding centred": ("rms_norm_kernel", "tl.where(inside, value -", "tl.where(place >= 0, value -", check_centred),
-    "no bias": ("rms_norm_kernel", "if bias is not None:", "if bias is None and bias is not None:", check_centred),
+    "not centred": ("norm_rows_kernel", "if CENTRED:", "if CENTRED and SIZE == 1:", check_centred),
+    "padding centred": ("norm_rows_kernel", "tl.where(inside, value -", "tl.where(place >= 0, value -", check_centred),
+    "no bias": ("norm_rows_kernel", "if bias is not None:", "if bias is None and bias is not None:", check_centred),
     "no bias before": (
         "row_sum",
         "if x_bias is not None:",
         "if x_bias is None and x_bias is not None:",
         check_in_place,
     ),
-    "rows side by side": ("rms_norm_kernel", "out + row * out_stride", "out + row * SIZE", check_in_place),
+    "rows side by side": ("norm_rows_kernel", "out + row * out_stride", "out + row * SIZE", check_in_place),
 }
 
 
@@ -187,4 +187,4 @@ def test_planted_faults_fail(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_does_not_fit_is_refused(scales: torch.Tensor | None, capability: int, message: str) -> None:
     out = torch.empty(2, 64, dtype=torch.float8_e4m3fn)
     with pytest.raises(ValueError, match=message):
-        rms_norm(torch.zeros(2, 64), torch.ones(64), EPS, out, scales=scales, capability=capability)
+        norm_rows(torch.zeros(2, 64), torch.ones(64), EPS, out, scales=scales, capability=capability)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from triolet.models.checkpoint.spec import ModelSpec, alike
-from triolet.models.errors import DoesNotFit, UnsupportedDevice
+from triolet.models.errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
-from triolet.models.gpu.load import plan_on_gpu
+from triolet.models.gpu.load import gpu_sizes, plan_on_gpu
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.memory_plan import GIB
-from triolet.protocol.settings import MIB, AdapterPlaces
+from triolet.protocol.settings import MIB, AdapterPlaces, EngineSettings
 from triolet.protocol.steps import MemoryPlan
 
 LLAMA_8B = ModelSpec(
@@ -49,6 +53,11 @@ def test_every_step_has_a_shape_that_was_compiled(max_tokens: int, max_chunks: i
     assert shape.head in {other.head for other in every}
     if not shape.decode:
         assert shape.tokens <= max(16, sum(lengths) * 5 // 4 + 16)
+
+
+def test_shapes_are_arithmetic() -> None:
+    check = "import sys, triolet.models.gpu.buckets; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
 
 
 def plan(
@@ -104,3 +113,17 @@ def test_adapters_have_their_room_before_kv() -> None:
 def test_what_does_not_fit_is_refused_with_a_remedy(memory: int, changes: dict[str, Any], message: str) -> None:
     with pytest.raises((DoesNotFit, UnsupportedDevice), match=message):
         plan(memory, **changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("hidden_size = 80", {"hidden_size": 80}),
+        ("num_attention_heads * head_dim = 80", {"num_heads": 1, "num_kv_heads": 1, "head_dim": 80}),
+        ("intermediate_size = 80", {"mlp_size": 80}),
+    ],
+)
+def test_inputs_that_int4_cannot_group_are_named(key: str, changes: dict[str, int]) -> None:
+    settings = EngineSettings(model="", quantize="int4")
+    with pytest.raises(UnsupportedModel, match=re.escape(f"{key}: int4 weights come in groups of 32")):
+        gpu_sizes(replace(LLAMA_8B, **changes), settings, RehearsalDevice())

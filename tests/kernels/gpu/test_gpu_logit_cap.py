@@ -7,20 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from triolet.kernels.activation import gpu_cap
+from triolet.kernels.logit_cap import gpu
+from triolet.kernels.logit_cap.reference import logit_cap_reference
 
 from .mutants import mutated
 
-SIZE = gpu_cap.TILE + 30
+SIZE = gpu.TILE + 30
 
 
 def check(factor: float, cap: float | None) -> None:
     logits = torch.randn(2, SIZE, generator=torch.Generator().manual_seed(3)) * 20
     logits[0, :2] = torch.tensor([1e30, -1e30])
-    expected = logits.double() * factor
-    if cap is not None:
-        expected = cap * torch.tanh(expected / cap)
-    gpu_cap.cap_logits(logits, factor, cap)
+    expected = torch.from_numpy(logit_cap_reference(logits.numpy(), factor, cap))
+    gpu.cap_logits(logits, factor, cap)
     assert bool(((logits.double() - expected).abs() <= 1e-6 * (expected.abs() + (cap or 0.0))).all())
 
 
@@ -33,11 +32,11 @@ def test_logits(factor: float, cap: float | None) -> None:
     ("old", "new"), [(" * factor", ""), ("2.0 * value / cap", "value / cap"), ("* SIZE", "* TILE")]
 )
 def test_planted_faults_fail(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_cap, "cap_kernel", mutated(gpu_cap.cap_kernel, old, new, tmp_path))
+    monkeypatch.setattr(gpu, "cap_kernel", mutated(gpu.cap_kernel, old, new, tmp_path))
     with pytest.raises(AssertionError):
         check(0.5, 6.0)
 
 
 def test_other_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="must be contiguous float32"):
-        gpu_cap.cap_logits(torch.zeros(2, 4, dtype=torch.bfloat16), 1.0, None)
+        gpu.cap_logits(torch.zeros(2, 4, dtype=torch.bfloat16), 1.0, None)

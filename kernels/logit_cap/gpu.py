@@ -1,6 +1,6 @@
-"""A factor and a soft cap of logits on the GPU, in place: x becomes cap * tanh(factor * x / cap), or factor * x.
+"""A factor and a soft cap of logits on the GPU, in place. The definition is reference.py.
 
-The launcher checks, picks the launch and launches; it allocates nothing.
+There is one launch for every device and size. The launcher checks and launches; it allocates nothing.
 """
 
 import torch
