@@ -1,9 +1,10 @@
 """Whole models with experts on the rehearsal device, in every weight format and beside dense layers: the log
-probabilities of the definition with the same roundings.
+probabilities of the definition with the same roundings, of a prompt and of rows that decode.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -25,7 +26,8 @@ from triolet.protocol.steps import Chunk
 
 from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record
 
-LENGTH = 9
+FloatArray = npt.NDArray[np.float64]
+LENGTH, DECODED = 9, 3
 SPARSE, DENSE = LayerSpec(experts=True), LayerSpec()
 SHARED = ExpertSpec(count=6, width=64, routing=Routing(chosen=2), shared_width=32, shared_gated=True)
 GROUPED = Routing(chosen=3, scores="sigmoid", normalised=True, scale=1.5, groups=4, chosen_groups=2, group_best=2)
@@ -69,12 +71,26 @@ def stored(weights: DecoderWeights, quantize: str) -> DecoderWeights:
     return replace(weights, layers=tuple(map(layer, weights.layers)))
 
 
-def log_probabilities(spec: ModelSpec, weights: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """Of the prompt's tokens but the first, by the reference."""
-    logits = reference_logits(spec, weights, list(prompt)).astype(np.float64)[:-1]
-    logits -= logits.max(axis=1, keepdims=True)
-    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return np.asarray(logits[np.arange(len(prompt) - 1), list(prompt[1:])], np.float64)
+def normalised(logits: npt.NDArray[np.float32]) -> FloatArray:
+    """Log probabilities."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    return np.asarray(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)), np.float64)
+
+
+@dataclass(frozen=True)
+class Found:
+    """On the device."""
+
+    tokens: tuple[int, ...]  # all whose next one was asked for
+    prompt: FloatArray  # log probabilities of the prompt's tokens but the first
+    decoded: FloatArray  # [DECODED, vocab]: of every token behind each row that decoded
+
+    def distances(self, spec: ModelSpec, weights: DecoderWeights) -> tuple[float, float]:
+        """Of the prompt and of the decoded rows, from the definition's."""
+        rows = normalised(reference_logits(spec, weights, list(self.tokens)))
+        prompt = rows[np.arange(LENGTH - 1), list(self.tokens[1:LENGTH])]
+        return float(np.abs(prompt - self.prompt).mean()), float(np.abs(rows[-DECODED:] - self.decoded).mean())
 
 
 @cache
@@ -83,18 +99,23 @@ def model_of(name: str) -> GpuModel:
     return make_gpu_model(spec=spec, weights=small_weights(spec), quantize=MODELS[name][2], max_running=1, max_tokens=6)
 
 
-def found(name: str, prompt: tuple[int, ...], *, strict: bool) -> npt.NDArray[np.float64]:
-    """The same on the device, in steps of six and of three tokens, so of other padding."""
-    driver = Driver(GpuStepper(model_of(name)))
+def found(name: str, prompt: tuple[int, ...], *, strict: bool) -> Found:
+    """The prompt in steps of six and of three tokens, so of other padding, and some tokens behind it."""
+    model = model_of(name)
+    driver, decoded = Driver(GpuStepper(model)), list[npt.NDArray[np.float32]]()
     driver.step(
         Chunk(sequence=1, start=0, count=6, blocks=(3,), prompt_logprobs=True),
         new=[record(1, prompt, prompt_logprobs=1, strict=strict)],
     )
     driver.step(Chunk(sequence=1, start=6, count=LENGTH - 6, sample=True, prompt_logprobs=True))
+    for position in range(LENGTH, LENGTH + DECODED):
+        driver.step(Chunk(sequence=1, start=position, count=1, sample=True))
+        decoded.append(model.buffers["logits"][:1].numpy().copy())
     driver.step(dropped=[1])
     rows = [row for step in driver.drain() for row in step]
     assert (driver.done[-1].device_allocations, driver.done[-1].device_compilations) == (0, 0)
-    return np.array([score.logprob for row in rows for score in row.prompt_logprobs])
+    scores = np.array([score.logprob for row in rows for score in row.prompt_logprobs])
+    return Found((*prompt, *driver.tokens(1)[:DECODED]), scores, normalised(np.concatenate(decoded)))
 
 
 def other_experts(weights: DecoderWeights) -> DecoderWeights:
@@ -112,17 +133,13 @@ def other_experts(weights: DecoderWeights) -> DecoderWeights:
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_are_those_of_the_definition(name: str, strict: bool) -> None:
     spec, quantize = spec_of(name), MODELS[name][2]
-    prompt, weights = prompt_of(LENGTH, 50), stored(small_weights(spec), quantize)
-    on_device = found(name, prompt, strict=strict)
-    distances = [
-        float(np.abs(on_device - log_probabilities(changed, by, prompt)).mean())
-        for changed, by in (
-            (spec, weights),
-            (spec, other_experts(weights)),
-            (replace(spec, experts=other_routing(spec)), weights),
-        )
-    ]
-    assert distances[0] < OF_WEIGHTS[quantize] < min(distances[1:])
+    weights = stored(small_weights(spec), quantize)
+    on_device = found(name, prompt_of(LENGTH, 50), strict=strict)
+    own = on_device.distances(spec, weights)
+    wrong = on_device.distances(spec, other_experts(weights))
+    fewer = on_device.distances(replace(spec, experts=other_routing(spec)), weights)
+    for part in range(2):
+        assert own[part] < OF_WEIGHTS[quantize] < min(wrong[part], fewer[part])
 
 
 def other_routing(spec: ModelSpec) -> ExpertSpec:

@@ -142,6 +142,17 @@ def distance(spec: ModelSpec, left: FloatArray, right: FloatArray) -> float:
     return float(np.sqrt(squares[: len(squares) * (3 if spec.experts is not None else 4) // 4].mean()))
 
 
+def check_decoded(logits: FloatArray, exact: FloatArray, allowed: float) -> None:
+    """`distance` may leave out all the rows that decoded. Another expert moves a row by up to thirty times what is
+    allowed, but one of eleven rows at all; most of the prompt's rows are at least fourteen times as far from it. So the
+    better of two is near, and not as near to a row of the prompt.
+    """
+    rows = exact[:-DECODED, None].astype(np.float64) - logits[None, -DECODED:]
+    apart = np.sqrt(np.mean((exact[-DECODED:].astype(np.float64) - logits[-DECODED:]) ** 2, axis=1))
+    assert apart.min() <= 4 * allowed
+    assert np.median(np.sqrt(np.mean(rows**2, axis=2))) > 8 * allowed
+
+
 def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
     """The spec without one thing that it has, or with another in its place."""
     wrong = dict[str, ModelSpec]()
@@ -192,6 +203,8 @@ def check(variant: str, seed: int) -> None:
     found = distance(spec, logits, exact)
     print(f"{variant}, seed {seed}: {found:.5f} of {allowed:.5f}")
     assert found <= allowed
+    if spec.experts is not None:
+        check_decoded(logits, exact, allowed)
     for name, wrong in planted_errors(spec).items():
         moved = distance(spec, definition.reference_logits(wrong, weights, tokens), exact)
         print(f"  {name}: {moved:.5f}")
