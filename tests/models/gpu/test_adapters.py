@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
+from triolet.loadtest.device.gpu_model_values import log_probabilities as defined
+from triolet.loadtest.device.gpu_model_values import small_weights
 from triolet.loadtest.device.random_adapter import merged, random_adapter, scaled
+from triolet.models.checkpoint.adapter import AdapterWeights, module_sizes
+from triolet.models.checkpoint.spec import alike
 from triolet.models.errors import DoesNotFit, UnsupportedModel
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.gpu import GpuModel
@@ -23,6 +28,10 @@ from .test_formats import TOLERANCE, log_probabilities, rounded_weights
 
 PROMPT = prompt_of(8, 50)
 PART = 4  # tokens of a step
+# Rows of q and k have another order on the device; an MLP without a gate is one module fewer.
+TURNED = replace(
+    SPEC, layers=alike(1), rotary_dim=32, interleaved_rotary=True, gated=False, activation="gelu_tanh"
+)  # fmt: skip
 # By number; the second one leaves most matrices alone.
 ADAPTERS = {4: random_adapter(SPEC, 1, rank=5), 9: random_adapter(SPEC, 2, rank=3, modules=("k_proj", "up_proj"))}
 
@@ -72,6 +81,31 @@ def test_log_probabilities_are_those_of_merged_weights(model: GpuModel, gpu: Gpu
             assert (apart(found[n], wanted[other]) < allowed) == (n == other), (n, other)
         assert n not in halves or apart(found[n], halves[n]) > allowed
     assert model.device.growth() == Growth(0, 0)
+
+
+def test_rows_of_q_and_k_are_in_the_order_of_the_models(tmp_path: Path) -> None:
+    adapter = random_adapter(TURNED, 3, rank=5, modules=tuple(module_sizes(TURNED)))
+    base, places = small_weights(TURNED), AdapterPlaces(count=1, rank=5)
+    gpu = GpuStepper(make_gpu_model(spec=TURNED, weights=base, adapters=places, max_running=1, max_tokens=8))
+    gpu.read_adapter(4, str(write_adapter(tmp_path / "adapter", adapter)))()
+    driver = Driver(gpu)
+    new = [record(5, PROMPT, prompt_logprobs=1, adapter=4)]
+    driver.step(chunk_of(4, 0, len(PROMPT), blocks=(1,)), new=new)
+    found = np.array([score.logprob for step in driver.drain() for row in step for score in row.prompt_logprobs])
+    gpu.close()
+
+    def distance(merged_adapter: AdapterWeights) -> float:
+        return apart(found, defined(TURNED, merged(base, merged_adapter), PROMPT))
+
+    order = np.argsort(TURNED.rotary_order)  # what the device would do to rows that it left as they are
+    (layer,) = adapter.layers
+    unturned = {
+        module: replace(part, b=part.b.reshape(-1, TURNED.head_dim, part.rank)[:, order].reshape(part.b.shape))
+        if module in ("q_proj", "k_proj")
+        else part
+        for module, part in layer.items()
+    }
+    assert distance(adapter) < TOLERANCE["none"] < distance(AdapterWeights((unturned,)))
 
 
 def chunk_of(adapter: int, start: int, count: int, blocks: tuple[int, ...] = ()) -> Chunk:

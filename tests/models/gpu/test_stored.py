@@ -49,6 +49,7 @@ CLAMPED = ExpertSpec(
     count=4, width=256, routing=Routing(chosen=2, scores="softmax of chosen"), biased=True, gate_limit=1.2,
     gate_slope=1.7, up_offset=1.0,
 )  # fmt: skip
+TURNED = replace(SPEC, rotary_dim=32, interleaved_rotary=True)  # so that rows of q and k have another order here
 EXPERTS = {"experts: Q4_K, Q6_K": SHARED, "experts: MXFP4, bfloat16": CLAMPED}
 # What is stored how: the last name that fits; "": in bfloat16.
 MODELS = {
@@ -78,7 +79,7 @@ TOLERANCE = 0.06
 
 def spec_of(model: str) -> ModelSpec:
     if model not in EXPERTS:
-        return SPEC
+        return TURNED if model.startswith("Q8_0") else SPEC
     return replace(SPEC, layers=(LayerSpec(experts=True),), mlp_size=0, experts=EXPERTS[model])
 
 
@@ -132,6 +133,9 @@ def test_log_probabilities(model: str) -> None:
     for wrong in ("down_proj", "k_proj", "up_proj", *(("gate_proj", "mlp.gate") if spec.experts else ())):
         other = log_probabilities(spec, weights(model, widened=True, wrong=wrong), prompt)
         assert np.abs(found - other).mean() > TOLERANCE, wrong
+    if spec.interleaved_rotary:
+        other = log_probabilities(replace(spec, interleaved_rotary=False), weights(model, widened=True), prompt)
+        assert np.abs(found - other).mean() > TOLERANCE
 
 
 def test_a_file_is_planned_and_runs(tmp_path: Path) -> None:
