@@ -12,7 +12,9 @@ from msgspec import ValidationError, convert
 
 from ..errors import CheckpointError, UnsupportedModel
 
+MAX_LAYERS = 4096  # the largest models have some 130; each layer is an object before any weight is looked for
 LARGEST_SIZE = 2**31 - 1  # token ids and tensor shapes are int32 in the kernels
+SMALLEST, LARGEST = 1e-30, 1e30  # numbers but 0: kernels have them in float32, and families square and divide them
 Value = TypeVar("Value")
 
 
@@ -38,34 +40,30 @@ class Config:
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
-    def size(self, key: str, default: int | None = None) -> int:
+    def size(self, key: str, default: int | None = None, *, most: int = LARGEST_SIZE) -> int:
         """A positive integer."""
-        remedy = f"expected an integer from 1 to {LARGEST_SIZE}"
-        value = self._read(key, int, default, remedy)
-        if not 0 < value <= LARGEST_SIZE:
-            raise self.invalid(key, remedy)
-        return value
+        return self.whole(key, default, least=1, most=most)
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def whole(self, key: str, default: int | None = None, *, least: int = 0, most: int = LARGEST_SIZE) -> int:
         """An integer of at least 0."""
-        remedy = f"expected an integer from 0 to {LARGEST_SIZE}"
+        remedy = f"expected an integer from {least} to {most}"
         value = self._read(key, int, default, remedy)
-        if not 0 <= value <= LARGEST_SIZE:
+        if not least <= value <= most:
             raise self.invalid(key, remedy)
         return value
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
-        """A finite number greater than `above`."""
+        """A number greater than `above`, of a magnitude that models have."""
         remedy = f"expected a number greater than {above:g}" if isfinite(above) else "expected a number"
         value = self._read(key, float, default, remedy)
-        if not isfinite(value) or value <= above:
-            raise self.invalid(key, remedy)
+        if not _usual(value) or value <= above:
+            raise self.invalid(key, f"{remedy}, of a size from {SMALLEST:g} to {LARGEST:g}")
         return value
 
     def numbers(self, key: str) -> list[float]:
-        """Finite numbers greater than 0, at least one."""
+        """Numbers greater than 0, at least one."""
         values = self._read(key, list[float])
-        if not values or not all(isfinite(value) and value > 0 for value in values):
+        if not values or not all(_usual(value) and value > 0 for value in values):
             raise self.invalid(key, "expected numbers greater than 0")
         return values
 
@@ -105,3 +103,8 @@ class Config:
         value = self.values.get(key)
         if value is not None and not any(value == item and type(value) is type(item) for item in allowed):
             raise self.unsupported(key, remedy)
+
+
+def _usual(value: float) -> bool:
+    """Not for NaN and infinities either."""
+    return value == 0 or SMALLEST <= abs(value) <= LARGEST

@@ -83,6 +83,14 @@ def read_bytes(folder: Path, name: str, max_bytes: int, *, inside: str = "") -> 
     return text
 
 
+def read_text(folder: Path, name: str, max_bytes: int, *, inside: str = "") -> str:
+    """The content of `name`, which is UTF-8."""
+    try:
+        return read_bytes(folder, name, max_bytes, inside=inside).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError("file", name, f"is not UTF-8 ({error.reason})") from None
+
+
 def read_json(folder: Path, name: str, max_bytes: int) -> dict[str, object]:
     """The JSON object in `name`."""
     return parse_object(read_bytes(folder, name, max_bytes), name)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from ..errors import CheckpointError
 from .config import Config
 
 Float32Array = npt.NDArray[np.float32]
@@ -93,6 +94,8 @@ def read_rope(config: Config, max_position: int) -> tuple[RopeSpec, int]:
         return spec, max_position
     factor = rope.number("factor", max_position / original)
     if kind == "longrope":
+        if original < 2:
+            raise CheckpointError(original_key, original, "expected a length of more than 1")
         default = 1.0 if factor <= 1 else sqrt(1 + log(factor) / log(original))  # LongRoPE, arXiv 2402.13753
         spec = RopeSpec(
             theta=theta,

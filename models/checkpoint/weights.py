@@ -7,6 +7,7 @@ that its config.json describes. Only these may be left over:
 - the spec's `unused_layers`.
 """
 
+from collections.abc import Set as AbstractSet
 from typing import Protocol, cast
 
 import numpy as np
@@ -84,11 +85,7 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
 
     def take(name: str, *shape: int) -> WeightArray:
         name = name.removeprefix(prefix)
-        if name not in left:
-            raise CheckpointError(name, None, f"this weight is missing; a {spec.family} model of this config needs it")
-        found = checkpoint.tensor_shape(name)
-        if found != shape:
-            raise CheckpointError(name, found, f"config.json implies the shape {shape}")
+        _refuse_unfit(checkpoint, name, shape, left)
         left.remove(name)
         return cast("WeightArray", checkpoint.read_tensor(name))
 
@@ -96,6 +93,14 @@ def load_weights(checkpoint: Checkpoint, report: ReportProgress = ignore_progres
     unused = tuple(f"model.layers.{spec.num_layers + index}." for index in range(spec.unused_layers))
     _refuse_leftovers(checkpoint, {name for name in left if not name.startswith(unused)}, weights.embedding)
     return weights
+
+
+def _refuse_unfit(checkpoint: Checkpoint, name: str, shape: tuple[int, ...], names: AbstractSet[str]) -> None:
+    if name not in names:
+        family = checkpoint.spec.family
+        raise CheckpointError(name, None, f"this weight is missing; a {family} model of this config needs it")
+    if (found := checkpoint.tensor_shape(name)) != shape:
+        raise CheckpointError(name, found, f"config.json implies the shape {shape}")
 
 
 def prefix_of(checkpoint: Checkpoint) -> str:
@@ -112,14 +117,15 @@ def stored_matrices(checkpoint: Checkpoint) -> list[StoredMatrix]:
 def outline_weights(checkpoint: Checkpoint) -> DecoderWeights:
     """The shapes of the weights, and the matrices that are stored quantised, from headers alone.
 
-    Other weights are stand-ins: zeros that take no memory. What is wrong is left for `load_weights` to refuse.
+    Other weights are stand-ins: zeros that take no memory. What is left over is for `load_weights` to refuse.
     """
 
     prefix, names = prefix_of(checkpoint), checkpoint.tensor_names
 
     def take(name: str, *shape: int) -> WeightArray:
         name = name.removeprefix(prefix)
-        stored = checkpoint.stored_matrix(name) if name in names else None
+        _refuse_unfit(checkpoint, name, shape, names)
+        stored = checkpoint.stored_matrix(name)
         return np.broadcast_to(np.float32(0), shape) if stored is None else cast("WeightArray", stored)
 
     return make_weights(checkpoint.spec, take)

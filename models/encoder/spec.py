@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from ..checkpoint.config import Config
+from ..checkpoint.config import MAX_LAYERS, Config
 from ..checkpoint.rope import RopeSpec
 from .names import BERT, DISTILBERT, MODERNBERT, ROBERTA, TensorNames
 
@@ -120,7 +120,7 @@ def _distilbert(config: Config) -> EncoderSpec:
 
 def _modernbert(config: Config) -> EncoderSpec:
     """ModernBERT (arXiv:2412.13663): some layers see everything, others half of `local_attention` to either side."""
-    layers = config.size("num_hidden_layers", 22)
+    layers = config.size("num_hidden_layers", 22, most=MAX_LAYERS)
     every = config.size("global_attn_every_n_layers", 3)
     kinds = config.texts("layer_types") or [
         "sliding_attention" if index % every else "full_attention" for index in range(layers)
@@ -197,7 +197,7 @@ def _encoder(
         mlp_size=config.size("intermediate_size", 3072),
         norm_eps=config.number("layer_norm_eps", eps),
         activation=_activation(config, "hidden_act"),
-        layers=(EncoderLayerSpec(),) * config.size("num_hidden_layers", 12),
+        layers=(EncoderLayerSpec(),) * config.size("num_hidden_layers", 12, most=MAX_LAYERS),
         max_position=positions - padding,
         names=names,
     )
@@ -274,7 +274,7 @@ FAMILIES: dict[str, tuple[Callable[[Config], EncoderSpec], tuple[str, ...], str]
 
 def is_encoder(values: Mapping[str, object]) -> bool:
     """Whether a config.json describes an encoder of a known family, of whatever architecture."""
-    return values.get("model_type") in FAMILIES
+    return values.get("model_type") in tuple(FAMILIES)  # which compares: it may be a list
 
 
 def encoder_from_config(values: Mapping[str, object]) -> EncoderSpec:

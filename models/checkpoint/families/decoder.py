@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import CheckpointError
-from ..config import Config
+from ..config import MAX_LAYERS, Config
 from ..rope import read_rope, read_rotary_dim
 from ..spec import Activation, LayerSpec, ModelSpec
 
@@ -24,7 +23,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu", "relu2": "relu2",
 }  # fmt: skip
-MAX_LAYERS = 4096  # the largest models have some 130; each layer is an object before any weight is looked for
 
 
 def decoder(
@@ -57,14 +55,11 @@ def decoder(
     if head_dim % 2:
         raise config.unsupported("head_dim", f"the head size, {head_dim}, must be even for the rotary embedding")
     rope, max_position = read_rope(config, config.size("max_position_embeddings"))
-    count = config.size("num_hidden_layers")
-    if count > MAX_LAYERS:
-        raise config.invalid("num_hidden_layers", f"at most {MAX_LAYERS} layers are read")
     spec = ModelSpec(
         family=family,
         vocab_size=config.size("vocab_size"),
         hidden_size=hidden,
-        layers=(LayerSpec(rope=rope),) * count,
+        layers=(LayerSpec(rope=rope),) * config.size("num_hidden_layers", most=MAX_LAYERS),
         num_heads=heads,
         num_kv_heads=groups,
         head_dim=head_dim,
@@ -75,9 +70,6 @@ def decoder(
         rotary_dim=read_rotary_dim(config, head_dim) if "partial_rotary_factor" in reads else None,
         tied_embeddings=config.flag("tie_word_embeddings", False),
     )
-    for name, factors in (("short_factor", rope.short_factors), ("long_factor", rope.long_factors)):
-        if factors and len(factors) != (wanted := (spec.rotary_dim or head_dim) // 2):
-            raise CheckpointError(name, len(factors), f"numbers; expected {wanted}, one for each pair of dimensions")
     return replace(spec, **differences)
 
 

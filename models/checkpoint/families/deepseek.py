@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from ....kernels.experts.routing import Routing
-from ..config import Config
+from ..config import MAX_LAYERS, Config
 from ..experts import ExpertNames, ExpertSpec
 from ..latent import LatentSpec
 from ..rope import score_magnitude
@@ -55,7 +55,8 @@ def deepseek_v3(config: Config) -> ModelSpec:
         group_best=2,
     )
     spec = _attention(config, interleaved=config.flag("rope_interleave", True))
-    spec = replace(spec, unused_layers=config.whole("num_nextn_predict_layers", config.whole("num_mtp_layers", 1)))
+    unused = config.whole("num_nextn_predict_layers", config.whole("num_mtp_layers", 1), most=MAX_LAYERS)
+    spec = replace(spec, unused_layers=unused)
     return _deepseek(config, spec, routing, corrected=True)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ...errors import CheckpointError
 from ..config import Config
 from ..files import read_json
 from ..spec import ModelSpec
@@ -84,4 +85,15 @@ def spec_from_config(values: Mapping[str, object], *, headless: bool = False) ->
     family, read = FAMILIES[architectures[0]]
     config.must_be("model_type", family, remedy=f"architectures = {architectures[0]} needs model_type = {family}")
     spec = read(config)
+    _refuse_other_factors(spec)
     return replace(spec, tied_embeddings=True) if without_head else spec
+
+
+def _refuse_other_factors(spec: ModelSpec) -> None:
+    """Where a rotation has a number for each pair of dimensions, as many as there are."""
+    pairs = (spec.rotary_dim or spec.turned_dim) // 2
+    for rope in {layer.rope for layer in spec.layers if layer.rope is not None}:
+        factors = {"factors": rope.factors, "short_factor": rope.short_factors, "long_factor": rope.long_factors}
+        for name, found in factors.items():
+            if len(found) not in (0, pairs):
+                raise CheckpointError(name, len(found), f"numbers; expected {pairs}, one for each pair of dimensions")

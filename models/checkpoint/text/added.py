@@ -12,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from ...errors import CheckpointError
 
 MAX_TOKENS: Final = 1 << 19  # of a vocabulary; the largest known have 260,000
+MAX_GAPS: Final = 1 << 14  # ids without a token, 1 kB each; vocabularies are filled up by some hundreds
 
 
 def add_tokens(tokenizer: Tokenizer, tokens: Mapping[int, AddedToken], file: str) -> None:
@@ -23,7 +24,9 @@ def add_tokens(tokenizer: Tokenizer, tokens: Mapping[int, AddedToken], file: str
         return
     if min(tokens) < 0 or max(tokens) >= MAX_TOKENS:
         raise CheckpointError(file, f"token ids {min(tokens)} to {max(tokens)}", f"expected ids from 0 to {MAX_TOKENS}")
-    gaps = (id for id in range(tokenizer.get_vocab_size(), max(tokens)) if id not in tokens)
+    gaps = [id for id in range(tokenizer.get_vocab_size(), max(tokens)) if id not in tokens]
+    if len(gaps) > MAX_GAPS:
+        raise CheckpointError(file, max(tokens), f"is the id of a token, but {len(gaps)} before it are of none")
     filled = {id: AddedToken(f"<|unused_{id}|>", special=True, normalized=False) for id in gaps}
     ordered = sorted((filled | dict(tokens)).items())
     tokenizer.add_tokens([token for _, token in ordered])  # pyright: ignore[reportUnknownMemberType] - a bare list

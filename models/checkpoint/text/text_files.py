@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from tokenizers import Tokenizer
 
-from ..files import find_file, folder_of, read_bytes
+from ..files import find_file, folder_of, read_text
 from ..gguf.parts import Gguf
 from .chat_templates import read_templates
 from .folder import JSON_FILE, MAX_JSON_BYTES, read_config, read_tokenizer
@@ -38,5 +38,5 @@ def read_text_files(model: Path) -> TextFiles:
 def tokenizer_json(model: Path) -> str:
     """The tokenizer as other libraries read it. Raises CheckpointError, UnsupportedModel."""
     if model.suffix != ".gguf" and find_file(folder := folder_of(model), JSON_FILE) is not None:
-        return read_bytes(folder, JSON_FILE, MAX_JSON_BYTES).decode()
+        return read_text(folder, JSON_FILE, MAX_JSON_BYTES)
     return read_text_files(model).tokenizer.to_str()

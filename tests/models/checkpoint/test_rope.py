@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from triolet.models.checkpoint.families.families import spec_from_config
 from triolet.models.checkpoint.rope import RopeSpec, inverse_frequencies, rope_tables
 from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.errors import CheckpointError
 
 SCALINGS: dict[str, dict[str, Any]] = {  # as in config.json
     "default": {"rope_type": "default", "rope_theta": 1e4},
@@ -55,6 +56,26 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     if name != "default":
         plain = inverse_frequencies(replace(rope, kind="default"), spec.head_dim)
         assert not np.allclose(ours, plain, rtol=1e-3)
+
+
+FEW = {"rope_type": "factors", "factors": [1.0]}
+LONG = {"rope_type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 2.0}
+GEMMA = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rope_scaling": {**SCALINGS["yarn"], "factor": 1e308}}, r"factor = 1e\+308"),
+        ({"rope_scaling": {**SCALINGS["yarn"], "beta_fast": 1e-320}}, "beta_fast = 1e-320"),
+        ({"rope_scaling": FEW}, "factors = 1: numbers; expected 32"),
+        ({**GEMMA, "rope_parameters": {"sliding_attention": FEW}}, "factors = 1: numbers; expected 32"),
+        ({"rope_scaling": LONG, "original_max_position_embeddings": 1}, "original_max_position_embeddings = 1: exp"),
+    ],
+)
+def test_what_makes_no_rotation_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        spec_from_config({**CONFIG, **options})
 
 
 @pytest.mark.parametrize("name", list(SCALINGS))

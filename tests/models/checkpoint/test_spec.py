@@ -202,6 +202,7 @@ INVALID: list[tuple[str, Options, str]] = [
     ("gpt_oss", {"num_local_experts": 1 << 15}, r"experts = 98304: in all layers; at most 65536"),
     ("gpt_oss", {"num_local_experts": 3}, "num_experts_per_tok = None: there are 3 experts"),
     ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit = -1.0"),
+    ("granite", {"residual_multiplier": 1e-320}, "residual_multiplier = 1e-320: .* of a size from 1e-30"),
     ("smollm3", {"no_rope_layers": [1, 2, 0]}, "no_rope_layers = .*expected 3 times 0 or 1"),
     (
         "phi3",
