@@ -6,4 +6,5 @@ from ..reading import encodes
 
 
 def read_input(folder: Path, data: bytes) -> bool:
-    return encodes(folder, "tekken.json", data)
+    (folder / "tekken.json").write_bytes(data)
+    return encodes(folder)

@@ -12,4 +12,5 @@ SMALL = dict.fromkeys(range(256, 512), FAMILIES[151_643]) | dict.fromkeys(range(
 
 def read_input(folder: Path, data: bytes) -> bool:
     with patch.dict(FAMILIES, SMALL):
-        return encodes(folder, "m.tiktoken", data)
+        (folder / "m.tiktoken").write_bytes(data)
+        return encodes(folder)
