@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 
 from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.operand import need
 
 Tensor = torch.Tensor
 TILE, LARGE_TILE, LARGE = 1024, 4096, 8192  # entries at a time: with LARGE entries or more, the larger tile
@@ -61,6 +62,7 @@ def plan_words(entries: int, experts: int, block_m: int) -> int:
 
 def group(chosen: Tensor, plan: Tensor, *, experts: int, block_m: int) -> None:
     """Fill the front of `plan`; it must have `plan_words`."""
+    need("chosen", chosen, torch.int32, *chosen.shape)
     count = chosen.numel()
     blocks, words = most_blocks(count, experts, block_m), plan_words(count, experts, block_m)
     if plan.numel() < words or plan.dtype != torch.int32:

@@ -12,6 +12,7 @@ from ..gemm.gpu_operands import ACTIVATIONS
 from ..gemm.gpu_table import Few
 from ..gemm.gpu_weights import PackedLinear
 from ..gpu.language import cdiv
+from ..gpu.operand import need
 from .gpu_group import most_blocks, plan_words
 from .gpu_products import combine_kernel, plain_experts_kernel, w4_experts_kernel, w8_experts_kernel
 from .gpu_table import COMBINE_BLOCK, COMBINE_WARPS
@@ -68,8 +69,10 @@ def combine(results: Tensor, weights: Tensor, shared: Tensor | None, out: Tensor
     The last column of the weights is that of the shared expert's result [T, size]. All are contiguous.
     """
     (tokens, size), chosen = out.shape, weights.shape[1] - 1
-    if results.shape != (tokens * chosen, size) or (shared is not None and shared.shape != out.shape):
-        raise ValueError(f"results are {list(results.shape)}; {tokens} tokens need {[tokens * chosen, size]}")
+    need("out", out, torch.bfloat16, tokens, size)
+    need("results", results, torch.bfloat16, tokens * chosen, size)
+    need("weights", weights, torch.float32, tokens, chosen + 1)
+    need("shared", shared, torch.bfloat16, tokens, size)
     combine_kernel[tokens, cdiv(size, COMBINE_BLOCK)](
         results, weights, shared, out, CHOSEN=chosen, SIZE=size, BLOCK=COMBINE_BLOCK, num_warps=COMBINE_WARPS
     )
@@ -88,9 +91,10 @@ def _check(
         raise ValueError(f"x is {x.dtype}, which {weight.format} does not take")
     if (x_scales is None) == (weight.format == "fp8") or (x_scales is not None and x_scales.shape != (rows,)):
         raise ValueError(f"x has the scales {x_scales if x_scales is None else list(x_scales.shape)}")
-    if len(weight.weight) != experts or out.shape[1] != weight.n or not out.is_contiguous():
-        raise ValueError(f"out is {list(out.shape)} of {len(weight.weight)} experts; [entries, {weight.n}] is needed")
-    if bias is not None and bias.shape != (experts, weight.n):
-        raise ValueError(f"bias is {list(bias.shape)}; it must be {[experts, weight.n]}")
+    if len(weight.weight) != experts:
+        raise ValueError(f"there are the matrices of {len(weight.weight)} experts, not of {experts}")
+    need("out", out, torch.bfloat16, count, weight.n)
+    need("bias", bias, torch.bfloat16, experts, weight.n)
+    need("plan", plan, torch.int32, *plan.shape)
     if plan.numel() < plan_words(count, experts, launch.block_m):
         raise ValueError(f"the plan has {plan.numel()} words, made for fewer entries than {count} or another block")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.operand import need
 from ..sampling.gpu_numbers import LOWEST_RANK, NEGATIVE_INFINITY, ranked, token_of, value_of
 from .reference import LEAST_SUM
 from .routing import Routing
@@ -128,11 +129,16 @@ def route(
     """Fill `chosen` and `weights`. The tensors are contiguous, as in the module's list."""
     (tokens, columns), taken = logits.shape, routing.chosen
     experts = columns - shared_gate
-    if chosen.shape != (tokens, taken) or weights.shape != (tokens, taken + 1):
-        raise ValueError(f"chosen and weights must be [{tokens}, {taken}] and [{tokens}, {taken + 1}]")
-    if not 0 < taken <= experts or experts % routing.groups:
-        raise ValueError(f"{taken} of {experts} experts in {routing.groups} groups cannot be chosen")
+    need("logits", logits, torch.float32, tokens, columns)
+    need("starts", starts, torch.int32, len(starts))
+    need("chosen", chosen, torch.int32, tokens, taken)
+    need("weights", weights, torch.float32, tokens, taken + 1)
+    need("bias", bias, torch.float32, experts)
+    need("correction", correction, torch.float32, experts)
     size = experts // routing.groups
+    if experts % routing.groups or not 0 < taken <= min(routing.chosen_groups, routing.groups) * size:
+        allowed = f", {routing.chosen_groups} of which are taken" if routing.groups > 1 else ""
+        raise ValueError(f"{taken} of {experts} experts in {routing.groups} groups{allowed}: so many cannot be chosen")
     route_kernel[(tokens,)](
         logits, bias, correction, starts, chosen, weights, len(starts) - 1, float(routing.scale),
         EXPERTS=experts, SCORE=SCORES[routing.scores], SHARED_GATE=int(shared_gate),

@@ -6,6 +6,7 @@ There is one launch for every device and size. The launcher checks and launches;
 import torch
 
 from ..gpu.language import cdiv, jit, tl
+from ..gpu.operand import need
 
 TILE, WARPS = 1024, 4  # compiled: 27 registers, no spills; not measured
 
@@ -23,9 +24,8 @@ def cap_kernel(x, factor, cap, SIZE: tl.constexpr, CAPPED: tl.constexpr, TILE: t
 
 def cap_logits(logits: torch.Tensor, factor: float, cap: float | None) -> None:
     """logits float32 [rows, vocab], contiguous."""
-    if logits.dtype != torch.float32 or logits.dim() != 2 or not logits.is_contiguous():
-        raise ValueError(f"logits must be contiguous float32 [rows, vocab]: {logits.dtype} {tuple(logits.shape)}")
     rows, size = logits.shape
+    need("logits", logits, torch.float32, rows, size)
     cap_kernel[(rows, cdiv(size, TILE))](
         logits, factor, 1.0 if cap is None else cap, SIZE=size, CAPPED=cap is not None, TILE=TILE, num_warps=WARPS
     )

@@ -1,4 +1,4 @@
-"""Logits times a factor and, with a soft cap, bounded by it: cap * tanh(factor * x / cap) (Gemma 2, arXiv:2408.00118)."""
+"""Logits times a factor, bounded by a soft cap (Gemma 2, arXiv:2408.00118): cap * tanh(factor * x / cap)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A step takes one vector of packed weights (16 channels, each with as many consecutive k as fit in 32 bits) and 32 bits
 of one row's activations, broadcast:
     float32   1 k    w * x
-    bfloat16  2 k    w0 * x0 + w1 * x1, in float32
+    bfloat16  2 k    w0 * x0 + w1 * x1, in float32, where one instruction does it; elsewhere halves of the weights are
+                     taken as float32, and so is what is broadcast (`broadcast_format`)
     int8      4 k    unsigned weights (w + 128) times signed activations, in int32; exact
     codes     4 k    like int8, with codes of 4, 6 or 8 bits, several steps and rows at once; exact as well
 The variants of one CPU differ only in speed. Between CPUs, bfloat16 may differ in the last bit (VDPBF16PS flushes
@@ -45,7 +46,7 @@ def step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Value
     if weight_format == "float32":
         return fma(b, b.bitcast(weights, VF), splat(b, b.bitcast(x, f32)), total)
     if weight_format == "bfloat16":
-        return pair_step(b, total, weights, splat(b, x))
+        return _pair_step(b, total, weights, splat(b, x))
     return quad_step(b, total, weights, splat(b, x))
 
 
@@ -55,14 +56,11 @@ def centred_step(b: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Valu
     return _by_halves(b, total, signed, splat(b, x), _signed_multiply_add_256)
 
 
-def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+def _pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """total + left0 * right0 + left1 * right1 in each lane of (bfloat16, bfloat16) pairs."""
-    if multiplies_pairs():
-        function = declare(b.module, "llvm.x86.avx512bf16.dpbf16ps.512", VF, [VF, _PAIRS, _PAIRS])
-        return b.call(function, [total, b.bitcast(left, _PAIRS), b.bitcast(right, _PAIRS)])
-    for half in range(2):
-        total = fma(b, b.bitcast(half_of(b, left, half), VF), b.bitcast(half_of(b, right, half), VF), total)
-    return total
+    assert multiplies_pairs()
+    function = declare(b.module, "llvm.x86.avx512bf16.dpbf16ps.512", VF, [VF, _PAIRS, _PAIRS])
+    return b.call(function, [total, b.bitcast(left, _PAIRS), b.bitcast(right, _PAIRS)])
 
 
 def half_of(b: ir.IRBuilder, pairs: ir.Value, half: int) -> ir.Value:

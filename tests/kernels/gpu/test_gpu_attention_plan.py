@@ -132,3 +132,10 @@ def test_the_launch_table() -> None:
     assert few == many
     with pytest.raises(ValueError, match="head_dim 512"):
         choose_launch(90, 512, 2, 8, 8, multiprocessors=132)
+
+
+def test_rows_that_the_copy_engine_cannot_fetch_are_read_by_pointers() -> None:
+    """Of 36 values in bfloat16 a row has 72 bytes, of 40 a multiple of 16."""
+    for head_dim, by_copy in ((36, False), (40, True)):
+        launch = choose_launch(90, head_dim, 2, 8, 8, multiprocessors=132)
+        assert (launch.decode.descriptors, launch.prefill.descriptors) == (by_copy, False)

@@ -213,9 +213,23 @@ def test_what_does_not_fit_is_refused() -> None:
         multiply(rows_among_nan(3, K))
     with pytest.raises(ValueError, match="x has the scales"):
         multiply(x_scales=torch.ones(2))
-    with pytest.raises(ValueError, match=r"bias is \[72\]"):
+    with pytest.raises(ValueError, match=r"bias: must be contiguous torch\.bfloat16 \[6, 72\], and is .* \[72\]"):
         multiply(bias=torch.zeros(N))
     with pytest.raises(ValueError, match="the plan has 10 words"):
         multiply(plan=plan[:10])
-    with pytest.raises(ValueError, match=r"results are \[4, 72\]"):
+    with pytest.raises(ValueError, match="out: must be contiguous"):
+        multiply(out=out.float())
+    with pytest.raises(ValueError, match="plan: must be contiguous"):
+        multiply(plan=plan.long())
+    sums, weights = torch.zeros(2, N, dtype=torch.bfloat16), torch.zeros(2, 3)
+    combine(out, weights, sums, sums)
+    with pytest.raises(ValueError, match=r"results: must be contiguous torch\.bfloat16 \[6, 72\]"):
         combine(out, torch.zeros(3, 3), None, torch.zeros(3, N, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="results: must be"):
+        combine(out.float(), weights, None, sums)
+    with pytest.raises(ValueError, match="weights: must be"):
+        combine(out, weights.double(), None, sums)
+    with pytest.raises(ValueError, match="shared: must be"):
+        combine(out, weights, sums[:1], sums)
+    with pytest.raises(ValueError, match="not contiguous"):
+        combine(out, torch.zeros(3, 2).T, None, sums)

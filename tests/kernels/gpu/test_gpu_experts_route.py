@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,8 +195,19 @@ def test_what_does_not_fit_is_refused() -> None:
     chosen, plan = drawn_choices(4, 2, 6), torch.zeros(10, dtype=torch.int32)
     with pytest.raises(ValueError, match="the plan holds 10"):
         group(chosen, plan, experts=6, block_m=16)
-    starts, weights = torch.zeros(2, dtype=torch.int32), torch.zeros(4, 3)
+    for wrong in (chosen.long(), chosen.T):
+        with pytest.raises(ValueError, match="chosen: must be contiguous"):
+            group(wrong, plan, experts=6, block_m=16)
+    given: dict[str, Any] = {
+        "logits": torch.zeros(4, 6), "starts": torch.zeros(2, dtype=torch.int32), "chosen": chosen,
+        "weights": torch.zeros(4, 3), "bias": torch.zeros(6), "correction": torch.zeros(6),
+    }  # fmt: skip
+    route(Routing(chosen=2), **given)
+    for name, tensor in given.items():
+        for wrong in (tensor.double(), tensor[:-1]) if name not in ("logits", "starts") else (tensor.double(),):
+            with pytest.raises(ValueError, match=f"{name}: must be contiguous"):
+                route(Routing(chosen=2), **given | {name: wrong})
     with pytest.raises(ValueError, match="in 4 groups"):
-        route(Routing(chosen=2, groups=4), torch.zeros(4, 6), starts, chosen, weights)
-    with pytest.raises(ValueError, match=r"\[4, 2\] and \[4, 3\]"):
-        route(Routing(chosen=2), torch.zeros(4, 6), starts, chosen[:3], weights)
+        route(Routing(chosen=2, groups=4), **given)
+    with pytest.raises(ValueError, match="2 of 6 experts in 6 groups, 1 of which are taken: so many cannot"):
+        route(Routing(chosen=2, groups=6), **given)
