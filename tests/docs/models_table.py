@@ -27,9 +27,9 @@ from ..models.checkpoint import test_fused, test_safetensors
 from ..models.checkpoint.gguf import test_types
 from ..models.checkpoint.gguf.cases import converted
 from ..models.checkpoint.pytorch import test_file
-from ..models.checkpoint.quantised import test_method
+from ..models.checkpoint.quantised import test_golden, test_method
 from ..models.checkpoint.quantised.cases import CORPUS, Held, decoded
-from ..models.parity_cases import VARIANTS, architecture_of, spec_of
+from ..models.parity_variants import VARIANTS, architecture_of, spec_of
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -40,12 +40,12 @@ PROOFS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "gptq": (test_method, "test_gptq", "its definition"),
     "GPTQ 8-bit": (test_method, "test_gptq_with_act_order_and_with_8_bits", "its definition"),
     "GPTQ 4-bit with act-order": (test_method, "test_gptq_with_act_order_and_with_8_bits", "its definition"),
-    "compressed-tensors": (test_method, "test_layers_that_compressed_tensors_wrote", "the library's own layers"),
+    "compressed-tensors": (test_golden, "test_layers_that_compressed_tensors_wrote", "the library's own layers"),
     "fp8": (test_method, "test_fp8_with_scales_of_blocks_rows_and_all", "its definition"),
     "bitsandbytes": (test_method, "test_bitsandbytes_nf4_with_nested_scales", "its definition"),
     "bitsandbytes int8": (test_method, "test_int8_per_channel", "its definition"),
     "mxfp4": (test_fused, "test_numbers_of_mxfp4_are_exact", "its definition"),
-    "torchao": (test_method, "test_layers_that_torchao_wrote", "the library's own layers"),
+    "torchao": (test_golden, "test_layers_that_torchao_wrote", "the library's own layers"),
 }
 
 

@@ -8,7 +8,7 @@ from triolet.models.checkpoint.families.families import FAMILIES
 
 from ..conftest import Server
 from ..models.checkpoint.quantised import test_method
-from ..models.parity_cases import VARIANTS, architecture_of
+from ..models.parity_variants import VARIANTS, architecture_of
 from . import models_table
 from .memory_table import PAGE, SHAPES, Format, memory_table, needs_of, page_with, spec_of
 

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from .parity_cases import ALL_PROMPTS, DRAWN, FEWER_PROMPTS, PROMPTS, REPLAY_SEED, VARIANTS, ParityCase, make_case
+from .parity_cases import DRAWN, FEWER_PROMPTS, PROMPTS, REPLAY_SEED, ParityCase, make_case
+from .parity_variants import ALL_PROMPTS, VARIANTS
 
 
 @pytest.fixture(scope="session")

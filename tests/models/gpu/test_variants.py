@@ -34,7 +34,7 @@ from triolet.models.gpu.structure import refuse_structure
 from triolet.models.reference import decoder as definition
 from triolet.protocol.steps import Chunk
 
-from ..parity_cases import VARIANTS, spec_of
+from ..parity_variants import VARIANTS, spec_of
 from .gpu_house import Driver, record
 
 FloatArray = npt.NDArray[np.float32]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,23 +13,11 @@ from triolet.models.checkpoint.quantised.method import METHODS, read_quantised
 from triolet.models.checkpoint.stored import CodedMatrix, StoredMatrix
 from triolet.models.errors import CheckpointError, UnsupportedModel
 
-from .cases import CORPUS, Held, decoded
+from .cases import COMPRESSED, CORPUS, Array, Held, Parts, decoded, read
 
-Array = npt.NDArray[Any]
-Parts = dict[str, Array]
 OUTPUTS, INPUTS, GROUP = 16, 64, 32
 GROUPS = INPUTS // GROUP
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # the column of each nibble of a word, lowest first
-
-
-def read(method: Mapping[str, object], parts: Parts, others: Parts | None = None) -> StoredMatrix:
-    """The only matrix; what is not part of it stays out."""
-    plain = {"norm.weight": np.ones(4, np.float32), "a.linear.bias": np.ones(4, np.float32)}
-    named = {f"a.linear.{name}": array for name, array in parts.items()}
-    found = read_quantised({"quantization_config": method}, Held({**plain, **named}))
-    assert list(found.matrices) == ["a.linear.weight"]
-    assert found.parts == set(named)
-    return found.matrices["a.linear.weight"]
 
 
 def random(seed: int = 0) -> tuple[Array, Array, Array]:
@@ -114,9 +100,6 @@ def test_gptqs_zero_points_that_are_all_the_middle_are_left_out(bits: int) -> No
         assert isinstance(matrix, CodedMatrix)
         assert matrix.layout.minima == minima
         agree(matrix, weights(codes, zeros, scales))
-
-
-COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"]}
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -237,50 +220,6 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     order = np.full(INPUTS, 7)
     with pytest.raises(CheckpointError, match="there are 2 groups"):
         read({"quant_method": "gptq", "bits": 4}, gptq_parts(codes, zeros, scales, order))
-
-
-GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_layers_that_compressed_tensors_wrote(name: str) -> None:
-    """Bit for bit; written by golden.py."""
-    stored = GOLDEN[name]["parts"].items()
-    parts = {part: np.frombuffer(bytes.fromhex(data), kind).reshape(shape) for part, (kind, shape, data) in stored}
-    matrix = read({**COMPRESSED, "format": name.split()[0]}, parts)
-    expected = np.frombuffer(bytes.fromhex(GOLDEN[name]["weight"]), np.float32).reshape(matrix.shape)
-    np.testing.assert_array_equal(matrix.rows(0, len(matrix)), expected)
-
-
-TORCHAO = json.loads(Path(__file__).with_name("golden_torchao.json").read_text())
-
-
-def torchao(name: str) -> tuple[dict[str, object], Parts]:
-    """The settings and the parts of a case."""
-    case = TORCHAO[name]
-    stored = case["parts"].items()
-    parts = {part: np.frombuffer(bytes.fromhex(data), kind).reshape(shape) for part, (kind, shape, data) in stored}
-    return {"quant_method": "torchao", "quant_type": {"default": {"_type": case["type"], "_data": {}}}}, parts
-
-
-@pytest.mark.parametrize("name", TORCHAO)
-def test_layers_that_torchao_wrote(name: str) -> None:
-    """Bit for bit; written by golden_torchao.py."""
-    matrix = read(*torchao(name))
-    expected = np.frombuffer(bytes.fromhex(TORCHAO[name]["weight"]), np.float32).reshape(matrix.shape)
-    np.testing.assert_array_equal(matrix.rows(0, len(matrix)), expected)
-
-
-def test_torchaos_factors_of_activations() -> None:
-    """Those that quantise activations are dropped, as activations are quantised here in their own way; one that changes
-    them is refused."""
-    method, parts = torchao("int8 rows")
-    one = np.ones(1, np.float32)
-    read(method, {**parts, "_weight_act_quant_scale": one})
-    with pytest.raises(UnsupportedModel, match=r"_weight_act_pre_scale.*not understood"):
-        read(method, {**parts, "_weight_act_pre_scale": one})
-    with pytest.raises(CheckpointError, match=r"_weight_zero_point.*the scales are"):
-        read(method, {**parts, "_weight_zero_point": np.ones(3, np.int8)})
 
 
 def test_the_fuzzers_corpus_has_every_method() -> None:
