@@ -20,7 +20,10 @@ Body = Callable[[int, int, int], None]  # (thread number, threads, address of th
 
 
 class WorkerPool:
-    """`body` loops on wait_for_job and finish_job. Compile it first, or the first job waits for that."""
+    """`body` loops on wait_for_job and finish_job. Compile it first, or the first job waits for that.
+
+    A pool of no threads runs nothing: each job is finished at once.
+    """
 
     def __init__(self, threads: int, body: Body) -> None:
         self.threads = threads

@@ -16,7 +16,7 @@ from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.stored import StoredMatrix
 from triolet.models.checkpoint.weights import load_weights, make_weights
 from triolet.models.cpu.load import plan_on_cpu
-from triolet.models.errors import CheckpointError
+from triolet.models.errors import CheckpointError, UnsupportedModel
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 
@@ -114,8 +114,9 @@ def test_quantised_keys_and_values_are_read_by_heads(tmp_path: Path) -> None:
     for layer in range(3):
         tensors[f"blk.{layer}.attn_k_b.weight"] = blocks(HEADS, RANK, 32)
         tensors[f"blk.{layer}.attn_v_b.weight"] = blocks(HEADS, VALUE, RANK)
-        tensors[f"blk.{layer}.attn_q_b.weight"] = plain(np.zeros((HEADS * 40, 16), np.float32))
-    more = {"deepseek2.attention.key_length_mla": Typed("u32", 40)}
+        for name, shape in (("q_a", (32, 64)), ("q_a_norm", (32,)), ("q_b", (HEADS * 40, 32))):
+            tensors[f"blk.{layer}.attn_{name}.weight"] = plain(np.zeros(shape, np.float32))
+    more = {"deepseek2.attention.key_length_mla": 40, "deepseek2.attention.q_lora_rank": 32}
     checkpoint = GgufCheckpoint(write_gguf(tmp_path / "m.gguf", {**metadata_of(model), **more}, tensors))
     name = "model.layers.1.self_attn.kv_b_proj.weight"
     whole, stored = load_weights(checkpoint).layers[1].latent, checkpoint.stored_matrix(name)
@@ -128,7 +129,13 @@ def test_quantised_keys_and_values_are_read_by_heads(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows[:, 32:], values)
     np.testing.assert_array_equal(stored.rows(40, 101), rows.reshape(-1, RANK)[40:101])
 
-    plan_on_cpu(checkpoint, EngineSettings(model="", max_model_len=64), 1 << 28)  # widened
+    as_it_is, widened = (EngineSettings(model="", max_model_len=64, dtype=dtype) for dtype in ("auto", "bfloat16"))
+    assert plan_on_cpu(checkpoint, as_it_is, 1 << 28)[0].weight_format == "float32"  # no product takes these integers
+    tensors["blk.1.attn_q_b.weight"] = blocks(HEADS * 40, 32)
+    checkpoint = GgufCheckpoint(write_gguf(tmp_path / "m.gguf", {**metadata_of(model), **more}, tensors))
+    with pytest.raises(UnsupportedModel, match=r"GGUF Q8_0.*--dtype bfloat16 widens"):
+        plan_on_cpu(checkpoint, as_it_is, 1 << 28)
+    assert plan_on_cpu(checkpoint, widened, 1 << 28)[0].weight_format == "bfloat16"
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
