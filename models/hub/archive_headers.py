@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..checkpoint.pytorch.archive import RECORD_HEAD, RECORD_MARK, find_directory, read_directory
-from ..errors import LoadError
+from ..errors import CheckpointError, LoadError
 
 FIRST: Final = 128 << 10  # holds the pickle of some hundred tensors
 LAST: Final = 256 << 10  # holds the directory of two thousand storages
@@ -35,6 +35,8 @@ def fetch_archive(read: Callable[[int, int], bytes], path: Path, size: int) -> N
     if begin < start:
         start, parts[begin] = begin, read(begin, end)
     for entry in read_directory(parts[start], begin - start, end - start, count, path.name):
+        if entry.header >= size:
+            raise CheckpointError(path.name, entry.header, f"is the place of a record, in {size} bytes: damaged")
         last = min(size, entry.header + _HEADER_ROOM + min(entry.size, _LARGEST))
         if not entry.name.endswith(_NEEDED):
             parts[entry.header] = RECORD_HEAD.pack(RECORD_MARK, *[0] * 8, len(entry.name), 0) + entry.name
