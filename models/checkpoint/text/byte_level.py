@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from ...errors import CheckpointError
-from .merges import Merge, check_pieces
+from .merges import Merge, bpe_model, check_pieces
 
 MAX_PATTERN: Final = 1 << 14  # characters; the longest known has 1,100
 
@@ -50,10 +50,7 @@ def byte_level_tokenizer(
     check_pieces(vocabulary, file)
     if not vocabulary:
         raise CheckpointError(file, 0, "tokens: there is no vocabulary")
-    try:
-        tokenizer = Tokenizer(models.BPE(vocabulary, list(merges), ignore_merges=whole))
-    except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(file, "merges", f"do not fit the vocabulary ({str(error)[:200]})") from None
+    tokenizer = Tokenizer(bpe_model(vocabulary, merges, file, ignore_merges=whole))
     if nfc:
         tokenizer.normalizer = normalizers.NFC()
     cuts = [_split(pattern, file) for pattern in patterns]

@@ -6,9 +6,11 @@ tokens becomes a pair. Two cuts of one token hardly ever compete: what is merged
 surroundings until it is merged as a whole.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
+
+from tokenizers import models
 
 from ...errors import CheckpointError
 
@@ -37,3 +39,11 @@ def merges_of(pieces: Iterable[str], known: AbstractSet[str], file: str) -> list
             if left in known and (right := piece[cut:]) in known:
                 found.append((left, right))
     return found
+
+
+def bpe_model(vocabulary: dict[str, int], merges: Sequence[Merge], file: str, **options: Any) -> models.BPE:  # Any: its own
+    """`options`: of the library's model. Raises CheckpointError for merges of texts that the vocabulary lacks."""
+    try:
+        return models.BPE(vocabulary, list(merges), **options)
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(file, "merges", f"do not fit the vocabulary ({str(error)[:200]})") from None

@@ -27,7 +27,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from ...errors import CheckpointError
 from .added import add_tokens
-from .merges import Merge, check_pieces, merges_of
+from .merges import Merge, bpe_model, check_pieces, merges_of
 
 SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 _COMPOSED: Final = ("e\u0301", "a\u030a", "o\u0308", "n\u0303", "u\u0300")  # by every map that composes at all
@@ -122,7 +122,8 @@ def _bpe(pieces: PieceTable) -> models.BPE:
         best_first = sorted(usable, key=lambda id: -scores[id])
         merges = merges_of((usable[id] for id in best_first), set(usable.values()), pieces.file)
     unknown = next(iter(pieces.of_kind(PieceKind.UNKNOWN).values()), None)
-    return models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=pieces.byte_fallback)
+    options = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": pieces.byte_fallback}
+    return bpe_model(vocabulary, merges, pieces.file, **options)
 
 
 def _unigram(pieces: PieceTable, user_defined: Iterable[int]) -> models.Unigram:
