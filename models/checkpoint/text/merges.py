@@ -41,8 +41,13 @@ def merges_of(pieces: Iterable[str], known: AbstractSet[str], file: str) -> list
     return found
 
 
-def bpe_model(vocabulary: dict[str, int], merges: Sequence[Merge], file: str, **options: Any) -> models.BPE:  # Any: its own
-    """`options`: of the library's model. Raises CheckpointError for merges of texts that the vocabulary lacks."""
+def bpe_model(
+    vocabulary: dict[str, int],
+    merges: Sequence[Merge],
+    file: str,
+    **options: Any,  # Any: of the library's model
+) -> models.BPE:
+    """Raises CheckpointError for merges of texts that the vocabulary lacks."""
     try:
         return models.BPE(vocabulary, list(merges), **options)
     except Exception as error:  # the library raises plain Exception
