@@ -29,6 +29,11 @@ def add_tokens(tokenizer: Tokenizer, tokens: Mapping[int, AddedToken], file: str
         raise CheckpointError(file, max(tokens), f"is the id of a token, but {len(gaps)} before it are of none")
     filled = {id: AddedToken(f"<|unused_{id}|>", special=True, normalized=False) for id in gaps}
     ordered = sorted((filled | dict(tokens)).items())
+    normalizer = tokenizer.normalizer
+    for id, token in ordered:
+        if normalizer is not None and token.normalized and not normalizer.normalize_str(token.content):
+            # The library would find it everywhere, even within a character.
+            raise CheckpointError(file, {token.content: id}, "is nothing once it is normalised, as an added token is")
     tokenizer.add_tokens([token for _, token in ordered])  # pyright: ignore[reportUnknownMemberType] - a bare list
     for id, token in ordered:
         if (found := tokenizer.token_to_id(token.content)) != id:

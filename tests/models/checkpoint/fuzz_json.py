@@ -17,7 +17,7 @@ class JsonMutator:
     def __init__(self, samples: Iterable[bytes]) -> None:
         places = [place for sample in samples for _, value in _parsed(sample.split(b"\n")) for place in _places(value)]
         self._values = [*ODD, *(holder[key] for holder, key in places)]
-        self._keys = sorted({key for _, key in places if isinstance(key, str)})
+        self._keys = sorted({"x", *(key for _, key in places if isinstance(key, str))})
 
     def mutated(self, data: bytes, seed: int) -> bytes | None:
         """With another value, another key, or one of them less; None where no line is JSON."""
