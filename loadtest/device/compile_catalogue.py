@@ -1,5 +1,5 @@
-"""Every compiled form that serving may launch, found by launching: for each real model and GPU, all that a worker of
-its own does before it is ready, with nothing behind the tensors and nothing run.
+"""Every compiled form that serving these models may launch (compile_models.py), found by launching: for each of them
+and each GPU, all that a worker of its own does before it is ready, with nothing behind the tensors and nothing run.
 
 A worker runs every shape of its steps once before it serves (`GpuModel`), so what is recorded here is what is launched
 there. Steps of up to 256 sequences are recorded: the plan of attention has a form for 16, 32, … of them. Kernels and
@@ -8,83 +8,24 @@ variants that no setting reaches yet are in `compile_unreached.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import random
+from dataclasses import replace
 
 import torch
-from msgspec.structs import replace as changed
 
-from triolet.kernels.experts.routing import Routing
 from triolet.kernels.gpu.compiling import Specialisation
 from triolet.kernels.gpu.launches import KernelForm, recording
+from triolet.kernels.gpu.table import E4M3_CAPABILITY
 from triolet.kernels.paged_attention.gpu_table import choose_launch
+from triolet.loadtest.device.compile_models import MATRICES, MODELS, LaunchedModel
 from triolet.loadtest.device.compile_unreached import launch_unreached
-from triolet.models.checkpoint.experts import ExpertSpec
-from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, alike
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Work
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.stored import StoredFormat
-from triolet.protocol.settings import AdapterPlaces
 
 # Capability and multiprocessors: A100, A10, L4, H200.
 DEVICES = {80: 108, 86: 72, 89: 58, 90: 132}
-
-
-MATRICES = ("qkv", "o", "gate_up", "down")
-NO_ADAPTERS, ADAPTERS = AdapterPlaces(), AdapterPlaces(count=16)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchedModel:
-    """A model as a worker may be told to serve it. One layer has the launches of all."""
-
-    spec: ModelSpec
-    quantize: str = "none"
-    kv_cache_dtype: str = "bfloat16"
-    max_running: int = 256
-    max_tokens: int = 8192
-    max_rows: int = 256  # of logits, and so of a decode step
-    adapters: AdapterPlaces = NO_ADAPTERS
-    stored: StoredFormat | None = None  # of all matrices of its layer
-
-
-def _spec(
-    family: str, vocab: int, hidden: int, heads: int, kv_heads: int, head_dim: int, mlp: int, **other: object
-) -> ModelSpec:
-    plain = ModelSpec(
-        family=family, vocab_size=vocab, hidden_size=hidden, layers=alike(1), num_heads=heads, num_kv_heads=kv_heads,
-        head_dim=head_dim, mlp_size=mlp, norm_eps=1e-5, max_position=131_072,
-    )  # fmt: skip
-    return changed(plain, **other)
-
-
-LLAMA_8B = _spec("llama", 128_256, 4096, 32, 8, 128, 14_336)
-LLAMA_70B = _spec("llama", 128_256, 8192, 64, 8, 128, 28_672)
-QWEN3_600M = _spec("qwen3", 151_936, 1024, 16, 8, 128, 3072, qk_norm="head", tied_embeddings=True)
-QWEN3_30B_A3B = _spec(
-    "qwen3_moe", 151_936, 2048, 32, 4, 128, 0, qk_norm="head", layers=(LayerSpec(experts=True),),
-    experts=ExpertSpec(count=128, width=768, routing=Routing(chosen=8, normalised=True)),
-)  # fmt: skip
-# As AWQ and GPTQ without zero points, AWQ, Q4_1, Q4_K, Q8_0 and Q6_K have them.
-STORED = (
-    StoredFormat(4, 128, "float16"),
-    StoredFormat(4, 128, "float16", "zeros"),
-    StoredFormat(4, 32, "float16", "float16"),
-    StoredFormat(4, 32, "float32", "float32"),
-    StoredFormat(8, 32, "float16"),
-    StoredFormat(8, 16, "float32"),
-)
-MODELS = (
-    *(LaunchedModel(LLAMA_8B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
-    *(LaunchedModel(LLAMA_8B, kv_cache_dtype=cache) for cache in ("fp8", "int8")),
-    LaunchedModel(LLAMA_8B, adapters=ADAPTERS),
-    LaunchedModel(LLAMA_8B, "fp8", adapters=ADAPTERS),
-    LaunchedModel(LLAMA_70B, "fp8"),
-    LaunchedModel(QWEN3_600M),
-    LaunchedModel(QWEN3_600M, "fp8"),
-    *(LaunchedModel(QWEN3_30B_A3B, quantize) for quantize in ("none", "int8", "int4", "fp8")),
-    *(LaunchedModel(LLAMA_8B, stored=stored) for stored in STORED),
-)
+QUICK_TOKENS = (64, 512, 4096)  # of the largest step
 # The tensor core's instruction by the type of the right operand.
 TENSOR_CORE = {
     "i8": {80: "IMMA", 90: "IGMMA"},
@@ -155,21 +96,28 @@ def forms_of(served: LaunchedModel, capability: int, place: str = "meta") -> set
             adapters=served.adapters.count > 0,
         ),
         adapters=served.adapters,
-        stored={} if served.stored is None else {f"0.{name}": served.stored for name in MATRICES},
+        stored={} if served.stored is None else dict.fromkeys(MATRICES, served.stored),
     )
     with recording(found.add):
         GpuModel(RecordingDevice(capability, place), served.spec, None, sizes)
     return found
 
 
-def every_specialisation() -> list[Specialisation]:
-    """Each form once for the GPUs of a major version that launch it, compiled for the oldest of them."""
+def every_specialisation(*, quick: bool = False) -> list[Specialisation]:
+    """Each form once for the GPUs of a major version that launch it, compiled for the oldest of them.
+
+    `quick`: of each model those of one GPU, the oldest or the newest that runs it, and of few shapes; drawn anew.
+    """
     found: dict[tuple[int, KernelForm], Specialisation] = {}
+    serving = dict[int, list[LaunchedModel]]()
+    for served in MODELS:
+        fitting = [capability for capability in DEVICES if served.quantize != "fp8" or capability >= E4M3_CAPABILITY]
+        if quick:
+            served, fitting = served.smaller(random.choice(QUICK_TOKENS)), random.sample((fitting[0], fitting[-1]), 1)
+        for capability in fitting:
+            serving.setdefault(capability, []).append(served)
     for capability in DEVICES:
-        launched = set[KernelForm]()
-        for served in MODELS:
-            if served.quantize != "fp8" or capability >= 89:
-                launched |= forms_of(served, capability)
+        launched = set[KernelForm]().union(*(forms_of(served, capability) for served in serving.get(capability, [])))
         with recording(launched.add):
             launch_unreached(capability, DEVICES[capability])
         for form in launched:

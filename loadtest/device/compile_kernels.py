@@ -22,7 +22,7 @@ from triolet.kernels.gpu.compiling import SHARED_LIMIT, Specialisation, compile_
 from triolet.loadtest.device.compile_catalogue import every_specialisation
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS", "STAGES", "TALL", "SUM")  # what a launch table says of a product
-QUICK = "two forms of every tile of a product, a sixth of the rest; count instructions only where a check needs them"
+QUICK = "a form of every tile of a product, two of other kernels; count instructions only where a check needs them"
 _catalogue: list[Specialisation] = []  # made before the processes are forked, which find it here
 
 
@@ -46,22 +46,16 @@ def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
 
 
 def jobs(only: str, capabilities: list[int], *, quick: bool = False) -> list[int]:
-    """Places in the catalogue. `quick`: of every tile of a product two forms, of the other kernels a sixth, at least
-    one; drawn anew."""
+    """Places in the catalogue. `quick`: a form of every tile of a product on every GPU, and of each other kernel one
+    for each major version; drawn anew."""
     kernels: dict[tuple[object, ...], list[int]] = {}
     for place, specialisation in enumerate(_catalogue):
         form, capability = specialisation.form, specialisation.capability
         if only in ("", form.operation) and capability in capabilities:
-            tile = (form.num_warps, *((name, value) for name, value in form.constants if name in TILE))
-            kind = (form.operation, form.kernel.fn.__name__, capability, tile if form.operation == "gemm" else ())
+            tile = (capability, form.num_warps, *((name, value) for name, value in form.constants if name in TILE))
+            kind = (form.operation, form.kernel.fn.__name__, tile if form.operation == "gemm" else capability // 10)
             kernels.setdefault(kind, []).append(place)
-    if quick:
-        kernels = {kind: random.sample(places, _share(kind, len(places))) for kind, places in kernels.items()}
-    return sorted(place for places in kernels.values() for place in places)
-
-
-def _share(kind: tuple[object, ...], count: int) -> int:
-    return min(2, count) if kind[0] == "gemm" else -(-count // 6)
+    return sorted(place for places in kernels.values() for place in (random.sample(places, 1) if quick else places))
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
@@ -88,7 +82,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
     parser.add_argument("--quick", action="store_true", help=QUICK)
     options = parser.parse_args()
-    _catalogue.extend(every_specialisation())
+    _catalogue.extend(every_specialisation(quick=options.quick))
     todo = jobs(options.only, options.capability or list(SHARED_LIMIT), quick=options.quick)
     if not todo:
         sys.exit(f"no kernel to compile: --only {options.only!r} names no operation of the catalogue")

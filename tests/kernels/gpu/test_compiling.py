@@ -1,6 +1,6 @@
-"""Every launch that serving may make compiles for sm_80 and sm_90, within the limits that its table row states; what is
+"""Every launch of the catalogue compiles for sm_80 and sm_90, within the limits that its table row states; what is
 launched on 8.6 and 8.9 fits into their smaller shared memory, and is compiled for them where their form is their own.
-Each run draws two forms of every tile of a product and a sixth of the others; `make kernels` compiles all.
+Each run draws a form of every tile of a product and two of every other kernel; `make kernels` compiles all.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def is_form_of(row: Compiled, kind: LinearFormat, capability: int, launch: Few) 
 
 def programs_at_a_time(compiled: list[Compiled], kind: LinearFormat, capability: int, launch: Few) -> int:
     forms = [row for row in compiled if is_form_of(row, kind, capability, launch)]
-    assert len(forms) >= 2
+    assert forms
     fitting = (resident(capability, row["registers"], row["shared"], row["warps"]) for row in forms)
     return min(fitting) * MULTIPROCESSORS[capability]
 

@@ -15,10 +15,13 @@ from triolet.kernels.activation import gpu as activation
 from triolet.kernels.gpu.language import jit, tl
 from triolet.kernels.gpu.launches import KernelForm, form_of
 from triolet.kernels.gpu.table import LaunchRow
-from triolet.loadtest.device.compile_catalogue import LLAMA_8B, LaunchedModel, forms_of
+from triolet.loadtest.device.compile_catalogue import forms_of
+from triolet.loadtest.device.compile_models import LLAMA_8B, MODELS, LaunchedModel
+from triolet.models.checkpoint.gguf.matrix import QUANTISED
 from triolet.models.gpu.load import MAX_LOGIT_ROWS
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
+from triolet.models.gpu.stored import format_of
 from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk
 
@@ -56,6 +59,11 @@ def test_the_catalogue_has_the_forms_of_a_worker_with_the_default_settings() -> 
     rows = max(settings.max_running, MAX_LOGIT_ROWS)
     default = replace(served, max_running=settings.max_running, max_tokens=settings.max_step_tokens, max_rows=rows)
     assert forms_of(default, 80) <= forms_of(served, 80)
+
+
+def test_the_catalogue_has_every_format_that_gguf_files_store() -> None:
+    stored = {format_of(block.layout, LLAMA_8B.hidden_size) for block in QUANTISED.values()}
+    assert stored - {None} <= {served.stored for served in MODELS}
 
 
 @pytest.mark.parametrize("served", FORMATS)
