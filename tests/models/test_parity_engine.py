@@ -111,9 +111,9 @@ async def read_scores(outbox: Outbox) -> dict[int, list[TokenLogprob]]:
     return tokens
 
 
-async def generate_all(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+async def generate_all(engine: Engine, prompts: list[list[int]], max_tokens: int = NEW_TOKENS) -> list[list[int]]:
     """All at once, in this order. Outboxes hold an answer whole, so nobody need read while others write."""
-    outboxes = [submit(engine, prompt) for prompt in prompts]
+    outboxes = [submit(engine, prompt, max_tokens) for prompt in prompts]
     return [(await read(outbox))[0] for outbox in outboxes]
 
 

@@ -97,6 +97,7 @@ class HandshakeHead(NamedTuple):
 class GuardedHTTP1(H11Protocol):
     openers: Mapping[str, Opener] = {}  # of WebSockets, by path
     converse: Callable[[Conversation], None]  # called when a WebSocket is open
+    keep_alive_requests: int  # set by hypercorn, as yet without a type
     _held = b""  # part of the current response; sent with what follows
     _head_only = False  # the request is a HEAD
 

@@ -63,8 +63,11 @@ def in_16_bits(matrix: FloatArray) -> Tensor:
 TYPES: dict[str, Callable[[FloatArray], Tensor]] = {"BF16": in_16_bits, "Q8_0": in_8_bits, "Q4_0": in_4_bits}
 
 
-def write_bundled(path: Path, kind: str) -> Path:
-    """All matrices in this type, but the embedding not in 4 bits: llama.cpp's quantiser spares it too."""
+def write_bundled(path: Path, kind: str, **wrong: float) -> Path:
+    """All matrices in this type, but the embedding not in 4 bits: llama.cpp's quantiser spares it too.
+
+    `wrong`: metadata that is not the model's.
+    """
     config = json.loads((BUNDLED_MODEL / "config.json").read_text())
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     file = SafetensorsFile(BUNDLED_MODEL, "model.safetensors")
@@ -77,7 +80,7 @@ def write_bundled(path: Path, kind: str) -> Path:
             values = values.reshape(turned, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
         write = in_8_bits if renamed == "token_embd" and kind == "Q4_0" else TYPES[kind]
         tensors[f"{renamed}.weight"] = plain(values) if values.ndim == 1 else write(values)
-    return write_gguf(path, {**_sizes(config), **_tokens(config)}, tensors)
+    return write_gguf(path, {**_sizes(config), **_tokens(config), **wrong}, tensors)
 
 
 def _sizes(config: dict[str, Any]) -> dict[str, Any]:

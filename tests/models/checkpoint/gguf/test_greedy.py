@@ -28,14 +28,19 @@ async def answers(path: Path) -> list[list[int]]:
     return found
 
 
+async def differing(path: Path, kind: str) -> list[list[int]]:
+    """The prompts whose answers are not llama.cpp's."""
+    expected = json.loads(GREEDY.read_text())[kind]
+    assert sum(tokens[-1] in ENDS for tokens in expected) > len(expected) / 2  # real answers, that end
+    pairs = zip(prompts(), await answers(path), expected, strict=True)
+    return [prompt for prompt, ours, theirs in pairs if ours[: len(theirs)] != theirs]
+
+
 @pytest.mark.parametrize("kind", TYPES)
 async def test_tokens_are_those_of_llama_cpp(tmp_path: Path, kind: str) -> None:
-    expected = json.loads(GREEDY.read_text())[kind]
-    found = await answers(write_bundled(tmp_path / f"{kind}.gguf", kind))
-    different = [
-        (prompt, ours, theirs)
-        for prompt, ours, theirs in zip(prompts(), found, expected, strict=True)
-        if ours[: len(theirs)] != theirs
-    ]
-    assert different == []
-    assert sum(tokens[-1] in ENDS for tokens in expected) > len(expected) / 2  # real answers, that end
+    assert await differing(write_bundled(tmp_path / f"{kind}.gguf", kind), kind) == []
+
+
+async def test_a_planted_error_is_noticed(tmp_path: Path) -> None:
+    wrong = {"llama.rope.freq_base": 1_000.0}
+    assert len(await differing(write_bundled(tmp_path / "m.gguf", "Q8_0", **wrong), "Q8_0")) > 3
