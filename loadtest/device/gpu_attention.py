@@ -1,27 +1,18 @@
-"""Paged attention on the device: right in every form, timed beside torch's own, its table beside its neighbours."""
+"""Paged attention on the device: right in every form."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from triolet.kernels.paged_attention import gpu_launch
-from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
-from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check, planted
-from triolet.loadtest.device.gpu_check import drawn, fault, require
+from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
+from triolet.loadtest.device.gpu_check import fault, require
 from triolet.loadtest.device.gpu_ragged import Form, Ragged
-from triolet.loadtest.device.gpu_timing import Works, beside, microseconds
-from triolet.loadtest.device.gpu_tuning import Alike, neighbours, tune
 
 CACHES = ("bf16", "fp8", "int8")
 SMALL = [(1, 190), (5, 70), (1, 64), (1, 1)]
@@ -31,12 +22,6 @@ TINY = Form(heads=2, kv_heads=1, size=64)
 BESIDE = [(1, 70), (5, 66)]  # a decode row and a prompt before the one that is cut
 CUT, CUTS = 1500, ((700,), (2, 66, 129, 1400), (64, 128, 192, 1498), tuple(range(100, 1500, 100)))
 CUT_SMALL, CUTS_SMALL = 70, ((65,), (2, 37))
-LLAMA = Form()  # 32 heads, 8 of keys and values, 128 wide: Llama-3.1-8B
-EVEN = [(1, 4096)] * 64
-UNEVEN = [(1, 131072), *[(1, 4096)] * 31]
-PROMPT = 8192
-BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-FLEX_SECONDS = 50  # for a process that imports torch (about 15), and compiles for about 20
 
 
 def check_form(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
@@ -120,6 +105,7 @@ def checks(dry: bool) -> list[GpuCase]:
         "window 60": replace(TINY, window=60),
         "soft cap 5": replace(TINY, soft_cap=5.0),
         "strict": replace(TINY, strict=True),
+        "sinks, window 60": replace(TINY, window=60, sinks=True),
     }
     stricts = [replace(TINY, strict=True)]
     if not dry:
@@ -128,6 +114,7 @@ def checks(dry: bool) -> list[GpuCase]:
                 forms[f"head {size} {cache}"] = Form(heads=8, kv_heads=2, size=size, cache=cache)
         forms["groups of 7"] = Form(heads=7, kv_heads=1)
         forms["groups of 1"] = Form(heads=4, kv_heads=4)
+        forms["head 64, window, sinks"] = Form(heads=64, size=64, window=128, sinks=True)
         forms["head 256, window, soft cap"] = Form(heads=4, kv_heads=2, size=256, window=100, soft_cap=20.0)
         stricts = [Form(strict=True, cache=cache) for cache in CACHES]
         stricts += [Form(strict=True, size=64, window=200), Form(strict=True, size=256, kv_heads=4, soft_cap=20.0)]
@@ -142,139 +129,3 @@ def checks(dry: bool) -> list[GpuCase]:
         found.append(check(f"attention bits alone {title}", partial(check_alone, form, serving)))
         found.append(check(f"attention bits however cut {title}", partial(check_cuts, form, *cut)))
     return found + PLANTED
-
-
-def attention_us(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> tuple[float, int]:
-    """Microseconds of one layer, its plan left out (a step makes one for all layers), and the bytes of cache read."""
-    batch = Ragged(form, chunks)
-    launch = batch.launch(machine)
-    plan, workspace = batch.prepare(launch)
-    return microseconds(lambda: batch.attend(launch, plan, workspace)), batch.read_bytes
-
-
-def time_decode(cache: str, machine: GpuMachine) -> Figures:
-    time, read = attention_us(replace(LLAMA, cache=cache), EVEN, machine)
-    rate = read / time / 1e3
-    figures: Figures = {"us": time, "gb_s": rate, "of_copy": rate / machine.limit("copy_gb_s")}
-    if cache == "bf16":
-        return figures | beside(time, decode_rivals())
-    base, _ = attention_us(LLAMA, EVEN, machine)
-    return figures | {"bf16_us": base, "of_bf16_time": time / base}
-
-
-def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, suffix: str = "") -> Works:
-    """torch's attention in each of its backends."""
-
-    def run(backend: SDPBackend) -> torch.Tensor:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
-
-    return {f"{name}{suffix}": partial(run, backend) for name, backend in BACKENDS.items()}
-
-
-def decode_rivals() -> Works:
-    """The same keys and values, contiguous and of equal length: easier than pages."""
-    k, v = (drawn(seed, 64, 8, 4096, 128).bfloat16() for seed in (2, 3))
-    return sdpa(drawn(1, 64, 32, 1, 128).bfloat16(), k, v, False)
-
-
-def time_one_long(machine: GpuMachine) -> Figures:
-    """131,072 tokens beside 31 times 4,096, and the same number of pages in 32 equal sequences."""
-    equal = sum(length for _, length in UNEVEN) // 32 // 64 * 64
-    time, read = attention_us(LLAMA, UNEVEN, machine)
-    uniform, uniform_read = attention_us(LLAMA, [(1, equal)] * 32, machine)
-    return {
-        "us": time,
-        "uniform_us": uniform,
-        "of_uniform": time / uniform * uniform_read / read,
-        "of_copy": read / time / 1e3 / machine.limit("copy_gb_s"),
-    }
-
-
-def time_prefill(cache: str, machine: GpuMachine) -> Figures:
-    """Causal, a prompt of 8,192 tokens."""
-    time, _ = attention_us(replace(LLAMA, cache=cache), [(PROMPT, PROMPT)], machine)
-    rate = 1e-6 * 4 * 32 * 128 * PROMPT * (PROMPT + 1) / 2 / time
-    figures: Figures = {"us": time, "tflops": rate, "of_bf16_gemm": rate / machine.limit("bf16_tflops")}
-    if cache != "bf16":
-        return figures
-    q = drawn(1, 1, 32, PROMPT, 128).bfloat16()
-    k, v = (drawn(seed, 1, 8, PROMPT, 128).bfloat16() for seed in (2, 3))
-    # A backend that refuses groups of heads still has its best figure with keys and values for every head.
-    every_k, every_v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
-    return figures | beside(time, sdpa(q, k, v, True) | sdpa(q, every_k, every_v, True, " without groups"))
-
-
-def time_mixed(machine: GpuMachine) -> Figures:
-    """The last 512 tokens of 16,384, beside 63 rows that decode."""
-    time, _ = attention_us(LLAMA, [(512, 16384), *[(1, 4096)] * 63], machine)
-    return {"us": time}
-
-
-FLEX = """
-import json, torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from triolet.loadtest.device.gpu_timing import microseconds
-torch.set_default_device("cuda")
-batch, queries, keys = {shape}
-q = torch.randn(batch, 32, queries, 128, dtype=torch.bfloat16)
-k, v = (torch.randn(batch, 8, keys, 128, dtype=torch.bfloat16) for _ in range(2))
-mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, queries, keys) if queries == keys else None
-flex = torch.compile(flex_attention, dynamic=False)
-print(json.dumps(microseconds(lambda: flex(q, k, v, block_mask=mask, enable_gqa=True))))
-"""
-
-
-def beside_flex(shape: tuple[int, int, int], ours: list[tuple[int, int]], machine: GpuMachine) -> Figures:
-    """FlexAttention on (batch, queries, keys), in a process that is ended when it compiles for too long."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", FLEX.format(shape=shape)], capture_output=True, text=True, timeout=FLEX_SECONDS,
-            check=True, env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},  # no processes of its own
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Skip(f"FlexAttention was not ready after {FLEX_SECONDS} s") from error
-    except subprocess.CalledProcessError as error:
-        raise Skip(f"FlexAttention does not run here: {error.stderr.strip().splitlines()[-1:]}") from error
-    rival = float(json.loads(done.stdout.strip().splitlines()[-1]))
-    time, _ = attention_us(LLAMA, ours, machine)
-    return {"us": time, "rival_us": rival, "speedup": rival / time}
-
-
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    return [
-        GpuCase("decode 64 x 4k bf16", partial(time_decode, "bf16"), Goal("of_copy", 0.85, 0.95)),
-        GpuCase("decode 64 x 4k fp8", partial(time_decode, "fp8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),
-        GpuCase("decode 64 x 4k int8", partial(time_decode, "int8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),
-        GpuCase("decode 128k among 31 x 4k", time_one_long, Goal("of_uniform", 1.5, 1.1, less=True)),
-        GpuCase("prefill 8k causal bf16", partial(time_prefill, "bf16"), Goal("speedup", 0.75, 1.0)),
-        GpuCase("prefill 8k causal fp8 cache", partial(time_prefill, "fp8")),
-        GpuCase("mixed: 512 at 16k, 63 x 4k", time_mixed),
-        GpuCase("rival: FlexAttention 8k causal", partial(beside_flex, (1, PROMPT, PROMPT), [(PROMPT, PROMPT)])),
-        GpuCase("rival: FlexAttention decode 64 x 4k", partial(beside_flex, (64, 1, 4096), EVEN)),
-    ]
-
-
-def tune_attention(kind: str, cache: str, machine: GpuMachine) -> Figures:
-    """Decode over 64 sequences of 4,096, or the prefill of a prompt of 8,192."""
-    batch = Ragged(replace(LLAMA, cache=cache), EVEN if kind == "decode" else [(PROMPT, PROMPT)])
-    launch, alike = batch.launch(machine), Alike()
-
-    def run(candidate: Any) -> float:  # Any: a decode or a prefill launch
-        if isinstance(candidate, DecodeLaunch):
-            candidate = replace(candidate, programs=candidate.resident * machine.multiprocessors)
-        changed = replace(launch, **{kind: candidate})
-        plan, workspace = batch.prepare(changed)
-        alike.check(cache, batch.attend(changed, plan, workspace)[: batch.real])
-        return microseconds(lambda: batch.attend(changed, plan, workspace))
-
-    # As the table has it: programs follow from the device.
-    of_table = replace(launch.decode, programs=0) if kind == "decode" else launch.prefill
-    return tune(list(neighbours(of_table)), run, None, machine)
-
-
-def tunings(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    order = (("decode", "bf16"), ("prefill", "bf16"), ("decode", "fp8"), ("decode", "int8"))
-    return [GpuCase(f"{kind} {cache}", partial(tune_attention, kind, cache)) for kind, cache in order]

@@ -20,15 +20,17 @@ Status = Literal["right", "target", "floor", "missed", "measured", "wrong", "fai
 BAD: frozenset[Status] = frozenset({"wrong", "failed", "crashed"})
 NEEDS_DEVICE = "needs a GPU"
 HERE = "triolet.loadtest.device"
-OPERATIONS = ("gpu_attention", "gpu_gemm", "gpu_rows", "gpu_sampling")
+CHECKED = ("gpu_attention", "gpu_gemm", "gpu_experts", "gpu_rows", "gpu_sampling", "gpu_step_inputs")
+TIMED = ("gpu_attention_times", "gpu_gemm_times", "gpu_experts", "gpu_rows_times", "gpu_sampling")
+TUNED = ("gpu_attention_times", "gpu_gemm_times", "gpu_rows_times", "gpu_sampling")
 # In this order: what is wrong need not be fast, and every fraction needs its limit.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "correctness": ("checks", ("gpu_models", *OPERATIONS)),
+    "correctness": ("checks", ("gpu_models", *CHECKED)),
     "limits": ("times", ("gpu_limits",)),
-    "kernels": ("times", OPERATIONS),
+    "kernels": ("times", TIMED),
     "models": ("times", ("gpu_models",)),
     "serving": ("times", ("gpu_serving",)),
-    "tuning": ("tunings", OPERATIONS),
+    "tuning": ("tunings", TUNED),
 }
 DRY = ("correctness", "serving")  # what runs without a GPU, interpreted and tiny
 ALONE = frozenset(PARTS) - {"correctness"}  # what is timed has the machine to itself

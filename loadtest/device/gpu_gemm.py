@@ -1,6 +1,5 @@
-"""GEMMs on the device: every weight format right in every bucket of rows, timed beside cuBLAS and torch, tuned.
-
-Times are of Llama-3.1-8B's layers, for 1 to 4096 rows.
+"""GEMMs on the device: every weight format right in every bucket of rows, as --quantize makes it and as checkpoints
+store it.
 """
 
 from __future__ import annotations
@@ -8,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from triolet.kernels.gemm import gpu_launch, gpu_launch_packed, gpu_packed
 from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4, gemm_reference
-from triolet.kernels.gemm.gpu_table import MEBIBYTE, TABLES, Few, Launch, Library, LinearFormat, Many, launch_for
 from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
@@ -27,20 +24,14 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_int8,
     quantise_w4,
 )
-from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check, planted
+from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
 from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, within
-from triolet.loadtest.device.gpu_timing import Works, beside, microseconds, rival
-from triolet.loadtest.device.gpu_tuning import Alike, neighbours, replaced, tune
+from triolet.loadtest.device.random_stored import LAYOUTS, held
+from triolet.models.gpu.stored import format_of, pack_stored
 
 Tensor = torch.Tensor
 Shape = tuple[int, int, int]  # M, N, K
 FP8_SCALES = {"tensor": ((0, 0), (0, 0)), "channel": ((1, 0), (1, 0)), "block": ((1, 128), (128, 128))}
-SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))  # N, K: attention's output, gate or up, down
-FEW = 32  # rows up to which 4-bit weights must win by the bytes they save
-W4_ROWS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096)
-OTHER_ROWS = (1, 16, 64, 256, 4096)
-GEMLITE_ROWS = (1, 16, 64, 1024)
-LIKE = 0.05  # of the largest value: a rival that computes something else is not timed
 
 
 def uneven(rows: int, k: int) -> Tensor:
@@ -74,6 +65,29 @@ def check_packed(
     out = gpu_launch.gemm(x, weight, capability=machine.capability, workspace=workspace, strict=strict, **more)
     plain = x @ meant.bfloat16().T + more["bias"] + more["residual"]
     return no_worse(out, plain, gemm_reference(x, meant, **more))
+
+
+def on_device(packed: PackedLinear) -> PackedLinear:
+    """What was packed on the host, on the default device."""
+    tensors: dict[str, Any] = {name: part.to(torch.get_default_device()) for name, part in packed.tensors.items()}
+    return replace(packed, **tensors)
+
+
+def stored(layout: str, n: int, k: int, seed: int = 2) -> tuple[PackedLinear, Tensor]:
+    """A matrix as a checkpoint stores it, in the format of the kernels, and its numbers."""
+    matrix = held(LAYOUTS[layout], n, k, seed)
+    kind = format_of(matrix.layout, k)
+    assert kind is not None
+    packed = pack_stored([matrix], kind)
+    return on_device(packed), torch.from_numpy(matrix.rows(0, n)).double().to(torch.get_default_device())
+
+
+def check_stored(layout: str, strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
+    """Minima, zero points, scales of few bytes, in the file's own types."""
+    m, n, k = shape
+    (weight, meant), x = stored(layout, n, k), drawn(1, m, k).bfloat16()
+    out = gpu_launch.gemm(x, weight, capability=machine.capability, strict=strict)
+    return no_worse(out, x @ meant.bfloat16().T, gemm_reference(x, meant))
 
 
 def check_int8(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
@@ -135,12 +149,15 @@ EITHER: dict[str, Callable[[bool, Shape, GpuMachine], Figures]] = {  # strict or
     "bf16": check_bf16,
     "logits": check_logits,
 }
+STORED = ("Q4_0", "Q4_1", "Q4_K", "AWQ", "Q8_0", "Q6_K", "MXFP4")
 
 
 def planted_packed(old: str, new: str, machine: GpuMachine) -> Figures:
     # The kernel is made anew, as it is, because one that was compiled keeps the functions it was compiled with.
     again = "sums = w4_sums("
     with fault(gpu_packed, "w4_sums", old, new), fault(gpu_launch_packed, "w4_gemm_kernel", again, again):
+        if "least" in old:
+            return check_stored("Q4_K", False, (5, 72, 256), machine)
         return check_packed(partial(w4, 128, True), False, (5, 128, 256), machine)
 
 
@@ -149,13 +166,16 @@ PLANTED = [
         "gemm swaps nibbles", partial(planted_packed, "low, high = unpack_groups(", "high, low = unpack_groups(")
     ),
     planted("gemm forgets a scale", partial(planted_packed, "EVEN_K) * now", "EVEN_K)")),
+    planted("gemm takes another minimum", partial(planted_packed, "low1, scale1, least1", "low1, scale1, least0")),
 ]  # fmt: skip
 
 
 def checks(dry: bool) -> list[GpuCase]:
+    every = EITHER | {f"as {layout}": partial(check_stored, layout) for layout in STORED}
+
     def case(name: str, strict: bool, shape: Shape) -> GpuCase:
         title = f"gemm {name}{' strict' if strict else ''} {shape[0]}x{shape[1]}x{shape[2]}"
-        return check(title, partial(EITHER[name], strict, shape))
+        return check(title, partial(every[name], strict, shape))
 
     def uneven_k(name: str) -> int:
         """No multiple of a tile, but of the group."""
@@ -168,180 +188,17 @@ def checks(dry: bool) -> list[GpuCase]:
         for rows in ((5,) if dry else (1, 40, 300))
     ]
     if dry:
+        found += [case(f"as {layout}", False, (5, 72, 256)) for layout in STORED]
         return [*found, case("w4 group 128 zeros", False, (65, 128, 256)), *PLANTED]
+    found += [
+        case(f"as {layout}", strict, (rows, 200, 512))
+        for layout in STORED
+        for strict in (False, True)
+        for rows in (1, 20, 40, 100, 300)
+    ]
     found += [
         case(name, False, (rows, 4096, 4096))
         for name in ("w4 group 128 zeros", "w8", "int8", "fp8 by channel", "fp8 by block")
         for rows in (1, 16, 32, 64, 128, 256, 2048)
     ]
     return found + PLANTED
-
-
-def weight_of(kind: LinearFormat, n: int, k: int) -> PackedLinear:
-    values = drawn(2, n, k)
-    match kind:
-        case "w4a16":
-            return w4(128, False, values)[0]
-        case "w8a16":
-            return pack_w8(values)
-        case "w8a8":
-            return pack_w8a8(values)
-        case "fp8":
-            return pack_fp8(*quantise_fp8(values, 1, 0))
-        case "bf16":
-            return pack_bf16(values)
-
-
-def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, Tensor | None]:
-    """x, and its scales where the format has some."""
-    x = drawn(1, m, k)
-    match kind:
-        case "w8a8":
-            return quantise_int8(x)
-        case "fp8":
-            return quantise_fp8(x, 1, 0)
-        case _:
-            return x.bfloat16(), None
-
-
-def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -> Figures:
-    """The rate of arithmetic, and the share of the bandwidth that the weights alone take; beside torch's GEMMs."""
-    if kind == "fp8":
-        machine.need_float8()
-    weight, (x, x_scales) = weight_of(kind, n, k), inputs_of(kind, m, k)
-    out = torch.empty(m, n, dtype=torch.bfloat16)
-    space = torch.empty(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
-    time = microseconds(
-        partial(gpu_launch.gemm, x, weight, x_scales, capability=machine.capability, out=out, workspace=space)
-    )  # fmt: skip
-    read = sum(part.nbytes for part in (weight.weight, weight.scales, weight.offsets) if part is not None)
-    figures: Figures = {
-        "us": time,
-        "tflops": 2e-6 * m * n * k / time,
-        "weights_of_copy": read / time / 1e3 / machine.limit("copy_gb_s"),
-    }
-    if x_scales is not None and kind == "fp8":
-        return figures | beside(time, scaled_mm(x, x_scales, weight))
-    x, w = drawn(1, m, k).bfloat16(), drawn(2, n, k).bfloat16()
-    return figures | beside(time, {"cublas": partial(torch.mm, x, w.T, out=torch.empty_like(out))})
-
-
-def scaled_mm(x: Tensor, x_scales: Tensor, weight: PackedLinear) -> Works:
-    """torch._scaled_mm with scales by row and by tensor, in both of its modes."""
-    assert weight.scales is not None
-    one = torch.ones(())
-    product = torch._scaled_mm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # as other engines do
-    return {
-        f"{name}{' fast' if fast else ''}": partial(
-            product, x, weight.weight.T, scale_a=a, scale_b=b, out_dtype=torch.bfloat16, use_fast_accum=fast
-        )
-        for fast in (True, False)
-        for name, (a, b) in (("rows", (x_scales[:, None], weight.scales[None, :])), ("tensor", (one, one)))
-    }
-
-
-def gemlite_linear(integers: Tensor, scales: Tensor, zeros: Tensor) -> Callable[[Tensor], Tensor]:
-    """x W^T for W = (integers - zeros) * scales, by gemlite's kernels.
-
-    It carries launches that were tuned on an H100, which it takes by the device's name: an H200 gets them here, as the
-    same processor, where else gemlite would tune for minutes.
-    """
-    with rival("gemlite"):
-        gemlite = import_module("gemlite")
-        tuned = Path(str(gemlite.__file__)).parent / "configs" / "h100.json"
-        if torch.cuda.get_device_capability() == (9, 0) and tuned.exists():
-            gemlite.load_config(str(tuned))
-        kind = import_module("gemlite.helper").A16W4_HQQ_INT
-        layer: Callable[[Tensor], Tensor] = kind(device="cuda:0", dtype=torch.bfloat16).from_weights(
-            integers, scales, zeros
-        )
-        n, k = integers.shape
-        grouped = integers.view(n, scales.shape[1], -1).float()
-        weight = ((grouped - zeros[..., None].float()) * scales[..., None].float()).view(n, k)
-        x = drawn(9, 2, k).bfloat16()
-        exact = x.float() @ weight.T
-        if float((layer(x).float() - exact).abs().max()) > LIKE * float(exact.abs().max()):
-            raise Skip("gemlite computes something else from these weights")
-        return layer
-
-
-def beside_gemlite(m: int, n: int, k: int, machine: GpuMachine) -> Figures:
-    """4-bit weights of one quantisation, ours beside gemlite's."""
-    integers, scales, zeros = quantise_w4(drawn(2, n, k), 128, False)
-    assert zeros is not None
-    x = drawn(1, m, k).bfloat16()
-    theirs = gemlite_linear(integers, scales, zeros)
-    ours = time_gemm("w4a16", m, n, k, machine)
-    return ours | beside(ours["us"], {"gemlite": lambda: theirs(x)})
-
-
-def w4_goal(m: int, n: int, k: int) -> Goal:
-    if m > FEW:
-        return Goal("speedup", 0.95, 1.0)
-    return Goal("speedup", 1.7 if n == k else 2.2, 3.3)
-
-
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-
-    def case(title: str, kind: LinearFormat, m: int, n: int, k: int, goal: Goal | None = None) -> GpuCase:
-        return GpuCase(f"{title} {m}x{n}x{k}", partial(time_gemm, kind, m, n, k), goal)
-
-    found = [case("w4", "w4a16", m, n, k, w4_goal(m, n, k)) for n, k in SHAPES for m in W4_ROWS]
-    for m in OTHER_ROWS:
-        goal = Goal("speedup", 1.0, 1.4) if m <= 16 else Goal("speedup", 0.95, 1.05)
-        found += [case("w8", "w8a16", m, *SHAPES[1]), case("fp8", "fp8", m, *SHAPES[1], goal)]
-        found.append(case("int8", "w8a8", m, *SHAPES[1]))
-    return found + [
-        GpuCase(f"rival: gemlite w4 {m}x{n}x{k}", partial(beside_gemlite, m, n, k))
-        for n, k in SHAPES[:2]
-        for m in GEMLITE_ROWS
-    ]
-
-
-def tune_gemm(kind: LinearFormat, rows: int, machine: GpuMachine) -> Figures:
-    """Microseconds over the three shapes together, so that one shape does not decide."""
-    if kind == "fp8":
-        machine.need_float8()
-    weights = [weight_of(kind, n, k) for n, k in SHAPES]
-    launch: Launch = launch_for(kind, machine.capability, rows, False)
-    table = TABLES[kind]
-    row = next(
-        row for row in table[max(known for known in table if known <= machine.capability)] if row.launch == launch
-    )
-    alike = Alike()
-    inputs = {k: inputs_of(kind, rows, k) for _, k in SHAPES}
-
-    def run(candidate: Launch) -> float:
-        def chosen(*_: object) -> Launch:
-            return candidate
-
-        with replaced(gpu_launch, "launch_for", chosen):
-            total = 0.0
-            for weight in weights:
-                out = torch.empty(rows, weight.n, dtype=torch.bfloat16)
-                x, x_scales = inputs[weight.k]
-                work = partial(gpu_launch.gemm, x, weight, x_scales, capability=machine.capability, out=out)
-                work()
-                alike.check(f"{weight.n}x{weight.k}", out)
-                total += microseconds(work)
-        return total
-
-    fixed = ("block_n",) if isinstance(launch, Few) and kind == "w8a16" else ()
-    others: list[Launch] = list(neighbours(launch, fixed))
-    if kind in ("w4a16", "w8a16"):  # 64 or 128 channels are what their kernels have; unpacking may win early
-        others = [other for other in others if not isinstance(other, Few) or other.block_n <= 128]
-        others += [] if isinstance(launch, Library) else [Library(32 * MEBIBYTE)]
-    if isinstance(launch, Many):
-        others += [replace(launch, block_m=size) for size in (64, 128) if size != launch.block_m]
-    return tune(others, run, row.up_to, machine)
-
-
-def tunings(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    kinds: tuple[LinearFormat, ...] = ("w4a16", "fp8", "w8a16", "w8a8")
-    return [
-        GpuCase(f"{kind} {rows} rows", partial(tune_gemm, kind, rows))
-        for rows in (16, 32, 64, 128, 256, 1024)
-        for kind in kinds
-    ]

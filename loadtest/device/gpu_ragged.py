@@ -34,6 +34,7 @@ class Form:
     window: int = 0
     soft_cap: float = 0.0
     strict: bool = False
+    sinks: bool = False
 
 
 class Ragged:
@@ -64,6 +65,7 @@ class Ragged:
         width = (form.heads + 2 * form.kv_heads) * form.size
         self.qkv = torch.full((self.real + 1, width), math.nan, dtype=torch.bfloat16)
         self.qkv[:, : form.heads * form.size] = 1.5 * drawn(3, self.real + 1, form.heads * form.size)
+        self.sinks = drawn(4, form.heads) + 2 if form.sinks else None
         self.lengths = torch.tensor([*lengths, 0], dtype=torch.int32)
         self.starts = torch.tensor([0, *tokens, 0]).cumsum(0).int()
         self.out = torch.full((self.real + 1, form.heads, form.size), math.nan, dtype=torch.bfloat16)
@@ -99,7 +101,7 @@ class Ragged:
             self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, self.out,
             heads=form.heads, kv_heads=form.kv_heads, scale=form.size**-0.5, plan=plan, workspace=workspace,
             launch=launch, longest_chunk=self.longest, window=form.window, soft_cap=form.soft_cap,
-            key_scales=self.key_scales, value_scales=self.value_scales,
+            key_scales=self.key_scales, value_scales=self.value_scales, sinks=self.sinks,
         )  # fmt: skip
         return self.out
 
@@ -110,6 +112,7 @@ class Ragged:
         exact = paged_attention_reference(
             q, self.keys, self.values, self.starts, self.lengths, self.tables, scale=form.size**-0.5,
             window=form.window, soft_cap=form.soft_cap, key_scales=self.key_scales, value_scales=self.value_scales,
+            sinks=self.sinks,
         )  # fmt: skip
         require(bool(out[self.real :].isnan().all()), "a row of nobody's was written")
         return no_worse(out[: self.real], self._plain(q), exact)
@@ -133,7 +136,10 @@ class Ragged:
             place = torch.arange(length)
             behind = place[length - len(mine) :, None] - place
             hidden = (behind < 0) | ((behind >= form.window) if form.window else False)
-            weights = scores.masked_fill(hidden, -math.inf).softmax(-1).bfloat16()
+            scores = scores.masked_fill(hidden, -math.inf)
+            if self.sinks is not None:
+                scores = torch.cat([scores, self.sinks[:, None, None].expand(-1, len(mine), 1)], -1)
+            weights = scores.softmax(-1)[..., :length].bfloat16()
             parts.append((weights @ v).movedim(0, 1))
         return torch.cat(parts)
 

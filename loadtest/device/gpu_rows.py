@@ -1,43 +1,52 @@
-"""What works row by row on the device: norm, rope with cache write, gate, gather, step inputs. Right, timed, tuned.
-
-Times are fractions of the copy bandwidth, and beside liger-kernel's where its wheel is installed.
-"""
+"""What works row by row on the device: norms, rope with cache write, activations, gather, caps. Right in every form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from types import ModuleType
 
 import numpy as np
 import torch
 
 from triolet.kernels.activation import gpu as activation_gpu
-from triolet.kernels.activation.gpu import activate
-from triolet.kernels.embedding import gpu as embedding_gpu
+from triolet.kernels.activation.gpu import Clamp, activate
+from triolet.kernels.activation.reference import activation_reference
 from triolet.kernels.embedding.gpu import gather_rows
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
+from triolet.kernels.layer_norm.reference import layer_norm_reference
+from triolet.kernels.logit_cap.gpu import cap_logits
+from triolet.kernels.logit_cap.reference import logit_cap_reference
 from triolet.kernels.rms_norm import gpu as rms_norm_gpu
 from triolet.kernels.rms_norm.gpu import norm_rows
 from triolet.kernels.rms_norm.reference import rms_norm_reference
-from triolet.kernels.rope import gpu as rope_gpu
 from triolet.kernels.rope.gpu import HeadWeights, LayerCache, rope_cache
 from triolet.kernels.rope.reference import rope_reference
 from triolet.kernels.silu_mul.reference import silu_mul_reference
-from triolet.kernels.step_inputs.gpu import copy_blocks, keep_drawn, prepare, scatter
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
 from triolet.loadtest.device.gpu_check import drawn, equal, fault, require, within
-from triolet.loadtest.device.gpu_timing import beside, microseconds, of_copy, rival
-from triolet.loadtest.device.gpu_tuning import tune_table
 
 Tensor = torch.Tensor
 EPS = 1e-2  # large, so that leaving it out shows
 LIMITS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 SLACK = 1e-5  # of the largest value: float32 roundings, which move a tie
-HIDDEN, GATED, VOCAB = 4096, 14336, 128256  # of what is timed
-HEADS, KV_HEADS, HEAD = 32, 8, 128
 FORMATS = {"int8": (torch.int8, False), "fp8": (torch.float8_e4m3fn, False), "fp8 groups": (torch.float8_e4m3fn, True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """Of an MLP."""
+
+    name: str = "silu"
+    gated: bool = True
+    biased: bool = False
+    clamp: Clamp | None = None
+
+
+SILU = Middle()
+MIDDLES = {
+    "gelu_tanh": Middle("gelu_tanh"), "gelu with a bias": Middle("gelu", biased=True),
+    "relu2": Middle("relu2", gated=False), "silu_mul clamped": Middle(biased=True, clamp=Clamp(2.5, 1.7, 1.0)),
+}  # fmt: skip
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -74,31 +83,59 @@ def output(rows: int, size: int, kind: str, machine: GpuMachine) -> tuple[Tensor
     return torch.empty(rows, size, dtype=dtype), torch.full((rows, size // 128) if grouped else (rows,), -1.0)
 
 
-def check_rms_norm(rows: int, size: int, kind: str, machine: GpuMachine) -> Figures:
+def check_norm(rows: int, size: int, kind: str, machine: GpuMachine) -> Figures:
+    """RMSNorm in a format, or LayerNorm with every bias; and the sum alone, to the bit."""
     x, residual = (0.2 * drawn(1, 2, rows, size)).bfloat16()
-    weight = (1 + 0.1 * drawn(2, size)).bfloat16()
-    added = residual.clone()
+    weight, bias, x_bias = (1 + 0.1 * drawn(2, 3, size)).bfloat16()
+    added, out, scales = residual.clone(), torch.empty_like(x), None
+    if kind == "layer_norm":
+        norm_rows(x, None, EPS, out, residual=residual.clone(), capability=machine.capability)
+        equal(out, x + residual, "the sum alone")
+        norm_rows(
+            x, weight, EPS, out, residual=added, bias=bias, x_bias=x_bias, centred=True, capability=machine.capability
+        )
+        equal(added, (x.float() + x_bias.float() + residual.float()).bfloat16(), "the residual")
+        wanted = layer_norm_reference(as_numpy(added), as_numpy(weight), as_numpy(bias), EPS)
+        return check_rounded(out, as_tensor(wanted), "the norm")
     if kind != "bf16":
         out, scales = output(rows, size, kind, machine)
-        norm_rows(x, weight, EPS, out, residual=added, scales=scales, capability=machine.capability)
-    else:
-        out, scales = torch.empty_like(x), None
-        norm_rows(x, weight, EPS, out, residual=added, capability=machine.capability)
+    norm_rows(x, weight, EPS, out, residual=added, scales=scales, capability=machine.capability)
     equal(added, x + residual, "the residual")
     exact = as_tensor(rms_norm_reference(as_numpy(added), as_numpy(weight), EPS))
     return check_rounded(out, exact, "the norm") if scales is None else check_stored(out, scales, exact)
 
 
-def check_silu_mul(rows: int, size: int, kind: str, machine: GpuMachine) -> Figures:
-    x = (3 * drawn(1, rows, 2 * size)).bfloat16()
-    exact = as_tensor(silu_mul_reference(as_numpy(x[:, :size]), as_numpy(x[:, size:])))
-    if kind == "bf16":
-        out = torch.empty(rows, size, dtype=torch.bfloat16)
-        activate(x, out, activation="silu", gated=True, capability=machine.capability)
-        return check_rounded(out, exact, "the product")
-    out, scales = output(rows, size, kind, machine)
-    activate(x, out, activation="silu", gated=True, scales=scales, capability=machine.capability)
-    return check_stored(out, scales, exact)
+def check_activation(rows: int, size: int, kind: str, machine: GpuMachine, middle: Middle = SILU) -> Figures:
+    x = (3 * drawn(1, rows, (1 + middle.gated) * size)).bfloat16()
+    bias = drawn(2, x.shape[1]).bfloat16() if middle.biased else None
+    summed = as_numpy(x) + (0.0 if bias is None else as_numpy(bias))
+    if middle.clamp is not None:
+        limits = middle.clamp.limit, middle.clamp.slope, middle.clamp.offset
+        exact = as_tensor(silu_mul_reference(summed[:, :size], summed[:, size:], *limits))
+    else:
+        exact = as_tensor(
+            activation_reference(middle.name, summed[:, :size], summed[:, size:] if middle.gated else 1.0)
+        )
+    out, scales = torch.empty(rows, size, dtype=torch.bfloat16), None
+    if kind != "bf16":
+        out, scales = output(rows, size, kind, machine)
+    activate(
+        x, out, activation=middle.name, gated=middle.gated, bias=bias, scales=scales, clamp=middle.clamp,
+        capability=machine.capability,
+    )  # fmt: skip
+    return check_rounded(out, exact, "the product") if scales is None else check_stored(out, scales, exact)
+
+
+def check_caps(rows: int, size: int, machine: GpuMachine) -> Figures:
+    """A factor with and without a cap: float32's roundings, and a little of the cap where tanh ends."""
+    del machine  # one launch for every device
+    worst = 0.0
+    for factor, cap in ((0.3, None), (0.5, 6.0)):
+        logits = 20 * drawn(1, rows, size)
+        exact = as_tensor(logit_cap_reference(as_numpy(logits), factor, cap))
+        cap_logits(logits, factor, cap)
+        worst = max(worst, within(logits, exact, 1e-6 * (exact.abs() + (cap or 0.0)), "a logit"))
+    return {"error": worst}
 
 
 def check_gather(rows: int, count: int, size: int, machine: GpuMachine) -> Figures:
@@ -111,12 +148,18 @@ def check_gather(rows: int, count: int, size: int, machine: GpuMachine) -> Figur
     return {"rows": rows}
 
 
-def check_rope(tokens: int, heads: int, kv_heads: int, size: int, cache: torch.dtype, machine: GpuMachine) -> Figures:
-    """With bias and q/k norm; every third token is padding."""
+def check_rope(
+    tokens: int, heads: int, kv_heads: int, size: int, cache: torch.dtype, machine: GpuMachine, each: bool = False
+) -> Figures:
+    """With bias and q/k norm; every third token is padding. `each`: LayerNorm with a gain for each head, and queries
+    that grow with their position.
+    """
     width, pages = (heads + 2 * kv_heads) * size, tokens // PAGE + 1
     qkv = drawn(1, tokens, width).bfloat16()
-    norms = (1 + 0.1 * drawn(2, 2, size)).bfloat16()
-    weights = HeadWeights(bias=drawn(3, width).bfloat16(), q_norm=norms[0], k_norm=norms[1], eps=0.1)
+    gains = (1 + 0.1 * drawn(2, heads + kv_heads, size)).bfloat16()
+    norms = (gains[:heads], gains[heads:]) if each else gains[:2]
+    weights = HeadWeights(bias=drawn(3, width).bfloat16(), q_norm=norms[0], k_norm=norms[1], eps=0.1, centred=each)
+    growth = torch.linspace(1, 3, 512) if each else None
     positions = (torch.arange(tokens) * 13 % 512).int()
     slots = torch.randperm(pages * PAGE)[:tokens].int()
     slots[::3] = -1
@@ -128,12 +171,16 @@ def check_rope(tokens: int, heads: int, kv_heads: int, size: int, cache: torch.d
     full = as_numpy(qkv.double() + weights.bias.double()) if weights.bias is not None else as_numpy(qkv)
     q, k, v = np.split(full.reshape(tokens, -1, size), [heads, heads + kv_heads], axis=1)
     turn = as_numpy(table[positions.long()])[:, None]
+    norm_of = partial(layer_norm_reference, shift=0.0) if each else rms_norm_reference
     exact_q, exact_k = (
-        as_tensor(rope_reference(rms_norm_reference(part, as_numpy(norm), 0.1), turn))
+        as_tensor(rope_reference(norm_of(part, as_numpy(norm), eps=0.1), turn))
         for part, norm in ((q, norms[0]), (k, norms[1]))
     )
+    if growth is not None:
+        exact_q *= growth[positions.long()][:, None, None].double()
     rope_cache(
-        qkv, weights, table, positions, slots, LayerCache(keys, values, *scales), capability=machine.capability
+        qkv, weights, table, positions, slots, LayerCache(keys, values, *scales), capability=machine.capability,
+        growth=growth,
     )  # fmt: skip
     figures = check_rounded(qkv[:, : heads * size].reshape(exact_q.shape), exact_q, "a turned query")
     written = slots[slots >= 0].long()
@@ -148,47 +195,15 @@ def check_rope(tokens: int, heads: int, kv_heads: int, size: int, cache: torch.d
     return figures
 
 
-def check_step_inputs(tokens: int, machine: GpuMachine) -> Figures:
-    """A prompt, a decode row whose id is on the device, and padding."""
-    del machine  # one launch for every device
-    width, chunks = tokens // PAGE + 2, 3
-    rows = torch.randperm(4 * (1 + width)).int().view(4, 1 + width)
-    prompt = tokens - 5
-    given = torch.full((tokens,), 77, dtype=torch.int32)
-    given[prompt] = -1
-    out = {name: torch.full((tokens,), 999, dtype=torch.int32) for name in ("ids", "positions", "slots")}
-    lengths, tables = torch.full((chunks,), 999).int(), torch.full((chunks, width), 999).int()
-    starts = torch.tensor([0, prompt, prompt + 1, prompt + 1]).int()
-    first = torch.tensor([10, 70, 0]).int()
-    slots = torch.tensor([2, 1, 0]).int()
-    prepare(slots, first, starts, given, rows, lengths=lengths, block_tables=tables, **out)
-    equal(lengths, torch.tensor([10 + prompt, 71, 0]).int(), "lengths")
-    place = torch.cat([torch.arange(10, 10 + prompt), torch.tensor([70])])
-    owner = torch.cat([torch.full((prompt,), 2), torch.tensor([1])])
-    ids = given[: prompt + 1].clone()
-    ids[prompt] = rows[1, 0]
-    equal(out["ids"][: prompt + 1], ids, "ids")
-    equal(out["positions"][: prompt + 1], place.int(), "positions")
-    equal(out["slots"][: prompt + 1], (rows[owner, 1 + place // PAGE] * PAGE + place % PAGE).int(), "slots")
-    require(bool((out["slots"][prompt + 1 :] == -1).all()), "padding has slots")
-    pages = -(-(10 + prompt) // PAGE)
-    equal(tables[0, :pages], rows[2, 1 : 1 + pages], "a block table")
-    keep_drawn(torch.tensor([5, 6]).int(), torch.tensor([3, -1]).int(), rows)
-    require(int(rows[3, 0]) == 5, "a drawn token was not kept")
-    target = torch.zeros(tokens, dtype=torch.int32)
-    scatter(given, torch.arange(tokens).flip(0).int(), target)
-    equal(target, given.flip(0), "scatter")
-    cache = torch.randint(0, 1 << 30, (2, 4, 70), dtype=torch.int32)
-    wanted = cache.clone()
-    wanted[:, 1] = wanted[:, 3]
-    copy_blocks(torch.tensor([3]).int(), torch.tensor([1]).int(), cache)
-    equal(cache, wanted, "a copied block")
-    return {"tokens": tokens}
-
-
 def planted_norm(machine: GpuMachine) -> Figures:
     with fault(rms_norm_gpu, "norm_rows_kernel", "/ SIZE + eps", "/ SIZE"):
-        return check_rms_norm(3, 100, "bf16", machine)
+        return check_norm(3, 100, "bf16", machine)
+
+
+def planted_activation(machine: GpuMachine) -> Figures:
+    again = "value = between("
+    with fault(activation_gpu, "between", "+ OFFSET", ""), fault(activation_gpu, "activation_kernel", again, again):
+        return check_activation(3, 100, "bf16", machine, MIDDLES["silu_mul clamped"])
 
 
 def checks(dry: bool) -> list[GpuCase]:
@@ -197,84 +212,21 @@ def checks(dry: bool) -> list[GpuCase]:
     for rows, size in sizes:
         for kind in ("bf16", *FORMATS):
             if kind == "bf16" or size % 128 == 0:
-                found[f"rms_norm {kind} {rows}x{size}"] = partial(check_rms_norm, rows, size, kind)
-                found[f"silu_mul {kind} {rows}x{size}"] = partial(check_silu_mul, rows, size, kind)
+                found[f"rms_norm {kind} {rows}x{size}"] = partial(check_norm, rows, size, kind)
+                found[f"silu_mul {kind} {rows}x{size}"] = partial(check_activation, rows, size, kind)
+        found[f"layer_norm {rows}x{size}"] = partial(check_norm, rows, size, "layer_norm")
+        for name, middle in MIDDLES.items():
+            found[f"{name} {rows}x{size}"] = partial(check_activation, rows, size, "bf16", middle=middle)
     found["gather"] = partial(check_gather, 6, 7, 150) if dry else partial(check_gather, 999, 128256, 4096)
     for name, cache in (("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
         found[f"rope {name}"] = partial(check_rope, 7, 4, 2, 16, cache)
         if not dry:
             found[f"rope serving decode {name}"] = partial(check_rope, 64, 32, 8, 128, cache)
             found[f"rope serving prefill {name}"] = partial(check_rope, 2048, 32, 8, 128, cache)
-    found["step inputs"] = partial(check_step_inputs, 80 if dry else 2000)
-    return [*(check(name, run) for name, run in found.items()), planted("rms_norm without eps", planted_norm)]
-
-
-def time_rms_norm(rows: int, machine: GpuMachine) -> Figures:
-    """With residual: two rows read and two written."""
-    x, residual = drawn(1, 2, rows, HIDDEN).bfloat16()
-    weight, out = drawn(2, HIDDEN).bfloat16(), torch.empty_like(x)
-    run = partial(norm_rows, x, weight, 1e-5, out, residual=residual, capability=machine.capability)
-    return of_copy(microseconds(run), 4 * x.nbytes, machine)
-
-
-def time_silu_mul(rows: int, machine: GpuMachine) -> Figures:
-    x, out = drawn(1, rows, 2 * GATED).bfloat16(), torch.empty(rows, GATED, dtype=torch.bfloat16)
-    run = partial(activate, x, out, activation="silu", gated=True, capability=machine.capability)
-    return of_copy(microseconds(run), x.nbytes + out.nbytes, machine)
-
-
-def time_rope(rows: int, machine: GpuMachine) -> Figures:
-    """Queries read and written, keys and values read and cached."""
-    qkv = drawn(1, rows, (HEADS + 2 * KV_HEADS) * HEAD).bfloat16()
-    pages = rows // PAGE + 1
-    cache = LayerCache(*(torch.zeros(pages, KV_HEADS, PAGE, HEAD, dtype=torch.bfloat16) for _ in range(2)))
-    table = torch.rand(8192, HEAD)
-    positions, slots = torch.arange(rows).int() % 8192, torch.randperm(pages * PAGE)[:rows].int()
-    run = partial(rope_cache, qkv, HeadWeights(), table, positions, slots, cache, capability=machine.capability)
-    return of_copy(microseconds(run), 2 * qkv.nbytes, machine)
-
-
-def time_gather(rows: int, machine: GpuMachine) -> Figures:
-    table, ids = drawn(1, VOCAB, HIDDEN).bfloat16(), torch.randint(0, VOCAB, (rows,)).int()
-    out = torch.empty(rows, HIDDEN, dtype=torch.bfloat16)
-    run = partial(gather_rows, ids, table, out, capability=machine.capability)
-    return of_copy(microseconds(run), 2 * out.nbytes, machine)
-
-
-def beside_liger(name: str, rows: int, machine: GpuMachine) -> Figures:
-    """One of ours beside liger-kernel's."""
-    with rival("liger-kernel"):
-        if name == "rms_norm":  # of x + residual, both given back
-            forward = import_module("liger_kernel.ops.fused_add_rms_norm").fused_add_rms_norm_forward
-            x, residual = drawn(1, 2, rows, HIDDEN).bfloat16()
-            theirs = partial(forward, x, residual, drawn(2, HIDDEN).bfloat16(), 1e-5, 0.0, "llama")
-        else:
-            forward = import_module("liger_kernel.ops.swiglu").swiglu_fused_gate_up_forward
-            theirs = partial(forward, drawn(1, rows, 2 * GATED).bfloat16())
-    ours = TIMED[name](rows, machine)
-    return ours | beside(ours["us"], {"liger": theirs})
-
-
-TIMED = {"rms_norm": time_rms_norm, "silu_mul": time_silu_mul, "rope": time_rope, "gather": time_gather}
-
-
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    found = [GpuCase(f"{name} {rows} rows", partial(run, rows)) for name, run in TIMED.items() for rows in (64, 8192)]
-    return found + [
-        GpuCase(f"rival: liger {name} {rows} rows", partial(beside_liger, name, rows))
-        for name in ("rms_norm", "silu_mul")
-        for rows in (64, 8192)
+    found["rope of each head, growing"] = partial(check_rope, 7, 4, 2, 16, torch.bfloat16, each=True)
+    found["caps of logits"] = partial(check_caps, 3, 1500 if dry else 128_256)
+    return [
+        *(check(name, run) for name, run in found.items()),
+        planted("rms_norm without eps", planted_norm),
+        planted("a clamped activation without its offset", planted_activation),
     ]
-
-
-def tunings(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    tables: tuple[tuple[str, ModuleType, str, int, Callable[[GpuMachine], Figures]], ...] = (
-        ("rms_norm", rms_norm_gpu, "TABLE", HIDDEN, partial(time_rms_norm, 8192)),
-        ("silu_mul", activation_gpu, "TILES", GATED, partial(time_silu_mul, 8192)),
-        ("gather", embedding_gpu, "TABLE", HIDDEN, partial(time_gather, 8192)),
-        ("rope decode", rope_gpu, "TABLE", 64, partial(time_rope, 64)),
-        ("rope prefill", rope_gpu, "TABLE", 8192, partial(time_rope, 8192)),
-    )
-    return [GpuCase(name, partial(tune_table, module, table, size, run)) for name, module, table, size, run in tables]

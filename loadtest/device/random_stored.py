@@ -1,4 +1,4 @@
-"""Random matrices of codes in memory, one for each layout that checkpoints have."""
+"""Random matrices of codes in memory, one for each layout that checkpoints have. Imports no torch."""
 
 from __future__ import annotations
 

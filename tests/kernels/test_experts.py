@@ -17,11 +17,11 @@ from triolet.kernels.gemm.pack_stored import pack_stored, stored_bytes
 from triolet.kernels.gemm.reference import rounded_activations, rounded_weights
 from triolet.kernels.quantise.layout import row_bytes
 from triolet.kernels.simd.formats import TAGS, WeightFormat
+from triolet.loadtest.device.random_stored import LAYOUTS, held
 from triolet.models.checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
 from triolet.models.checkpoint.stored import float_part
 from triolet.models.cpu.experts import ExpertArrays, make_expert_shape
 
-from .stored_matrices import LAYOUTS, held
 from .test_gemm import activation_row, aligned, unpacked_int4
 
 FloatArray = npt.NDArray[np.float32]

@@ -15,8 +15,8 @@ from triolet.kernels.gemm.segments import SEGMENT_BYTES, SEGMENTS_START
 from triolet.kernels.gemm.tile_fp4 import looked_up_here
 from triolet.kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from triolet.kernels.simd.formats import GROUP, TAGS
+from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 
-from .stored_matrices import LAYOUTS, Held, held
 from .test_gemm import activation_row, aligned
 
 FloatArray = npt.NDArray[np.float32]

@@ -22,9 +22,9 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_int8,
     quantise_w4,
 )
+from triolet.loadtest.device.random_stored import LAYOUTS, held
 from triolet.models.gpu.stored import format_of, pack_stored
 
-from ..stored_matrices import LAYOUTS, held
 from .gemm_cases import drawn
 
 Tensor = torch.Tensor

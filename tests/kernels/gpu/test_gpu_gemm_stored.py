@@ -9,9 +9,9 @@ import torch
 from triolet.kernels.gemm.codes import CodeLayout
 from triolet.kernels.gemm.gpu_launch import gemm
 from triolet.kernels.gemm.gpu_reference import gemm_reference
+from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.gpu.stored import StoredFormat, format_of, pack_stored, stored_shape
 
-from ..stored_matrices import LAYOUTS, Held, held
 from .gemm_cases import assert_as_good, drawn
 
 INPUTS, ROWS = 256, 40

@@ -13,11 +13,12 @@ from torch.nn.attention import SDPBackend
 
 from triolet.kernels.embedding import gpu as embedding_launch
 from triolet.kernels.gemm.gpu_table import Few
-from triolet.loadtest.device import gpu_attention as attention
-from triolet.loadtest.device import gpu_gemm as gemm
+from triolet.loadtest.device import gpu_attention_times as attention
+from triolet.loadtest.device import gpu_experts as experts
+from triolet.loadtest.device import gpu_gemm_times as gemm
 from triolet.loadtest.device import gpu_limits as limits
 from triolet.loadtest.device import gpu_models as models
-from triolet.loadtest.device import gpu_rows as rows
+from triolet.loadtest.device import gpu_rows_times as rows
 from triolet.loadtest.device import gpu_sampling as sampling
 from triolet.loadtest.device import gpu_timing as timing
 from triolet.loadtest.device import gpu_tuning as tuning
@@ -44,7 +45,7 @@ def _run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(1)
         return float(len(done))
 
-    for module in (attention, gemm, limits, rows, sampling, timing):
+    for module in (attention, experts, gemm, limits, rows, sampling, timing):
         monkeypatch.setattr(module, "microseconds", once)
 
 
@@ -119,6 +120,14 @@ def test_row_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert run(3, MACHINE)["us"] > 0
     monkeypatch.setattr(sampling, "VOCAB", 300)
     assert sampling.time_sampler(1, "top-k and top-p", MACHINE)["us"] > 0
+
+
+def test_experts_are_measured_by_the_weights_that_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"EXPERTS": 4, "CHOSEN": 2, "WIDTH": 32, "HIDDEN": 128}.items():
+        monkeypatch.setattr(experts, name, value)
+    figures = experts.time_product("bf16", 1, MACHINE)
+    assert figures["weights_of_copy"] == pytest.approx(2 * 2 * 64 * 128 / figures["us"] / 1e3 / 100)
+    assert experts.time_product("fp8", 3, MACHINE)["us"] > figures["us"]
 
 
 def test_tuning_names_the_fastest_form_and_leaves_out_what_is_wrong() -> None:

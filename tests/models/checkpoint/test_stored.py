@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.checkpoint.stored import float_parts, same_values
-
-from ...kernels.stored_matrices import LAYOUTS, Held, held
 
 
 def number(bits: int, kind: str) -> float:

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from triolet.kernels.embedding.cpu import FLOAT32_TABLE
+from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.checkpoint.families.families import spec_from_config
 from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.safetensors import WeightArray
@@ -24,7 +25,6 @@ from triolet.models.cpu.weights import MeasuredWeights
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 
-from ...kernels.stored_matrices import LAYOUTS, Held, held
 from ..checkpoint.gguf.cases import converted, metadata_of
 from ..checkpoint.gguf.written import Tensor, plain, write_gguf
 from ..checkpoint.test_fused import mxfp4, write

@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from triolet.kernels.experts.routing import Routing
+from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.safetensors import WeightArray
@@ -34,7 +35,6 @@ from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 from triolet.protocol.steps import Chunk, ignore_progress
 
-from ...kernels.stored_matrices import LAYOUTS, Held, held
 from ..checkpoint.gguf.cases import converted, metadata_of
 from ..checkpoint.gguf.written import Tensor, plain, write_gguf
 from ..checkpoint.test_fused import mxfp4, write
