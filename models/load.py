@@ -16,7 +16,7 @@ from .errors import UnsupportedDevice
 from .gpu.device import gpu_problem, missing_package
 from .host import has_nvidia_driver
 from .plan.work import work_of
-from .read_ahead import read_ahead
+from .read_ahead import reading_ahead
 from .stepper import LoadedModel, Stepper
 
 
@@ -35,10 +35,9 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
         loaded, generation = load_vector_model(vectors, settings, report), GenerationDefaults()
     else:
         checkpoint = decoder = open_checkpoint(path)
-        if not settings.keep_packed_weights:  # else another file may be read in its place
-            read_ahead(decoder.weight_files)
-        active = decoder.spec.active_parameters
-        loaded, generation = _load_decoder(decoder, settings, report), decoder.generation
+        active, generation = decoder.spec.active_parameters, decoder.generation
+        with reading_ahead(() if settings.keep_packed_weights else decoder.weight_files):  # else perhaps never read
+            loaded = _load_decoder(decoder, settings, report)
         work = _work(decoder.spec, loaded)
     libraries = {name: _version(name) for name in ("triolet", "numpy", *loaded.libraries)}
     return loaded.stepper, Ready(

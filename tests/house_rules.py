@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *_STEPPED,
     ),
     "models.steps": ("models.guides", "models.steps", "kernels.sampling", *_STEPPED),
-    "models.cpu": ("models.cpu", "models.read_ahead", *_ON_A_DEVICE),
+    "models.cpu": ("models.cpu", *_ON_A_DEVICE),
     "models.gpu": ("models.gpu", *_ON_A_DEVICE),
     "models.encoder": ("models.cpu", "models.encoder", *_ON_A_DEVICE),
     "models.reference": ("kernels", "models.checkpoint", "models.encoder", "models.reference"),

@@ -17,7 +17,6 @@ from ..errors import UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..host import available_memory, usable_cores
 from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length, size
-from ..read_ahead import read_ahead
 from ..stepper import LoadedModel
 from .cpu import CpuRunner
 from .kept import KeptWeights, open_kept_weights
@@ -34,7 +33,6 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
     kept: KeptWeights | None = None
     if settings.keep_packed_weights:
         kept = open_kept_weights(checkpoint.path, checkpoint.weight_files, checkpoint.spec, sizes.weight_format)
-        read_ahead([kept.path] if kept is not None and kept.path.exists() else checkpoint.weight_files)
     with sampler_compiled_apart():
         grammars = load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)  # while the disk reads
         runner = load_runner(checkpoint, sizes, report, kept)
