@@ -74,13 +74,6 @@ def choices(tokens: int) -> Tensor:
     return torch.from_numpy(np.stack([rng.permutation(EXPERTS - 1)[:CHOSEN] for _ in range(tokens)]).astype(np.int32))
 
 
-def rows_among_nan(rows: int, k: int) -> Tensor:
-    """x whose rows are followed by NaN in memory: a read behind the last column shows."""
-    wide = torch.full((rows, k + 128), torch.nan, dtype=torch.bfloat16)
-    wide[:, :k] = drawn(1, rows, k).bfloat16()
-    return wide[:, :k]
-
-
 def product(
     stacked: Stack, x: Tensor, chosen: Tensor, launch: Few, *, x_scales: Tensor | None = None, biased: bool = True
 ) -> Tensor:

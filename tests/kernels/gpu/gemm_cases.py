@@ -11,6 +11,13 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def rows_among_nan(rows: int, k: int) -> Tensor:
+    """x whose rows are followed by NaN in memory: a read behind the last column shows."""
+    wide = torch.full((rows, k + 128), torch.nan, dtype=torch.bfloat16)
+    wide[:, :k] = drawn(1, rows, k).bfloat16()
+    return wide[:, :k]
+
+
 def largest_error(result: Tensor, exact: Tensor) -> float:
     """NaN, which compares as false, where the result has one."""
     return float((result.double() - exact).abs().max())

@@ -16,8 +16,8 @@ from triolet.kernels.gemm.gpu_reference import dequantised
 from triolet.kernels.gemm.gpu_table import Few
 from triolet.kernels.gemm.gpu_weights import quantise_fp8
 
-from .expert_cases import CHOSEN, EXPERTS, K, N, choices, naive, product, rows_among_nan, stack
-from .gemm_cases import assert_as_good, drawn
+from .expert_cases import CHOSEN, EXPERTS, K, N, choices, naive, product, stack
+from .gemm_cases import assert_as_good, drawn, rows_among_nan
 from .mutants import mutated
 
 Tensor = torch.Tensor
