@@ -22,7 +22,7 @@ from ..kernels.simd.arithmetic import reduce_integer_sum
 from ..kernels.simd.functions import Values, inline, loop
 from ..kernels.simd.lanes import VECTOR_BYTES, VI, at, constant, i32, i64, load, prefetch, scaled
 from ..kernels.threads.pool import WorkerPool
-from ..kernels.threads.waiting import finish_job, wait_for_job
+from ..kernels.threads.waiting import NONE_YET, finish_job, wait_for_job
 
 ByteArray = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ _sum = inline(2, _emit_sum, result=True)
 @compiled
 def read_in_order(thread: int, threads: int, state: int, address: int, steps: int, sums: Int64Array) -> None:
     """A worker's body: per job, sum its part of the values. Loops of numba's own would gather them by index."""
-    done, first, last = 0, steps * thread // threads, steps * (thread + 1) // threads
+    done, first, last = int(NONE_YET), steps * thread // threads, steps * (thread + 1) // threads
     while wait_for_job(state, done):
         done += 1
         sums[8 * thread] += _sum(address + first * AT_ONCE, last - first)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile_cache import compiled, inlined
+from ..compile_cache import inlined, inner
 from ..paged_attention.cache import BLOCK_TOKENS, store_key, store_value
 from ..paged_attention.cpu import attend
 from ..paged_attention.query import store_query
@@ -37,7 +37,7 @@ from .shape import (
 DESCRIPTORS = 256  # bytes for descriptors at the start of a thread's scratch
 
 
-@compiled
+@inner
 def rotation_stage(
     cache_tag: CacheTag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
 ) -> None:
@@ -109,7 +109,7 @@ def _finish_head(
     )
 
 
-@compiled
+@inner
 def attention_stage(
     cache_tag: CacheTag, thread: int, threads: int, layer: int, out: int, shape: Shape, memory: Memory, staged: Staged
 ) -> None:

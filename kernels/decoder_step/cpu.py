@@ -27,7 +27,7 @@ from ..experts.shape import ExpertMemory
 from ..gemm.tile import PANEL
 from ..simd.formats import CacheTag, Tag
 from ..threads.atomics import atomic_set
-from ..threads.waiting import barrier, finish_job, wait_for_job
+from ..threads.waiting import NONE_YET, barrier, finish_job, wait_for_job
 from .attention import attention_stage, rotation_stage
 from .entering import add_branch, enter, normalised_row
 from .experts import expert_layer
@@ -70,7 +70,7 @@ def _step(
 ) -> int:
     tokens = staged.job[TOKENS]
     weights = memory.weights
-    # Of a literal argument numba would make a variant of the stage, and compile each.
+    # Of a literal argument, or one that is not an int64, numba would make a variant of the stage, and compile each.
     qkv, out, gate_up, down, new = int(QKV), int(OUT), int(GATE_UP), int(DOWN), int(NEW)
     out_bias, down_bias = int(OUT_BIAS), int(DOWN_BIAS)
     hidden_bytes = shape.hidden_padded * 4
@@ -221,7 +221,8 @@ def _logits(
         first, last = 0, 1
     for row in range(first, last):
         to = memory.activations + (row + copy) * shape.activation_stride
-        normalised_row(tag, shape.layers, int(FINAL_NORM), staged.logit_rows[row], to, scratch, shape, memory)
+        hidden_row = int(np.int64(staged.logit_rows[row]))
+        normalised_row(tag, shape.layers, int(FINAL_NORM), hidden_row, to, scratch, shape, memory)
     generation = barrier(state, threads, generation)
     project(
         tag,
@@ -236,7 +237,7 @@ def _logits(
         memory.weights[shape.layers, HEAD],
         memory.weights[shape.layers, HEAD_SCALE],
         memory.logits,
-        0,
+        int(NEW),
     )
     if shape.logit_cap != 0:
         panels = shape.vocab_padded // PANEL
@@ -262,7 +263,7 @@ def work(
     staged: Staged,
 ) -> None:
     """The loop of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
-    done, generation = 0, 0
+    done, generation = int(NONE_YET), int(NONE_YET)
     while wait_for_job(state, done):
         done += 1
         generation = _step(

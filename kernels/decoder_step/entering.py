@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..activation.cpu import activation_row
-from ..compile_cache import compiled, inlined
+from ..compile_cache import inlined, inner
 from ..quantise.cpu import plain_row
 from ..rms_norm.cpu import add_norm_row, norm_row
 from ..simd.formats import Tag
@@ -35,7 +35,7 @@ def entering_row(
         normalised_row(tag, layer, MLP_NORM if own else INPUT_NORM, row, out, scratch, shape, memory)
 
 
-@compiled
+@inner
 def normalised_row(
     tag: Tag, layer: int, norm: int, row: int, out: int, scratch: int, shape: Shape, memory: Memory
 ) -> None:
@@ -50,7 +50,7 @@ def normalised_row(
         norm_row(tag, x, gain, bias, size, out, scratch, shape.centred, count, eps)
 
 
-@compiled
+@inner
 def enter(
     tag: Tag,
     thread: int,
@@ -67,7 +67,7 @@ def enter(
     scratch = memory.scratch + thread * shape.scratch_stride
     if tokens == 1:
         copy = memory.activations + thread * shape.activation_stride
-        entering_row(tag, layer, matrix, 0, copy, scratch, shape, memory)
+        entering_row(tag, layer, matrix, tokens - 1, copy, scratch, shape, memory)  # not the literal 0: see cpu.py
         return generation
     for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
         to = memory.activations + row * shape.activation_stride
@@ -75,7 +75,7 @@ def enter(
     return barrier(state, threads, generation)
 
 
-@compiled
+@inner
 def add_branch(
     tag: Tag,
     thread: int,

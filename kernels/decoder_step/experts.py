@@ -5,7 +5,9 @@ If there is a single row, every thread normalises it into its own copy, and one 
 
 from __future__ import annotations
 
-from ..compile_cache import compiled
+import numpy as np
+
+from ..compile_cache import inner
 from ..experts.cpu import activation_stage, narrow_stage, wide_stage
 from ..experts.route import group_rows, route_row
 from ..experts.shape import ExpertMemory
@@ -16,7 +18,7 @@ from .entering import normalised_row
 from .shape import MLP_NORM, NEW, TOKENS, Memory, Shape, Staged
 
 
-@compiled
+@inner
 def expert_layer(
     tag: Tag,
     thread: int,
@@ -58,7 +60,7 @@ def expert_layer(
         none,
         none,
         experts.router_padded,
-        own.logits.ctypes.data,
+        int(np.int64(own.logits.ctypes.data)),
         experts.router_padded * 4,
     )
     generation = barrier(state, threads, generation)

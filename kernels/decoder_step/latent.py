@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile_cache import compiled, inlined
+from ..compile_cache import inlined, inner
 from ..gemm.cpu import gemm, panel_layout
 from ..gemm.tile import PANEL
 from ..paged_attention.cache import BLOCK_TOKENS, store_row
@@ -29,7 +29,7 @@ from .shape import NEW, QUERY_ROTATION, ROTATION, TOKENS, Memory, Shape, Staged
 ALONE = 1  # threads of a product that one thread computes
 
 
-@compiled
+@inner
 def latent_attention(
     tag: Tag,
     thread: int,
@@ -138,7 +138,7 @@ def _query_inputs(
         )
 
 
-@compiled
+@inner
 def head_inputs(
     tag: Tag,
     thread: int,
@@ -161,7 +161,7 @@ def head_inputs(
         plain_row(tag, x, k, latent.inputs + (head * latent.input_rows + row) * latent.input_stride, scratch)
 
 
-@compiled
+@inner
 def head_products(
     tag: Tag,
     thread: int,
@@ -203,7 +203,7 @@ def head_products(
         unit += count
 
 
-@compiled
+@inner
 def _row_stage(
     cache_tag: CacheTag,
     thread: int,

@@ -9,7 +9,7 @@ rows by adapter is from Punica (arXiv:2310.18547) and S-LoRA (arXiv:2311.03285).
 
 from __future__ import annotations
 
-from ..compile_cache import compiled, inlined
+from ..compile_cache import inlined, inner
 from ..gemm.tile import MOST_ROWS, PANEL
 from ..low_rank.cpu import expand, shrink
 from ..simd.formats import Tag
@@ -26,6 +26,7 @@ from .shape import (
     LOW_RANK_B,
     LOW_RANK_TASKS,
     MODULES,
+    NEW,
     OUT,
     QKV,
     RANK,
@@ -58,7 +59,7 @@ def _entry(adapter: int, layer: int, module: int, column: int) -> int:
     return peek(adapter + ((layer * MODULES + module) * ADAPTER_COLUMNS + column) * 8)
 
 
-@compiled
+@inner
 def shrink_stage(
     tag: Tag, thread: int, threads: int, layer: int, matrix: int, shape: Shape, memory: Memory, staged: Staged
 ) -> None:
@@ -66,7 +67,7 @@ def shrink_stage(
     inputs, input_row = job[INPUTS] + thread * job[INPUTS_STRIDE], job[INPUT_ROW]
     sums = inputs + MOST_ROWS * input_row
     begin, end = _modules(matrix)
-    tasks = job[LOW_RANK_TASKS]
+    tasks, none = job[LOW_RANK_TASKS], int(NEW)  # not a literal: see cpu.py
     for task in range(tasks * thread // threads, tasks * (thread + 1) // threads):
         first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
         adapter = staged.low_rank_tasks[task, TASK_ADAPTER]
@@ -76,7 +77,7 @@ def shrink_stage(
         if most == 0:
             continue
         for row in range(first, first + rows):
-            entering_row(tag, layer, matrix, row, inputs + (row - first) * input_row, 0, shape, memory)
+            entering_row(tag, layer, matrix, row, inputs + (row - first) * input_row, none, shape, memory)
         k = shape.attention_padded if matrix == OUT else shape.mlp_padded if matrix == DOWN else shape.hidden_padded
         for module in range(begin, end):
             rank = _entry(adapter, layer, module, RANK)
@@ -85,7 +86,7 @@ def shrink_stage(
             shrink(tag, rows, k, inputs, input_row, a, rank, sums, out, job[SHRUNK_STRIDE])
 
 
-@compiled
+@inner
 def expand_stage(
     tag: Tag,
     thread: int,

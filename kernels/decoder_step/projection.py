@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..compile_cache import compiled, inlined
+from ..compile_cache import inlined, inner
 from ..gemm.cpu import gemm
 from ..simd.formats import Tag
 from ..threads.waiting import barrier
@@ -46,7 +46,7 @@ def project(
     )
 
 
-@compiled
+@inner
 def project_layer(
     tag: Tag,
     adapter_tag: Tag | None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compile_cache import compiled
+from ..compile_cache import inner
 from ..paged_attention.cache import BLOCK_TOKENS, store_key, store_value
 from ..paged_attention.cpu import attend
 from ..paged_attention.query import store_query
@@ -36,7 +36,7 @@ from .shape import (
 DESCRIPTORS = 256  # bytes for descriptors at the start of a thread's scratch
 
 
-@compiled
+@inner
 def layout_stage(
     cache_tag: CacheTag,
     thread: int,
@@ -89,7 +89,7 @@ def layout_stage(
             store_value(cache_tag, value_row, value_bias, region, slot % BLOCK_TOKENS, shape.head_padded)
 
 
-@compiled
+@inner
 def both_sides_stage(
     cache_tag: CacheTag,
     thread: int,

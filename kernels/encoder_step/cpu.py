@@ -14,16 +14,17 @@ from __future__ import annotations
 import numpy as np
 
 from ..activation.cpu import activation_row
-from ..compile_cache import compiled, inlined
+from ..compile_cache import compiled, inlined, inner
 from ..embedding.cpu import embedding_row
 from ..gemm.cpu import gemm
 from ..layer_norm.cpu import layer_norm_row
 from ..quantise.cpu import plain_row
 from ..simd.formats import CacheTag, Tag
 from ..threads.atomics import atomic_set
-from ..threads.waiting import barrier, finish_job, wait_for_job
+from ..threads.waiting import NONE_YET, barrier, finish_job, wait_for_job
 from .attention import both_sides_stage, layout_stage
 from .shape import (
+    ADDED,
     DOWN,
     EMBEDDING_NORM,
     EMBEDDING_SHIFT,
@@ -31,12 +32,14 @@ from .shape import (
     MIX_NORM,
     MIX_SHIFT,
     MIX_STAYS,
+    NEW,
     NEXT_BIAS,
     NEXT_NORM,
     NEXT_SHIFT,
     NEXT_STAYS,
     OUT,
     QKV,
+    STAYS,
     TOKENS,
     UP,
     UP_BIAS,
@@ -82,7 +85,7 @@ def _project(
     )
 
 
-@compiled
+@inner
 def _norm_rows(
     tag: Tag,
     first: int,
@@ -112,7 +115,7 @@ def _norm_rows(
         )
 
 
-@compiled
+@inner
 def _embed(
     tag: Tag, first: int, last: int, scratch: int, shape: EncoderShape, memory: EncoderAddresses, staged: StagedTexts
 ) -> None:
@@ -123,10 +126,10 @@ def _embed(
         kind, one = shape.embedding_is_bfloat16, np.float32(1)  # as embedding/cpu.py numbers the kinds
         embedding_row(tag, memory.embedding, staged.tokens[row], shape.hidden, kind, hidden, one)
         place = memory.places + staged.places[row] * shape.place_stride
-        _norm_rows(tag, row, row + 1, place, norm, shift, 1, scratch, shape, memory)
+        _norm_rows(tag, row, row + 1, place, norm, shift, int(STAYS), scratch, shape, memory)
 
 
-@compiled
+@inner
 def _activate(
     tag: Tag, first: int, last: int, layer: int, scratch: int, shape: EncoderShape, memory: EncoderAddresses
 ) -> None:
@@ -162,6 +165,7 @@ def _step(
 ) -> int:
     tokens = staged.job[TOKENS]
     weights = memory.weights
+    new, added = int(NEW), int(ADDED)  # literals would be variants of the GEMM, each compiled
     first, last = tokens * thread // threads, tokens * (thread + 1) // threads
     scratch = memory.scratch + thread * shape.scratch_stride
     if thread == 0:
@@ -171,7 +175,7 @@ def _step(
     generation = barrier(state, threads, generation)
     hidden, qkv, up = shape.hidden_padded, shape.qkv_padded, shape.up_padded
     for layer in range(shape.layers):
-        _project(tag, thread, threads, layer, QKV, shape, memory, tokens, hidden, qkv, memory.qkv, 0)
+        _project(tag, thread, threads, layer, QKV, shape, memory, tokens, hidden, qkv, memory.qkv, new)
         generation = barrier(state, threads, generation)
         layout_stage(cache_tag, thread, threads, layer, shape, memory, staged)
         generation = barrier(state, threads, generation)
@@ -183,18 +187,18 @@ def _step(
             plain_row(tag, mixed, shape.attention_padded, written, scratch)
         generation = barrier(state, threads, generation)
         mixed_size = shape.attention_padded
-        _project(tag, thread, threads, layer, OUT, shape, memory, tokens, mixed_size, hidden, memory.hidden, 1)
+        _project(tag, thread, threads, layer, OUT, shape, memory, tokens, mixed_size, hidden, memory.hidden, added)
         generation = barrier(state, threads, generation)
         row = weights[layer]
         stays = row[MIX_STAYS]
         _norm_rows(tag, first, last, row[MIX_BIAS], row[MIX_NORM], row[MIX_SHIFT], stays, scratch, shape, memory)
         generation = barrier(state, threads, generation)
-        _project(tag, thread, threads, layer, UP, shape, memory, tokens, hidden, up, memory.up, 0)
+        _project(tag, thread, threads, layer, UP, shape, memory, tokens, hidden, up, memory.up, new)
         generation = barrier(state, threads, generation)
         _activate(tag, first, last, layer, scratch, shape, memory)
         generation = barrier(state, threads, generation)
         mlp = shape.mlp_padded
-        _project(tag, thread, threads, layer, DOWN, shape, memory, tokens, mlp, hidden, memory.hidden, 1)
+        _project(tag, thread, threads, layer, DOWN, shape, memory, tokens, mlp, hidden, memory.hidden, added)
         generation = barrier(state, threads, generation)
         stays = row[NEXT_STAYS]
         _norm_rows(tag, first, last, row[NEXT_BIAS], row[NEXT_NORM], row[NEXT_SHIFT], stays, scratch, shape, memory)
@@ -214,7 +218,7 @@ def work(
     staged: StagedTexts,
 ) -> None:
     """The loop of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
-    done, generation = 0, 0
+    done, generation = int(NONE_YET), int(NONE_YET)
     while wait_for_job(state, done):
         done += 1
         generation = _step(tag, cache_tag, thread, threads, state, generation, shape, memory, staged)

@@ -24,6 +24,9 @@ ROTATION, REACH = 18, 19  # of a layer: the address of its cosines and sines; ho
 WEIGHT_COLUMNS = 20
 EMBEDDING_NORM, EMBEDDING_SHIFT = range(2)  # in the last row, after the layers
 
+NEW, ADDED = range(2)  # what a projection does with its products
+STAYS = 1
+
 TOKENS, TASKS = range(2)  # slots of the job array
 JOB_SLOTS = 8
 

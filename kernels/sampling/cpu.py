@@ -10,7 +10,7 @@ A row with penalties, bias, bans or a mask is first copied; the caller's logits 
 
 import numpy as np
 
-from ..compile_cache import compiled
+from ..compile_cache import compiled, inner
 from .draws import draw_filtered, draw_unfiltered
 from .filters import weigh
 from .keys import rank_of, report_top, scan
@@ -21,7 +21,7 @@ ALL_ALLOWED = np.uint32(0xFFFFFFFF)
 NEGATIVE_INFINITY = np.float32(-np.inf)
 
 
-@compiled
+@inner
 def adjust(logits, row, index, seen_starts, seen_tokens, seen_counts, bias_starts, bias_tokens, bias_values,
            banned_starts, banned_tokens, mask_lines, masks):  # fmt: skip
     """Steps 1 to 4 of the definition, in place."""
@@ -43,7 +43,7 @@ def adjust(logits, row, index, seen_starts, seen_tokens, seen_counts, bias_start
         apply_mask(logits, masks[mask_lines[index]])
 
 
-@compiled
+@inner
 def apply_mask(logits, mask):
     """Logits of tokens that the mask does not allow become -inf. Most words allow all their tokens, or none."""
     for word in range(mask.size):

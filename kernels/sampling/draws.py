@@ -3,7 +3,7 @@
 import numpy as np
 from numba.extending import register_jitable
 
-from ..compile_cache import compiled
+from ..compile_cache import inner
 from . import numbers
 from .filters import keep, weigh
 from .keys import SMALLEST_KEY, float_of, order_key
@@ -18,7 +18,7 @@ LANES = 64  # Philox counters side by side
 ODD0, ODD1 = np.uint32(numbers.PHILOX_W0), np.uint32(numbers.PHILOX_W1)
 
 
-@compiled
+@inner
 def random_words(block, position, seed, words, state):
     """The random words of tokens block * 256 … + 255: 64 Philox counters side by side. `state` is scratch [4, 64]."""
     c0, c1, c2, c3 = state[0], state[1], state[2], state[3]
@@ -38,14 +38,14 @@ def random_words(block, position, seed, words, state):
         words[2 * LANES + lane], words[3 * LANES + lane] = c2[lane], c3[lane]
 
 
-@compiled
+@inner
 def token_noise(token, position, seed):
     counter, word = token_counter(token)
     a, b, c, d = philox(np.uint32(counter), position, seed)
     return gumbel(a if word == 0 else b if word == 1 else c if word == 2 else d)
 
 
-@compiled
+@inner
 def draw_unfiltered(logits, bits, best, sharpness, position, seed, words, state):
     """Gumbel-max over the whole row. Skips a block if even the largest random number could not make it win."""
     largest = logits[best]
@@ -76,7 +76,7 @@ def draw_unfiltered(logits, bits, best, sharpness, position, seed, words, state)
     return winner
 
 
-@compiled
+@inner
 def draw_filtered(logits, best, row, sharpness, weights, tokens, held, masked, masked_bits, words, state):
     """Gumbel-max over what the filters leave: token by token if it is little, else as a row with the others at -inf.
 
@@ -94,7 +94,7 @@ def draw_filtered(logits, best, row, sharpness, weights, tokens, held, masked, m
         return draw_unfiltered(masked, masked_bits, best, sharpness, position, row.seed, words, state)
     winner, score = best, np.float32(-np.inf)
     for index in range(count):
-        token = tokens[index]
+        token = np.int64(tokens[index])  # as above: for another type it would be compiled twice
         reached = np.float32((logits[token] - largest) * sharpness) + token_noise(token, position, row.seed)
         if reached > score:
             winner, score = token, reached

@@ -7,7 +7,7 @@ how many of the tokens at the threshold are kept.
 import numpy as np
 from numba.extending import register_jitable
 
-from ..compile_cache import compiled
+from ..compile_cache import inner
 from . import numbers
 from .numbers import LOWEST, ONE
 
@@ -15,7 +15,7 @@ weight = register_jitable(numbers.weight)
 LIKELY = (np.int32(ONE >> 13), np.int32(ONE >> 20))  # guesses of the floor filters need: e^-9, e^-14 of the largest
 
 
-@compiled
+@inner
 def weigh(logits, largest, sharpness, weights):
     """Fill `weights` with the integer weights of softmax((logits - largest) * sharpness); returns their sum."""
     total = np.int64(0)
@@ -27,7 +27,7 @@ def weigh(logits, largest, sharpness, weights):
     return total
 
 
-@compiled
+@inner
 def gather(weights, floor, tokens, held):
     """Gather tokens with weight >= floor, by id, and their weights; returns (how many, sum of weights)."""
     count, total = 0, np.int64(0)
@@ -46,7 +46,7 @@ def gather(weights, floor, tokens, held):
     return count, total
 
 
-@compiled
+@inner
 def amount_from(held, threshold, by_count):
     """How many candidates weigh at least `threshold`, or their total weight."""
     amount = np.int64(0)
@@ -59,7 +59,7 @@ def amount_from(held, threshold, by_count):
     return amount
 
 
-@compiled
+@inner
 def highest_threshold(held, needed, by_count, scratch):
     """The largest weight t such that the candidates of weight >= t amount to `needed`; 1 if all together do not.
 
@@ -89,7 +89,7 @@ def highest_threshold(held, needed, by_count, scratch):
     return low
 
 
-@compiled
+@inner
 def gather_enough(row, total, least, weights, tokens, held):
     """Gather the candidates for the filters: as few as top_k and top_p need; returns (how many, sum of weights)."""
     needed = np.int64(np.ceil(row.top_p * np.float64(total))) if row.top_p < 1.0 else np.int64(0)
@@ -102,7 +102,7 @@ def gather_enough(row, total, least, weights, tokens, held):
     return gather(weights, np.int32(1) if row.top_k > 0 else least, tokens, held)
 
 
-@compiled
+@inner
 def keep(row, total, weights, tokens, held):
     """Apply top_k, top_p and min_p: compact `tokens` and `held` (their weights) to what is left, in the order of ids.
 

@@ -5,7 +5,7 @@ Integer comparisons vectorise directly; float comparisons must handle NaN.
 
 import numpy as np
 
-from ..compile_cache import compiled
+from ..compile_cache import inner
 from .rows import MAX_TOP
 
 INFINITY_BITS = np.int32(0x7F800000)
@@ -14,13 +14,13 @@ SMALLEST_KEY = np.int32(-(2**31))
 HIGHEST_KEY = np.int32(2**31 - 1)
 
 
-@compiled
+@inner
 def order_key(bits):
     """float32 bits -> int32 that orders like the floats, with -0 equal to +0 and NaN beyond the infinities."""
     return bits if bits >= np.int32(0) else np.int32(-np.int32(bits & MAGNITUDE))
 
 
-@compiled
+@inner
 def float_of(key):
     """The float32 of an order key."""
     magnitude = np.int32(key if key >= np.int32(0) else -key)
@@ -28,7 +28,7 @@ def float_of(key):
     return value if key >= np.int32(0) else np.float32(-value)
 
 
-@compiled
+@inner
 def scan(bits):
     """(index of the first largest value, all usable?). Integer maxima vectorise; float ones must handle NaN."""
     largest, smallest, best_start = SMALLEST_KEY, HIGHEST_KEY, 0
@@ -48,7 +48,7 @@ def scan(bits):
     return best, usable
 
 
-@compiled
+@inner
 def rank_of(token, logits):
     """How many tokens come before this one, by larger logit and then by smaller id, and one."""
     value, before = logits[token], np.int32(0)
@@ -59,7 +59,7 @@ def rank_of(token, logits):
     return np.int32(before + 1)
 
 
-@compiled
+@inner
 def report_top(logits, bits, largest, normaliser, wanted, top_tokens, top_logprobs):
     """The `wanted` largest logits, equal ones by id: an insertion list that skips blocks below its last entry."""
     found = 0

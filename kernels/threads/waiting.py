@@ -26,6 +26,7 @@ STATE_BYTES = 5 * 64
 DONE, BARRIER, ASLEEP, STOP = 64, 128, 192, 256
 SPINS_BEFORE_YIELD = 2000  # pauses of about 40 cycles each: 30 us
 SPINS_BEFORE_SLEEP = 5000
+NONE_YET = 0  # jobs that a worker has done, and barriers that it has passed, when it begins
 EVERYBODY = 1 << 20
 
 
