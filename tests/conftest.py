@@ -2,8 +2,10 @@
 process and the bundled model.
 """
 
+import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,8 @@ import pytest
 
 from triolet.kernels.gpu.mode import interpret_kernels
 
+gc.disable()  # until all tests are collected: half of the time that takes would go into looking at what is kept anyway
+
 # Before anything imports Triton. A process that interprets cannot compile: compiling is tested in processes of its own.
 interpret_kernels()
 
@@ -23,6 +27,8 @@ interpret_kernels()
 for name in [name for name in os.environ if name.startswith("TRIOLET_")]:
     del os.environ[name]
 os.environ["TRIOLET_CONFIG"] = os.devnull  # a triolet.toml in this folder is not read
+# Started in the background by a shell, tests ignore Ctrl-C, and so would every program that they start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 _state = tempfile.TemporaryDirectory(prefix="triolet-tests-")
 os.environ["XDG_STATE_HOME"] = _state.name  # nor does a test write among the user's own files and batches
 
@@ -53,6 +59,12 @@ TESTS = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {(TESTS / name).resolve(strict=True): number for number, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and their modules stay until the end: no collection looks at them again."""
+    gc.freeze()
+    gc.enable()
 
 
 class Certificate(NamedTuple):
