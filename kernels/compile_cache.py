@@ -129,7 +129,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inner(function: Callable[P, R]) -> Callable[P, R]:
-    """Like `compiled`, for callers that are compiled themselves.
+    """Like `compiled`, for callers that are compiled themselves. A call from Python ends the process.
 
     It lacks the code that takes Python's arguments apart: a step's tuples have a hundred members, and a tenth of the
     time to compile a step went into that.
@@ -143,7 +143,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Like `compiled`, but its source is inlined into compiled callers.
 
     Every `compiled` level of a call chain optimises and generates all code below it again. So everything between the
-    kernels and a worker's loop is inlined: a decoder step compiles in 6 s instead of 10 s. Inlining the kernels'
+    kernels and a worker's loop is inlined: a decoder step took 6 s to compile instead of 10 s. Inlining the kernels'
     drivers too costs more than it saves, since numba then copies their source many times.
     """
     return _declared(function, inline="always")

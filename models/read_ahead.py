@@ -33,9 +33,8 @@ def reading_ahead(files: Iterable[Path]) -> Generator[None]:
 
 def _read(paths: list[Path], stopped: threading.Event) -> None:
     with suppress(OSError), open(os.devnull, "wb") as sink:  # whoever needs the file says what is wrong with it
-        if (
-            sum(path.stat().st_size for path in paths) > available_memory() // 3
-        ):  # they, what is packed of them, the rest
+        # A third for the files, one for what is packed of them, one for the rest.
+        if sum(path.stat().st_size for path in paths) > available_memory() // 3:
             return
         for path in paths:
             with path.open("rb") as file:

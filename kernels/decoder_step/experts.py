@@ -15,7 +15,7 @@ from ..gemm.cpu import gemm
 from ..simd.formats import Tag
 from ..threads.waiting import barrier
 from .entering import normalised_row
-from .shape import MLP_NORM, NEW, TOKENS, Memory, Shape, Staged
+from .shape import MLP_NORM, NEW, NO_ADDRESS, TOKENS, Memory, Shape, Staged
 
 
 @inner
@@ -33,7 +33,8 @@ def expert_layer(
     staged: Staged,
 ) -> int:
     """From the residual stream before the MLP to the one after it."""
-    tokens, norm, none = staged.job[TOKENS], int(MLP_NORM), int(NEW)  # not literals: see cpu.py
+    tokens = staged.job[TOKENS]
+    norm, new, no_scales = int(MLP_NORM), int(NEW), int(NO_ADDRESS)  # not literals: see cpu.py
     single = tokens == 1
     first, last = tokens * thread // threads, tokens * (thread + 1) // threads
     copy = 0
@@ -51,14 +52,14 @@ def expert_layer(
         router_tag,
         thread,
         threads,
-        none,
+        new,
         tokens,
         k,
         own.inputs + copy * experts.router_stride,
         experts.router_stride,
         own.routers[layer],
-        none,
-        none,
+        no_scales,
+        no_scales,
         experts.router_padded,
         int(np.int64(own.logits.ctypes.data)),
         experts.router_padded * 4,

@@ -26,7 +26,7 @@ from .shape import (
     LOW_RANK_B,
     LOW_RANK_TASKS,
     MODULES,
-    NEW,
+    NO_ADDRESS,
     OUT,
     QKV,
     RANK,
@@ -67,7 +67,7 @@ def shrink_stage(
     inputs, input_row = job[INPUTS] + thread * job[INPUTS_STRIDE], job[INPUT_ROW]
     sums = inputs + MOST_ROWS * input_row
     begin, end = _modules(matrix)
-    tasks, none = job[LOW_RANK_TASKS], int(NEW)  # not a literal: see cpu.py
+    tasks, none = job[LOW_RANK_TASKS], int(NO_ADDRESS)  # not a literal: see cpu.py
     for task in range(tasks * thread // threads, tasks * (thread + 1) // threads):
         first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
         adapter = staged.low_rank_tasks[task, TASK_ADAPTER]

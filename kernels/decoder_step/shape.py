@@ -28,6 +28,7 @@ SINKS = 23  # what each head's softmax starts from, as softmax.py has it in a de
 HEAD, HEAD_SCALE, FINAL_NORM, FINAL_NORM_BIAS = range(4)
 WEIGHT_COLUMNS = 24
 
+NO_ADDRESS = 0
 NEW = 0  # what a projection does with its products: they are new, or added to what is there (1)
 
 # slots of the job array

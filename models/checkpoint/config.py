@@ -15,6 +15,7 @@ from ..errors import CheckpointError, UnsupportedModel
 MAX_LAYERS = 4096  # the largest models have some 130; each layer is an object before any weight is looked for
 LARGEST_SIZE = 2**31 - 1  # token ids and tensor shapes are int32 in the kernels
 SMALLEST, LARGEST = 1e-30, 1e30  # numbers but 0: kernels have them in float32, and families square and divide them
+_SIZES = f", of a size from {SMALLEST:g} to {LARGEST:g}"
 Value = TypeVar("Value")
 
 
@@ -45,7 +46,7 @@ class Config:
         return self.whole(key, default, least=1, most=most)
 
     def whole(self, key: str, default: int | None = None, *, least: int = 0, most: int = LARGEST_SIZE) -> int:
-        """An integer of at least 0."""
+        """An integer from `least` to `most`."""
         remedy = f"expected an integer from {least} to {most}"
         value = self._read(key, int, default, remedy)
         if not least <= value <= most:
@@ -57,14 +58,14 @@ class Config:
         remedy = f"expected a number greater than {above:g}" if isfinite(above) else "expected a number"
         value = self._read(key, float, default, remedy)
         if not _usual(value) or value <= above:
-            raise self.invalid(key, f"{remedy}, of a size from {SMALLEST:g} to {LARGEST:g}")
+            raise self.invalid(key, remedy + _SIZES)
         return value
 
     def numbers(self, key: str) -> list[float]:
         """Numbers greater than 0, at least one."""
         values = self._read(key, list[float])
         if not values or not all(_usual(value) and value > 0 for value in values):
-            raise self.invalid(key, "expected numbers greater than 0")
+            raise self.invalid(key, "expected numbers greater than 0" + _SIZES)
         return values
 
     def optional_size(self, key: str) -> int | None:

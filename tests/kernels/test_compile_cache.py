@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import stat
@@ -165,3 +166,51 @@ def test_temporary_folders_of_earlier_starts_are_removed(tmp_path: Path, monkeyp
         os.utime(folder, (long_ago, long_ago))
     third = open_cache_folder("kernels-x")
     assert [folder.is_dir() for folder in (first, second, third)] == [False, True, True]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def is_compiled(function: ast.FunctionDef, *decorators: str) -> bool:
+    return any(isinstance(name, ast.Name) and name.id in decorators for name in function.decorator_list)
+
+
+def calls_from_python(sources: dict[str, str]) -> list[str]:
+    """Functions without a wrapper for Python that Python calls. Sources by the names of their modules."""
+    trees = {module: ast.parse(source) for module, source in sources.items()}
+    inner = {
+        (module, function.name)
+        for module, tree in trees.items()
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef) and is_compiled(function, "inner")
+    }
+    found: list[str] = []
+    for module, tree in trees.items():
+        known = {name for home, name in inner if home == module}
+        for line in ast.walk(tree):
+            if isinstance(line, ast.ImportFrom) and line.module:
+                place = ".".join(module.split(".")[: -line.level]) + "." if line.level else ""
+                home = (place + line.module).removeprefix("triolet.")
+                known |= {name.asname or name.name for name in line.names if (home, name.name) in inner}
+        for part in tree.body:
+            if isinstance(part, ast.FunctionDef) and is_compiled(part, "inner", "compiled", "inlined"):
+                continue
+            calls = [node.func for node in ast.walk(part) if isinstance(node, ast.Call)]
+            found += [f"{module}: {name.id}" for name in calls if isinstance(name, ast.Name) and name.id in known]
+    return found
+
+
+def test_python_calls_no_function_that_lacks_its_wrapper() -> None:
+    """Such a call would end the process."""
+    files = [file for folder in ("kernels", "models", "loadtest", "tests") for file in (ROOT / folder).rglob("*.py")]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts): file.read_text() for file in files}
+    near = {name: source for name, source in modules.items() if name.startswith("kernels.") or "kernels." in source}
+    assert calls_from_python(near) == []
+
+
+def test_a_planted_call_is_found() -> None:
+    step = "from compile_cache import inner\n@inner\ndef row(): ...\n@compiled\ndef loop(): row()\n"
+    assert calls_from_python({"step": step}) == []
+    assert calls_from_python({"step": step + "def run(): row()\n"}) == ["step: row"]
+    beside = "from .step import row as one\ndef run(): one()\n"
+    assert calls_from_python({"kernels.step": step, "kernels.run": beside}) == ["kernels.run: one"]
