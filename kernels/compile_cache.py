@@ -53,7 +53,9 @@ def prepare_compile_cache() -> Path:
 def use_cache_folder(folder: Path) -> Path:
     """The same with a folder chosen by another process. Call it before anything is decorated."""
     global _folder  # numba's setting is per process, too
-    from numba.core import config, event
+    from numba.core import codegen, config, event
+
+    from .cached_library import CachedLibrary
 
     # numba reads the setting when it decorates a function, so this also works if numba was imported earlier.
     settings = {
@@ -62,6 +64,7 @@ def use_cache_folder(folder: Path) -> Path:
     }
     for name, value in settings.items():  # numba declares its settings at run time only
         setattr(config, name, value)
+    codegen.JITCPUCodegen._library_class = CachedLibrary  # pyright: ignore[reportPrivateUsage]  # no other way in
     event.register("numba:compile", _compilations())
     _folder = folder
     return folder

@@ -50,6 +50,39 @@ def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert run(tmp_path) == (folder, 0)
 
 
+CALLED = """
+import sys
+from pathlib import Path
+from triolet.kernels.compile_cache import compilations, compiled, use_cache_folder
+use_cache_folder(Path(sys.argv[1]))
+
+@compiled
+def inside(x):
+    return 3 * x + 1
+
+@compiled
+def outside(x):
+    return inside(x) - 2
+
+function = inside if sys.argv[2] == "inside" else outside
+library = lambda: inside.overloads[inside.signatures[0]].library
+print(function(13), compilations(), sys.argv[2] == "outside" or library()._shared_module is not None)
+"""
+
+
+def test_code_from_the_cache_is_called_and_compiled_into_callers(tmp_path: Path) -> None:
+    """Its bitcode is read only for the latter."""
+    program = tmp_path / "program.py"
+    program.write_text(CALLED)
+    results = [
+        subprocess.check_output([sys.executable, program, tmp_path / "cache", name], text=True, timeout=120).split()
+        for name in ("inside", "inside", "outside", "outside")
+    ]
+    assert [result[0] for result in results] == ["40", "40", "38", "38"]
+    assert [result[1] for result in results] == ["1", "0", "1", "0"]
+    assert [result[2] for result in results[:2]] == ["True", "False"]
+
+
 def test_another_installation_of_the_same_sources_compiles_nothing(tmp_path: Path) -> None:
     """As in a second virtual environment: other paths, other times."""
     kernels = Path(compile_cache.__file__).parent
