@@ -3,7 +3,8 @@
     python -m triolet.loadtest.start_times FOLDER [--options "--dtype bfloat16"] [--rounds 3] [--cache FOLDER]
 
 A round has five starts and two reads, each with the model's file in the page cache ("warm") or out of it ("cold"):
-first starts that pack the weights, and second starts that read them as the first with --keep-packed-weights kept them.
+first starts that pack the weights, and second starts that read them as the first with --keep-packed-weights kept them,
+which it does after READY ("keeping").
 A plain read is one thread's, 8 MiB at a time. Kernels are compiled before, in a start that does not count, and are kept
 in --cache; libraries stay in the page cache. Prints JSON: every round, the medians, and the memory lines of the report.
 """
@@ -16,9 +17,9 @@ import shlex
 import shutil
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Final
 
 from .machine import busy_share, machine, versions
@@ -46,12 +47,14 @@ def read(paths: Sequence[Path]) -> float:
     return perf_counter() - began
 
 
-def start(command: Sequence[str]) -> tuple[float, str]:
-    """Seconds to READY, and what the report says of memory."""
+def start(command: Sequence[str], done: Callable[[], bool] = lambda: True) -> tuple[float, str]:
+    """Seconds to READY, and what the report says of memory. The server is stopped when all is `done`."""
     with tempfile.TemporaryFile() as errors:
         began = perf_counter()
         with serving(command, errors):
             seconds = perf_counter() - began
+            while not done():
+                sleep(0.1)
         errors.seek(0)
         found = re.search(r"^ *memory +(.+)$", errors.read().decode(), re.MULTILINE)
     return seconds, found[1] if found else ""
@@ -61,6 +64,10 @@ def run(model: Path, options: str, rounds: int, cache: Path) -> dict[str, object
     os.environ["XDG_CACHE_HOME"] = str(cache)
     files = sorted(model.glob("*.safetensors")) if model.is_dir() else [model]
     kept = cache / "triolet" / "weights"
+
+    def is_kept() -> bool:
+        return any(not path.name.startswith(".") for path in kept.iterdir())
+
     command = [TRIOLET, "serve", str(model), "--port", "0", *shlex.split(options)]
     start(command)
     busy = busy_share()
@@ -76,7 +83,9 @@ def run(model: Path, options: str, rounds: int, cache: Path) -> dict[str, object
         one["first start, cold"], memory["first start"] = start(command)
         one["first start, warm"], _ = start(command)
         evict(files)
-        one["first start that keeps, cold"], memory["first start that keeps"] = start([*command, KEEP])
+        began = perf_counter()
+        one["first start that keeps, cold"], memory["first start that keeps"] = start([*command, KEEP], is_kept)
+        one["keeping"] = perf_counter() - began - one["first start that keeps, cold"]
         evict(list(kept.iterdir()))
         one["second start, cold"], memory["second start"] = start([*command, KEEP])
         one["second start, warm"], _ = start([*command, KEEP])

@@ -1,9 +1,9 @@
-"""Runs a computation in a thread of its own, which gets a low priority if it takes long.
+"""Runs a computation in a thread of its own, whose priority is low.
 
 On Linux each thread has its own niceness. With 10 a thread gets a tenth of a core on which somebody else computes. The
-class SCHED_IDLE would disturb the others less, but a thread in it gets next to nothing on a busy machine, and a
-request that waits for its grammar would wait for ever. A thread may not raise its priority again, so every job has
-a new one. A short job ends before.
+class SCHED_IDLE disturbs the others less, but a thread in it gets next to nothing on a busy machine, and a request that
+waits for its grammar would wait for ever: it is for work that nobody waits for. A thread may not raise its priority
+again, so every job has a new one, whose priority is lowered if it takes long.
 """
 
 import os
@@ -39,6 +39,17 @@ def at_low_priority(job: Callable[[], Result], *, stack: int = 0) -> Result:
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # there is no error, so there is a result
+
+
+def run_when_idle(work: Callable[[], object], name: str) -> None:
+    """Return at once; the work is done while the cores have nothing else to do, and ends with the process."""
+
+    def run() -> None:
+        if sys.platform == "linux":
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+        work()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
 
 
 def _started(run: Callable[[], None], stack: int) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""Large zeroed memory. A separate thread takes its pages from the system once the owner is ready.
+"""Pages of memory by the hundred megabytes: zeroed or of a file, huge where the system has such, taken when it suits.
 
 A page that is first touched in a step costs that step a page fault. Untouched pages all share one page of zeros, which
 flatters benchmarks. But touching the KV cache takes 0.05 to 1 s, as long as the rest of a start. The kernel can take
@@ -7,17 +7,25 @@ pages without changing their content (MADV_POPULATE_WRITE), so the first request
 
 import ctypes
 import mmap
-import os
+import re
 import sys
-import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-_POPULATE_WRITE: Final = 23  # Linux 5.14; the mmap module has no name for it
+from .low_priority import run_when_idle
+
+_DONTNEED: Final = 4
+_POPULATE_READ: Final = 22  # Linux 5.14; the mmap module has no name for these two
+_POPULATE_WRITE: Final = 23
 _CHUNK: Final = 16 << 20  # a multiple of every page size
 _TOUCHED_AT_ONCE: Final = 4 << 20  # below this a thread costs more than it saves
+_HUGE: Final = 2 << 20
+_SAMPLES: Final = 64  # huge pages that tell of all
+_MOST: Final = 0.9
 
 ByteArray = npt.NDArray[np.uint8]
 CACHE_LINE = 64
@@ -34,10 +42,34 @@ def aligned_bytes(size: int) -> ByteArray:
 
 def zeroed_pages(size: int) -> ByteArray:
     """Zeros from a page's start; no page is taken yet."""
-    memory = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if sys.platform == "linux":
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8, size)
+    return _array(mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))[:size]
+
+
+def mapped_pages(file: int, size: int) -> ByteArray:
+    """The first bytes of a file, to be read only. Raises OSError, and ValueError for an empty file."""
+    return _array(mmap.mmap(file, size, prot=mmap.PROT_READ))
+
+
+def has_huge_pages(mapped: ByteArray) -> bool:
+    """Whether the system maps this file by huge pages. Reads a sample of the file.
+
+    Linux does so if the file system's page cache holds them: XFS since 5.18, ext4 since 6.16.
+    """
+    spans = mapped.size // _HUGE
+    sample = range(0, spans, -(-spans // _SAMPLES) or 1)
+    for span in sample:
+        read_pages(mapped, span * _HUGE, 1)
+    return spans > 0 and _huge_bytes(mapped) >= _MOST * len(sample) * _HUGE
+
+
+def read_pages(mapped: ByteArray, start: int, size: int) -> bool:
+    """Have the system read this part of a file; False where it cannot. The start is a page's."""
+    return _advise(mapped, start, size, _POPULATE_READ)
+
+
+def release_pages(mapped: ByteArray, start: int, size: int) -> None:
+    """Of a file: they stay in the page cache."""
+    _advise(mapped, start, size, _DONTNEED)
 
 
 def populate(array: ByteArray) -> None:
@@ -45,22 +77,37 @@ def populate(array: ByteArray) -> None:
     if array.size < _TOUCHED_AT_ONCE or not _take(array, 0, mmap.PAGESIZE):
         array.fill(0)
     else:
-        threading.Thread(target=_take_all, args=(array,), name="triolet-pages", daemon=True).start()
+        run_when_idle(lambda: _take_all(array), "triolet-pages")
 
 
 def _take_all(array: ByteArray) -> None:
-    """Run at idle priority, since it would slow steps down for seconds.
-
-    Measured with 11 GB on two cores: at ordinary priority both prefill and decode ran at half speed meanwhile.
-    """
-    if sys.platform == "linux":
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+    """Measured with 11 GB on two cores: at ordinary priority both prefill and decode ran at half speed meanwhile."""
     for start in range(0, array.size, _CHUNK):
         _take(array, start, min(_CHUNK, array.size - start))
 
 
 def _take(array: ByteArray, start: int, size: int) -> bool:
-    """Whether the kernel could take the pages; called through ctypes, which releases the GIL."""
+    return _advise(array, start, size, _POPULATE_WRITE)
+
+
+def _advise(array: ByteArray, start: int, size: int, advice: int) -> bool:
+    """Whether the kernel could follow it; called through ctypes, which releases the GIL."""
     address = ctypes.c_void_p(array.ctypes.data + start)
-    failed: int = ctypes.CDLL(None).madvise(address, ctypes.c_size_t(size), _POPULATE_WRITE)
+    failed: int = ctypes.CDLL(None).madvise(address, ctypes.c_size_t(size), advice)
     return not failed
+
+
+def _array(memory: mmap.mmap) -> ByteArray:
+    if sys.platform == "linux":
+        with suppress(OSError):  # a kernel that was built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+def _huge_bytes(mapped: ByteArray) -> int:
+    """How much of the mapping that begins here has huge pages now."""
+    if sys.platform != "linux":
+        return 0
+    _, _, after = Path("/proc/self/smaps").read_text().partition(f"\n{mapped.ctypes.data:08x}-")
+    found = re.search(r"^FilePmdMapped: +(\d+) kB", after.partition("\nVmFlags")[0], re.MULTILINE)
+    return int(found[1]) << 10 if found else 0

@@ -1,12 +1,11 @@
 """Has the system read files into its page cache while the kernels and the tokenizer are still being loaded.
 
-A start computes for a second before it needs the weights, and a disk reads gigabytes in that time. `sendfile` to a sink
-does so without the GIL, which `posix_fadvise` does not: it takes a few megabytes at a time, and between two calls the
-imports keep the GIL for 5 ms. Nothing is copied; a file that is in the page cache takes 0.1 s of a core per gigabyte or
-two.
+A start computes for a second before it needs the weights, and a disk reads gigabytes in that time. The system reads a
+mapping of each file, without the GIL. (`posix_fadvise` takes a few megabytes at a time, and between two calls the
+imports keep the GIL for 5 ms.) Nothing is copied, and whoever maps the file later finds huge pages, where the file
+system has them. A kernel that cannot read so (before Linux 5.14) reads nothing ahead.
 """
 
-import os
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from .host import available_memory
+from .pages import mapped_pages, read_pages, release_pages
 
 CHUNK: Final = 64 << 20  # bytes: a refused load waits for so much at most
 
@@ -32,12 +32,15 @@ def reading_ahead(files: Iterable[Path]) -> Generator[None]:
 
 
 def _read(paths: list[Path], stopped: threading.Event) -> None:
-    with suppress(OSError), open(os.devnull, "wb") as sink:  # whoever needs the file says what is wrong with it
+    with suppress(OSError, ValueError):  # an empty file; whoever needs the file says what is wrong with it
         # A third for the files, one for what is packed of them, one for the rest.
         if sum(path.stat().st_size for path in paths) > available_memory() // 3:
             return
         for path in paths:
             with path.open("rb") as file:
-                position = 0
-                while not stopped.is_set() and (count := os.sendfile(sink.fileno(), file.fileno(), position, CHUNK)):
-                    position += count
+                content = mapped_pages(file.fileno(), path.stat().st_size)
+            for start in range(0, content.size, CHUNK):
+                size = min(CHUNK, content.size - start)
+                if stopped.is_set() or not read_pages(content, start, size):
+                    return
+                release_pages(content, start, size)

@@ -21,6 +21,7 @@ _STEPPED = (
 _ON_A_DEVICE = (
     *("kernels", "models.checkpoint", "models.guides", "models.steps", *_STEPPED),
     *("models.errors", "models.host", "models.memory_plan", "models.stepper"),
+    *("models.low_priority", "models.pages", "models.read_ahead"),
 )
 _LOADED = ("models.errors", "models.load", "models.low_priority", "models.stepper")  # what the executor uses of models
 _COMPILED = (

@@ -26,7 +26,7 @@ from ...kernels.quantise.layout import row_bytes
 from ...kernels.simd.formats import GROUP, WeightFormat
 from ..checkpoint.adapter import AdapterWeights
 from ..checkpoint.spec import ModelSpec
-from .pages import CACHE_LINE, aligned_bytes
+from ..pages import CACHE_LINE, aligned_bytes
 from .weights import head_channels
 
 MOST_MODULES = 3  # merged in one projection: query, key and value

@@ -27,7 +27,7 @@ from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from ...kernels.quantise.layout import row_bytes
 from ...kernels.simd.formats import GROUP_SHIFTS, TAGS, WeightFormat
 from ..checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
-from .pages import CACHE_LINE, aligned_bytes
+from ..pages import CACHE_LINE, aligned_bytes
 
 # Pack a matrix (parts, columns, channels, k, format); its address and that of its scales.
 PackMatrix = Callable[[list[Part], IndexArray, int, int, WeightFormat], tuple[int, int]]

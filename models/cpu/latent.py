@@ -22,8 +22,8 @@ from ...kernels.rope.cpu import head_positions, padded_head
 from ...kernels.simd.formats import LATENT_TAGS, CacheFormat, WeightFormat
 from ..checkpoint.latent import LatentSpec, LatentWeights
 from ..checkpoint.stored import float_part
+from ..pages import CACHE_LINE, aligned_bytes
 from .experts import KeepVector, PackMatrix
-from .pages import CACHE_LINE, aligned_bytes
 
 
 class LatentSizes:

@@ -17,6 +17,7 @@ from ..errors import UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
 from ..host import available_memory, usable_cores
 from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length, size
+from ..read_ahead import reading_ahead
 from ..stepper import LoadedModel
 from .cpu import CpuRunner
 from .kept import KeptWeights, open_kept_weights
@@ -33,7 +34,7 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
     kept: KeptWeights | None = None
     if settings.keep_packed_weights:
         kept = open_kept_weights(checkpoint.path, checkpoint.weight_files, checkpoint.spec, sizes.weight_format)
-    with sampler_compiled_apart():
+    with reading_ahead([kept.path] if kept else []), sampler_compiled_apart():
         grammars = load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)  # while the disk reads
         runner = load_runner(checkpoint, sizes, report, kept)
         report(LoadProgress(stage="loading sampler", done=0, total=1))

@@ -24,9 +24,9 @@ from ...kernels.rope.cpu import padded_head
 from ...kernels.simd.activations import NUMBERS
 from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat, default_cache_format
 from ..checkpoint.spec import ModelSpec
+from ..pages import CACHE_LINE, aligned_bytes, populate, zeroed_pages
 from .experts import ExpertArrays, expert_bytes, expert_sizes, make_expert_shape
 from .latent import LatentArrays, LatentSizes
-from .pages import CACHE_LINE, aligned_bytes, populate, zeroed_pages
 from .rotation import rotations
 
 ByteArray = npt.NDArray[np.uint8]

@@ -42,10 +42,10 @@ from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.stored import StoredMatrix
 from ..checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
+from ..pages import zeroed_pages
 from .experts import ExpertArrays
 from .kept import KeptWeights
 from .memory import RunnerMemory, layer_matrices, matrix_bytes
-from .pages import zeroed_pages
 
 
 def head_channels(shape: Shape, first_head: int, heads: int, order: IndexArray | None = None) -> IndexArray:
@@ -77,13 +77,14 @@ class PackedWeights:
         # All matrices are one array in huge pages: with these, a single sequence decodes a third faster.
         stored = weight_format == "stored"
         size = MeasuredWeights(spec, shape, weights).bytes if stored else matrix_bytes(spec, shape, weight_format)
-        self._packed = zeroed_pages(size)
         with ThreadPoolExecutor(threads, "triolet-packing") as pool:
             self._each: Each = pool.map
-            self._filled = kept is not None and kept.load(self._packed, pool, report)
+            loaded = None if kept is None else kept.load(size, pool, report)
+            self._filled = loaded is not None
+            self._packed = zeroed_pages(size) if loaded is None else loaded
             self._fill(weights, held.weight_table)
-            if kept is not None and not self._filled:
-                kept.save(self._packed, pool)
+        if kept is not None and not self._filled:
+            kept.save_later(self._packed)
 
     def _fill(self, weights: DecoderWeights, table: Int64Array) -> None:
         shape, self._used = self._shape, 0

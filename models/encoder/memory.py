@@ -32,7 +32,7 @@ from ...kernels.simd.formats import GROUP_SHIFTS, CacheFormat, WeightFormat
 from ...protocol.settings import BLOCK_SIZE, EngineSettings
 from ...protocol.steps import MemoryPlan
 from ..cpu.memory import LONGEST_INT8_SUM
-from ..cpu.pages import CACHE_LINE, aligned_bytes
+from ..pages import CACHE_LINE, aligned_bytes
 from .spec import EncoderSpec
 
 KEY_FORMAT: CacheFormat = "float32"

@@ -30,7 +30,7 @@ from ...kernels.rope.cpu import head_positions
 from ...kernels.simd.formats import WeightFormat
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.rope import RopeSpec, rope_tables
-from ..cpu.pages import aligned_bytes
+from ..pages import aligned_bytes
 from .memory import EncoderMemory, layer_matrices
 from .spec import EncoderSpec
 from .weights import Affine, EncoderLayer, EncoderWeights

@@ -8,21 +8,23 @@ import re
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triolet.models import pages
 from triolet.models.checkpoint.safetensors import SafetensorsFile
-from triolet.models.cpu import pages as cpu_pages
-from triolet.models.cpu.pages import populate, zeroed_pages
+from triolet.models.pages import has_huge_pages, mapped_pages, populate, read_pages, release_pages, zeroed_pages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 MIB = 1 << 20
 
 
-def resident(array: npt.NDArray[np.float32]) -> int:
+def resident(array: npt.NDArray[np.generic]) -> int:
     """Bytes in RAM of the mapping that holds the array's middle."""
     middle, found = array.ctypes.data + array.nbytes // 2, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -56,13 +58,13 @@ def test_every_page_is_taken(size: int) -> None:
 def test_steps_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread has the policy of idle cores; who called it keeps its own."""
     found: dict[str, int] = {}
-    take = cpu_pages._take
+    take = pages._take
 
     def noted(array: npt.NDArray[np.uint8], start: int, size: int) -> bool:
         found[threading.current_thread().name] = os.sched_getscheduler(threading.get_native_id())
         return take(array, start, size)
 
-    monkeypatch.setattr(cpu_pages, "_take", noted)
+    monkeypatch.setattr(pages, "_take", noted)
     populate(zeroed_pages(40 * MIB))
     for thread in threading.enumerate():
         if thread.name == "triolet-pages":
@@ -97,3 +99,43 @@ def test_weights_that_were_read_leave_memory_and_come_back(tmp_path: Path) -> No
     file.release_pages()
     assert resident(mapped) == 0
     np.testing.assert_array_equal(weights, values)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    (tmp_path / "file").write_bytes(np.random.default_rng(0).bytes(9 * MIB + 5))
+    with (tmp_path / "file").open("rb") as opened:
+        yield opened.fileno()
+
+
+def test_a_part_of_a_file_is_read_and_let_go(file: int) -> None:
+    mapped = mapped_pages(file, 9 * MIB + 5)
+    for size, expected in ((9 * MIB + 5, 9 * MIB), (MIB, MIB)):
+        assert read_pages(mapped, 0, size)
+        assert resident(mapped) >= expected
+        release_pages(mapped, 0, mapped.size)
+        assert resident(mapped) == 0
+    assert mapped.tobytes() == os.pread(file, mapped.size, 0)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1
+
+
+def test_a_mapping_that_cannot_be_read_is_told(file: int) -> None:
+    """A file that was cut short after it was mapped: touching it would end the process."""
+    mapped = mapped_pages(file, 9 * MIB + 5)
+    os.truncate(f"/proc/self/fd/{file}", 0)
+    assert not read_pages(mapped, 0, MIB)
+
+
+def test_huge_pages_are_seen_where_they_are(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count is Linux's; the file system decides whether there are any."""
+    mapped = mapped_pages(file, 9 * MIB + 5)
+    seen = has_huge_pages(mapped)
+    assert seen == (pages._huge_bytes(mapped) == 8 * MIB)
+    if not seen:
+        assert pages._huge_bytes(mapped) == 0
+    release_pages(mapped, 0, mapped.size)
+    assert pages._huge_bytes(mapped) == 0
+    assert not has_huge_pages(mapped_pages(file, MIB))
+    monkeypatch.setattr(pages, "_huge_bytes", Mock(return_value=7 * MIB))
+    assert not has_huge_pages(mapped)

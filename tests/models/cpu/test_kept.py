@@ -2,19 +2,23 @@
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from triolet.models.checkpoint.families.families import load_spec
 from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.cpu import kept
-from triolet.models.cpu.kept import CHUNK, HEADER_BYTES, KeptWeights, identity_of, open_kept_weights
+from triolet.models.cpu.kept import CHUNK, HEADER_BYTES, KeptWeights, checksums, identity_of, open_kept_weights
 from triolet.models.cpu.load import load_runner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch
@@ -45,22 +49,31 @@ def weights() -> npt.NDArray[np.uint8]:
 @pytest.fixture
 def saved(tmp_path: Path, weights: npt.NDArray[np.uint8], threads: ThreadPoolExecutor) -> KeptWeights:
     found = KeptWeights(tmp_path, Path("folder/model"), "int8", "identity")
-    found.save(weights, threads)
+    found.save(weights)
     return found
 
 
+@pytest.fixture(params=[True, False], ids=["mapped", "copied"])
+def huge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to load, wherever the tests run."""
+    monkeypatch.setattr(kept, "has_huge_pages", Mock(return_value=request.param))
+
+
+@pytest.mark.usefixtures("huge")
 def test_what_was_saved_is_loaded(
     saved: KeptWeights, weights: npt.NDArray[np.uint8], threads: ThreadPoolExecutor
 ) -> None:
-    target, told = np.zeros(SIZE, np.uint8), list[LoadProgress]()
-    assert saved.load(target, threads, told.append)
-    np.testing.assert_array_equal(target, weights)
+    told = list[LoadProgress]()
+    loaded = saved.load(SIZE, threads, told.append)
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded, weights)
     assert [progress.done for progress in told] == [CHUNK, 2 * CHUNK, SIZE]
     assert told[-1].total == SIZE
     assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
 
 
-@pytest.mark.parametrize("place", [HEADER_BYTES, HEADER_BYTES + SIZE - 1, HEADER_BYTES + SIZE + 5, 20])
+@pytest.mark.usefixtures("huge")
+@pytest.mark.parametrize("place", [0, CHUNK + 1, SIZE - 1, SIZE + 5, SIZE + 3 * 8 + 20])
 def test_a_damaged_file_is_not_used(
     saved: KeptWeights, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, place: int
 ) -> None:
@@ -70,35 +83,65 @@ def test_a_damaged_file_is_not_used(
         file.seek(place)
         file.write(bytes([byte ^ 4]))
     with caplog.at_level(logging.WARNING):
-        assert not saved.load(np.zeros(SIZE, np.uint8), threads, ignore_progress)
-    assert place == 20 or "are not used, and are written anew" in caplog.text
+        assert saved.load(SIZE, threads, ignore_progress) is None
+    assert place > SIZE + 3 * 8 or "are not used, and are written anew" in caplog.text
 
 
-@pytest.mark.parametrize("size", [0, HEADER_BYTES - 1, HEADER_BYTES + CHUNK, HEADER_BYTES + SIZE + 4])
+@pytest.mark.usefixtures("huge")
+@pytest.mark.parametrize("size", [0, HEADER_BYTES, CHUNK, SIZE, SIZE + 3 * 8 + HEADER_BYTES - 1])
 def test_a_file_that_is_cut_short_is_not_used(saved: KeptWeights, threads: ThreadPoolExecutor, size: int) -> None:
     os.truncate(saved.path, size)
-    assert not saved.load(np.zeros(SIZE, np.uint8), threads, ignore_progress)
+    assert saved.load(SIZE, threads, ignore_progress) is None
 
 
-def test_the_weights_of_something_else_are_not_used(saved: KeptWeights, threads: ThreadPoolExecutor) -> None:
-    target = np.zeros(SIZE, np.uint8)
+def test_a_file_that_lacks_a_chunk_is_not_used(saved: KeptWeights, threads: ThreadPoolExecutor) -> None:
+    content = saved.path.read_bytes()
+    saved.path.write_bytes(content[CHUNK:])
+    assert saved.load(SIZE, threads, ignore_progress) is None
+
+
+@given(st.data())
+def test_no_change_of_a_word_and_no_exchange_of_two_is_missed(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 400))
+    source = np.random.default_rng(size).integers(0, 256, 8 * size, np.uint8)
+    changed = source.copy()
+    words = changed.view(np.uint64)
+    first, second = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True))
+    words[first] ^= np.uint64(data.draw(st.integers(1, 2**64 - 1)))
+    assert (checksums(changed) != checksums(source)).any()
+    changed[:] = source
+    words[[first, second]] = words[[second, first]]
+    assert (checksums(changed) != checksums(source)).any()
+
+
+def test_the_weights_of_something_else_are_not_used(
+    saved: KeptWeights, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
     folder, model = saved.path.parent, Path("folder/model")
-    assert not KeptWeights(folder, model, "int8", "another").load(target, threads, ignore_progress)
-    assert not KeptWeights(folder, model, "int4", "identity").load(target, threads, ignore_progress)
-    assert not KeptWeights(folder, Path("other/model"), "int8", "identity").load(target, threads, ignore_progress)
-    assert not saved.load(target[1:], threads, ignore_progress)
+    assert KeptWeights(folder, model, "int8", "another").load(SIZE, threads, ignore_progress) is None
+    assert KeptWeights(folder, model, "int4", "identity").load(SIZE, threads, ignore_progress) is None
+    assert KeptWeights(folder, Path("other/model"), "int8", "identity").load(SIZE, threads, ignore_progress) is None
+    assert saved.load(SIZE - 1, threads, ignore_progress) is None
+    assert not caplog.text
+
+
+def test_what_a_killed_writer_left_is_removed(saved: KeptWeights, weights: npt.NDArray[np.uint8]) -> None:
+    left, other = (saved.path.with_name(name) for name in (f".{saved.path.name}-abc", ".other-abc"))
+    left.write_bytes(b"unfinished")
+    other.write_bytes(b"of another")
+    saved.save(weights)
+    assert {*saved.path.parent.iterdir()} == {saved.path, other}
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(
     tmp_path: Path,
     weights: npt.NDArray[np.uint8],
-    threads: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(kept, "SPARE_BYTES", 1 << 60)
     with caplog.at_level(logging.WARNING):
-        KeptWeights(tmp_path, Path("model"), "int8", "identity").save(weights, threads)
+        KeptWeights(tmp_path, Path("model"), "int8", "identity").save(weights)
     assert "the packed weights are not kept" in caplog.text
     assert not list(tmp_path.iterdir())
 
@@ -129,6 +172,9 @@ def test_a_second_start_packs_nothing_and_computes_the_same(
         runner = load_runner(checkpoint, sizes, told.append, kept_weights)
         answers.append(runner.forward(BATCH).copy())
         runner.close()
+        for thread in threading.enumerate():
+            if thread.name == "triolet-keeping":
+                thread.join()
         assert {progress.stage for progress in told if progress.unit == "bytes"} == {stage}
     np.testing.assert_array_equal(answers[0], answers[1])
     assert not caplog.text

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 
@@ -10,15 +10,20 @@ from triolet.models.cpu import kept
 from triolet.protocol.steps import ignore_progress
 
 THREADS = ThreadPoolExecutor(1)
-SOURCE = np.arange(40, dtype=np.uint8)
+SOURCE = np.arange(41, dtype=np.uint8)
 
 
 def read_input(folder: Path, data: bytes) -> bool:
-    """With chunks and a first page that are smaller than in use."""
-    with patch.multiple(kept, CHUNK=16, HEADER_BYTES=128):
+    """Mapped and copied, with chunks and a last page that are smaller than in use."""
+    used = {_used(folder, data, mapped) for mapped in (True, False)}
+    assert len(used) == 1, "one way to read it takes what the other refuses"
+    return used.pop()
+
+
+def _used(folder: Path, data: bytes, mapped: bool) -> bool:
+    with patch.multiple(kept, CHUNK=16, HEADER_BYTES=128, has_huge_pages=Mock(return_value=mapped)):
         file = kept.KeptWeights(folder, folder, "float32", "the model's")
         file.path.write_bytes(data)
-        target = np.zeros_like(SOURCE)
-        used = file.load(target, THREADS, ignore_progress)
-    assert not used or np.array_equal(target, SOURCE), "its checksums are those of other bytes"
-    return used
+        weights = file.load(SOURCE.size, THREADS, ignore_progress)
+    assert weights is None or np.array_equal(weights, SOURCE), "its checksums are those of other bytes"
+    return weights is not None
