@@ -50,9 +50,9 @@ def numbers(row: torch.Tensor) -> list[int]:
     return cast("list[int]", row.tolist())
 
 
-def as_transformers(folder: Path, **changed: object) -> MistralForCausalLM:
+def as_transformers(folder: Path, **changed: object) -> Any:
     config = MistralConfig(**json.loads((folder / "config.json").read_text()) | changed)
-    model: Any = MistralForCausalLM(config).float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    model: Any = MistralForCausalLM(config).float()
     weights = {
         name: tensor.float() for name, tensor in safetensors.torch.load_file(folder / "model.safetensors").items()
     }
@@ -60,7 +60,7 @@ def as_transformers(folder: Path, **changed: object) -> MistralForCausalLM:
     assert missing in ([], ["lm_head.weight"])
     assert left_over == []
     model.tie_weights()
-    return cast("MistralForCausalLM", model.eval())
+    return model.eval()
 
 
 @torch.inference_mode()
