@@ -17,6 +17,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+HOUSE := tests/test_house.py tests/test_types.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: serve test check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
@@ -25,7 +26,7 @@ serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),$(HOUSE:%=--ignore=%))
 
 # Each type checker takes a minute of one core: two at a time.
 check: .venv/.test
@@ -39,7 +40,7 @@ mypy basedpyright: .venv/.test
 	$(BIN)/$@
 
 house: .venv/.test
-	$(BIN)/pytest -q tests/test_house.py tests/test_types.py
+	$(BIN)/pytest -q $(HOUSE)
 
 bench: .venv/.serve
 	@peers=$$($(if $(REF),$(BIN)/python loadtest/peers/setup.py $(REF) --only-print,:) | tr '\n' ' '); \
