@@ -23,6 +23,7 @@ def read_input(folder: Path, data: bytes) -> bool:
 def _used(folder: Path, data: bytes, mapped: bool) -> bool:
     with patch.multiple(kept, CHUNK=16, HEADER_BYTES=128, has_huge_pages=Mock(return_value=mapped)):
         file = kept.KeptWeights(folder, folder, "float32", "the model's")
+        file.path.unlink(missing_ok=True)  # the one before may still be mapped
         file.path.write_bytes(data)
         weights = file.load(SOURCE.size, THREADS, ignore_progress)
     assert weights is None or np.array_equal(weights, SOURCE), "its checksums are those of other bytes"
