@@ -20,10 +20,11 @@ VERDICTS = {"": "", "target": "green", "floor": "yellow", "misses the floor": "r
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="Measure this part alone. May be repeated.")
 @click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Of each steady run.")
+@click.option("--streams", type=click.IntRange(1, 512), default=64, show_default=True, help="At once, for a rate.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Of rates; 1 with --profile.")
 @click.option("--profile", type=click.Path(path_type=Path), default=None, help="Sample the server; write to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, every part with its details.")
-def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None, as_json: bool) -> None:
+def web(only: tuple[str, ...], seconds: float, streams: int, rounds: int, profile: Path | None, as_json: bool) -> None:
     """Measure the web tier: events per second, CPU per token and request, gaps, memory of idle streams.
 
     The server is `triolet serve` on its own core, with a worker that answers every step with token ids from a script.
@@ -44,7 +45,8 @@ def web(only: tuple[str, ...], seconds: float, rounds: int, profile: Path | None
     from ..loadtest.web.summary import figures, warnings
 
     cores = Cores.of_this_machine()
-    bench = Bench(model=BUNDLED_MODEL, cores=cores, script=Script(BUNDLED_MODEL), seconds=seconds, profile=profile)
+    script = Script(BUNDLED_MODEL)
+    bench = Bench(model=BUNDLED_MODEL, cores=cores, script=script, seconds=seconds, streams=streams, profile=profile)
     if cores.client is not None:
         os.sched_setaffinity(0, {cores.client})
     console = Console(stderr=True)
@@ -74,6 +76,7 @@ def _json(bench: "Bench", found: "list[Figure]", results: list[dict[str, msgspec
         "rounds": results,
         "cores": bench.cores,
         "seconds": bench.seconds,
+        "streams": bench.streams,
         "machine": machine(),
         "versions": versions("trio", "hypercorn", "quart-trio"),
     }

@@ -14,7 +14,7 @@ from .held_streams import Wire
 from .idle import Idle, idle_cost
 from .memory import STEP_SECONDS, StreamMemory, allow_descriptors, stream_memory
 from .paced import INTERVAL, Paced, paced
-from .rates import Rate, raw_rate, sse_rate, websocket_rate
+from .rates import STREAMS, Rate, raw_rate, sse_rate, websocket_rate
 from .script import Script
 from .setup_cost import SetUp, request_set_up
 
@@ -42,12 +42,14 @@ class Bench(Struct, kw_only=True):
     cores: Cores
     script: Script
     seconds: float
+    streams: int = STREAMS  # of a rate
     profile: Path | None = None
 
     @contextmanager
     def server(
-        self, *, pace: str = "at-once", tokens_per_row: int = 1, streams: int = 64, more: tuple[str, ...] = ()
+        self, *, pace: str = "at-once", tokens_per_row: int = 1, streams: int | None = None, more: tuple[str, ...] = ()
     ) -> Generator[ServerProcess]:
+        streams = self.streams if streams is None else streams
         command = [sys.executable, "-m", "triolet.cli.bench_web_server", str(self.model), "--port", "0"]
         command += ["--max-running", str(streams), "--max-requests", str(streams + 64)]
         command += ["--max-step-tokens", str(1 << 16)]
@@ -64,19 +66,19 @@ class Bench(Struct, kw_only=True):
         if self.cores.server is not None:
             command.append(str(self.cores.server))
         with serving(command) as server:
-            return raw_rate(server, self.seconds)
+            return raw_rate(server, self.seconds, self.streams)
 
     def sse(self) -> Rate:
         with self.server(pace="in-turn") as server:
-            return sse_rate(server, self.script, self.seconds)
+            return sse_rate(server, self.script, self.seconds, self.streams)
 
     def sse_coalesced(self) -> Rate:
         with self.server(tokens_per_row=COALESCED) as server:
-            return sse_rate(server, self.script, self.seconds, COALESCED)
+            return sse_rate(server, self.script, self.seconds, self.streams, COALESCED)
 
     def websocket(self) -> Rate:
         with self.server(pace="in-turn") as server:
-            return websocket_rate(server, self.script, self.seconds)
+            return websocket_rate(server, self.script, self.seconds, self.streams)
 
     def steady(self) -> Paced:
         return self._paced(256)
@@ -90,12 +92,12 @@ class Bench(Struct, kw_only=True):
 
     def idle(self) -> Idle:
         with self.server() as server:
-            return idle_cost(server, self.script, self.seconds + 2)
+            return idle_cost(server, self.script, self.seconds + 2, self.streams)
 
     def two_fronts(self) -> Rate:
         """The same load through two web processes: the server's cost per event."""
         with self.server(pace="in-turn", more=("--web-processes", "2")) as server:
-            return sse_rate(server, self.script, self.seconds)
+            return sse_rate(server, self.script, self.seconds, self.streams)
 
     def memory(self, wire: Wire) -> StreamMemory:
         streams = allow_descriptors(OPEN_STREAMS)

@@ -20,8 +20,8 @@ class Idle(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def idle_cost(server: ServerProcess, script: Script, seconds: float) -> Idle:
-    sse_rate(server, script, 0.2)
+def idle_cost(server: ServerProcess, script: Script, seconds: float, streams: int) -> Idle:
+    sse_rate(server, script, 0.2, streams)
     time.sleep(SETTLE_SECONDS)
     used, woken, began = server.cpu_time().server, server.wakeups(), time.perf_counter()
     time.sleep(seconds)

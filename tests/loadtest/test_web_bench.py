@@ -202,7 +202,7 @@ def test_a_ratio_is_each_round_s_own_and_their_median_is_told() -> None:
 
 
 def measured(*parts: str, rounds: int) -> dict[str, Any]:  # Any: JSON
-    command = [TRIOLET, "bench", "web", "--json", "--seconds", "0.2", "--rounds", str(rounds)]
+    command = [TRIOLET, "bench", "web", "--json", "--seconds", "0.2", "--streams", "16", "--rounds", str(rounds)]
     command += [word for part in parts for word in ("--only", part)]
     result: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return result
