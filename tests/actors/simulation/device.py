@@ -56,15 +56,19 @@ def sample(digest: int, length: int, prompt_tokens: int, sampling: Sampling, sto
     return token
 
 
+def score(digest: int, token: int) -> float:
+    return -(mix(digest, token) % 1000) / 100
+
+
 def logprob(digest: int, token: int) -> TokenLogprob:
-    return TokenLogprob(token_id=token, logprob=-(mix(digest, token) % 1000) / 100)
+    return TokenLogprob(token_id=token, logprob=score(digest, token))
 
 
 def most_probable(digest: int, sampling: Sampling, stops: tuple[int, ...], generated: int) -> TokenLogprob:
     """Of a row that asks for log probabilities: the greedy token, as far as it may stop, with the best ones."""
     assert sampling.logprobs is not None
-    scores = {token: logprob(digest, token).logprob or 0.0 for token in range(VOCABULARY)}
-    best = sorted(scores, key=lambda token: -scores[token])
+    scores = [score(digest, token) for token in range(VOCABULARY)]
+    best = sorted(range(VOCABULARY), key=scores.__getitem__, reverse=True)
     token = next(one for one in best if one not in stops or generated >= sampling.min_tokens)
     top = tuple(TopLogprob(one, scores[one]) for one in best[: sampling.logprobs])
     return TokenLogprob(token_id=token, logprob=scores[token], top=top)
@@ -100,14 +104,17 @@ def expected_tokens(prompt: tuple[int, ...], sampling: Sampling, stops: tuple[in
         length += 1
 
 
-def expected_choice(admit: Admit, index: int) -> Iterator[int]:
-    """The tokens of a choice up to its length: one that stops before ends there."""
-    request, (number, place) = admit.request, divmod(index, admit.request.n)
-    if request.beams:
-        answers = expected_answers(admit, number)
-        return iter([one.token_id for one in answers[place].tokens] if place < len(answers) else ())
-    sampling = structs.replace(request.sampling, seed=(request.sampling.seed + place) % 2**64)
-    return islice(expected_tokens(admit.prompts[number], sampling, admit.stop_token_ids), admit.max_tokens[number])
+def expected_choices(admit: Admit) -> Iterator[Iterator[int]]:
+    """The tokens of each choice up to its length: one that stops before ends there."""
+    request = admit.request
+    for number, prompt in enumerate(admit.prompts):
+        answers = expected_answers(admit, number) if request.beams else []
+        for place in range(request.n):
+            if request.beams:
+                yield iter([one.token_id for one in answers[place].tokens] if place < len(answers) else ())
+            else:
+                sampling = structs.replace(request.sampling, seed=(request.sampling.seed + place) % 2**64)
+                yield islice(expected_tokens(prompt, sampling, admit.stop_token_ids), admit.max_tokens[number])
 
 
 def expected_prompt_logprobs(prompt: tuple[int, ...]) -> list[TokenLogprob]:

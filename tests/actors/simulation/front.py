@@ -5,6 +5,7 @@ arrives against the oracle, token by token, and writes exactly one terminal even
 """
 
 import random
+from collections.abc import Iterator
 
 import trio
 
@@ -22,7 +23,7 @@ from triolet.protocol.messages import (
     ToScheduler,
 )
 
-from .device import beyond_credit, expected_choice, expected_prompt_logprobs
+from .device import beyond_credit, expected_choices, expected_prompt_logprobs
 from .scenario import Log
 
 
@@ -38,14 +39,14 @@ def require(condition: bool, message: str) -> None:
 class Choice:
     """What one choice must say, and what came of it."""
 
-    def __init__(self, admit: Admit, index: int, stop_after: int | None) -> None:
+    def __init__(self, admit: Admit, index: int, expected: Iterator[int], stop_after: int | None) -> None:
         number = index // admit.request.n
         self.prompt = admit.prompts[number]
         sampling = admit.request.sampling
         self.expected: list[int] = []
         self.reason: FinishReason = "length"
         self.scores = expected_prompt_logprobs(self.prompt) if sampling.prompt_logprobs is not None else []
-        for token in expected_choice(admit, index):
+        for token in expected:
             if token in admit.stop_token_ids and len(self.expected) >= sampling.min_tokens:
                 self.reason = "stop"
                 break
@@ -78,8 +79,8 @@ class Stream:
         self.admit = admit
         self.id = admit.request.id
         self.choices = [
-            Choice(admit, index, rng.randrange(1, 60) if rng.random() < 0.15 else None)
-            for index in range(len(admit.prompts) * admit.request.n)
+            Choice(admit, index, expected, rng.randrange(1, 60) if rng.random() < 0.15 else None)
+            for index, expected in enumerate(expected_choices(admit))
         ]
         self.unread = 0  # tokens delivered and not taken by the client
         self.ahead = 0  # credit given and not delivered yet

@@ -5,6 +5,7 @@ must be Started, text, one ChoiceFinished per choice and one terminal event, and
 """
 
 import random
+from collections.abc import Iterator
 from functools import partial
 
 import msgspec
@@ -22,7 +23,7 @@ from triolet.protocol.messages import Admit, ToDetokenizer, ToScheduler, ToToken
 from triolet.protocol.settings import LimitSettings
 from triolet.protocol.steps import WorkerOrder
 
-from .device import EOS, VOCABULARY, beyond_credit, expected_choice
+from .device import EOS, VOCABULARY, beyond_credit, expected_choices
 from .front import SimulationError, require
 from .scenario import Log, Scenario
 from .worker import Supervised
@@ -69,9 +70,9 @@ class Client:
             require(isinstance(events[0], Started), f"{self.id} begins with {events[0]}")
         complete = isinstance(last, Finished) and last.reason in ("stop", "length")
         tokens = 0
-        for index in range(len(self.admit.prompts) * self.admit.request.n):
+        for index, choice in enumerate(expected_choices(self.admit)):
             text = "".join(event.text for event in events if isinstance(event, Token) and event.index == index)
-            whole, reason, count = self._expected(index)
+            whole, reason, count = self._expected(choice)
             # One that is ended from outside says what it held back: that might have become a stop string.
             wholes = [whole] if complete else [whole, *(whole + stop for stop in self.admit.request.stop)]
             require(any(one.startswith(text) for one in wholes), f"wrong text in {self.id}[{index}]")
@@ -85,10 +86,10 @@ class Client:
         require(not complete or last.usage.completion_tokens == tokens, f"{self.id} counts {last.usage}, not {tokens}")
         return "complete" if complete else last.reason
 
-    def _expected(self, index: int) -> tuple[str, str, int]:
+    def _expected(self, choice: Iterator[int]) -> tuple[str, str, int]:
         """Text, reason and number of tokens of a choice."""
         tokens, text = 0, ""
-        for token in expected_choice(self.admit, index):
+        for token in choice:
             if token in self.admit.stop_token_ids:
                 return text, "stop", tokens + 1
             tokens += 1

@@ -12,7 +12,7 @@ from triolet.protocol.requests import BeamRule, Generate, TokenPrompt
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Step
 
-from .device import EOS, VOCABULARY, expected_choice
+from .device import EOS, VOCABULARY, expected_choices
 
 Log = list[tuple[float, Step | ToDetokenizer]]  # every message of a life, with its time
 HABITS = ("patient",) * 5 + ("leaves", "leaves", "slow", "grants", "grants", "stalls")
@@ -98,7 +98,7 @@ def _draw_admit(rng: random.Random, id: str, context: int, prefixes: list[tuple[
 
 def _next_turn(rng: random.Random, turn: Admit, admit: Admit, context: int) -> Admit:
     """`admit` with a prompt that begins with those of `turn` and its answer, or with a part of it."""
-    prompt = (*turn.prompts[0], *expected_choice(turn, 0), rng.randrange(1, VOCABULARY))[: context - 1]
+    prompt = (*turn.prompts[0], *next(expected_choices(turn)), rng.randrange(1, VOCABULARY))[: context - 1]
     names = ("tenant", "adapter", "cache_salt", "determinism")
     request = replace(
         admit.request,
