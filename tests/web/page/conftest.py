@@ -1,4 +1,4 @@
-"""A browser per file of tests of the pages, and the server that they share."""
+"""A browser for all tests of the pages, each of which has a profile of its own, and the server that they share."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,7 +16,7 @@ def server(serve_process: Callable[..., Server]) -> Server:
     return serve_process("--outbox-tokens", str(OUTBOX_TOKENS))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")  # not longer: while it runs, an event loop of asyncio does in this thread
 def browser() -> Iterator[Browser]:
     with browsing() as started:
         yield started
