@@ -166,8 +166,9 @@ def text(server: Server) -> str:
     return answer
 
 
-async def test_every_front_says_the_same_and_any_of_them_speaks_for_all(text: str) -> None:
-    async with running(SETTINGS) as house, trio.open_nursery() as nursery:
+async def test_every_front_says_the_same_takes_what_is_asked_and_speaks_for_all(text: str, tmp_path: Path) -> None:
+    settings = structs.replace(SETTINGS, data=str(tmp_path / "data"))
+    async with running(settings) as house, trio.open_nursery() as nursery:
         async with trio.open_nursery() as first:
             streams = await open_streams(first, house)
             ledger = (await get(house, "/internal/ledger")).json()
@@ -183,57 +184,135 @@ async def test_every_front_says_the_same_and_any_of_them_speaks_for_all(text: st
         assert {figures["triolet_web_processes_silent"] for figures in seen} == {0}
         assert seen[0]["triolet_generation_tokens_total"] == 400 * len(streams)
         assert (await get(house, "/health/ready")).json()["status"] == "ready"
+        await ask_for_dates(house)
+        await ask_for_a_batch(house)
         last = await open_streams(nursery, house)
         house.stop.set()  # what runs may finish
     assert {(stream.text, stream.last) for stream in last} == {(text, "[DONE]")}
 
 
-async def test_a_front_that_is_killed_takes_its_own_streams_and_no_other(text: str) -> None:
-    async with running(SETTINGS) as house:
-        async with trio.open_nursery() as nursery:
-            streams = await open_streams(nursery, house)
-            before = await metrics(house)
-            doomed = streams[0].front
-            os.kill(house.fronts.pids[doomed], signal.SIGKILL)
-        for stream in streams:
-            if stream.front == doomed:
-                assert stream.broken
-            else:
-                assert (stream.text, stream.last) == (text, "[DONE]")
-        await until(nothing_is_held, house)
-        await until_replaced(house, doomed)
-        after = await metrics(house)
-        assert after["triolet_requests_accepted_total"] >= before["triolet_requests_accepted_total"] == len(streams)
-        assert after["triolet_web_process_restarts_total"] == 1
-        async with trio.open_nursery() as nursery:
-            again = await open_streams(nursery, house)
-        assert {stream.text for stream in again} == {text}
+async def ask_for_dates(house: House) -> None:
+    """Any front compiles grammars: each question comes on a connection of its own, so that both get some."""
+    asked = {"prompt": "A date:", "structured_outputs": {"regex": "20[0-9]{2}"}, "seed": 1}
+    for _ in range(8):
+        async with httpx.AsyncClient(base_url=house.url, timeout=SOON, verify=False) as client:
+            choice = (await client.post("/v1/completions", json=asked)).raise_for_status().json()["choices"][0]
+        assert re.fullmatch("20[0-9]{2}", choice["text"])
+        assert choice["finish_reason"] == "stop"
 
 
-async def test_a_front_that_dies_while_it_is_asked_counts_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = FrontLine.report
+async def ask_for_a_batch(house: House) -> None:
+    """Any front takes it, again by connections of their own, and the scheduler's process runs it."""
+    rows = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"prompt": "One", "max_tokens": 4},
+        }
+        for number in range(20)
+    ]
+    content = "\n".join(map(json.dumps, rows))
+
+    async def ask(method: str, path: str, **more: Any) -> httpx.Response:
+        async with httpx.AsyncClient(timeout=SOON) as client:
+            response = await client.request(method, house.url + path, **more)
+        assert response.status_code == 200, response.text
+        return response
+
+    file = (await ask("POST", "/v1/files", data={"purpose": "batch"}, files={"file": content.encode()})).json()
+    wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = (await ask("POST", "/v1/batches", json=wanted)).json()
+    while batch["status"] not in ("completed", "failed"):
+        batch = (await ask("GET", f"/v1/batches/{batch['id']}")).json()
+    answers = (await ask("GET", f"/v1/files/{batch['output_file_id']}/content")).text.splitlines()
+    assert sorted(int(json.loads(answer)["custom_id"]) for answer in answers) == list(range(20))
+    assert 'triolet_batch_lines_total{result="completed"} 20.0' in (await get(house, "/metrics")).text
+
+
+async def test_deaths_cost_the_streams_of_a_dead_front_alone(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(SETTINGS) as house:
-        async with trio.open_nursery() as nursery:
-            streams = await open_streams(nursery, house)
+        await kill_a_front(house, text)
+        await kill_a_front_while_it_is_asked(house, monkeypatch)
+        await kill_the_worker(house, text)
+
+
+async def kill_a_front(house: House, text: str) -> None:
+    """It takes its own streams and no other; what it counted stays."""
+    async with trio.open_nursery() as nursery:
+        streams = await open_streams(nursery, house)
+        before = await metrics(house)
         doomed = streams[0].front
-        before = await house.fronts.observer.report()
-        assert before.web.accounts["accepted"] == len(streams)
+        os.kill(house.fronts.pids[doomed], signal.SIGKILL)
+    for stream in streams:
+        if stream.front == doomed:
+            assert stream.broken
+        else:
+            assert (stream.text, stream.last) == (text, "[DONE]")
+    await until(nothing_is_held, house)
+    await until_replaced(house, doomed)
+    after = await metrics(house)
+    assert after["triolet_requests_accepted_total"] >= before["triolet_requests_accepted_total"] == len(streams)
+    assert after["triolet_web_process_restarts_total"] == 1
+    async with trio.open_nursery() as nursery:
+        again = await open_streams(nursery, house)
+    assert {stream.text for stream in again} == {text}
 
-        async def die(line: FrontLine) -> bool:
-            if line.name != doomed:
-                return await ask(line)
-            os.kill(line.pid, signal.SIGKILL)
-            while doomed in house.fronts.pids:  # noqa: ASYNC110 - processes give no event
-                await trio.sleep(0.01)
-            return False
 
-        monkeypatch.setattr(FrontLine, "report", die)
+async def kill_a_front_while_it_is_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts once."""
+    ask = FrontLine.report
+    doomed = next(iter(house.fronts.pids))
+    before = (await house.fronts.observer.report()).web.accounts["accepted"]
+    assert before > 0
+
+    async def die(line: FrontLine) -> bool:
+        if line.name != doomed:
+            return await ask(line)
+        os.kill(line.pid, signal.SIGKILL)
+        while doomed in house.fronts.pids:  # noqa: ASYNC110 - processes give no event
+            await trio.sleep(0.01)
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrontLine, "report", die)
         during = await house.fronts.observer.report()
-        assert during.web.accounts["accepted"] == len(streams)
+        assert during.web.accounts["accepted"] == before
         assert during.web.silent == 0
         assert doomed not in (during.web.processes or {})
         await until_replaced(house, doomed)
-        assert (await house.fronts.observer.report()).web.accounts["accepted"] == len(streams)
+        assert (await house.fronts.observer.report()).web.accounts["accepted"] == before
+
+
+async def kill_the_worker(house: House, text: str) -> None:
+    """The streams of all fronts outlive it."""
+    async with trio.open_nursery() as nursery:
+        streams = await open_streams(nursery, house)
+        os.kill(house.workers[0], signal.SIGKILL)
+    assert {(stream.text, stream.last) for stream in streams} == {(text, "[DONE]")}
+    await until(nothing_is_held, house)
+    assert (await metrics(house))["triolet_worker_restarts_total"] == 1
+
+
+async def test_the_places_are_divided_and_what_the_drain_timeout_ends_is_told_so() -> None:
+    settings = structs.replace(SETTINGS, limits=LimitSettings(max_requests=3), drain_timeout=0.0)
+    held: list[Stream] = []
+    async with running(settings) as house, trio.open_nursery() as nursery:
+        refused = 0
+        while len(held) < 3 or refused < 3:
+            stream = Stream()
+            nursery.start_soon(stream.read, house.url, LONG | {"max_tokens": 8000})
+            await stream.flowing.wait()
+            refused += stream.status == 429
+            held += [stream] * (stream.status == 200)
+            assert (await get(house, "/internal/ledger")).json()["requests"] <= 3
+            held = [stream for stream in held if stream.last != "[DONE]"]  # on a fast machine they end meanwhile
+        parts = [sum(stream.front == name for stream in held) for name in house.fronts.pids]
+        assert sorted(parts) == [1, 2]
+        house.stop.set()
+    for stream in held:
+        assert isinstance(stream.last, dict)
+        assert stream.last["error"]["code"] == "shutting_down"
 
 
 def test_a_server_that_loses_all_its_fronts_says_so_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,26 +327,6 @@ def test_a_server_that_loses_all_its_fronts_says_so_in_a_sentence(monkeypatch: p
     monkeypatch.setattr(RestartBudget, "next_delay", nothing_left)
     with pytest.raises(ClickException, match="no web process is left"):
         run_or_refuse(lose)
-
-
-async def test_the_streams_of_all_fronts_outlive_the_worker(text: str) -> None:
-    async with running(SETTINGS) as house:
-        async with trio.open_nursery() as nursery:
-            streams = await open_streams(nursery, house)
-            os.kill(house.workers[0], signal.SIGKILL)
-        assert {(stream.text, stream.last) for stream in streams} == {(text, "[DONE]")}
-        await until(nothing_is_held, house)
-        assert (await metrics(house))["triolet_worker_restarts_total"] == 1
-
-
-async def test_any_front_compiles_grammars() -> None:
-    async with running(SETTINGS) as house:
-        asked = {"prompt": "A date:", "structured_outputs": {"regex": "20[0-9]{2}"}, "seed": 1}
-        for _ in range(8):  # each on a new connection: both fronts get some
-            async with httpx.AsyncClient(base_url=house.url, timeout=SOON, verify=False) as client:
-                choice = (await client.post("/v1/completions", json=asked)).raise_for_status().json()["choices"][0]
-            assert re.fullmatch("20[0-9]{2}", choice["text"])
-            assert choice["finish_reason"] == "stop"
 
 
 async def test_a_front_that_stands_still_holds_nobody_up_and_is_replaced(
@@ -285,63 +344,6 @@ async def test_a_front_that_stands_still_holds_nobody_up_and_is_replaced(
                 assert (stream.text, stream.last) == (text, "[DONE]")
         await until_replaced(house, stopped)
         await until(nothing_is_held, house)
-
-
-async def test_the_places_are_divided_and_the_sum_holds() -> None:
-    settings = structs.replace(SETTINGS, limits=LimitSettings(max_requests=3))
-    async with running(settings) as house, trio.open_nursery() as nursery:
-        held: list[Stream] = []
-        refused = 0
-        while len(held) < 3 or refused < 3:
-            stream = Stream()
-            nursery.start_soon(stream.read, house.url, LONG | {"max_tokens": 1800})
-            await stream.flowing.wait()
-            refused += stream.status == 429
-            held += [stream] * (stream.status == 200)
-            assert (await get(house, "/internal/ledger")).json()["requests"] <= 3
-            held = [stream for stream in held if stream.last != "[DONE]"]  # on a fast machine they end meanwhile
-        parts = [sum(stream.front == name for stream in held) for name in house.fronts.pids]
-        assert sorted(parts) == [1, 2]
-        nursery.cancel_scope.cancel()
-
-
-async def test_any_front_takes_a_batch_and_the_scheduler_s_process_runs_it(tmp_path: Path) -> None:
-    """Each question comes on a connection of its own, to either front."""
-    rows = [
-        {
-            "custom_id": str(number),
-            "method": "POST",
-            "url": "/v1/completions",
-            "body": {"prompt": "One", "max_tokens": 4},
-        }
-        for number in range(20)
-    ]
-    content = "\n".join(map(json.dumps, rows))
-    async with running(structs.replace(SETTINGS, data=str(tmp_path / "data"))) as house:
-
-        async def ask(method: str, path: str, **more: Any) -> httpx.Response:
-            async with httpx.AsyncClient(timeout=SOON) as client:
-                response = await client.request(method, house.url + path, **more)
-            assert response.status_code == 200, response.text
-            return response
-
-        file = (await ask("POST", "/v1/files", data={"purpose": "batch"}, files={"file": content.encode()})).json()
-        wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
-        batch = (await ask("POST", "/v1/batches", json=wanted)).json()
-        while batch["status"] not in ("completed", "failed"):
-            batch = (await ask("GET", f"/v1/batches/{batch['id']}")).json()
-        answers = (await ask("GET", f"/v1/files/{batch['output_file_id']}/content")).text.splitlines()
-        assert sorted(int(json.loads(answer)["custom_id"]) for answer in answers) == list(range(20))
-        assert 'triolet_batch_lines_total{result="completed"} 20.0' in (await get(house, "/metrics")).text
-
-
-async def test_what_the_drain_timeout_ends_is_told_so() -> None:
-    async with running(structs.replace(SETTINGS, drain_timeout=0.0)) as house, trio.open_nursery() as nursery:
-        streams = await open_streams(nursery, house, max_tokens=1800)
-        house.stop.set()
-    for stream in streams:
-        assert isinstance(stream.last, dict)
-        assert stream.last["error"]["code"] == "shutting_down"
 
 
 async def test_every_front_knows_an_adapter_before_its_loading_is_answered(tmp_path: Path) -> None:
