@@ -11,10 +11,10 @@ from trio_websocket import ConnectionClosed
 
 from triolet.actors.fronts.answers import Answers
 from triolet.actors.fronts.front_line import FrontLine
-from triolet.protocol.engine_view import AboutEngine, View
+from triolet.protocol.engine_view import AboutEngine, DashboardError, View
 from triolet.protocol.fronts import Inquiry
 
-from ..web.watcher import Watcher, watching
+from ..web.watcher import Watcher, close_code, watching
 from .test_several import SETTINGS, House, Stream, get, nothing_is_held, open_streams, running, until
 
 CHOICES = 2
@@ -59,36 +59,46 @@ def tokens(view: View) -> dict[int, int]:
     return {row.sequence: row.generated for row in view.rows}
 
 
-async def test_every_front_shows_all_of_them_and_asks_only_for_who_looks(asked: Asked) -> None:
+async def test_every_front_shows_all_of_them_and_misses_one_that_dies(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(SETTINGS) as house:
-        idle = (await get(house, "/internal/ledger")).json()["tasks"]
-        async with trio.open_nursery() as nursery:
-            streams = await open_streams(nursery, house, **LASTING)
-            assert by_front(asked, "view") == {}
-            async with AsyncExitStack() as stack:
-                watchers = await watch_every_front(house, asked, stack)
-                for watcher in watchers:
-                    view = await watcher.view()
-                    assert Counter(row.process for row in view.rows) == held(house, streams)
-                    assert view.live == len(streams)
-                    assert sum(view.first_token.counts) == len(streams)
-                    assert sum(view.between_tokens.counts) > len(streams)
-                    assert view.totals.accepted == len(streams)
-                    assert view.totals.text_seconds > 0
-                    assert view.web is not None
-                    assert (view.web.count, view.web.silent, view.web.restarts) == (2, 0, 0)
+        before = await show_all(house, asked)
+        await miss_one_that_dies(house, asked, before)
+        await tell_who_gets_no_view_in_time_to_come_again(house, monkeypatch)
+
+
+async def show_all(house: House, asked: Asked) -> int:
+    """Every front does, and asks only for who looks. How many requests there were."""
+    idle = (await get(house, "/internal/ledger")).json()["tasks"]
+    async with trio.open_nursery() as nursery:
+        streams = await open_streams(nursery, house, **LASTING)
+        assert by_front(asked, "view") == {}
+        async with AsyncExitStack() as stack:
+            watchers = await watch_every_front(house, asked, stack)
+            for watcher in watchers:
+                view = await watcher.view()
+                assert Counter(row.process for row in view.rows) == held(house, streams)
+                assert view.live == len(streams)
+                assert sum(view.first_token.counts) == len(streams)
+                assert sum(view.between_tokens.counts) > len(streams)
+                assert view.totals.accepted == len(streams)
+                assert view.totals.text_seconds > 0
+                assert view.web is not None
+                assert (view.web.count, view.web.silent, view.web.restarts) == (2, 0, 0)
+                later = await watcher.view()
+                while not all(tokens(later)[one] > before for one, before in tokens(view).items()):
                     later = await watcher.view()
-                    while not all(tokens(later)[one] > before for one, before in tokens(view).items()):
-                        later = await watcher.view()
-                seen = [await watcher.view() for _ in range(4) for watcher in watchers]
-                assert len({view.time for view in seen}) < len(seen)  # most are of several
-            nursery.cancel_scope.cancel()
-        await until(nothing_is_held, house)
-        await until(lambda ledger: bool(ledger["tasks"] <= idle), house)  # no task is left that could ask
-        before = by_front(asked, "view")
-        for _ in range(4):
-            await get(house, "/internal/ledger")
-        assert by_front(asked, "view") == before
+            seen = [await watcher.view() for _ in range(4) for watcher in watchers]
+            assert len({view.time for view in seen}) < len(seen)  # most are of several
+        nursery.cancel_scope.cancel()
+    await until(nothing_is_held, house)
+    await until(lambda ledger: bool(ledger["tasks"] <= idle), house)  # no task is left that could ask
+    before = by_front(asked, "view")
+    for _ in range(4):
+        await get(house, "/internal/ledger")
+    assert by_front(asked, "view") == before
+    return len(streams)
 
 
 async def goes_on(watcher: Watcher) -> View | None:
@@ -99,11 +109,13 @@ async def goes_on(watcher: Watcher) -> View | None:
         return None
 
 
-async def test_a_front_that_dies_takes_its_watchers_and_is_missed_by_the_others(asked: Asked) -> None:
-    async with running(SETTINGS) as house, trio.open_nursery() as nursery:
+async def miss_one_that_dies(house: House, asked: Asked, before: int) -> None:
+    """It takes its watchers along; the others know what it had counted."""
+    async with trio.open_nursery() as nursery:
         streams = await open_streams(nursery, house, **LASTING)
         doomed, place = streams[0].front, min(held(house, streams[:1]))
         async with AsyncExitStack() as stack:
+            asked.clear()
             watchers = await watch_every_front(house, asked, stack)
             await watchers[0].view()  # every front has told what it had counted
             os.kill(house.fronts.pids[doomed], signal.SIGKILL)
@@ -116,14 +128,20 @@ async def test_a_front_that_dies_takes_its_watchers_and_is_missed_by_the_others(
         assert 0 < len(last) < len(watchers)
         for view in last:
             assert place not in {row.process for row in view.rows} | {row.process for row in view.queue}
-            assert view.totals.accepted == sum(view.first_token.counts) == len(streams)  # of the dead one too
+            assert view.totals.accepted == sum(view.first_token.counts) == before + len(streams)  # of the dead one too
         nursery.cancel_scope.cancel()
 
 
-async def test_who_gets_no_view_in_time_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def tell_who_gets_no_view_in_time_to_come_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(answers: Answers) -> bytes:
         return await trio.sleep_forever()
 
     monkeypatch.setattr(Answers, "shared_view", never)
-    async with running(SETTINGS) as house, watching(house.url) as watcher:
-        assert await watcher.end() == ("engine_unavailable", 1013)
+    async with watching(house.url) as watcher:
+        while isinstance(frame := await watcher.hear(), AboutEngine | View):
+            pass  # a view that this turn's earlier watchers have got
+        assert isinstance(frame, DashboardError)
+        assert frame.error.code == "engine_unavailable"
+        with pytest.raises(ConnectionClosed) as closed:
+            await watcher.hear()
+        assert close_code(closed.value) == 1013
