@@ -19,7 +19,7 @@ from triolet.protocol.settings import EngineSettings, LimitSettings, ModelSettin
 
 SOON = 60.0  # seconds: only a hang takes so long
 SETTINGS = ServeSettings(
-    engine=EngineSettings(model=str(BUNDLED_MODEL), threads=2, kv_cache_memory=64 << 20),
+    engine=EngineSettings(model=str(BUNDLED_MODEL), threads=1, kv_cache_memory=64 << 20),
     limits=LimitSettings(max_requests=8),
     models=tuple(ModelSettings(name=name, path=str(BUNDLED_MODEL)) for name in "ab"),
     aliases=("chat=b",),
