@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from ...conftest import Server
-from ..chromium import browsing, fresh_page
+from ..chromium import browsing, fresh_page, serving
 from .visitor import OUTBOX_TOKENS
 
 
@@ -14,6 +14,13 @@ from .visitor import OUTBOX_TOKENS
 def server(serve_process: Callable[..., Server]) -> Server:
     """Its answers can be held after a few tokens, so that tests do not wait for hundreds on a busy machine."""
     return serve_process("--outbox-tokens", str(OUTBOX_TOKENS))
+
+
+@pytest.fixture(scope="package")
+def guarded() -> Iterator[str]:
+    """The address of a server whose key is "right"."""
+    with serving("--api-key", "right") as started:
+        yield started.url
 
 
 @pytest.fixture(scope="package")  # not longer: while it runs, an event loop of asyncio does in this thread

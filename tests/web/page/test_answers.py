@@ -122,7 +122,9 @@ def test_an_answer_cut_by_a_new_start_of_the_server_can_be_continued(page: Page,
     expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
 
 
-def test_a_question_is_asked_again_where_the_server_was_started_anew_before_it_answered(page: Page) -> None:
+def test_a_question_is_asked_again_where_the_server_was_started_anew_before_it_answered(
+    page: Page, server: Server
+) -> None:
     sockets: list[WebSocketRoute] = []
 
     def accept_and_forget(socket: WebSocketRoute) -> None:
@@ -143,11 +145,10 @@ def test_a_question_is_asked_again_where_the_server_was_started_anew_before_it_a
         upstream = socket.connect_to_server()
         socket.on_message(on_message)
 
-    with serving() as started:
-        page.route_web_socket("**/v1/stream", accept_and_forget)
-        visit(page, started.url)
-        ask(page, "What is 1 + 2?")
-        wait_for_answers(page, 1)
+    page.route_web_socket("**/v1/stream", accept_and_forget)
+    visit(page, server.url)
+    ask(page, "What is 1 + 2?")
+    wait_for_answers(page, 1)
     expect(page.locator(".assistant .prose")).not_to_be_empty()
     expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
 

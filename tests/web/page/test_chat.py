@@ -182,21 +182,20 @@ def test_a_lost_server_is_said_and_found_again(page: Page) -> None:
         expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
 
 
-def test_a_key_is_asked_for_where_one_is_needed(page: Page) -> None:
-    with serving("--api-key", "right") as guarded:
-        page.goto(guarded.url)
-        key = page.get_by_label("API key", exact=True)
-        key.fill("wrong")
-        key.press("Enter")
-        expect(page.get_by_text("did not accept that key")).to_be_visible()
-        key.fill("right")
-        key.press("Enter")
-        expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
-        ask(page, "What is 4 + 4?")
-        wait_for_answers(page, 1)
-        expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
-        page.reload()  # the tab remembers it
-        expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
+def test_a_key_is_asked_for_where_one_is_needed(page: Page, guarded: str) -> None:
+    page.goto(guarded)
+    key = page.get_by_label("API key", exact=True)
+    key.fill("wrong")
+    key.press("Enter")
+    expect(page.get_by_text("did not accept that key")).to_be_visible()
+    key.fill("right")
+    key.press("Enter")
+    expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
+    ask(page, "What is 4 + 4?")
+    wait_for_answers(page, 1)
+    expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+    page.reload()  # the tab remembers it
+    expect(page.locator("#status")).to_have_text("Ready", timeout=PATIENCE_MS)
 
 
 def test_it_fits_a_phone_and_keeps_the_theme(page: Page, server: Server) -> None:

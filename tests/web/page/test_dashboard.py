@@ -144,30 +144,29 @@ def test_a_lost_worker_and_a_lost_server_are_said(page: Page) -> None:
         expect(restarts).to_have_text("0")
 
 
-def test_from_the_chat_and_back_with_a_key(page: Page) -> None:
-    with serving("--api-key", "right") as guarded:
-        page.goto(f"{guarded.url}/dashboard")
-        key = page.get_by_label("API key", exact=True)
-        key.fill("wrong")
-        key.press("Enter")
-        expect(page.get_by_text("did not accept that key")).to_be_visible()
-        expect(page.locator("#board")).to_have_attribute("data-live", "false")
-        key.fill("right")
-        key.press("Enter")
-        expect(page.locator("#status")).to_have_text("Live")
-        page.get_by_role("link", name="Chat", exact=True).click()
-        expect(page.locator("#status")).to_have_text("Ready")  # the tab remembers the key
-        page.get_by_role("link", name="Dashboard").click()
-        expect(page.locator("#status")).to_have_text("Live")
-        page.wait_for_function(ICONS_DRAWN)
-        page.set_viewport_size({"width": 390, "height": 844})
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        theme = page.get_by_role("button", name="Theme")
-        theme.click()
-        theme.click()
-        page.reload()
-        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert all(int(part) < 64 for part in re.findall(r"\d+", background))
+def test_from_the_chat_and_back_with_a_key(page: Page, guarded: str) -> None:
+    page.goto(f"{guarded}/dashboard")
+    key = page.get_by_label("API key", exact=True)
+    key.fill("wrong")
+    key.press("Enter")
+    expect(page.get_by_text("did not accept that key")).to_be_visible()
+    expect(page.locator("#board")).to_have_attribute("data-live", "false")
+    key.fill("right")
+    key.press("Enter")
+    expect(page.locator("#status")).to_have_text("Live")
+    page.get_by_role("link", name="Chat", exact=True).click()
+    expect(page.locator("#status")).to_have_text("Ready")  # the tab remembers the key
+    page.get_by_role("link", name="Dashboard").click()
+    expect(page.locator("#status")).to_have_text("Live")
+    page.wait_for_function(ICONS_DRAWN)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    theme = page.get_by_role("button", name="Theme")
+    theme.click()
+    theme.click()
+    page.reload()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert all(int(part) < 64 for part in re.findall(r"\d+", background))
 
 
 # How many web processes hold a row in the batch.
