@@ -143,23 +143,19 @@ def _signal_until_draining(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--web-processes", "2")])
-def test_the_second_signal_ends_a_running_answer_with_its_last_event(options: tuple[str, ...]) -> None:
-    with served("--drain-timeout", "1000", *options) as server, stream(server.url, tokens=1800) as response:
-        _signal_until_draining(server.process)
-        server.process.send_signal(signal.SIGINT)
-        last = [line for line in _read_to_end(response).splitlines() if line][-1]
-        error = json.loads(last.removeprefix(b"data: "))["error"]
-        assert (error["code"], error["message"]) == ("shutting_down", "The server shut down before the end.")
-        assert server.process.wait(timeout=EXIT_SECONDS) == 0
-
-
-@pytest.mark.parametrize("options", [(), ("--web-processes", "2")])
-def test_a_service_managers_reload_does_not_end_the_server(options: tuple[str, ...]) -> None:
-    with served(*options) as server:
-        server.process.send_signal(signal.SIGHUP)
+def test_a_reload_ends_nothing_and_the_second_signal_a_running_answer_with_its_last_event(
+    options: tuple[str, ...],
+) -> None:
+    with served("--drain-timeout", "1000", *options) as server:
+        server.process.send_signal(signal.SIGHUP)  # as a service manager does
         assert _get(f"{server.url}/health/ready")
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=EXIT_SECONDS) == 0
+        with stream(server.url, tokens=1800) as response:
+            _signal_until_draining(server.process)
+            server.process.send_signal(signal.SIGINT)
+            last = [line for line in _read_to_end(response).splitlines() if line][-1]
+            error = json.loads(last.removeprefix(b"data: "))["error"]
+            assert (error["code"], error["message"]) == ("shutting_down", "The server shut down before the end.")
+            assert server.process.wait(timeout=EXIT_SECONDS) == 0
 
 
 def test_the_third_signal_kills() -> None:
