@@ -4,12 +4,13 @@ A static table without a script. It shows nothing of the server, so it needs no 
 """
 
 from html import escape
+from importlib.metadata import version
 from typing import Final, cast
 
 from quart_trio.wrappers import TrioResponse as Response
 
 from ..asgi import Application
-from .openapi import describe
+from .openapi import paths
 from .openapi_schemas import Schema
 from .page_files import HEADERS, TYPES
 
@@ -38,14 +39,12 @@ _PAGE: Final = """<!doctype html>
 
 def endpoint_list() -> str:
     """The page: a row per operation of the document, in its order."""
-    document = describe()
     rows = [
         f"<tr><td><code>{method.upper()} {escape(path)}</code></td><td>{escape(str(operation['summary']))}</td></tr>"
-        for path, operations in cast("dict[str, dict[str, Schema]]", document["paths"]).items()
+        for path, operations in cast("dict[str, dict[str, Schema]]", paths()).items()
         for method, operation in operations.items()
     ]
-    version = cast("Schema", document["info"])["version"]
-    return _PAGE.format(version=escape(str(version)), rows="\n".join(rows))
+    return _PAGE.format(version=escape(version("triolet")), rows="\n".join(rows))
 
 
 def register(app: Application) -> None:

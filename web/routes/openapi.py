@@ -1,5 +1,6 @@
 """GET /openapi.json: OpenAPI 3.1, generated from the Structs that validate requests and build responses."""
 
+from functools import cache
 from importlib.metadata import version
 
 import msgspec
@@ -63,159 +64,7 @@ def describe(title: str = "Triolet", root_path: str = "") -> Schema:
         },
         "servers": [{"url": root_path or "/"}],
         "security": [{}, {"bearer": []}, {"header": []}],
-        "paths": {
-            "/v1/chat/completions": _post(
-                "create_chat_completion", "Answer a conversation.", ChatBody, ChatCompletion, stream=_chunks(ChatChunk)
-            ),
-            "/v1/completions": _post(
-                "create_completion", "Continue a text.", CompletionBody, Completion, stream=_chunks(CompletionChunk)
-            ),
-            "/v1/messages": _post(
-                "create_message",
-                "Answer a conversation, in Anthropic's form.",
-                MessagesBody,
-                AnthropicMessage,
-                stream=_named_events("MessageEvent"),
-                error=AnthropicError,
-            ),
-            "/v1/messages/count_tokens": _post(
-                "count_message_tokens",
-                "The tokens of a prompt, in Anthropic's form.",
-                CountTokensBody,
-                TokenCount,
-                error=AnthropicError,
-            ),
-            "/v1/responses": {
-                **_post(
-                    "create_response",
-                    "Answer a conversation (OpenAI's Responses API).",
-                    CreateResponse,
-                    ResponseObject,
-                    stream=_named_events("ResponseStreamEvent"),
-                ),
-                **_RESPONSE_SOCKET,
-            },
-            "/v1/responses/input_tokens": _post(
-                "count_input_tokens", "The length of a response's prompt.", CreateResponse, InputTokenCount
-            ),
-            "/v1/responses/{response_id}": {
-                **_get("get_response", "A stored response.", ResponseObject, path_parameter="response_id"),
-                **_get(
-                    "delete_response",
-                    "Delete a stored response.",
-                    ResponseDeleted,
-                    path_parameter="response_id",
-                    method="delete",
-                ),
-            },
-            "/v1/responses/{response_id}/cancel": _get(
-                "cancel_response",
-                "End a response that is made in the background.",
-                ResponseObject,
-                path_parameter="response_id",
-                method="post",
-            ),
-            "/v1/responses/{response_id}/input_items": _get(
-                "list_input_items",
-                "The items of a stored response's input.",
-                ResponseItemList,
-                path_parameter="response_id",
-                query=("limit", "order", "after"),
-            ),
-            "/api/chat": _post(
-                "create_ollama_chat",
-                "Answer a conversation, in Ollama's form.",
-                OllamaChatBody,
-                OllamaChatAnswer,
-                stream=_lines(OllamaChatAnswer),
-                error=OllamaError,
-            ),
-            "/api/generate": _post(
-                "create_ollama_generation",
-                "Answer or continue a text, in Ollama's form.",
-                OllamaGenerateBody,
-                OllamaGenerateAnswer,
-                stream=_lines(OllamaGenerateAnswer),
-                error=OllamaError,
-            ),
-            "/api/embed": _post(
-                "create_ollama_embeddings",
-                "Vectors of texts, in Ollama's form.",
-                OllamaEmbedBody,
-                OllamaEmbeddings,
-                error=OllamaError,
-            ),
-            "/api/show": _post(
-                "show_ollama_model", "The model, in Ollama's form.", OllamaShowBody, OllamaModelPage, error=OllamaError
-            ),
-            "/api/tags": _get("list_ollama_models", "The models, in Ollama's form.", OllamaModels, error=OllamaError),
-            "/api/ps": _get(
-                "list_ollama_running", "The loaded models, in Ollama's form.", OllamaRunningModels, error=OllamaError
-            ),
-            "/api/version": _get(
-                "get_ollama_version", "The version, in Ollama's form.", OllamaVersion, error=OllamaError
-            ),
-            "/v1/stream": _STREAM,
-            "/v1/files": {
-                **_UPLOAD,
-                **_get("list_files", "Your files.", FileList, query=("limit", "order", "after", "purpose")),
-            },
-            "/v1/files/{file_id}": {
-                **_get("get_file", "One file.", FileObject, path_parameter="file_id"),
-                **_get("delete_file", "Delete a file.", FileDeleted, path_parameter="file_id", method="delete"),
-            },
-            "/v1/files/{file_id}/content": _get(
-                "get_file_content",
-                "The bytes of a file.",
-                None,
-                path_parameter="file_id",
-                media_type="application/octet-stream",
-            ),
-            "/v1/batches": {
-                **_post("create_batch", "Run the requests in a file when nothing else does.", CreateBatch, BatchObject),
-                **_get("list_batches", "Your batches, the newest first.", BatchList, query=("limit", "after")),
-            },
-            "/v1/batches/{batch_id}": _get("get_batch", "One batch.", BatchObject, path_parameter="batch_id"),
-            "/v1/batches/{batch_id}/cancel": _get(
-                "cancel_batch", "End a batch early.", BatchObject, path_parameter="batch_id", method="post"
-            ),
-            "/v1/models": _get("list_models", "The models that are served.", ModelList),
-            "/v1/models/{model}": _get("get_model", "One model.", ModelCard, path_parameter="model"),
-            "/v1/load_lora_adapter": _post(
-                "load_adapter",
-                "Offer a LoRA adapter from --lora-folder.",
-                LoadAdapterBody,
-                None,
-                media_type="text/plain",
-            ),
-            "/v1/unload_lora_adapter": _post(
-                "unload_adapter", "Offer it no longer.", UnloadAdapterBody, None, media_type="text/plain"
-            ),
-            "/models": _get("list_model_states", "The state of each of several models.", ServedModelList),
-            "/models/load": _post("load_model", "Load one of several models.", ModelBody, ModelDone),
-            "/models/unload": _post("unload_model", "Unload it when its requests have ended.", ModelBody, ModelDone),
-            "/models/alias": _post("alias_model", "Give it another name, or take that away.", AliasBody, ModelDone),
-            "/v1/requests/{id}": _get(
-                "explain_request",
-                "Why a request is where it is. `id` is the server's, the answer's (`chatcmpl-…`) or an X-Request-Id.",
-                Explanation,
-                path_parameter="id",
-            ),
-            "/v1/embeddings": _post("create_embedding", "The vectors of texts.", EmbeddingBody, EmbeddingList),
-            "/v1/classify": _post("classify", "The most probable label of each text.", ClassifyBody, ClassList),
-            "/v1/score": _post("score", "How well the texts of pairs fit.", ScoreBody, ScoreList),
-            "/v1/rerank": _post("rerank", "The documents that fit a query best, best first.", RerankBody, Ranking),
-            "/rerank": _post("rerank_root", "The same as /v1/rerank.", RerankBody, Ranking),
-            "/v2/rerank": _post("rerank_v2", "The same as /v1/rerank.", RerankBody, Ranking),
-            "/tokenize": _post("tokenize", "The token ids of a text or a conversation.", TokenizeBody, Tokenization),
-            "/detokenize": _post("detokenize", "The text of token ids.", DetokenizeBody, Detokenization),
-            "/tokenizer_info": _get("get_tokenizer_info", "Special tokens and the chat template.", TokenizerInfo),
-            "/health/live": _get("get_liveness", "The process answers.", None, open_to_all=True),
-            "/health/ready": _get("get_readiness", "The engine makes progress.", None),
-            "/health": _get("get_health", "The same as /health/ready.", None),
-            "/version": _get("get_version", "Versions of the server and its parts.", None),
-            "/metrics": _get("get_metrics", "Metrics in the Prometheus text format.", None, media_type="text/plain"),
-        },
+        "paths": paths(),
         "components": {
             "schemas": schemas(),
             "securitySchemes": {
@@ -223,6 +72,161 @@ def describe(title: str = "Triolet", root_path: str = "") -> Schema:
                 "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
             },
         },
+    }
+
+
+def paths() -> Schema:
+    """The operations of each path."""
+    return {
+        "/v1/chat/completions": _post(
+            "create_chat_completion", "Answer a conversation.", ChatBody, ChatCompletion, stream=_chunks(ChatChunk)
+        ),
+        "/v1/completions": _post(
+            "create_completion", "Continue a text.", CompletionBody, Completion, stream=_chunks(CompletionChunk)
+        ),
+        "/v1/messages": _post(
+            "create_message",
+            "Answer a conversation, in Anthropic's form.",
+            MessagesBody,
+            AnthropicMessage,
+            stream=_named_events("MessageEvent"),
+            error=AnthropicError,
+        ),
+        "/v1/messages/count_tokens": _post(
+            "count_message_tokens",
+            "The tokens of a prompt, in Anthropic's form.",
+            CountTokensBody,
+            TokenCount,
+            error=AnthropicError,
+        ),
+        "/v1/responses": {
+            **_post(
+                "create_response",
+                "Answer a conversation (OpenAI's Responses API).",
+                CreateResponse,
+                ResponseObject,
+                stream=_named_events("ResponseStreamEvent"),
+            ),
+            **_RESPONSE_SOCKET,
+        },
+        "/v1/responses/input_tokens": _post(
+            "count_input_tokens", "The length of a response's prompt.", CreateResponse, InputTokenCount
+        ),
+        "/v1/responses/{response_id}": {
+            **_get("get_response", "A stored response.", ResponseObject, path_parameter="response_id"),
+            **_get(
+                "delete_response",
+                "Delete a stored response.",
+                ResponseDeleted,
+                path_parameter="response_id",
+                method="delete",
+            ),
+        },
+        "/v1/responses/{response_id}/cancel": _get(
+            "cancel_response",
+            "End a response that is made in the background.",
+            ResponseObject,
+            path_parameter="response_id",
+            method="post",
+        ),
+        "/v1/responses/{response_id}/input_items": _get(
+            "list_input_items",
+            "The items of a stored response's input.",
+            ResponseItemList,
+            path_parameter="response_id",
+            query=("limit", "order", "after"),
+        ),
+        "/api/chat": _post(
+            "create_ollama_chat",
+            "Answer a conversation, in Ollama's form.",
+            OllamaChatBody,
+            OllamaChatAnswer,
+            stream=_lines(OllamaChatAnswer),
+            error=OllamaError,
+        ),
+        "/api/generate": _post(
+            "create_ollama_generation",
+            "Answer or continue a text, in Ollama's form.",
+            OllamaGenerateBody,
+            OllamaGenerateAnswer,
+            stream=_lines(OllamaGenerateAnswer),
+            error=OllamaError,
+        ),
+        "/api/embed": _post(
+            "create_ollama_embeddings",
+            "Vectors of texts, in Ollama's form.",
+            OllamaEmbedBody,
+            OllamaEmbeddings,
+            error=OllamaError,
+        ),
+        "/api/show": _post(
+            "show_ollama_model", "The model, in Ollama's form.", OllamaShowBody, OllamaModelPage, error=OllamaError
+        ),
+        "/api/tags": _get("list_ollama_models", "The models, in Ollama's form.", OllamaModels, error=OllamaError),
+        "/api/ps": _get(
+            "list_ollama_running", "The loaded models, in Ollama's form.", OllamaRunningModels, error=OllamaError
+        ),
+        "/api/version": _get("get_ollama_version", "The version, in Ollama's form.", OllamaVersion, error=OllamaError),
+        "/v1/stream": _STREAM,
+        "/v1/files": {
+            **_UPLOAD,
+            **_get("list_files", "Your files.", FileList, query=("limit", "order", "after", "purpose")),
+        },
+        "/v1/files/{file_id}": {
+            **_get("get_file", "One file.", FileObject, path_parameter="file_id"),
+            **_get("delete_file", "Delete a file.", FileDeleted, path_parameter="file_id", method="delete"),
+        },
+        "/v1/files/{file_id}/content": _get(
+            "get_file_content",
+            "The bytes of a file.",
+            None,
+            path_parameter="file_id",
+            media_type="application/octet-stream",
+        ),
+        "/v1/batches": {
+            **_post("create_batch", "Run the requests in a file when nothing else does.", CreateBatch, BatchObject),
+            **_get("list_batches", "Your batches, the newest first.", BatchList, query=("limit", "after")),
+        },
+        "/v1/batches/{batch_id}": _get("get_batch", "One batch.", BatchObject, path_parameter="batch_id"),
+        "/v1/batches/{batch_id}/cancel": _get(
+            "cancel_batch", "End a batch early.", BatchObject, path_parameter="batch_id", method="post"
+        ),
+        "/v1/models": _get("list_models", "The models that are served.", ModelList),
+        "/v1/models/{model}": _get("get_model", "One model.", ModelCard, path_parameter="model"),
+        "/v1/load_lora_adapter": _post(
+            "load_adapter",
+            "Offer a LoRA adapter from --lora-folder.",
+            LoadAdapterBody,
+            None,
+            media_type="text/plain",
+        ),
+        "/v1/unload_lora_adapter": _post(
+            "unload_adapter", "Offer it no longer.", UnloadAdapterBody, None, media_type="text/plain"
+        ),
+        "/models": _get("list_model_states", "The state of each of several models.", ServedModelList),
+        "/models/load": _post("load_model", "Load one of several models.", ModelBody, ModelDone),
+        "/models/unload": _post("unload_model", "Unload it when its requests have ended.", ModelBody, ModelDone),
+        "/models/alias": _post("alias_model", "Give it another name, or take that away.", AliasBody, ModelDone),
+        "/v1/requests/{id}": _get(
+            "explain_request",
+            "Why a request is where it is. `id` is the server's, the answer's (`chatcmpl-…`) or an X-Request-Id.",
+            Explanation,
+            path_parameter="id",
+        ),
+        "/v1/embeddings": _post("create_embedding", "The vectors of texts.", EmbeddingBody, EmbeddingList),
+        "/v1/classify": _post("classify", "The most probable label of each text.", ClassifyBody, ClassList),
+        "/v1/score": _post("score", "How well the texts of pairs fit.", ScoreBody, ScoreList),
+        "/v1/rerank": _post("rerank", "The documents that fit a query best, best first.", RerankBody, Ranking),
+        "/rerank": _post("rerank_root", "The same as /v1/rerank.", RerankBody, Ranking),
+        "/v2/rerank": _post("rerank_v2", "The same as /v1/rerank.", RerankBody, Ranking),
+        "/tokenize": _post("tokenize", "The token ids of a text or a conversation.", TokenizeBody, Tokenization),
+        "/detokenize": _post("detokenize", "The text of token ids.", DetokenizeBody, Detokenization),
+        "/tokenizer_info": _get("get_tokenizer_info", "Special tokens and the chat template.", TokenizerInfo),
+        "/health/live": _get("get_liveness", "The process answers.", None, open_to_all=True),
+        "/health/ready": _get("get_readiness", "The engine makes progress.", None),
+        "/health": _get("get_health", "The same as /health/ready.", None),
+        "/version": _get("get_version", "Versions of the server and its parts.", None),
+        "/metrics": _get("get_metrics", "Metrics in the Prometheus text format.", None, media_type="text/plain"),
     }
 
 
@@ -381,8 +385,13 @@ _STREAM: Schema = {
 }
 
 
+@cache  # of a process with several servers, which has tests: making it takes longer than all else of an application
+def document_at(root_path: str) -> bytes:
+    return msgspec.json.encode(describe(root_path=root_path))
+
+
 def register(app: Application) -> None:
-    document = msgspec.json.encode(describe(root_path=app.engine.settings.root_path))
+    document = document_at(app.engine.settings.root_path)
 
     @app.get("/openapi.json")
     async def openapi() -> Response:
