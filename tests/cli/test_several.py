@@ -215,7 +215,7 @@ async def ask_for_a_batch(house: House) -> None:
     content = "\n".join(map(json.dumps, rows))
 
     async def ask(method: str, path: str, **more: Any) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=SOON) as client:
+        async with httpx.AsyncClient(timeout=SOON, verify=False) as client:
             response = await client.request(method, house.url + path, **more)
         assert response.status_code == 200, response.text
         return response
@@ -264,7 +264,7 @@ async def kill_a_front_while_it_is_asked(house: House, monkeypatch: pytest.Monke
     ask = FrontLine.report
     doomed = next(iter(house.fronts.pids))
     before = (await house.fronts.observer.report()).web.accounts["accepted"]
-    assert before > 0
+    assert before  # it has something to lose
 
     async def die(line: FrontLine) -> bool:
         if line.name != doomed:
