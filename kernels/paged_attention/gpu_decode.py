@@ -6,7 +6,7 @@ of keys and values is read once, by one program.
 
 from ..gpu.language import jit, tl
 from .gpu_plan import HEADER, RECORD, parts_of, split_pages
-from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales, started
+from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales, read_turned, region_of, started
 
 
 @jit(do_not_specialize=("table_width", "sequences", "window"))
@@ -14,9 +14,9 @@ def decode_kernel(
     q, keys, values, key_scales, value_scales, sinks, starts, lengths, tables, plan, partials, maxima, totals, out,
     q_stride, table_width, sequences, window, factor, cap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr, WINDOWED: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr,
-    E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr, STRICT: tl.constexpr, SPLITS: tl.constexpr,
-    LEAST_SHARE: tl.constexpr,
+    ROPE_DIM: tl.constexpr, PADDED_ROPE: tl.constexpr, ROWS: tl.constexpr, WINDOWED: tl.constexpr,
+    SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr, E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    STRICT: tl.constexpr, SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr,
 ):  # fmt: skip
     """keys and values: pointers, or descriptors of [pages * kv heads * PAGE, HEAD_DIM] with blocks of one page."""
     program, kv_head = tl.program_id(0), tl.program_id(1)
@@ -24,6 +24,7 @@ def decode_kernel(
     page = program * share
     end = tl.minimum(page + share, listed)
     GROUP: tl.constexpr = HEADS // KV_HEADS
+    ROW: tl.constexpr = HEAD_DIM + ROPE_DIM
     group, dim, token = tl.arange(0, ROWS), tl.arange(0, PADDED_DIM), tl.arange(0, PAGE)
     is_query = (group < GROUP)[:, None]
     if PADDED_DIM != HEAD_DIM:
@@ -58,25 +59,37 @@ def decode_kernel(
         skipped = lowest // PAGE
         table = tables + sequence * table_width + skipped
         query = tl.load(starts + sequence).to(tl.int64)
-        query_row = tl.load(q + query * q_stride + head[:, None] * HEAD_DIM + dim[None, :], mask=is_query, other=0.0)
+        at_head = q + query * q_stride + head[:, None] * ROW
+        query_row = tl.load(at_head + dim[None, :], mask=is_query, other=0.0)
+        turned = read_turned(at_head + HEAD_DIM, (group < GROUP)[:, None], ROPE_DIM, PADDED_ROPE)
         maximum, total = started(sinks, head, group < GROUP, begin == 0)
         output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
         number = tl.load(table + begin)
         for index in tl.range(begin, stop):
             position = (skipped + index) * PAGE + token
             seen = position < length
-            region = number * KV_HEADS + kv_head
-            key_scale, value_scale = None, None
+            region = region_of(number, kv_head, KV_HEADS, ROPE_DIM)
+            key_scale, value_scale, turned_k = None, None, None
             if SCALED:
                 key_scale = read_scales(key_scales, region, seen, False)
                 value_scale = read_scales(value_scales, region, seen, True)
-            k = read_page(keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, False, DESCRIPTORS, E4M3_BITS)
-            scores = page_scores(query_row, k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
+            k = read_page(
+                keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, ROPE_DIM > 0, DESCRIPTORS, E4M3_BITS
+            )  # fmt: skip
+            if ROPE_DIM > 0:
+                turned_k = read_page(
+                    keys + HEAD_DIM, region, seen, query_row.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, False
+                )
+            scores = page_scores(query_row, k, turned, turned_k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
             if WINDOWED:
                 scores = tl.where((seen & (position >= lowest))[None, :], scores, float("-inf"))
             else:
                 scores = tl.where(seen[None, :], scores, float("-inf"))
-            v = read_page(values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, True, DESCRIPTORS, E4M3_BITS)
+            v = k
+            if ROPE_DIM == 0:
+                v = read_page(
+                    values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, True, DESCRIPTORS, E4M3_BITS
+                )
             maximum, total, output = absorb(
                 scores, v, value_scale, factor, maximum, total, output, SCALED, SOFT_CAPPED
             )  # fmt: skip

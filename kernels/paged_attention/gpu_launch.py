@@ -11,6 +11,9 @@ belong to no chunk are left as they were.
 A strict launch gives a row the same bits whatever else is in the batch and however many programs there are. Prefill
 gives them however a prompt is cut, too, but decode (chunks of one token) adds up in another order: where a prompt's
 bits must not depend on the cuts, no chunk of a longer prompt may be a single token.
+
+Latent attention has one cached row for all heads: keys and values are one tensor [pages, 1, 64, head_dim + rope_dim],
+q has as many values a head, out head_dim. `kv_heads` is then in how many parts the heads are cut (`head_tiles`).
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ from .gpu_decode import decode_kernel, reduce_kernel
 from .gpu_plan import HEADER, RECORD, plan_kernel
 from .gpu_prefill import prefill_kernel
 from .gpu_table import (
+    LATENT_REDUCED,
     STRICT_SPLITS,
     AttentionLaunch,
     group_rows,
+    head_tiles,
     padded_head,
     query_rows,
     reduced_at_once,
@@ -73,15 +78,16 @@ def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, starts: Tensor, lengths: Tensor, block_tables: Tensor, out: Tensor, *,
     heads: int, kv_heads: int, scale: float, plan: Tensor, workspace: Tensor, launch: AttentionLaunch,
     longest_chunk: int, window: int = 0, soft_cap: float = 0.0, key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None, sinks: Tensor | None = None,
+    value_scales: Tensor | None = None, sinks: Tensor | None = None, rope_dim: int = 0,
 ) -> None:  # fmt: skip
     """q [T, at least heads * head_dim] (a qkv projection's rows will do), out [T, heads, head_dim].
 
     `longest_chunk`: an upper bound of a chunk's tokens, which the host knows; 1 leaves prefill out. `plan` is of the
     same starts, lengths, window and launch. sinks float32 [heads]: one more score of each head, of no key.
+    rope_dim: of rotated keys behind latent vectors; 0: there are none.
     """
-    sequences, head_dim = len(lengths), keys.shape[-1]
-    _check(q, keys, values, starts, block_tables, out, heads, kv_heads, sequences, launch.prefill.rows)
+    sequences, head_dim = len(lengths), keys.shape[-1] - rope_dim
+    _check(q, keys, values, starts, block_tables, out, heads, kv_heads, sequences, launch.prefill.rows, rope_dim)
     _check_scales(keys, key_scales, value_scales)
     if sinks is not None and (sinks.dtype != torch.float32 or sinks.shape != (heads,)):
         raise ValueError(f"sinks are {list(sinks.shape)} {sinks.dtype}: give float32 [{heads}]")
@@ -100,8 +106,8 @@ def paged_attention(
     padded = padded_head(head_dim)
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "PADDED_DIM": padded}
     variant = sizes | {
-        "WINDOWED": window > 0, "SOFT_CAPPED": soft_cap > 0,
-        "SCALED": key_scales is not None, "E4M3_BITS": e4m3_bits,
+        "ROPE_DIM": rope_dim, "PADDED_ROPE": padded_head(rope_dim) if rope_dim else 0,
+        "WINDOWED": window > 0, "SOFT_CAPPED": soft_cap > 0, "SCALED": key_scales is not None, "E4M3_BITS": e4m3_bits,
     }  # fmt: skip
     width = block_tables.shape[1]
     if longest_chunk > 1:
@@ -124,9 +130,10 @@ def paged_attention(
         **variant, **split, ROWS=query_rows(heads, kv_heads), DESCRIPTORS=decode.descriptors,
         num_warps=decode.warps, num_stages=decode.stages,
     )  # fmt: skip
-    together = group_rows(heads, kv_heads)
-    reduce_kernel[(sequences, kv_heads)](
-        starts, plan, partials, maxima, totals, out, sequences, **sizes, **split,
+    groups = head_tiles(heads, LATENT_REDUCED) if rope_dim else kv_heads
+    together = group_rows(heads, groups)
+    reduce_kernel[(sequences, groups)](
+        starts, plan, partials, maxima, totals, out, sequences, **sizes | {"KV_HEADS": groups}, **split,
         GROUP_ROWS=together, PARTS_AT_ONCE=reduced_at_once(together, padded), num_warps=4,
     )  # fmt: skip
 
@@ -149,24 +156,27 @@ def _require_size(name: str, tensor: Tensor, dtype: torch.dtype, elements: int) 
 
 def _check(
     q: Tensor, keys: Tensor, values: Tensor, starts: Tensor, tables: Tensor, out: Tensor,
-    heads: int, kv_heads: int, sequences: int, rows: int,
+    heads: int, kv_heads: int, sequences: int, rows: int, rope_dim: int,
 ) -> None:  # fmt: skip
-    pages, _, _, head_dim = keys.shape
+    pages, _, _, row_dim = keys.shape
+    head_dim, regions = row_dim - rope_dim, 1 if rope_dim else kv_heads
+    if rope_dim and (values is not keys or keys.dtype in SCALED_DTYPES):
+        raise ValueError("latent vectors and their rotated keys are one tensor, of keys and values, and have no scales")
     if heads % kv_heads:
         raise ValueError(f"heads {heads} is no multiple of kv_heads {kv_heads}")
     if heads // kv_heads > rows:
         raise ValueError(f"heads {heads} over kv_heads {kv_heads}: a tile holds groups of {rows} heads at most")
-    if keys.shape != (pages, kv_heads, PAGE_TOKENS, head_dim) or values.shape != keys.shape:
+    if keys.shape != (pages, regions, PAGE_TOKENS, row_dim) or values.shape != keys.shape:
         raise ValueError(f"keys {list(keys.shape)} and values {list(values.shape)} must both be "
-                         f"[pages, {kv_heads}, {PAGE_TOKENS}, head_dim]")  # fmt: skip
+                         f"[pages, {regions}, {PAGE_TOKENS}, head_dim]")  # fmt: skip
     if keys.dtype not in CACHE_DTYPES or values.dtype != keys.dtype:
         raise ValueError(f"keys {keys.dtype} and values {values.dtype} must be one of {CACHE_DTYPES}")
     if not (keys.is_contiguous() and values.is_contiguous() and out.is_contiguous()):
         raise ValueError("keys, values and out must be contiguous")
     if out.shape != (len(q), heads, head_dim):
         raise ValueError(f"out is {list(out.shape)}, must be {[len(q), heads, head_dim]}")
-    if q.stride(-1) != 1 or q.shape[1:].numel() < heads * head_dim:
-        raise ValueError(f"q {list(q.shape)} must hold {heads} heads of {head_dim} side by side in each row")
+    if q.stride(-1) != 1 or q.shape[1:].numel() < heads * row_dim:
+        raise ValueError(f"q {list(q.shape)} must hold {heads} heads of {row_dim} side by side in each row")
     if pages * kv_heads * PAGE_TOKENS >= 2**31:
         raise ValueError(f"{pages} pages of {kv_heads} kv heads: rows are counted in int32, keep them below 2**31")
     if len(starts) != sequences + 1 or len(tables) != sequences:

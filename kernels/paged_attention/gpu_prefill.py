@@ -6,33 +6,42 @@ token belong to decode. Only pages on an edge (the diagonal, the sequence's end,
 """
 
 from ..gpu.language import jit, tl
-from .gpu_tile import PAGE, absorb, page_scores, read_page, read_scales, started
+from .gpu_tile import PAGE, absorb, page_scores, read_page, read_scales, read_turned, region_of, started
 
 
 @jit
 def attend_page(
-    query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+    query_rows, turned, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
     maximum, total, output, factor, cap,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SOFT_CAPPED: tl.constexpr,
-    SCALED: tl.constexpr, E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr, WINDOWED: tl.constexpr,
-    EDGE: tl.constexpr,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROPE_DIM: tl.constexpr,
+    PADDED_ROPE: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr, E4M3_BITS: tl.constexpr,
+    DESCRIPTORS: tl.constexpr, WINDOWED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Rows see the positions up to `high` [rows], or the last `window` of them; without EDGE, the whole page."""
     position = page * PAGE + tl.arange(0, PAGE)
-    region = tl.load(table + page) * KV_HEADS + kv_head
+    region = region_of(tl.load(table + page), kv_head, KV_HEADS, ROPE_DIM)
+    ROW: tl.constexpr = HEAD_DIM + ROPE_DIM
     held = position < length
-    key_scale, value_scale = None, None
+    key_scale, value_scale, turned_k = None, None, None
     if SCALED:
         key_scale = read_scales(key_scales, region, held, False)
         value_scale = read_scales(value_scales, region, held, EDGE)
-    k = read_page(keys, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, False, DESCRIPTORS, E4M3_BITS)
-    scores = page_scores(query_rows, k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
+    k = read_page(
+        keys, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, ROW, EDGE and ROPE_DIM > 0, DESCRIPTORS, E4M3_BITS
+    )  # fmt: skip
+    if ROPE_DIM > 0:
+        turned_k = read_page(
+            keys + HEAD_DIM, region, held, query_rows.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, False
+        )
+    scores = page_scores(query_rows, k, turned, turned_k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
     if EDGE:
         seen = position[None, :] <= high[:, None]
         if WINDOWED:
             seen &= position[None, :] > (high - window)[:, None]
         scores = tl.where(seen, scores, float("-inf"))
-    v = read_page(values, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, EDGE, DESCRIPTORS, E4M3_BITS)
+    v = k
+    if ROPE_DIM == 0:
+        v = read_page(values, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, ROW, EDGE, DESCRIPTORS, E4M3_BITS)
     return absorb(scores, v, value_scale, factor, maximum, total, output, SCALED, SOFT_CAPPED)
 
 
@@ -41,8 +50,8 @@ def prefill_kernel(
     q, keys, values, key_scales, value_scales, sinks, starts, lengths, tables, out,
     q_stride, table_width, sequences, window, factor, cap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr, WINDOWED: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr,
-    E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    ROPE_DIM: tl.constexpr, PADDED_ROPE: tl.constexpr, ROWS: tl.constexpr, WINDOWED: tl.constexpr,
+    SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr, E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
     """keys and values: pointers, or descriptors of [pages * kv heads * PAGE, HEAD_DIM] with blocks of one page."""
     kv_head = tl.program_id(0)
@@ -65,12 +74,14 @@ def prefill_kernel(
     table = tables + sequence * table_width
     row, dim = tl.arange(0, ROWS), tl.arange(0, PADDED_DIM)
     token, head = row // GROUP, kv_head * GROUP + row % GROUP
-    is_query = ((token < TOKENS) & (offset + token < tokens))[:, None]
+    is_row = ((token < TOKENS) & (offset + token < tokens))[:, None]
+    is_query = is_row
     if PADDED_DIM != HEAD_DIM:
         is_query &= (dim < HEAD_DIM)[None, :]
     query = (begin + offset).to(tl.int64)
-    at_row = token[:, None] * q_stride + head[:, None] * HEAD_DIM + dim[None, :]
-    query_rows = tl.load(q + query * q_stride + at_row, mask=is_query, other=0.0)
+    at_row = token[:, None] * q_stride + head[:, None] * (HEAD_DIM + ROPE_DIM)
+    query_rows = tl.load(q + query * q_stride + (at_row + dim[None, :]), mask=is_query, other=0.0)
+    turned = read_turned(q + query * q_stride + HEAD_DIM + at_row, is_row, ROPE_DIM, PADDED_ROPE)
     earliest = length - tokens + offset
     latest = tl.minimum(earliest + TOKENS, length) - 1
     high = earliest + token
@@ -87,9 +98,10 @@ def prefill_kernel(
     for part in tl.static_range(0 if WINDOWED else 1, 3):
         for page in tl.range(bounds[part], bounds[part + 1]):
             maximum, total, output = attend_page(
-                query_rows, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+                query_rows, turned, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
                 maximum, total, output, factor, cap,
-                KV_HEADS, HEAD_DIM, PADDED_DIM, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS, WINDOWED, part != 1,
+                KV_HEADS, HEAD_DIM, PADDED_DIM, ROPE_DIM, PADDED_ROPE, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS,
+                WINDOWED, part != 1,
             )  # fmt: skip
     total = tl.where(total > 0, total, 1.0)  # a row of no query may see no key
     result = (output / total[:, None]).to(out.dtype.element_ty)

@@ -110,6 +110,22 @@ DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
     },
 }
 
+# Of latent vectors of up to LATENT_DIM values and rotated keys of up to LATENT_ROPE, in bfloat16. A program reads a page
+# once for its heads, so 128 heads read it eight times, all but the first from L2. Compiled, tiles of 64 rows (for wgmma)
+# have 250 to 350 spill instructions, and of 32 decode rows 15 on sm_90: the output and the queries alone take up to 240
+# registers of a thread.
+LATENT_DIM, LATENT_ROPE = 512, 64
+LATENT_HEADS, LATENT_REDUCED = 16, 8  # of a tile, and of a program of the second stage
+LATENT_DECODE: Table[DecodeLaunch] = {
+    80: (LaunchRow(None, DecodeLaunch(1, 2, 8, 2), "compiled: 172 registers, no spills, 92 KB: 1 resident"),),
+    90: (LaunchRow(None, DecodeLaunch(1, 2, 8, 3), "compiled: 174 registers, no spills, 164 KB: 1 resident"),),
+}
+LATENT_PREFILL: Table[PrefillLaunch] = {
+    80: (LaunchRow(None, PrefillLaunch(32, 8, 2), "compiled: 189 registers, no spills; 112 KB"),),
+    86: (LaunchRow(None, PrefillLaunch(16, 8, 2), "compiled: 140 registers, no spills; 92 KB"),),
+    90: (LaunchRow(None, PrefillLaunch(32, 8, 2), "compiled: 196 registers, no spills; 112 KB"),),
+}
+
 # Spills are instructions. Tiles of half the rows on sm_80, of a quarter on sm_90, have none, but read and convert each
 # page that much more often; 67 spills of 8 warps are 0.3 µs of L1 at worst, beside 1.1 µs of matrix products.
 PREFILL: Mapping[tuple[int, int], Table[PrefillLaunch]] = {
@@ -182,9 +198,37 @@ def choose_launch(
     decode = choose(DECODE[key], capability, LARGEST if strict else sequences)
     prefill = choose(PREFILL[key], capability, LARGEST if strict else tokens)
     by_copy = head_dim * cache_bytes % 16 == 0  # the copy engine needs rows a multiple of 16 bytes apart
+    return _of_device(
+        replace(decode, descriptors=decode.descriptors and by_copy),
+        replace(prefill, descriptors=prefill.descriptors and by_copy),
+        capability, multiprocessors, strict=strict,
+    )  # fmt: skip
+
+
+def choose_latent_launch(
+    capability: int, kv_rank: int, rope_dim: int, sequences: int, tokens: int, *, multiprocessors: int,
+    strict: bool = False,
+) -> AttentionLaunch:  # fmt: skip
+    """The same for latent attention, whose heads come in `head_tiles`."""
+    for name, size, most in (("kv_lora_rank", kv_rank, LATENT_DIM), ("qk_rope_head_dim", rope_dim, LATENT_ROPE)):
+        if size > most:
+            raise ValueError(f"{name} {size}: no launch is known, {most} is the largest")
+    decode = choose(LATENT_DECODE, capability, LARGEST if strict else sequences)
+    prefill = choose(LATENT_PREFILL, capability, LARGEST if strict else tokens)
+    return _of_device(decode, prefill, capability, multiprocessors, strict=strict)
+
+
+def head_tiles(heads: int, most: int = LATENT_HEADS) -> int:
+    """In how few equal parts heads with one latent vector can be cut, if a part may have so many: as a tile has."""
+    return next(parts for parts in range(1, heads + 1) if heads % parts == 0 and heads // parts <= most)
+
+
+def _of_device(
+    decode: DecodeLaunch, prefill: PrefillLaunch, capability: int, multiprocessors: int, *, strict: bool
+) -> AttentionLaunch:
     return AttentionLaunch(
-        decode=replace(decode, programs=decode.resident * multiprocessors, descriptors=decode.descriptors and by_copy),
-        prefill=replace(prefill, descriptors=prefill.descriptors and by_copy),
+        decode=replace(decode, programs=decode.resident * multiprocessors),
+        prefill=prefill,
         strict=strict,
         e4m3_bits=capability < E4M3_CAPABILITY,
     )

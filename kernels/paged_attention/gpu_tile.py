@@ -7,6 +7,10 @@ A page that a row does not see leaves its maximum, sum and output exactly as the
 NEVER, masked scores are -inf, so the probabilities are 0 and the decay is 2**0.
 
 A sink is one more score of a head, of no key: the softmax starts with it.
+
+Latent attention (ROPE_DIM > 0; multi-head latent attention, arXiv:2405.04434): a token has one row for all heads, its
+latent vector of HEAD_DIM numbers, which is its value, and behind it the ROPE_DIM of its rotated key. All of it is the
+key. Heads are then cut into KV_HEADS parts only so that one part's rows fill a tile: all parts read the same rows.
 """
 
 from ..gpu.language import jit, tl
@@ -31,11 +35,31 @@ def widened(stored, DTYPE: tl.constexpr, E4M3_BITS: tl.constexpr):
 
 
 @jit
+def region_of(page, kv_head, KV_HEADS: tl.constexpr, ROPE_DIM: tl.constexpr):
+    """The part of a page that a kv head reads."""
+    if ROPE_DIM > 0:
+        region = page
+    else:
+        region = page * KV_HEADS + kv_head
+    return region
+
+
+@jit
+def read_turned(place, is_row, ROPE_DIM: tl.constexpr, PADDED_ROPE: tl.constexpr):
+    """[rows, PADDED_ROPE] rotated parts of queries from `place` [rows, 1] on; None without latent vectors."""
+    turned = None
+    if ROPE_DIM > 0:
+        dim = tl.arange(0, PADDED_ROPE)[None, :]
+        turned = tl.load(place + dim, mask=is_row & (dim < ROPE_DIM), other=0.0)
+    return turned
+
+
+@jit
 def read_page(
-    cache, region, seen, DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    cache, region, seen, DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROW: tl.constexpr,
     MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, E4M3_BITS: tl.constexpr,
 ):  # fmt: skip
-    """[PAGE, PADDED_DIM] of region page * kv heads + kv head. MASKED: zeros for tokens that are not `seen` [PAGE].
+    """[PAGE, PADDED_DIM] of a region, whose tokens are ROW apart. MASKED: zeros for tokens that are not `seen` [PAGE].
 
     A page is always there whole, so bytes nobody wrote are read without harm; only as values must they not be used:
     0 * NaN is NaN.
@@ -46,7 +70,7 @@ def read_page(
             stored = tl.where(seen[:, None], stored, tl.zeros_like(stored))
     else:
         token, dim = tl.arange(0, PAGE), tl.arange(0, PADDED_DIM)
-        place = cache + region.to(tl.int64) * (PAGE * HEAD_DIM) + (token[:, None] * HEAD_DIM + dim[None, :])
+        place = cache + region.to(tl.int64) * (PAGE * ROW) + (token[:, None] * ROW + dim[None, :])
         if MASKED and PADDED_DIM != HEAD_DIM:
             stored = tl.load(place, mask=seen[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
         elif MASKED:
@@ -70,13 +94,16 @@ def read_scales(scales, region, seen, MASKED: tl.constexpr):
 
 
 @jit
-def page_scores(q, k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr):
+def page_scores(q, k, turned, turned_k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr):
     """[rows, PAGE]; times `factor` they are in base 2, soft-capped ones already are. key_scale [PAGE]: of stored keys.
+    turned and turned_k: the rotated parts of queries and keys where those are apart, or None.
 
     Plain: factor = scale * log2(e). Soft cap c: c tanh(s * scale / c) with factor = 2 log2(e) * scale / c and
     cap = c * log2(e), from tanh(x) = 1 - 2 / (exp(2x) + 1), which neither overflows nor loses its limits.
     """
     scores = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
+    if turned is not None:
+        scores = tl.dot(turned, tl.trans(turned_k), scores, out_dtype=tl.float32, input_precision="ieee")
     if SCALED:
         scores *= key_scale[None, :]
     if SOFT_CAPPED:

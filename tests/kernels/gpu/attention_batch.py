@@ -17,7 +17,7 @@ from triolet.kernels.paged_attention.gpu_launch import (
     workspace_floats,
 )
 from triolet.kernels.paged_attention.gpu_reference import gathered, paged_attention_reference
-from triolet.kernels.paged_attention.gpu_table import AttentionLaunch, DecodeLaunch, PrefillLaunch
+from triolet.kernels.paged_attention.gpu_table import AttentionLaunch, DecodeLaunch, PrefillLaunch, head_tiles
 
 BF16, FP8, INT8 = torch.bfloat16, torch.float8_e4m3fn, torch.int8
 SPARE_PAGES = 3
@@ -51,12 +51,16 @@ def drawn_sequence(seed: int, tokens: int, length: int, heads: int, kv_heads: in
 
 
 class Batch:
-    """Sequences in scattered pages; then a padding chunk, and a token that belongs to no chunk."""
+    """Sequences in scattered pages; then a padding chunk, and a token that belongs to no chunk.
+
+    rope_dim: of latent attention, whose keys are their values too, but for their last rope_dim numbers.
+    """
 
     def __init__(
-        self, sequences: list[Sequence], *, dtype: torch.dtype = BF16, cache: torch.dtype | None = None, seed: int = 1
-    ) -> None:
-        self.dtype, self.sequences = dtype, sequences
+        self, sequences: list[Sequence], *, dtype: torch.dtype = BF16, cache: torch.dtype | None = None, seed: int = 1,
+        rope_dim: int = 0,
+    ) -> None:  # fmt: skip
+        self.dtype, self.sequences, self.rope_dim = dtype, sequences, rope_dim
         cache = cache or dtype
         _, self.heads, size = sequences[0].q.shape
         self.kv_heads = sequences[0].keys.shape[0]
@@ -67,6 +71,9 @@ class Batch:
         self.tables = order[-1:].repeat(len(sequences) + 1, max(counts) + 1)  # a page of nobody's
         shape = pages, self.kv_heads, PAGE_TOKENS, size
         self.keys, self.values = (torch.full(shape, math.nan).to(cache) for _ in range(2))
+        self.groups = self.kv_heads
+        if rope_dim:
+            self.values, self.groups = self.keys, head_tiles(self.heads)
         scales: list[Tensor | None] = [None, None]
         if cache in LARGEST:
             scales = [torch.full(shape[:3], math.nan) for _ in range(2)]
@@ -77,7 +84,7 @@ class Batch:
             taken += counts[index]
             self.tables[index, : len(mine)] = mine
             for stored, target, scale in zip(
-                (sequence.keys, sequence.values), (self.keys, self.values), scales, strict=True
+                (sequence.values, sequence.keys), (self.values, self.keys), scales[::-1], strict=True
             ):
                 for place, part in enumerate(torch.split(stored, PAGE_TOKENS, 1)):
                     self._write(part, target[mine[place], :, : part.shape[1]], scale, int(mine[place]))
@@ -110,23 +117,27 @@ class Batch:
         self, launch: AttentionLaunch, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None
     ) -> Tensor:
         rows, size = len(self.lengths), self.keys.shape[-1]
-        plan = torch.full((plan_words(rows, self.kv_heads, launch),), -1, dtype=torch.int32)
-        workspace = torch.full((workspace_floats(rows, self.heads, self.kv_heads, size, launch),), math.nan)
-        out = torch.full((len(self.qkv), self.heads, size), math.nan, dtype=self.dtype)
-        plan_attention(self.starts, self.lengths, plan, kv_heads=self.kv_heads, launch=launch, window=window)
+        plan = torch.full((plan_words(rows, self.groups, launch),), -1, dtype=torch.int32)
+        floats = workspace_floats(rows, self.heads, self.groups, size - self.rope_dim, launch)
+        workspace = torch.full((floats,), math.nan)
+        out = torch.full((len(self.qkv), self.heads, size - self.rope_dim), math.nan, dtype=self.dtype)
+        plan_attention(self.starts, self.lengths, plan, kv_heads=self.groups, launch=launch, window=window)
         paged_attention(
             self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, out,
-            heads=self.heads, kv_heads=self.kv_heads, scale=size**-0.5, plan=plan, workspace=workspace,
+            heads=self.heads, kv_heads=self.groups, scale=size**-0.5, plan=plan, workspace=workspace,
             launch=launch, longest_chunk=self.longest, window=window, soft_cap=soft_cap,
             key_scales=self.key_scales, value_scales=self.value_scales, sinks=sinks,
+            rope_dim=self.rope_dim,
         )  # fmt: skip
         return out
 
     def exact(self, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None) -> Tensor:
-        return paged_attention_reference(
-            self.q, self.keys, self.values, self.starts, self.lengths, self.tables, scale=self.keys.shape[-1] ** -0.5,
+        size = self.keys.shape[-1]
+        out = paged_attention_reference(
+            self.q, self.keys, self.values, self.starts, self.lengths, self.tables, scale=size**-0.5,
             window=window, soft_cap=soft_cap, key_scales=self.key_scales, value_scales=self.value_scales, sinks=sinks,
         )  # fmt: skip
+        return out[..., : size - self.rope_dim]
 
     def plain(
         self, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None, *, backwards: bool = False
@@ -156,7 +167,7 @@ class Batch:
                 scores = torch.cat([scores, sinks[:, None, None].expand(-1, scores.shape[1], 1)], -1)
             weights = scores.softmax(-1)[..., :length].to(self.dtype)
             out[begin:end] = (turn(weights, -1) @ turn(v, -2)).movedim(0, 1)
-        return out
+        return out[..., : self.keys.shape[-1] - self.rope_dim]
 
     def passes(self, launch: AttentionLaunch, **form: Any) -> bool:  # Any: window, soft_cap, sinks
         """Whether the kernels err at most twice as much as the plain expression, and leave other rows alone.

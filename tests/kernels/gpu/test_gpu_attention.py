@@ -57,3 +57,22 @@ def test_sinks(strict: bool) -> None:
 @pytest.mark.parametrize("soft_cap", [0.5, 30.0])
 def test_soft_cap(soft_cap: float) -> None:
     assert drawn_batch(MIXED, 2, 1).passes(small_launch(3), soft_cap=soft_cap)
+
+
+@pytest.mark.parametrize(
+    ("heads", "rank", "rope_dim"), [(4, 32, 8), (20, 64, 16), (6, 24, 10), (16, 512, 64), (1, 16, 2)]
+)
+def test_latent_vectors(heads: int, rank: int, rope_dim: int) -> None:
+    """Also where heads are cut into parts, and where neither the vector nor the rotated key is a power of two."""
+    batch = drawn_batch(MIXED, heads, 1, rank + rope_dim, rope_dim=rope_dim)
+    assert batch.passes(small_launch(3 * batch.groups, rows=32))
+    assert batch.passes(small_launch(3 * batch.groups, strict=True))
+
+
+def test_latent_vectors_need_one_tensor_without_scales() -> None:
+    batch = drawn_batch(MIXED[:1], 2, 1, 40, rope_dim=8)
+    batch.values = batch.keys.clone()
+    with pytest.raises(ValueError, match="are one tensor"):
+        batch.attend(small_launch(3))
+    with pytest.raises(ValueError, match="are one tensor"):
+        drawn_batch(MIXED[:1], 2, 1, 40, cache=INT8, rope_dim=8).attend(small_launch(3))

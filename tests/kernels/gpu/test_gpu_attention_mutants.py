@@ -28,6 +28,7 @@ class Fault:
     cache: torch.dtype | None = None
     form: dict[str, Any] = field(default_factory=dict)  # Any: window, soft_cap
     descriptors: bool = False
+    rope_dim: int = 0  # of latent vectors, of 20 heads, which are two parts
 
 
 TILE_USERS = (gpu_decode, gpu_prefill)
@@ -87,11 +88,36 @@ FAULTS = {
     "another head's sink": Fault(gpu_tile.started, "sinks + head", "sinks + 0 * head", TILE_USERS, form=SINKS),
     "a sink in base e": Fault(gpu_tile.started, " * LOG2_E", "", TILE_USERS, form=SINKS),
     "decode skips too few pages of a window": Fault(DECODE, "skipped = lowest // PAGE", "skipped = 0", form=WINDOW),
+    "scores without the rotated part": Fault(
+        gpu_tile.page_scores, "turned is not None", "False", TILE_USERS, rope_dim=8
+    ),
+    "rows as far apart as latent vectors": Fault(
+        gpu_tile.read_page, "token[:, None] * ROW", "token[:, None] * HEAD_DIM", TILE_USERS, rope_dim=8
+    ),
+    "decode reads the vector's first values as the rotated key": Fault(
+        DECODE, "keys + HEAD_DIM", "keys", rope_dim=8
+    ),
+    "prefill reads the vector's first values as the rotated key": Fault(
+        gpu_prefill.attend_page, "keys + HEAD_DIM", "keys", (gpu_prefill,), rope_dim=8
+    ),
+    "decode takes the rotated part of a query from its front": Fault(
+        DECODE, "at_head + HEAD_DIM", "at_head", rope_dim=8
+    ),
+    "prefill takes the rotated part of a query from its front": Fault(
+        PREFILL, "q_stride + HEAD_DIM + at_row", "q_stride + at_row", rope_dim=8
+    ),
+    "decode lets NaN in a page's tail reach the vectors": Fault(
+        DECODE, "ROPE_DIM > 0, DESC", "False, DESC", rope_dim=8
+    ),
+    "prefill lets NaN in a page's tail reach the vectors": Fault(
+        gpu_prefill.attend_page, "EDGE and ROPE_DIM > 0", "False", (gpu_prefill,), rope_dim=8
+    ),
 }  # fmt: skip
 
 
 def passes(fault: Fault) -> bool:
-    batch = drawn_batch(CHUNKS, 2, 1, 64, dtype=torch.float32, cache=fault.cache)
+    heads, size = (20, 40) if fault.rope_dim else (2, 64)
+    batch = drawn_batch(CHUNKS, heads, 1, size, dtype=torch.float32, cache=fault.cache, rope_dim=fault.rope_dim)
     return batch.passes(small_launch(3, descriptors=fault.descriptors), **fault.form)
 
 
@@ -102,6 +128,10 @@ def test_a_planted_fault_is_refused(name: str, tmp_path: Path, monkeypatch: pyte
     for module in fault.used_in:
         monkeypatch.setattr(module, fault.kernel.fn.__name__, mutant)
     assert not passes(fault)
+
+
+def test_latent_vectors_without_one_pass() -> None:
+    assert passes(Fault(DECODE, "", "", rope_dim=8))
 
 
 @pytest.mark.parametrize(("cache", "descriptors"), [(None, False), (None, True), (FP8, False)])

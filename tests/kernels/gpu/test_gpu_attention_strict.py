@@ -17,15 +17,18 @@ from .mutants import mutated
 OTHERS = [drawn_sequence(9 + seed, *size, 2, 1, 64) for seed, size in enumerate([(1, 200), (1, 70), (4, 9), (1, 300)])]
 ROW = drawn_sequence(0, 1, 1100, 2, 1, 64)  # 18 pages: 9 parts of 2
 PROMPT = drawn_sequence(1, 150, 150, 2, 1, 64)
-# (activations, cache, window, soft cap)
-FORMS = [(torch.float32, None, 0, 0.0), (BF16, None, 100, 0.0), (BF16, FP8, 0, 20.0), (BF16, INT8, 70, 0.0)]
-Form = tuple[torch.dtype, torch.dtype | None, int, float]
+# (activations, cache, window, soft cap, dimensions of latent attention's rotated key)
+FORMS = [
+    (torch.float32, None, 0, 0.0, 0), (BF16, None, 100, 0.0, 0), (BF16, FP8, 0, 20.0, 0), (BF16, INT8, 70, 0.0, 0),
+    (BF16, None, 0, 0.0, 16),
+]  # fmt: skip
+Form = tuple[torch.dtype, torch.dtype | None, int, float, int]
 
 
 def result_beside(mine: Sequence, others: list[Sequence], programs: int, strict: bool, form: Form = FORMS[0]) -> Tensor:
     """What `mine` gets as the last sequence of a batch."""
-    dtype, cache, window, soft_cap = form
-    batch = Batch([*others, mine], dtype=dtype, cache=cache, seed=len(others))
+    dtype, cache, window, soft_cap, rope_dim = form
+    batch = Batch([*others, mine], dtype=dtype, cache=cache, seed=len(others), rope_dim=rope_dim)
     out = batch.attend(small_launch(programs, strict=strict, rows=64), window, soft_cap)[: int(batch.starts[-1])]
     assert not bool(out.isnan().any())
     return out[-len(mine.q) :]
