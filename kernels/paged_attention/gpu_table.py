@@ -110,10 +110,10 @@ DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
     },
 }
 
-# Of latent vectors of up to LATENT_DIM values and rotated keys of up to LATENT_ROPE, in bfloat16. A program reads a page
-# once for its heads, so 128 heads read it eight times, all but the first from L2. Compiled, tiles of 64 rows (for wgmma)
-# have 250 to 350 spill instructions, and of 32 decode rows 15 on sm_90: the output and the queries alone take up to 240
-# registers of a thread.
+# Of latent vectors of up to LATENT_DIM values and rotated keys of up to LATENT_ROPE, in bfloat16. A program reads a
+# page once for its heads, so 128 heads read it eight times, all but the first from L2. Compiled, tiles of 64 rows (for
+# wgmma) have 250 to 350 spill instructions, and of 32 decode rows 15 on sm_90: the output and the queries alone take up
+# to 240 registers of a thread.
 LATENT_DIM, LATENT_ROPE = 512, 64
 LATENT_HEADS, LATENT_REDUCED = 16, 8  # of a tile, and of a program of the second stage
 LATENT_DECODE: Table[DecodeLaunch] = {
