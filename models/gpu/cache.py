@@ -17,9 +17,10 @@ DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.
 
 
 def cache_layout(spec: ModelSpec, num_blocks: int, kv_cache_dtype: str) -> Layout:
-    """Keys and values of every layer, and their scales."""
+    """Keys and values of every layer, and their scales; the rows of latent attention are both, and there once."""
     layout, dtype = Layout(), DTYPES[kv_cache_dtype]
-    rows = (spec.num_layers, 2, num_blocks, spec.num_kv_heads, BLOCK_SIZE)
+    parts = 2 if spec.latent is None else 1
+    rows = (spec.num_layers, parts, num_blocks, spec.num_kv_heads, BLOCK_SIZE)
     layout.add("cache", dtype, *rows, spec.head_dim)
     if dtype.itemsize == 1:
         layout.add("scales", torch.float32, *rows)
@@ -27,7 +28,7 @@ def cache_layout(spec: ModelSpec, num_blocks: int, kv_cache_dtype: str) -> Layou
 
 
 def cache_parts(cache: Arena) -> list[torch.Tensor]:
-    """[layers, 2, blocks, …] each: all parts of a copied block."""
+    """[layers, 2 or 1, blocks, …] each: all parts of a copied block."""
     scales = cache.get("scales")
     return [cache["cache"]] if scales is None else [cache["cache"], scales]
 
@@ -36,5 +37,5 @@ def layer_caches(cache: Arena) -> list[LayerCache]:
     """One for every layer."""
     scales = cache.get("scales")
     if scales is None:
-        return [LayerCache(keys, values) for keys, values in cache["cache"]]
+        return [LayerCache(layer[0], layer[-1]) for layer in cache["cache"]]
     return [LayerCache(*layer, *of_layer) for layer, of_layer in zip(cache["cache"], scales, strict=True)]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-import numpy as np
 from msgspec.structs import replace
 
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec
-from ..checkpoint.stored import StoredMatrix
 from ..checkpoint.weights import DecoderWeights, NormWeights
 from .arena import Arena
 from .device import Device
 from .expert_weights import expert_formats, fill_experts
+from .latent_weights import fill_latent, latent_in_order
 from .linear import fill_linear, host_tensor, pack_parts
-from .stored import Parts, StoredFormats, merged_parts
+from .stored import Parts, StoredFormats, merged_parts, ordered_rows
 from .weights import formats_of
 
 
@@ -55,7 +52,11 @@ def fill_weights(
             ("mlp_norm", layer.mlp_norm), ("mlp_out_norm", layer.mlp_out_norm),
         ):  # fmt: skip
             put_norm(prefix + name, norm)
-        turned = replace(layer, q=in_rotary_order(spec, layer.q), k=in_rotary_order(spec, layer.k))
+        if spec.latent is not None and layer.latent is not None:
+            turned = replace(layer, latent=latent_in_order(spec, layer.latent))
+            fill_latent(device, arena, spec.latent, spec.num_heads, layer.latent, prefix)
+        else:
+            turned = replace(layer, q=in_rotary_order(spec, layer.q), k=in_rotary_order(spec, layer.k))
         for name, parts in merged_parts(turned).items():
             linear(prefix + name, parts)
         if layer.q_bias is not None and layer.k_bias is not None:
@@ -78,13 +79,5 @@ def fill_weights(
 
 
 def in_rotary_order(spec: ModelSpec, values: WeightArray) -> WeightArray:
-    """Rows of q or k [heads * head_dim, ...], those of each head in the order of the rotation's pairs.
-
-    A matrix that is stored quantised may be in the place of an array.
-    """
-    order = spec.rotary_order
-    if np.array_equal(order, np.arange(spec.head_dim)):
-        return values
-    rows = (np.arange(len(values)).reshape(-1, spec.head_dim)[:, order]).reshape(-1)
-    matrix = cast("WeightArray | StoredMatrix", values)
-    return cast("WeightArray", matrix.ordered(rows) if isinstance(matrix, StoredMatrix) else matrix[rows])
+    """Rows of q or k [heads * head_dim, ...], those of each head in the order of the rotation's pairs."""
+    return ordered_rows(values, spec.rotary_order)

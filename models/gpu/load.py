@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from ...kernels.gemm.gpu_weights import GROUPS
 from ...kernels.gpu.table import E4M3_CAPABILITY
-from ...kernels.paged_attention.gpu_table import choose_launch
 from ...protocol.settings import BLOCK_SIZE, MIB, EngineSettings
 from ...protocol.steps import MemoryPlan, ReportProgress
 from ..checkpoint.open import Checkpoint
@@ -23,7 +22,7 @@ from ..guides.grammars import load_grammars
 from ..memory_plan import blocks_in, context_length, plan_of, shortest_length, size
 from ..stepper import LoadedModel
 from .adapters import place_layout
-from .buckets import Buckets, GpuSizes
+from .buckets import Buckets, GpuSizes, PassShape
 from .cache import DTYPES, cache_layout
 from .device import Device
 from .experts import more_launches_of_experts
@@ -32,9 +31,9 @@ from .linear import linear_launches
 from .packet import packet_layout
 from .stepper import GpuStepper
 from .stored import described_formats, stored_formats
-from .structure import refuse_structure
+from .structure import refuse_settings, refuse_structure
 from .weights import formats_of, weights_layout
-from .working_memory import more_launches
+from .working_memory import attention_launch, more_launches
 
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
 SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
@@ -94,12 +93,17 @@ def sizes_of(checkpoint: Checkpoint, settings: EngineSettings, device: Device) -
             f"--quantize {sizes.quantize}: the checkpoint is quantised already ({found[0].format}) and would only lose "
             "more; leave it out, or take the unquantised checkpoint"
         )
-    return sizes if settings.dtype != "auto" else replace(sizes, stored=stored_formats(outline_weights(checkpoint)))
+    stored = stored_formats(outline_weights(checkpoint)) if settings.dtype == "auto" else {}
+    if stored and checkpoint.spec.latent is not None:
+        remedy = "does not run from integers as they are stored: --dtype bfloat16 widens them"
+        raise UnsupportedModel("latent attention", found[0].format, remedy)
+    return replace(sizes, stored=stored)
 
 
 def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuSizes:
     """The settings, checked against what the device and its kernels support."""
     refuse_structure(spec)
+    refuse_settings(spec, settings)
     quantize, kv_cache_dtype = settings.quantize, settings.kv_cache_dtype
     if settings.dtype not in ("auto", "bfloat16"):
         raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
@@ -123,10 +127,10 @@ def gpu_sizes(spec: ModelSpec, settings: EngineSettings, device: Device) -> GpuS
             raise UnsupportedModel(name, inputs, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
     length = context_length(settings, spec.max_position)
     try:
-        item_bytes, processors = DTYPES[kv_cache_dtype].itemsize, device.multiprocessors
-        choose_launch(device.capability, spec.head_dim, item_bytes, 1, 1, multiprocessors=processors)
+        attention_launch(spec, PassShape(1, 1, 1, decode=True), device, kv_cache_dtype)
     except ValueError as error:
-        raise UnsupportedModel("head_dim", spec.head_dim, f"{error}; run this model on the CPU") from error
+        name = "head_dim" if spec.latent is None else "latent attention"
+        raise UnsupportedModel(name, spec.head_dim, f"{error}; run this model on the CPU") from error
     rows, places = min(settings.max_step_tokens, max(settings.max_running, MAX_LOGIT_ROWS)), settings.adapter_places
     return GpuSizes(
         quantize=quantize,
@@ -146,9 +150,11 @@ def _grouped_sizes(spec: ModelSpec) -> list[tuple[str, int]]:
     """Inputs of the matrices that int4 cuts into groups. A model without dense layers has an MLP of size 0."""
     sizes = [
         ("hidden_size", spec.hidden_size),
-        ("num_attention_heads * head_dim", spec.num_heads * spec.head_dim),
+        ("num_attention_heads * head_dim", spec.num_heads * spec.mixed_dim),
         ("intermediate_size", spec.mlp_size),
     ]
+    if spec.latent is not None and spec.latent.query_rank is not None:
+        sizes.append(("q_lora_rank", spec.latent.query_rank))
     if spec.experts is not None:
         sizes += [
             ("the width of experts", spec.experts.width),

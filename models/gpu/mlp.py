@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-
-import torch
 
 from ...kernels.activation.gpu import activate
 from ..checkpoint.spec import ModelSpec
 from .adapters import Adapted
 from .arena import Arena
+from .attention import Multiply
 from .buckets import PassShape
-from .linear import Activations, Linear
+from .linear import Activations
 from .residual import Added, Residual
 from .weights import DeviceLayer, DeviceMlp
-
-# out = x W^T, and what each row's adapter adds: of a matrix, its adapters, x, out and the shape.
-Multiply = Callable[[Linear, Adapted | None, Activations, torch.Tensor, PassShape], None]
 
 
 class Mlp:

@@ -19,7 +19,7 @@ from .device import Device
 class Rotation(NamedTuple):
     """Of one layer."""
 
-    table: torch.Tensor  # float32 [positions, head_dim]
+    table: torch.Tensor  # float32 [positions, what turns of a head]
     growth: torch.Tensor | None  # float32 [positions]: what queries are multiplied by
 
 
@@ -31,7 +31,7 @@ def rotations(spec: ModelSpec) -> list[RopeSpec | None]:
 def rotation_layout(spec: ModelSpec, length: int) -> Layout:
     layout = Layout()
     for index, rope in enumerate(rotations(spec)):
-        layout.add(f"rotation.{index}", torch.float32, length, spec.head_dim)
+        layout.add(f"rotation.{index}", torch.float32, length, spec.turned_dim)
         if rope is not None and rope.query_growth:
             layout.add(f"rotation.{index}.growth", torch.float32, length)
     return layout
@@ -40,7 +40,7 @@ def rotation_layout(spec: ModelSpec, length: int) -> Layout:
 def fill_rotations(device: Device, spec: ModelSpec, buffers: Arena, length: int) -> None:
     for index, rope in enumerate(rotations(spec)):
         table, growth = _placed(buffers, index)
-        device.load(table, torch.from_numpy(rope_tables(rope, spec.head_dim, length, spec.rotary_dim)))
+        device.load(table, torch.from_numpy(rope_tables(rope, spec.turned_dim, length, spec.rotary_dim)))
         if growth is not None:
             device.load(growth, torch.from_numpy(query_scales(rope, length)))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ...kernels.gemm.codes import CodeLayout, CodeRows, group_values
 from ...kernels.gemm.gpu_weights import BYTE_GROUPS, GROUPS, PackedLinear, pack_bytes, pack_w4
 from ..checkpoint.experts import ExpertWeights, MlpWeights
 from ..checkpoint.open import Checkpoint
+from ..checkpoint.rope import IndexArray
 from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.stored import CHUNK_ROWS, CodedMatrix, StoredMatrix
 from ..checkpoint.weights import DecoderWeights, LayerWeights, outline_weights, stored_matrices
@@ -75,7 +76,11 @@ def merged_format(parts: Iterable[WeightArray | StoredMatrix | None]) -> StoredF
 def merged_parts(layer: LayerWeights) -> dict[str, Parts]:
     """The plain matrices of a layer by their names in `formats_of`, and what is stacked in each."""
     found: dict[str, Parts] = {"qkv": (layer.q, layer.k, layer.v), "o": (layer.o,)}
-    experts = layer.experts
+    experts, latent = layer.experts, layer.latent
+    if latent is not None and latent.query_down is None:
+        found["qkv"] = (latent.down, latent.query)
+    elif latent is not None:
+        found |= {"qkv": (latent.down, latent.query_down), "queries": (latent.query,)}
     if experts is None:
         return found | _mlp_parts(layer)
     found["router"] = (experts.router, experts.shared_gate)
@@ -107,6 +112,18 @@ def _products(weights: DecoderWeights) -> dict[str, list[Parts]]:
         if layer.experts is not None:
             found |= {f"{index}.{name}": stacks for name, stacks in expert_parts(layer.experts).items()}
     return found
+
+
+def ordered_rows(values: WeightArray, order: IndexArray) -> WeightArray:
+    """Rows of heads [heads * len(order), ...], those of each head in this order.
+
+    A matrix that is stored quantised may be in the place of an array.
+    """
+    if np.array_equal(order, np.arange(len(order))):
+        return values
+    rows = (np.arange(len(values)).reshape(-1, len(order))[:, order]).reshape(-1)
+    matrix = cast("WeightArray | StoredMatrix", values)
+    return cast("WeightArray", matrix.ordered(rows) if isinstance(matrix, StoredMatrix) else matrix[rows])
 
 
 def pack_stored(parts: Sequence[CodedMatrix], kind: StoredFormat) -> PackedLinear:

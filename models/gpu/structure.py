@@ -1,16 +1,28 @@
-"""What of a `ModelSpec` the GPU's kernels implement; everything else is refused by name before anything is loaded."""
+"""What of a `ModelSpec`, and of settings with it, the GPU's kernels implement; everything else is refused by name
+before anything is loaded.
+"""
 
 from __future__ import annotations
 
+from ...protocol.settings import EngineSettings
 from ..checkpoint.spec import ModelSpec
-from ..errors import UnsupportedModel
+from ..errors import UnsupportedDevice, UnsupportedModel
 
 REMEDY = "the GPU's kernels do not have this yet; use --device cpu"
 
 
 def refuse_structure(spec: ModelSpec) -> None:
     """Raises UnsupportedModel, naming the first part of the structure that no kernel implements."""
-    if spec.latent is not None:
-        raise UnsupportedModel("latent attention", spec.family, REMEDY)
     if spec.parallel and spec.experts is not None:
         raise UnsupportedModel("experts beside attention", spec.family, REMEDY)
+
+
+def refuse_settings(spec: ModelSpec, settings: EngineSettings) -> None:
+    """Raises what names the first setting that this structure does not go with."""
+    if spec.latent is None:
+        return
+    if settings.kv_cache_dtype not in ("auto", "bfloat16"):
+        found = f"--kv-cache-dtype {settings.kv_cache_dtype}"
+        raise UnsupportedDevice(f"{found}: not for the latent vectors of {spec.family}; leave it at auto")
+    if settings.adapter_places.count > 0:
+        raise UnsupportedModel("latent attention", spec.family, "takes no LoRA adapters: leave --lora out")

@@ -16,6 +16,7 @@ from ..checkpoint.spec import LayerSpec, ModelSpec
 from .arena import Arena, Layout
 from .device import Device
 from .expert_weights import DeviceExperts, beside_experts, expert_formats, experts_layout, place_experts
+from .latent_weights import DeviceLatent, latent_layout, latent_matrices, place_latent
 from .linear import Formats, Linear, Matrices, add_linear, pack_shape, placed
 from .stored import StoredFormats
 
@@ -44,7 +45,7 @@ class DeviceMlp:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLayer:
-    """None: the model has no such norm or bias. Biases are added by the kernel that reads the product."""
+    """None: the model has no such norm, bias or part. Biases are added by the kernel that reads the product."""
 
     input_norm: Norm | None
     attention_out_norm: Norm | None
@@ -56,6 +57,7 @@ class DeviceLayer:
     sinks: torch.Tensor | None
     o: Linear
     o_bias: torch.Tensor | None
+    latent: DeviceLatent | None
     feed_forward: DeviceMlp | DeviceExperts
     down_bias: torch.Tensor | None
 
@@ -71,7 +73,10 @@ class DeviceWeights:
 def matrices(spec: ModelSpec, layer: LayerSpec) -> Matrices:
     """[out, in] of the matrices of a layer, besides those of experts."""
     query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    attention = {"qkv": (query + 2 * kv, spec.hidden_size), "o": (spec.hidden_size, query)}
+    attention = {"qkv": (query + 2 * kv, spec.hidden_size)}
+    if spec.latent is not None:
+        attention = latent_matrices(spec.latent, spec.hidden_size, spec.num_heads)
+    attention["o"] = (spec.hidden_size, spec.num_heads * spec.mixed_dim)
     if layer.experts:
         return attention
     return attention | {
@@ -126,13 +131,15 @@ def weights_layout(spec: ModelSpec, quantize: str, stored: StoredFormats | None 
         prefix, sizes = f"{index}.", matrices(spec, kind)
         for name in norms(spec):
             norm(prefix + name)
-        for name in (name for name in sizes if biased[name]):
+        for name in (name for name in sizes if biased.get(name)):
             layout.add(f"{prefix}{name}.bias", dtype, sizes[name][0])
         if spec.qkv_bias and spec.qk_norm == "row":
             layout.add(f"{prefix}value_bias", dtype, sizes["qkv"][0])
         if spec.qk_norm is not None:
             for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads)):
                 layout.add(prefix + name, gains, *(() if spec.qk_norm == "head" else (heads,)), spec.head_dim)
+        if spec.latent is not None:
+            layout.extend(latent_layout(spec.latent, spec.num_heads, prefix))
         if spec.sinks:
             layout.add(f"{prefix}sinks", torch.float32, spec.num_heads)
         if kind.experts and spec.experts is not None:
@@ -161,6 +168,11 @@ def place_weights(device: Device, spec: ModelSpec, quantize: str, stored: Stored
             return place_experts(spec.experts, arena, prefix, stacks, linear)
         return DeviceMlp(linear(prefix + "gate_up"), arena.get(prefix + "gate_up.bias"), linear(prefix + "down"))
 
+    def latent(prefix: str) -> DeviceLatent | None:
+        if spec.latent is None:
+            return None
+        return place_latent(arena, prefix, None if spec.latent.query_rank is None else linear(prefix + "queries"))
+
     def layer(prefix: str, kind: LayerSpec) -> DeviceLayer:
         q_norm, k_norm, bias = (arena.get(prefix + name) for name in ("q_norm", "k_norm", "qkv.bias"))
         rows = tuple[RowNorm, ...]()
@@ -179,6 +191,7 @@ def place_weights(device: Device, spec: ModelSpec, quantize: str, stored: Stored
             sinks=arena.get(prefix + "sinks"),
             o=linear(prefix + "o"),
             o_bias=arena.get(prefix + "o.bias"),
+            latent=latent(prefix),
             feed_forward=feed_forward(prefix, kind),
             down_bias=arena.get(prefix + "down.bias"),
         )

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
+from triolet.models.checkpoint.latent import LatentSpec
 from triolet.models.checkpoint.safetensors import WeightArray, to_float32
 from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
@@ -26,6 +28,11 @@ from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step, 
 SPEC = ModelSpec(
     family="qwen3", vocab_size=120, hidden_size=64, layers=alike(2), num_heads=2, num_kv_heads=1, head_dim=64,
     mlp_size=64, norm_eps=1e-5, max_position=192, qk_norm="head", qkv_bias=True,
+)  # fmt: skip
+# Neither the latent vector nor the rotated key is a power of two.
+LATENT = replace(
+    SPEC, family="deepseek_v3", num_heads=2, head_dim=68, qk_norm=None, qkv_bias=False, interleaved_rotary=True,
+    query_scale=36**-0.5, latent=LatentSpec(kv_rank=48, query_rank=32, plain_dim=16, rope_dim=20, value_dim=16),
 )  # fmt: skip
 BLOCKS, MAX_RUNNING, MAX_TOKENS, MAX_ROWS = 12, 3, 12, 4
 NO_ADAPTERS = AdapterPlaces()

@@ -17,7 +17,9 @@ from triolet.kernels.gpu.launches import KernelForm, form_of
 from triolet.kernels.gpu.table import LaunchRow
 from triolet.loadtest.device.compile_catalogue import forms_of
 from triolet.loadtest.device.compile_models import LLAMA_8B, MODELS, LaunchedModel
+from triolet.loadtest.device.gpu_model_values import small_weights
 from triolet.models.checkpoint.gguf.matrix import QUANTISED
+from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.load import MAX_LOGIT_ROWS
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
@@ -25,15 +27,21 @@ from triolet.models.gpu.stored import format_of
 from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk
 
-from .gpu_house import MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
+from .gpu_house import LATENT, MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
 
-FORMATS = [("none", "bfloat16", 0), ("int4", "int8", 0), ("fp8", "fp8", 2)]  # and places for adapters
+Served = tuple[ModelSpec, str, str, int]  # weights, cache, places for adapters
+FORMATS: list[Served] = [
+    (SPEC, "none", "bfloat16", 0), (SPEC, "int4", "int8", 0), (SPEC, "fp8", "fp8", 2), (LATENT, "none", "bfloat16", 0),
+    (LATENT, "fp8", "bfloat16", 0),
+]  # fmt: skip
 
 
-def rehearsed(quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelForm]:
+def rehearsed(spec: ModelSpec, quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelForm]:
     """Of a worker that starts, and of steps with everything that a request can ask for."""
     places = AdapterPlaces(count=adapters)
-    model = make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype, adapters=places)
+    model = make_gpu_model(
+        spec=spec, weights=small_weights(spec), quantize=quantize, kv_cache_dtype=kv_cache_dtype, adapters=places
+    )
     driver = Driver(GpuStepper(model), ahead=True)
     prompt = prompt_of(5, 1)
     new = [
@@ -48,9 +56,9 @@ def rehearsed(quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelFo
     return model.device.forms
 
 
-def recorded(quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelForm]:
+def recorded(spec: ModelSpec, quantize: str, kv_cache_dtype: str, adapters: int) -> set[KernelForm]:
     places = AdapterPlaces(count=adapters)
-    served = LaunchedModel(SPEC, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS, places)
+    served = LaunchedModel(spec, quantize, kv_cache_dtype, MAX_RUNNING, MAX_TOKENS, MAX_ROWS, places)
     return forms_of(served, RehearsalDevice().capability, "cpu")
 
 
@@ -67,7 +75,7 @@ def test_the_catalogue_has_every_format_that_gguf_files_store() -> None:
 
 
 @pytest.mark.parametrize("served", FORMATS)
-def test_every_launched_form_is_recorded_for_compiling(served: tuple[str, str, int]) -> None:
+def test_every_launched_form_is_recorded_for_compiling(served: Served) -> None:
     assert named(rehearsed(*served)) == named(recorded(*served))
 
 

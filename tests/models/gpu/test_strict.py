@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from triolet.loadtest.device.gpu_model_values import small_weights
 from triolet.models.gpu import sequences as gpu_sequences
 from triolet.models.gpu import stepper as gpu_stepper
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.events import TokenLogprob
 from triolet.protocol.steps import Chunk, SequenceRecord
 
-from .gpu_house import Driver, make_gpu_model, prompt_of, record
+from .gpu_house import LATENT, Driver, make_gpu_model, prompt_of, record
 
 # Its first 128 positions are blocks of noise, which no test writes: a long prompt would take the interpreter long. With
 # three pages of context a decode row is summed in two parts, and prefill in one.
@@ -25,9 +26,13 @@ DRAWS = 4
 Answer = tuple[list[int], list[TokenLogprob], list[TokenLogprob]]  # tokens, their scores, those of the prompt
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "fp8"])
+@pytest.fixture(scope="module", params=["bfloat16", "fp8", "latent vectors"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[GpuStepper]:
-    model, generator = make_gpu_model(kv_cache_dtype=request.param), torch.Generator().manual_seed(6)
+    generator = torch.Generator().manual_seed(6)
+    if request.param == "latent vectors":
+        model = make_gpu_model(spec=LATENT, weights=small_weights(LATENT))
+    else:
+        model = make_gpu_model(kv_cache_dtype=request.param)
     for cache in model.caches:
         for part in (cache.keys, cache.values):
             part[list(NOISE)] = torch.randn(part[: len(NOISE)].shape, generator=generator).to(part.dtype)

@@ -185,6 +185,8 @@ def planted_errors(spec: ModelSpec) -> dict[str, ModelSpec]:
             wrong[field] = replace(spec, **{field: factor * value})
     if spec.qk_norm == "row":
         wrong["heads alone"] = replace(spec, qk_norm="heads")
+    if spec.latent is not None:
+        wrong["norms of latent vectors"] = replace(spec, latent=replace(spec.latent, norm_eps=1.0))
     if spec.experts is not None:
         doubled = replace(spec.experts.routing, scale=2 * spec.experts.routing.scale)
         wrong["weights of experts"] = replace(spec, experts=replace(spec.experts, routing=doubled))
