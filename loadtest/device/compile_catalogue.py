@@ -141,6 +141,8 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
             uses = ("HMMA",)
         case "decode_kernel":
             uses = ("HMMA", staged)
+        case "prefill_kernel" if values["ROPE_DIM"] > 0:  # tiles of 32 rows
+            uses = ("HMMA", staged)
         case "prefill_kernel":
             uses = (TENSOR_CORE["bf16"][major],)
             bytes_each = 2 if "bf16" in types["keys"] else 1
@@ -149,6 +151,8 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
         case "narrow_gemm_kernel" | "wide_gemm_kernel" | "plain_experts_kernel":
             element = next(name for name in TENSOR_CORE if name in types["w"])
             uses = (TENSOR_CORE[element].get(capability) or TENSOR_CORE[element][major], staged)
+        case "heads_gemm_kernel":
+            uses = (TENSOR_CORE["bf16"][major], staged)
         case "w4_gemm_kernel" | "w8_gemm_kernel" | "w4_experts_kernel" | "w8_experts_kernel":
             uses = (TENSOR_CORE["bf16"][major], "LDGSTS", "PRMT")
         case "w4_dequantise_kernel" | "w8_dequantise_kernel":

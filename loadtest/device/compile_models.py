@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from triolet.kernels.experts.routing import Routing
 from triolet.models.checkpoint.experts import ExpertSpec
+from triolet.models.checkpoint.latent import LatentSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, WeightNames, alike
 from triolet.models.gpu.stored import StoredFormat
 from triolet.protocol.settings import AdapterPlaces
@@ -66,6 +67,20 @@ GPT_OSS_20B = _spec(
         gate_slope=1.702, up_offset=1.0,
     ),
 )  # fmt: skip
+_LATENT = LatentSpec(kv_rank=512, query_rank=None, plain_dim=128, rope_dim=64, value_dim=128)
+DEEPSEEK_V2_LITE = _spec(
+    "deepseek_v2", 102_400, 2048, 16, 1, 576, 10_944, latent=_LATENT, layers=(LayerSpec(), LayerSpec(experts=True)),
+    experts=ExpertSpec(count=64, width=1408, routing=Routing(chosen=6), shared_width=2816),
+)  # fmt: skip
+DEEPSEEK_V3 = _spec(
+    "deepseek_v3", 129_280, 7168, 128, 1, 576, 18_432, latent=replace(_LATENT, query_rank=1536),
+    layers=(LayerSpec(), LayerSpec(experts=True)),
+    experts=ExpertSpec(
+        count=256, width=2048, corrected=True, shared_width=2048, routing=Routing(
+            chosen=8, scores="sigmoid", normalised=True, scale=2.5, groups=8, chosen_groups=4, group_best=2
+        ),
+    ),
+)  # fmt: skip
 GEMMA2_9B = _spec(
     "gemma2", 256_000, 3584, 16, 8, 256, 14_336, norm_offset=1.0, activation="gelu_tanh", tied_embeddings=True,
     layers=(LayerSpec(window=4096), LayerSpec()), score_cap=50.0, logit_cap=30.0, embedding_factor=3584**0.5,
@@ -95,6 +110,7 @@ MODELS = (
     LaunchedModel(GEMMA3_4B),
     *(LaunchedModel(spec, quantize) for spec in (QWEN3_30B_A3B, GPT_OSS_20B) for quantize in QUANTIZE),
     LaunchedModel(QWEN2_MOE),
+    *(LaunchedModel(spec, quantize) for spec in (DEEPSEEK_V2_LITE, DEEPSEEK_V3) for quantize in ("none", "fp8")),
     *(LaunchedModel(LLAMA_8B, stored=stored) for stored in (AWQ, *GPTQ, IQ4_XS, Q4_0, Q4_1, Q4_K, Q6_K, Q8_0)),
     *(LaunchedModel(QWEN2_MOE, stored=stored) for stored in (AWQ, Q4_0, Q4_K, Q6_K, Q8_0)),
     LaunchedModel(GPT_OSS_20B, stored=MXFP4),

@@ -61,11 +61,7 @@ GATES = ((3072, INT8, 1), (14_336, INT8, 1), (28_672, INT8, 1), (14_336, FP8, 14
 # Adapters: columns, channels of the merged matrices, rank.
 ADAPTED = ((4096, (4096, 1024, 1024), 64), (14_336, (4096,), 64))
 VOCABULARY = 128_256
-# DeepSeek-V2's and -V3's, whose attention the GPU does not have yet.
-ROUTINGS = (
-    (Routing(chosen=6, scale=16.0, groups=8, chosen_groups=3), 160),
-    (Routing(chosen=8, scores="sigmoid", normalised=True, scale=2.5, groups=8, chosen_groups=4, group_best=2), 256),
-)
+GROUPS_OF_EXPERTS = Routing(chosen=6, scale=16.0, groups=8, chosen_groups=3)  # DeepSeek-V2's, of 160 experts
 
 
 def launch_unreached(capability: int, multiprocessors: int) -> None:
@@ -90,12 +86,10 @@ def launch_unreached(capability: int, multiprocessors: int) -> None:
             )  # fmt: skip
     gather_rows(shaped(64, dtype=INT), shaped(VOCABULARY, 2304), shaped(64, 2304), capability=capability, factor=48.0)
     cap_logits(shaped(64, VOCABULARY, dtype=FLOAT), 1.0, 30.0)
-    for routing, experts in ROUTINGS:
-        taken, line = routing.chosen, shaped(experts, dtype=FLOAT)
-        route(
-            routing, shaped(64, experts, dtype=FLOAT), shaped(9, dtype=INT), shaped(64, taken, dtype=INT),
-            shaped(64, taken + 1, dtype=FLOAT), correction=line if routing.scores == "sigmoid" else None,
-        )  # fmt: skip
+    route(
+        GROUPS_OF_EXPERTS, shaped(64, 160, dtype=FLOAT), shaped(9, dtype=INT), shaped(64, 6, dtype=INT),
+        shaped(64, 7, dtype=FLOAT),
+    )  # fmt: skip
     for size, kind, groups in NORMS:
         if kind != FP8 or capability >= E4M3_CAPABILITY:
             x = shaped(64, size)

@@ -185,7 +185,11 @@ def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
         return "bfloat16"
     kept, wide = dict[str, int](), dict[str, int]()
     weights = outline_weights(checkpoint)
-    for name, stacks in (_products(weights) | {"embedding": [(weights.embedding,)]}).items():
+    plain: dict[str, list[Parts]] = {"embedding": [(weights.embedding,)]}
+    for index, layer in enumerate(weights.layers):
+        if layer.latent is not None:
+            plain[f"{index}.up"] = [(layer.latent.up,)]
+    for name, stacks in (_products(weights) | plain).items():
         counts = wide if name not in stored else kept
         for stack in stacks:
             parts = [part for part in stack if part is not None]

@@ -21,7 +21,6 @@ from triolet.models.cpu.load import plan_on_cpu
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.rows import Batch
 from triolet.models.errors import CheckpointError, UnsupportedDevice, UnsupportedModel
-from triolet.models.gpu.structure import refuse_structure
 from triolet.protocol.settings import EngineSettings
 
 from ..parity_cases import ParityCase, make_case
@@ -97,10 +96,8 @@ def test_settings_that_no_model_has_are_refused(options: Options, message: str) 
         spec_from_config(options)
 
 
-def test_neither_gpus_nor_adapters_have_it_yet() -> None:
+def test_adapters_do_not_have_it_yet() -> None:
     spec = spec_from_config(LITE)
-    with pytest.raises(UnsupportedModel, match="latent attention = 'deepseek_v2'"):
-        refuse_structure(spec)
     with pytest.raises(UnsupportedModel, match="adapter = 'tuned': deepseek_v2 models"):
         load_adapter(Path("tuned"), spec)
 

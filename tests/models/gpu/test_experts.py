@@ -99,9 +99,8 @@ def model_of(name: str) -> GpuModel:
     return make_gpu_model(spec=spec, weights=small_weights(spec), quantize=MODELS[name][2], max_running=1, max_tokens=6)
 
 
-def found(name: str, prompt: tuple[int, ...], *, strict: bool) -> Found:
+def found(model: GpuModel, prompt: tuple[int, ...], *, strict: bool) -> Found:
     """The prompt in steps of six and of three tokens, so of other padding, and some tokens behind it."""
-    model = model_of(name)
     driver, decoded = Driver(GpuStepper(model)), list[npt.NDArray[np.float32]]()
     driver.step(
         Chunk(sequence=1, start=0, count=6, blocks=(3,), prompt_logprobs=True),
@@ -134,7 +133,7 @@ def other_experts(weights: DecoderWeights) -> DecoderWeights:
 def test_log_probabilities_are_those_of_the_definition(name: str, strict: bool) -> None:
     spec, quantize = spec_of(name), MODELS[name][2]
     weights = stored(small_weights(spec), quantize)
-    on_device = found(name, prompt_of(LENGTH, 50), strict=strict)
+    on_device = found(model_of(name), prompt_of(LENGTH, 50), strict=strict)
     own = on_device.distances(spec, weights)
     wrong = on_device.distances(spec, other_experts(weights))
     fewer = on_device.distances(replace(spec, experts=other_routing(spec)), weights)

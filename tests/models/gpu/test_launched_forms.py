@@ -32,7 +32,6 @@ from .gpu_house import LATENT, MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, 
 Served = tuple[ModelSpec, str, str, int]  # weights, cache, places for adapters
 FORMATS: list[Served] = [
     (SPEC, "none", "bfloat16", 0), (SPEC, "int4", "int8", 0), (SPEC, "fp8", "fp8", 2), (LATENT, "none", "bfloat16", 0),
-    (LATENT, "fp8", "bfloat16", 0),
 ]  # fmt: skip
 
 

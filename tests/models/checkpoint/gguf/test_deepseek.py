@@ -17,6 +17,9 @@ from triolet.models.checkpoint.stored import StoredMatrix
 from triolet.models.checkpoint.weights import load_weights, make_weights
 from triolet.models.cpu.load import plan_on_cpu
 from triolet.models.errors import CheckpointError, UnsupportedModel
+from triolet.models.gpu.load import sizes_of
+from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.stored import described_formats
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import EngineSettings
 
@@ -136,6 +139,14 @@ def test_quantised_keys_and_values_are_read_by_heads(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"GGUF Q8_0.*--dtype bfloat16 widens"):
         plan_on_cpu(checkpoint, as_it_is, 1 << 28)
     assert plan_on_cpu(checkpoint, widened, 1 << 28)[0].weight_format == "bfloat16"
+    gpu = RehearsalDevice()
+    with pytest.raises(UnsupportedModel, match=r"GGUF Q8_0.*--dtype bfloat16 widens"):
+        sizes_of(checkpoint, as_it_is, gpu)
+    assert not sizes_of(checkpoint, widened, gpu).stored
+    wide = (3 * HEADS * 48 * RANK + HEADS * 40 * 32) * 2 / 1024
+    assert (
+        described_formats(checkpoint, {}) == f"GGUF Q8_0 widened to bfloat16 ({wide:g}KiB); other matrices in bfloat16"
+    )
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
