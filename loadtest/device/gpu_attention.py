@@ -19,6 +19,7 @@ SMALL = [(1, 190), (5, 70), (1, 64), (1, 1)]
 WIDE = [(1, 200), (70, 135), (1, 64), (3, 128), (1, 1)]
 SERVING = [*((1, 4096 - 37 * row) for row in range(16)), (512, 2048), (333, 1000), (1, 32768)]
 TINY = Form(heads=2, kv_heads=1, size=64)
+LATENT = Form(heads=16, kv_heads=1, size=576, rope_dim=64)
 BESIDE = [(1, 70), (5, 66)]  # a decode row and a prompt before the one that is cut
 CUT, CUTS = 1500, ((700,), (2, 66, 129, 1400), (64, 128, 192, 1498), tuple(range(100, 1500, 100)))
 CUT_SMALL, CUTS_SMALL = 70, ((65,), (2, 37))
@@ -106,6 +107,7 @@ def checks(dry: bool) -> list[GpuCase]:
         "soft cap 5": replace(TINY, soft_cap=5.0),
         "strict": replace(TINY, strict=True),
         "sinks, window 60": replace(TINY, window=60, sinks=True),
+        "latent vectors": Form(heads=20, kv_heads=1, size=40, rope_dim=8),
     }
     stricts = [replace(TINY, strict=True)]
     if not dry:
@@ -116,7 +118,10 @@ def checks(dry: bool) -> list[GpuCase]:
         forms["groups of 1"] = Form(heads=4, kv_heads=4)
         forms["head 64, window, sinks"] = Form(heads=64, size=64, window=128, sinks=True)
         forms["head 256, window, soft cap"] = Form(heads=4, kv_heads=2, size=256, window=100, soft_cap=20.0)
+        for heads in (16, 128):  # DeepSeek-V2-Lite, V3
+            forms[f"latent vectors, {heads} heads"] = replace(LATENT, heads=heads)
         stricts = [Form(strict=True, cache=cache) for cache in CACHES]
+        stricts.append(replace(LATENT, strict=True))
         stricts += [Form(strict=True, size=64, window=200), Form(strict=True, size=256, kv_heads=4, soft_cap=20.0)]
     small, serving, cut = (SMALL, SMALL, (CUT_SMALL, CUTS_SMALL)) if dry else (WIDE, SERVING, (CUT, CUTS))
     found = [check(f"attention {name}", partial(check_form, form, small)) for name, form in forms.items()]
@@ -124,8 +129,10 @@ def checks(dry: bool) -> list[GpuCase]:
         found += [
             check(f"attention serving {cache}", partial(check_form, Form(cache=cache), SERVING)) for cache in CACHES
         ]
+        found.append(check("attention serving latent vectors", partial(check_form, LATENT, SERVING)))
     for form in stricts:
-        title = f"{form.cache}{f' window {form.window}' if form.window else ''}{' soft cap' if form.soft_cap else ''}"
+        cache = "latent vectors" if form.rope_dim else form.cache
+        title = f"{cache}{f' window {form.window}' if form.window else ''}{' soft cap' if form.soft_cap else ''}"
         found.append(check(f"attention bits alone {title}", partial(check_alone, form, serving)))
         found.append(check(f"attention bits however cut {title}", partial(check_cuts, form, *cut)))
     return found + PLANTED

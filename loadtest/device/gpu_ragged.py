@@ -14,7 +14,12 @@ import torch
 from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention.gpu_launch import paged_attention, plan_attention, plan_words, workspace_floats
 from triolet.kernels.paged_attention.gpu_reference import gathered, paged_attention_reference
-from triolet.kernels.paged_attention.gpu_table import AttentionLaunch, choose_launch
+from triolet.kernels.paged_attention.gpu_table import (
+    AttentionLaunch,
+    choose_latent_launch,
+    choose_launch,
+    head_tiles,
+)
 from triolet.loadtest.device.gpu_case import Figures, GpuMachine
 from triolet.loadtest.device.gpu_check import drawn, no_worse, require
 
@@ -35,6 +40,11 @@ class Form:
     soft_cap: float = 0.0
     strict: bool = False
     sinks: bool = False
+    rope_dim: int = 0  # of latent attention: the last of `size`, which are in keys alone
+
+    @property
+    def groups(self) -> int:
+        return head_tiles(self.heads) if self.rope_dim else self.kv_heads
 
 
 class Ragged:
@@ -60,6 +70,8 @@ class Ragged:
         (self.keys, self.key_scales), (self.values, self.value_scales) = (
             _stored(drawn(seed, *shape), unused, CACHES[form.cache]) for seed in (1, 2)
         )
+        if form.rope_dim:
+            self.values = self.keys
         tokens = [count for count, _ in chunks]
         self.real, self.longest = sum(tokens), max(tokens)
         width = (form.heads + 2 * form.kv_heads) * form.size
@@ -68,40 +80,47 @@ class Ragged:
         self.sinks = drawn(4, form.heads) + 2 if form.sinks else None
         self.lengths = torch.tensor([*lengths, 0], dtype=torch.int32)
         self.starts = torch.tensor([0, *tokens, 0]).cumsum(0).int()
-        self.out = torch.full((self.real + 1, form.heads, form.size), math.nan, dtype=torch.bfloat16)
-        self.read_bytes = 2 * sum(lengths) * form.kv_heads * (
+        shape_of_out = self.real + 1, form.heads, form.size - form.rope_dim
+        self.out = torch.full(shape_of_out, math.nan, dtype=torch.bfloat16)
+        self.read_bytes = (1 if form.rope_dim else 2) * sum(lengths) * form.kv_heads * (
             form.size * self.keys.element_size() + (4 if self.key_scales is not None else 0)
         )  # fmt: skip
 
     def launch(self, machine: GpuMachine) -> AttentionLaunch:
         """The table's; interpreted, one of few programs and small tiles."""
-        form = self.form
-        found = choose_launch(
-            machine.capability, form.size, self.keys.element_size(), len(self.lengths), self.real,
-            multiprocessors=machine.multiprocessors, strict=form.strict,
-        )  # fmt: skip
+        form, counts = self.form, (len(self.lengths), self.real)
+        if form.rope_dim:
+            found = choose_latent_launch(
+                machine.capability, form.size - form.rope_dim, form.rope_dim, *counts,
+                multiprocessors=machine.multiprocessors, strict=form.strict,
+            )  # fmt: skip
+        else:
+            found = choose_launch(
+                machine.capability, form.size, self.keys.element_size(), *counts,
+                multiprocessors=machine.multiprocessors, strict=form.strict,
+            )  # fmt: skip
         if not machine.dry:
             return found
-        few = replace(found.decode, programs=3 * form.kv_heads, least_share=1)
+        few = replace(found.decode, programs=3 * form.groups, least_share=1)
         return replace(found, decode=few, prefill=replace(found.prefill, rows=16))
 
     def prepare(self, launch: AttentionLaunch) -> tuple[Tensor, Tensor]:
         """Plan and workspace for a launch, the plan made."""
         form, rows = self.form, len(self.lengths)
-        plan = torch.full((plan_words(rows, form.kv_heads, launch),), -1, dtype=torch.int32)
-        workspace = torch.full((workspace_floats(rows, form.heads, form.kv_heads, form.size, launch),), math.nan)
-        plan_attention(
-            self.starts, self.lengths, plan, kv_heads=form.kv_heads, launch=launch, window=form.window
-        )  # fmt: skip
+        plan = torch.full((plan_words(rows, form.groups, launch),), -1, dtype=torch.int32)
+        floats = workspace_floats(rows, form.heads, form.groups, form.size - form.rope_dim, launch)
+        workspace = torch.full((floats,), math.nan)
+        plan_attention(self.starts, self.lengths, plan, kv_heads=form.groups, launch=launch, window=form.window)
         return plan, workspace
 
     def attend(self, launch: AttentionLaunch, plan: Tensor, workspace: Tensor) -> Tensor:
         form = self.form
         paged_attention(
             self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, self.out,
-            heads=form.heads, kv_heads=form.kv_heads, scale=form.size**-0.5, plan=plan, workspace=workspace,
+            heads=form.heads, kv_heads=form.groups, scale=form.size**-0.5, plan=plan, workspace=workspace,
             launch=launch, longest_chunk=self.longest, window=form.window, soft_cap=form.soft_cap,
             key_scales=self.key_scales, value_scales=self.value_scales, sinks=self.sinks,
+            rope_dim=form.rope_dim,
         )  # fmt: skip
         return self.out
 
@@ -115,7 +134,8 @@ class Ragged:
             sinks=self.sinks,
         )  # fmt: skip
         require(bool(out[self.real :].isnan().all()), "a row of nobody's was written")
-        return no_worse(out[: self.real], self._plain(q), exact)
+        vector = slice(form.size - form.rope_dim)
+        return no_worse(out[: self.real], self._plain(q)[..., vector], exact[..., vector])
 
     def _plain(self, q: Tensor) -> Tensor:
         """bfloat16 products, softmax in float32: what torch's plain expression makes of the dequantised cache."""

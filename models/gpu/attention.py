@@ -32,7 +32,7 @@ class LayerPlace(NamedTuple):
     plan: torch.Tensor
 
 
-class Attention:
+class GroupedAttention:
     """Enqueues the attention of one layer with keys and values of their own."""
 
     def __init__(

@@ -3,9 +3,10 @@
 The residual stream has its own buffer and every norm before a block adds into it. So a layer is ten launches where
 every chunk is one token: a norm, a product, the rotation, two of attention, a product; a norm, a product, the
 activation, a product. Longer chunks have a third of attention. There are more where quantised weights split a sum, and
-where a model has norms behind its blocks or over rows of q and k. Padding tokens are computed like others, but write
-nothing to the cache, and their results are ignored. A pass has two halves, the layers and the head, connected only by
-the residual stream. In a pass with LoRA adapters, two more launches follow each of a layer's four products.
+where a model has norms behind its blocks or over rows of q and k, or latent attention. Padding tokens are computed like
+others, but write nothing to the cache, and their results are ignored. A pass has two halves, the layers and the head,
+connected only by the residual stream. In a pass with LoRA adapters, two more launches follow each of a layer's four
+products.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ...kernels.rope.gpu import LayerCache
 from ..checkpoint.spec import ModelSpec
 from .adapters import Adapted, DeviceAdapters
 from .arena import Arena
-from .attention import Attention, LayerPlace
+from .attention import GroupedAttention, LayerPlace
 from .buckets import PassShape
 from .device import Device
 from .expert_weights import DeviceExperts
@@ -69,13 +70,13 @@ class Decoder:
         if buffers.get("mixed.quantised") is not None:
             self._mixed = Activations.of(buffers, "mixed.quantised")
 
-    def _attention(self, layer: DeviceLayer, place: LayerPlace) -> Attention | LatentAttention:
+    def _attention(self, layer: DeviceLayer, place: LayerPlace) -> GroupedAttention | LatentAttention:
         capability, spec, buffers, packet = self._device.capability, self._spec, self._buffers, self._packet
         if spec.latent is not None and (latent := layer.latent) is not None:
             return LatentAttention(
                 capability, spec, spec.latent, layer, latent, place, buffers, packet, self._multiply
             )  # fmt: skip
-        return Attention(capability, spec, layer, place, self._residual, buffers, packet, self._multiply)
+        return GroupedAttention(capability, spec, layer, place, self._residual, buffers, packet, self._multiply)
 
     def _feed_forward(self, layer: DeviceLayer) -> Mlp | Mixture:
         capability, spec, block = self._device.capability, self._spec, layer.feed_forward
