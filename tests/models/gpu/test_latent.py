@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,7 +126,9 @@ def test_a_token_is_cached_once_whatever_the_number_of_heads() -> None:
         ({"quantize": "int4"}, replace(LATENT, latent=replace(LATENT.latent, query_rank=40)), "q_lora_rank = 40"),
     ],
 )
-def test_what_it_does_not_go_with_is_named(settings: dict[str, object], spec: ModelSpec, message: str) -> None:
+def test_what_it_does_not_go_with_is_named(
+    settings: dict[str, Any], spec: ModelSpec, message: str
+) -> None:  # Any: of options
     gpu_sizes(LATENT, EngineSettings(model="", kv_cache_dtype="bfloat16"), RehearsalDevice())
     with pytest.raises((UnsupportedModel, UnsupportedDevice), match=message):
         gpu_sizes(spec, EngineSettings(model="", **settings), RehearsalDevice())
