@@ -30,6 +30,11 @@ class CheckpointError(LoadError):
         self.remedy = remedy
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether a library failed, be it by a panic of code in Rust, which Python gets as no Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def _cut(text: str, most: int = 200) -> str:
     return text if len(text) <= most else text[:most] + "…"
 

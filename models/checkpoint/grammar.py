@@ -9,7 +9,7 @@ from typing import Final
 
 from llguidance import LLParserLimits, LLTokenizer
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, is_failure
 from .text.text_files import tokenizer_json
 
 # Deep grammars recurse in C: the front's compiler has this stack, and a thread that compiles in the worker needs more.
@@ -32,5 +32,7 @@ def open_grammar_tokenizer(model: str, vocab_size: int, eos_token_ids: tuple[int
     text = tokenizer_json(Path(model))
     try:
         return LLTokenizer(text, n_vocab=vocab_size, eos_token=list(eos_token_ids) or None)
-    except Exception as error:  # the library raises plain ValueError, and others for what it did not foresee
+    except BaseException as error:  # the library raises plain ValueError, and others for what it did not foresee
+        if not is_failure(error):
+            raise
         raise CheckpointError("tokenizer", model, f"cannot be used with grammars ({str(error)[:200]})") from None

@@ -12,7 +12,7 @@ from typing import Final, cast
 from msgspec import Struct, convert
 from tokenizers import AddedToken, Tokenizer
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, is_failure
 from ..config import Config
 from ..files import find_file, read_bytes, read_json
 from . import sentencepiece_file, tekken, tiktoken
@@ -72,7 +72,9 @@ def read_tokenizer(folder: Path, config: Mapping[str, object]) -> tuple[Tokenize
 def _parsed(data: bytes) -> Tokenizer:
     try:
         return Tokenizer.from_buffer(data)
-    except Exception as error:  # the library raises plain Exception for anything it cannot read
+    except BaseException as error:  # the library raises plain Exception, and panics at merges that it did not foresee
+        if not is_failure(error):
+            raise
         raise CheckpointError("file", JSON_FILE, f"cannot be read: {str(error)[:500]}") from None
 
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from triolet.models.checkpoint.grammar import open_grammar_tokenizer
 from triolet.models.checkpoint.text import sentencepiece_file, tiktoken
+from triolet.models.checkpoint.text.folder import read_tokenizer
 from triolet.models.checkpoint.text.gguf import GgufText
 from triolet.models.checkpoint.text.sentencepiece import tokenizer_of_pieces
 from triolet.models.checkpoint.text.sentencepiece_file import read_sentencepiece
 from triolet.models.checkpoint.text.tekken import tekken_tokenizer
 from triolet.models.checkpoint.text.text_files import read_text_files
-from triolet.models.errors import CheckpointError
+from triolet.models.errors import CheckpointError, is_failure
 
 from .vocabularies import byte_level_metadata, ranks, read, sentencepiece_metadata, tekken
 
@@ -193,3 +195,18 @@ def test_mutations_load_or_are_refused(name: str, tmp_path: Path, monkeypatch: p
         except CheckpointError:
             refused += 1
     assert 0 < refused < 60
+
+
+def test_a_file_at_which_the_library_panics_is_refused(tmp_path: Path) -> None:
+    """A merge whose result the vocabulary lacks. A panic is no Exception."""
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json.*cannot be read"):
+        read_tokenizer(tmp_path, {})
+    with pytest.raises(CheckpointError, match="cannot be used with grammars"):
+        open_grammar_tokenizer(str(tmp_path), 2, (1,))
+
+
+def test_a_user_s_interruption_is_no_failure_of_a_library() -> None:
+    assert is_failure(ValueError())
+    assert not is_failure(KeyboardInterrupt())
