@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from triolet.models.gpu import decoder as gpu_decoder
+from triolet.models.gpu import attention
 from triolet.models.gpu.buckets import Buckets, GpuSizes, PassShape
 from triolet.models.gpu.device import Graph, Work
 from triolet.models.gpu.gpu import GpuModel
@@ -91,10 +91,10 @@ def test_every_shape_launches_the_same(quantize: str, kv_cache_dtype: str) -> No
 
 
 def test_a_launch_that_follows_the_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    rope: Callable[..., None] = vars(gpu_decoder)["rope_cache"]
+    rope: Callable[..., None] = vars(attention)["rope_cache"]
 
     def following(*args: Any, strict: bool, **kwargs: Any) -> None:
         rope(*args, **kwargs)
 
-    monkeypatch.setattr(gpu_decoder, "rope_cache", following)
+    monkeypatch.setattr(attention, "rope_cache", following)
     assert differing(captured("none", "bfloat16"), strict=True) == {"rope_cache_kernel"}
