@@ -116,7 +116,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         ),
         "keep_packed_weights": Setting(
             None,
-            "Keep the packed weights in ~/.cache/triolet: the next start maps them (CPU).",
+            "Keep the packed weights in ~/.cache/triolet: the next start does not pack them (CPU).",
         ),
         "threads": Setting(_THREADS, "Threads of the CPU kernels.  [default: the physical cores]"),
     },

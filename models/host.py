@@ -10,9 +10,15 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
-    """Bytes that can be allocated without swapping: the least of MemAvailable and the room in each control group."""
-    meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
-    least = int(meminfo["MemAvailable"].split()[0]) * 1024
+    """Bytes that can be allocated without swapping: the least of MemAvailable and the room in each control group.
+
+    Linux counts files that processes have mapped as available, since it could read them again: a model whose weights
+    are mapped would then crawl. So they are taken off here, but for as much as there is of shared memory.
+    """
+    lines = (line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
+    meminfo = {name: int(value.split()[0]) * 1024 for name, value in lines}
+    mapped = max(0, meminfo.get("Mapped", 0) - meminfo.get("Shmem", 0))  # the former counts mapped shared memory too
+    least = meminfo["MemAvailable"] - mapped
     left = (_memory_left(folder) for folder in _control_groups("memory", proc, cgroup))
     return max(0, min([least, *(size for size in left if size is not None)]))
 
@@ -55,12 +61,14 @@ def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]
 
 
 def _memory_left(folder: Path) -> int | None:
-    """Limit minus usage of one control group; droppable page cache does not count as used."""
+    """Limit minus usage of one control group; page cache that nobody has mapped does not count as used."""
     for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         try:
             limit, usage = ((folder / name).read_text().strip() for name in names)
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            return None if limit == "max" else int(limit) - int(usage) + int(statistics.get("inactive_file", 0))
+            mapped = int(statistics.get("file_mapped", statistics.get("mapped_file", 0)))  # version 2, version 1
+            droppable = max(0, int(statistics.get("inactive_file", 0)) - mapped)
+            return None if limit == "max" else int(limit) - int(usage) + droppable
         except (OSError, ValueError):
             continue
     return None

@@ -36,7 +36,8 @@ def load_model(settings: EngineSettings, report: ReportProgress = ignore_progres
     else:
         checkpoint = decoder = open_checkpoint(path)
         active, generation = decoder.spec.active_parameters, decoder.generation
-        with reading_ahead(() if settings.keep_packed_weights else decoder.weight_files):  # else perhaps never read
+        # A third for the files, one for what is packed of them, one for the rest. Kept weights may do without them.
+        with reading_ahead(() if settings.keep_packed_weights else decoder.weight_files, parts=3):
             loaded = _load_decoder(decoder, settings, report)
         work = _work(decoder.spec, loaded)
     libraries = {name: _version(name) for name in ("triolet", "numpy", *loaded.libraries)}

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 Result = TypeVar("Result")
 AT_ONCE: Final = 0.02  # seconds, in which a job has its usual priority; nearly all grammars take a few milliseconds
 NICENESS: Final = 10
+LOWEST: Final = 19
 STARTING: Final = threading.Lock()  # the size of a stack is set for the process: two at once would leave theirs behind
 
 
@@ -46,7 +47,10 @@ def run_when_idle(work: Callable[[], object], name: str) -> None:
 
     def run() -> None:
         if sys.platform == "linux":
-            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+            try:
+                os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+            except OSError:  # a sandbox may forbid it
+                _renice(threading.get_native_id(), LOWEST)
         work()
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -65,7 +69,12 @@ def _started(run: Callable[[], None], stack: int) -> threading.Thread:
 
 
 def _demote(thread: threading.Thread) -> None:
-    """Elsewhere than on Linux it keeps its priority, and so where the system forbids this. It may have ended."""
+    """Elsewhere than on Linux it keeps its priority. It may have ended."""
     if sys.platform == "linux" and thread.native_id is not None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread.native_id, NICENESS)  # of that thread alone
+        _renice(thread.native_id, NICENESS)
+
+
+def _renice(thread: int, niceness: int) -> None:
+    """Of that thread alone, unless the system forbids it."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)

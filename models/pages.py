@@ -106,8 +106,10 @@ def _array(memory: mmap.mmap) -> ByteArray:
 
 def _huge_bytes(mapped: ByteArray) -> int:
     """How much of the mapping that begins here has huge pages now."""
-    if sys.platform != "linux":
+    try:
+        maps = Path("/proc/self/smaps").read_text()
+    except OSError:  # another system, or a kernel that was built without it
         return 0
-    _, _, after = Path("/proc/self/smaps").read_text().partition(f"\n{mapped.ctypes.data:08x}-")
+    _, _, after = maps.partition(f"\n{mapped.ctypes.data:08x}-")
     found = re.search(r"^FilePmdMapped: +(\d+) kB", after.partition("\nVmFlags")[0], re.MULTILINE)
     return int(found[1]) << 10 if found else 0

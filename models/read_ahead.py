@@ -19,10 +19,13 @@ CHUNK: Final = 64 << 20  # bytes: a refused load waits for so much at most
 
 
 @contextmanager
-def reading_ahead(files: Iterable[Path]) -> Generator[None]:
-    """Read them, in order, while this is open. Not if their pages could push each other out of memory before use."""
+def reading_ahead(files: Iterable[Path], parts: int) -> Generator[None]:
+    """Read them, in order, while this is open. Not if their pages could push each other out of memory before use.
+
+    parts: of the free memory; the files may take one of them.
+    """
     stopped = threading.Event()
-    thread = threading.Thread(target=_read, args=(list(files), stopped), name="triolet-read-ahead", daemon=True)
+    thread = threading.Thread(target=_read, args=(list(files), parts, stopped), name="triolet-read-ahead", daemon=True)
     thread.start()
     try:
         yield
@@ -31,10 +34,9 @@ def reading_ahead(files: Iterable[Path]) -> Generator[None]:
         thread.join()
 
 
-def _read(paths: list[Path], stopped: threading.Event) -> None:
+def _read(paths: list[Path], parts: int, stopped: threading.Event) -> None:
     with suppress(OSError, ValueError):  # an empty file; whoever needs the file says what is wrong with it
-        # A third for the files, one for what is packed of them, one for the rest.
-        if sum(path.stat().st_size for path in paths) > available_memory() // 3:
+        if sum(path.stat().st_size for path in paths) > available_memory() // parts:
             return
         for path in paths:
             with path.open("rb") as file:

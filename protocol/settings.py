@@ -35,7 +35,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_step_tokens: int = 512  # token budget of one step
     kv_cache_memory: int | None = None  # bytes; None: a share of the free memory
     gpu_memory: float | None = None  # up to 1: a share of the GPU's memory, else bytes; None: most of what is free
-    keep_packed_weights: bool = False  # on disk, in the user's cache folder: the next start maps them (CPU only)
+    keep_packed_weights: bool = False  # in the user's cache folder: the next start does not pack them (CPU only)
     threads: int | None = None  # None: the physical cores this process may use
     adapter_places: AdapterPlaces = AdapterPlaces()  # no option of its own: of the limits, where adapters are offered
     chat_template: str | None = None  # a name among the model's templates, or a file; None: as transformers chooses

@@ -12,10 +12,9 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -28,7 +27,7 @@ from ...kernels.cache_folder import private_folder
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.spec import ModelSpec
 from ..low_priority import run_when_idle
-from ..pages import has_huge_pages, mapped_pages, zeroed_pages
+from ..pages import has_huge_pages, mapped_pages, read_pages, zeroed_pages
 
 ByteArray = npt.NDArray[np.uint8]
 CHUNK: Final = 2 << 20  # bytes that one thread reads and checks at a time
@@ -69,12 +68,19 @@ class KeptWeights:
         self.path = folder / f"{model.name}-{weight_format}-{place}"
         self._identity = identity
 
+    def is_current(self) -> bool:
+        """Whether the file says that it is this model's; nothing else of it is read."""
+        try:
+            with self.path.open("rb") as file:
+                return _read_header(file.fileno())[0].identity == self._identity
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return False
+
     def load(self, size: int, threads: Executor, report: ReportProgress) -> ByteArray | None:
         """The packed weights; None if the file is missing, of another model, damaged, or cannot be read."""
         try:
             with self.path.open("rb") as file:
-                length = file.seek(0, os.SEEK_END)
-                header = msgspec.json.decode(os.pread(file.fileno(), HEADER_BYTES, length - HEADER_BYTES), type=Header)
+                header, length = _read_header(file.fileno())
                 if header.identity != self._identity or header.size != size:
                     return None
                 if length != size + _table_bytes(size) + HEADER_BYTES:
@@ -95,40 +101,51 @@ class KeptWeights:
 
     def save(self, source: ByteArray) -> None:
         """Write the file, or log why it cannot be written: the model runs without it."""
-        unfinished = f".{self.path.name}-"
+        unfinished = self.path.with_name(f".{self.path.name}.unfinished")
         try:
-            for other in self.path.parent.iterdir():
-                if other.name.startswith(unfinished):  # its writer was killed
-                    other.unlink(missing_ok=True)
-            free = shutil.disk_usage(self.path.parent).free
-            if source.size + SPARE_BYTES > free:
-                raise OSError(f"{source.size / 1e9:.1f} GB are too much for the {free / 1e9:.1f} GB that are free")
-            handle, name = tempfile.mkstemp(prefix=unfinished, dir=self.path.parent)
-            try:
-                with open(handle, "wb") as file:
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                flock(file, LOCK_EX | LOCK_NB)  # a writer that is killed lets go of it
+                if not _is_at(file.fileno(), unfinished):
+                    return  # another server has just finished it, and has it mapped, perhaps
+                file.truncate(0)
+                try:
                     self._write(file.fileno(), source)
-                Path(name).replace(self.path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+                    unfinished.replace(self.path)
+                except BaseException:
+                    unfinished.unlink(missing_ok=True)
+                    raise
+        except BlockingIOError:
+            _LOG.info("another server is writing %s", self.path)
         except OSError as error:
             _LOG.warning("the packed weights are not kept in %s: %s", self.path, error)
 
     def _write(self, file: int, source: ByteArray) -> None:
+        free = shutil.disk_usage(self.path.parent).free
+        if source.size + SPARE_BYTES > free:
+            raise OSError(f"{source.size / 1e9:.1f} GB are too much for the {free / 1e9:.1f} GB that are free")
         table = checksums(source).tobytes()
         header = Header(identity=self._identity, size=source.size, checksums=crc32(table))
         for part in (source.data, table, msgspec.json.encode(header).ljust(HEADER_BYTES)):
             left = memoryview(part).cast("B")
             while left:
                 left = left[os.write(file, left) :]
-        with suppress(OSError):  # not on every file system
-            os.fsync(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether the path still names this open file."""
+    return path.exists() and os.path.samestat(os.fstat(file), path.stat())
 
 
 def open_kept_weights(model: Path, files: Iterable[Path], spec: ModelSpec, weight_format: str) -> KeptWeights | None:
     """None, with a line in the log, if the cache folder cannot be used."""
     folder = private_folder("weights", "packed weights are not kept")
     return KeptWeights(folder, model, weight_format, identity_of(files, spec, weight_format)) if folder else None
+
+
+def _read_header(file: int) -> tuple[Header, int]:
+    """And the length of the file."""
+    length = os.fstat(file).st_size
+    return msgspec.json.decode(os.pread(file, HEADER_BYTES, length - HEADER_BYTES), type=Header), length
 
 
 def checksums(source: ByteArray) -> npt.NDArray[np.uint64]:
@@ -161,8 +178,10 @@ def _load(file: int, size: int, known: npt.NDArray[np.uint64], threads: Executor
 
     def read(start: int) -> int:
         part = target[start : start + CHUNK]
-        if copied and os.preadv(file, [part.data], start) < part.size:
-            raise ValueError("it is cut short")
+        if copied:
+            _read_whole(file, part.data, start)
+        elif not read_pages(target, start, part.size):  # touching them would end the process
+            raise ValueError(f"the {part.size} bytes at {start} cannot be read")
         if checksums(part)[0] != known[start // CHUNK]:
             raise ValueError(f"the {part.size} bytes at {start} are damaged")
         return part.size
@@ -172,3 +191,12 @@ def _load(file: int, size: int, known: npt.NDArray[np.uint64], threads: Executor
         done += count
         report(LoadProgress(stage="reading packed weights", done=done, total=size, unit="bytes"))
     return target
+
+
+def _read_whole(file: int, part: memoryview, start: int) -> None:
+    done = 0
+    while done < len(part):
+        count = os.preadv(file, [part[done:]], start + done)
+        if not count:
+            raise ValueError("it is cut short")
+        done += count

@@ -34,7 +34,8 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
     kept: KeptWeights | None = None
     if settings.keep_packed_weights:
         kept = open_kept_weights(checkpoint.path, checkpoint.weight_files, checkpoint.spec, sizes.weight_format)
-    with reading_ahead([kept.path] if kept else []), sampler_compiled_apart():
+    ahead = [kept.path] if kept is not None and kept.is_current() else []
+    with reading_ahead(ahead, parts=1), sampler_compiled_apart():  # the weights are these pages
         grammars = load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)  # while the disk reads
         runner = load_runner(checkpoint, sizes, report, kept)
         report(LoadProgress(stage="loading sampler", done=0, total=1))

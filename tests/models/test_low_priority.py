@@ -1,14 +1,16 @@
 """Long jobs make way for everybody; what they return and raise comes out as from any function."""
 
 import os
+import queue
 import sys
 import threading
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from triolet.models import low_priority
-from triolet.models.low_priority import at_low_priority
+from triolet.models.low_priority import at_low_priority, run_when_idle
 
 STACK = 1 << 20
 
@@ -48,3 +50,20 @@ def test_a_long_job_gets_low_priority_and_the_next_one_does_not(monkeypatch: pyt
     assert at_low_priority(until_low, stack=STACK) != threading.get_native_id()
     monkeypatch.setattr(low_priority, "AT_ONCE", 60.0)
     assert at_low_priority(priority, stack=STACK) == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own")
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_what_nobody_waits_for_runs_when_idle_or_last(forbidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forbidden:
+        monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
+    found: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+
+    def look() -> None:
+        thread = threading.get_native_id()
+        found.put((os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)))
+
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    run_when_idle(look, "test")
+    policy, niceness = found.get(timeout=60)
+    assert (policy == os.SCHED_IDLE, niceness) == ((False, low_priority.LOWEST) if forbidden else (True, usual))

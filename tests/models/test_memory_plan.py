@@ -213,10 +213,22 @@ V1 = {
         ("0::/a/b\n", {**V2, "a/b/memory.max": "max", "a/b/memory.current": "0", "a/b/memory.stat": ""}, 3_300_000),
         ("4:cpu:/x\n3:memory:/a/b\n0::/\n", V1, 500_000),
         ("0::/\n", {"memory.max": "9", "memory.current": "100", "memory.stat": "x 1"}, 0),
+        # What processes have mapped is used: by the names of version 2 and of version 1.
+        ("0::/a/b\n", V2 | {"a/memory.stat": "file_mapped 100000\ninactive_file 300000\n"}, 3_200_000),
+        ("0::/a/b\n", V2 | {"a/memory.stat": "file_mapped 900000\ninactive_file 300000\n"}, 3_000_000),
+        ("3:memory:/a/b\n", V1 | {"memory/a/b/memory.stat": "mapped_file 10\ninactive_file 30\n"}, 500_020),
     ],
 )
 def test_available_memory(tmp_path: Path, cgroup: str, files: dict[str, str], expected: int) -> None:
     assert available_memory(*fake_host(tmp_path, cgroup, files)) == expected
+
+
+@pytest.mark.parametrize(("mapped", "shared", "expected"), [(3000, 1000, 6000), (1000, 3000, 8000), (9999, 0, 0)])
+def test_mapped_files_are_in_use(tmp_path: Path, mapped: int, shared: int, expected: int) -> None:
+    proc, cgroup = fake_host(tmp_path, "0::/\n", {})
+    with (proc / "meminfo").open("a") as file:
+        file.write(f"Mapped: {mapped} kB\nShmem: {shared} kB\n")
+    assert available_memory(proc, cgroup) == expected * 1024
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,14 @@ def test_a_mapping_that_cannot_be_read_is_told(file: int) -> None:
 def test_huge_pages_are_seen_where_they_are(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The count is Linux's; the file system decides whether there are any."""
     mapped = mapped_pages(file, 9 * MIB + 5)
-    seen = has_huge_pages(mapped)
-    assert seen == (pages._huge_bytes(mapped) == 8 * MIB)
-    if not seen:
-        assert pages._huge_bytes(mapped) == 0
+    assert has_huge_pages(mapped) == (pages._huge_bytes(mapped) == 8 * MIB)
     release_pages(mapped, 0, mapped.size)
     assert pages._huge_bytes(mapped) == 0
     assert not has_huge_pages(mapped_pages(file, MIB))
     monkeypatch.setattr(pages, "_huge_bytes", Mock(return_value=7 * MIB))
     assert not has_huge_pages(mapped)
+
+
+def test_where_linux_does_not_tell_there_are_none(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=PermissionError))
+    assert not has_huge_pages(mapped_pages(file, 9 * MIB + 5))

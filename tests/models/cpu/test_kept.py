@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -125,12 +126,74 @@ def test_the_weights_of_something_else_are_not_used(
     assert not caplog.text
 
 
-def test_what_a_killed_writer_left_is_removed(saved: KeptWeights, weights: npt.NDArray[np.uint8]) -> None:
-    left, other = (saved.path.with_name(name) for name in (f".{saved.path.name}-abc", ".other-abc"))
-    left.write_bytes(b"unfinished")
-    other.write_bytes(b"of another")
-    saved.save(weights)
-    assert {*saved.path.parent.iterdir()} == {saved.path, other}
+def test_a_file_that_cannot_be_read_is_not_used(
+    saved: KeptWeights, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as of a disk with an error: touching the mapping would end the process."""
+    monkeypatch.setattr(kept, "has_huge_pages", Mock(return_value=True))
+    monkeypatch.setattr(kept, "read_pages", Mock(side_effect=[True, False, True]))
+    assert saved.load(SIZE, threads, ignore_progress) is None
+    assert "cannot be read" in caplog.text
+
+
+def test_a_read_may_bring_less_than_was_asked_for(
+    saved: KeptWeights, weights: npt.NDArray[np.uint8], threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = os.preadv
+
+    def read_less(file: int, parts: list[memoryview], at: int) -> int:
+        return read(file, [parts[0][:70_001]], at)
+
+    monkeypatch.setattr(kept, "has_huge_pages", Mock(return_value=False))
+    monkeypatch.setattr(os, "preadv", read_less)
+    loaded = saved.load(SIZE, threads, ignore_progress)
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded, weights)
+
+
+def test_only_a_file_of_this_model_is_read_ahead(saved: KeptWeights) -> None:
+    folder, model = saved.path.parent, Path("folder/model")
+    assert saved.is_current()
+    assert not KeptWeights(folder, model, "int8", "another").is_current()
+    assert not KeptWeights(folder, model, "int4", "identity").is_current()
+    os.truncate(saved.path, 10)
+    assert not saved.is_current()
+
+
+def test_what_a_killed_writer_left_is_written_over(tmp_path: Path, weights: npt.NDArray[np.uint8]) -> None:
+    kept_weights = KeptWeights(tmp_path, Path("model"), "int8", "identity")
+    (tmp_path / f".{kept_weights.path.name}.unfinished").write_bytes(b"unfinished" * SIZE)
+    kept_weights.save(weights)
+    assert kept_weights.path.stat().st_size == SIZE + 3 * 8 + HEADER_BYTES
+    assert [*tmp_path.iterdir()] == [kept_weights.path]
+
+
+def test_of_two_that_write_at_once_one_does(
+    tmp_path: Path, weights: npt.NDArray[np.uint8], caplog: pytest.LogCaptureFixture
+) -> None:
+    kept_weights = KeptWeights(tmp_path, Path("model"), "int8", "identity")
+    with (tmp_path / f".{kept_weights.path.name}.unfinished").open("wb") as others:
+        flock(others, LOCK_EX)
+        kept_weights.save(weights)
+        assert not kept_weights.path.exists()
+        assert not caplog.text
+    kept_weights.save(weights)
+    assert kept_weights.is_current()
+
+
+def test_a_file_that_another_finished_meanwhile_is_left_as_it_is(
+    saved: KeptWeights, weights: npt.NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened under its first name, and has its last one when its lock is free."""
+    unfinished, content = saved.path.with_name(f".{saved.path.name}.unfinished"), saved.path.read_bytes()
+    saved.path.rename(unfinished)
+
+    def finish(file: object, how: int) -> None:
+        unfinished.rename(saved.path)
+
+    monkeypatch.setattr(kept, "flock", finish)
+    KeptWeights(saved.path.parent, Path("folder/model"), "int8", "another").save(weights[::-1])
+    assert saved.path.read_bytes() == content
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(

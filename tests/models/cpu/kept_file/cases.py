@@ -21,7 +21,8 @@ def read_input(folder: Path, data: bytes) -> bool:
 
 
 def _used(folder: Path, data: bytes, mapped: bool) -> bool:
-    with patch.multiple(kept, CHUNK=16, HEADER_BYTES=128, has_huge_pages=Mock(return_value=mapped)):
+    huge, read = Mock(return_value=mapped), Mock(return_value=True)  # chunks are no pages here
+    with patch.multiple(kept, CHUNK=16, HEADER_BYTES=128, has_huge_pages=huge, read_pages=read):
         file = kept.KeptWeights(folder, folder, "float32", "the model's")
         file.path.unlink(missing_ok=True)  # the one before may still be mapped
         file.path.write_bytes(data)
