@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .low_priority import run_when_idle
+from .low_priority import run_beside
 
 _DONTNEED: Final = 4
 _POPULATE_READ: Final = 22  # Linux 5.14; the mmap module has no name for these two
@@ -73,15 +73,15 @@ def release_pages(mapped: ByteArray, start: int, size: int) -> None:
 
 
 def populate(array: ByteArray) -> None:
-    """Take all pages of an unwritten `zeroed_pages`: at once if it is small, otherwise while the cores are idle."""
+    """Take all pages of an unwritten `zeroed_pages`: at once if it is small, otherwise beside the steps."""
     if array.size < _TOUCHED_AT_ONCE or not _take(array, 0, mmap.PAGESIZE):
         array.fill(0)
     else:
-        run_when_idle(lambda: _take_all(array), "triolet-pages")
+        run_beside(lambda: _take_all(array), "triolet-pages")
 
 
 def _take_all(array: ByteArray) -> None:
-    """Measured with 11 GB on two cores: at ordinary priority both prefill and decode ran at half speed meanwhile."""
+    """At a low priority: at an ordinary one prefill and decode ran at half speed meanwhile (11 GB on two cores)."""
     for start in range(0, array.size, _CHUNK):
         _take(array, start, min(_CHUNK, array.size - start))
 

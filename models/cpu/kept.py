@@ -26,7 +26,7 @@ import numpy.typing as npt
 from ...kernels.cache_folder import private_folder
 from ...protocol.steps import LoadProgress, ReportProgress
 from ..checkpoint.spec import ModelSpec
-from ..low_priority import run_when_idle
+from ..low_priority import run_beside
 from ..pages import has_huge_pages, mapped_pages, read_pages, zeroed_pages
 
 ByteArray = npt.NDArray[np.uint8]
@@ -96,8 +96,8 @@ class KeptWeights:
             return None
 
     def save_later(self, source: ByteArray) -> None:
-        """Write the file while the cores are idle. A server that ends before leaves the next one to pack again."""
-        run_when_idle(lambda: self.save(source), "triolet-keeping")
+        """Write the file beside the steps. A server that ends before leaves the next one to pack again."""
+        run_beside(lambda: self.save(source), "triolet-keeping")
 
     def save(self, source: ByteArray) -> None:
         """Write the file, or log why it cannot be written: the model runs without it."""

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from triolet.models import low_priority
-from triolet.models.low_priority import at_low_priority, run_when_idle
+from triolet.models.low_priority import at_low_priority, run_beside
 
 STACK = 1 << 20
 
@@ -52,18 +52,13 @@ def test_a_long_job_gets_low_priority_and_the_next_one_does_not(monkeypatch: pyt
     assert at_low_priority(priority, stack=STACK) == usual
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own")
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
 @pytest.mark.parametrize("forbidden", [False, True])
-def test_what_nobody_waits_for_runs_when_idle_or_last(forbidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_waits_for_runs_at_a_low_priority(forbidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if forbidden:
-        monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
-    found: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-
-    def look() -> None:
-        thread = threading.get_native_id()
-        found.put((os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)))
-
+        monkeypatch.setattr(os, "setpriority", Mock(side_effect=PermissionError))
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    run_when_idle(look, "test")
-    policy, niceness = found.get(timeout=60)
-    assert (policy == os.SCHED_IDLE, niceness) == ((False, low_priority.LOWEST) if forbidden else (True, usual))
+    run_beside(lambda: found.put(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())), "test")
+    assert found.get(timeout=60) == (usual if forbidden else low_priority.NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == usual

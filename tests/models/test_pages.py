@@ -18,6 +18,7 @@ import pytest
 
 from triolet.models import pages
 from triolet.models.checkpoint.safetensors import SafetensorsFile
+from triolet.models.low_priority import NICENESS
 from triolet.models.pages import has_huge_pages, mapped_pages, populate, read_pages, release_pages, zeroed_pages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
@@ -56,12 +57,12 @@ def test_every_page_is_taken(size: int) -> None:
 
 
 def test_steps_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread has the policy of idle cores; who called it keeps its own."""
+    """The thread is nice; who called it keeps its priority."""
     found: dict[str, int] = {}
     take = pages._take
 
     def noted(array: npt.NDArray[np.uint8], start: int, size: int) -> bool:
-        found[threading.current_thread().name] = os.sched_getscheduler(threading.get_native_id())
+        found[threading.current_thread().name] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         return take(array, start, size)
 
     monkeypatch.setattr(pages, "_take", noted)
@@ -69,7 +70,7 @@ def test_steps_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threading.enumerate():
         if thread.name == "triolet-pages":
             thread.join()
-    assert found == {threading.current_thread().name: os.sched_getscheduler(0), "triolet-pages": os.SCHED_IDLE}
+    assert found == {threading.current_thread().name: os.getpriority(os.PRIO_PROCESS, 0), "triolet-pages": NICENESS}
 
 
 def test_what_is_written_meanwhile_is_kept() -> None:
