@@ -55,6 +55,7 @@ def test_it_ends_with_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     watched = Watched(0)
     monkeypatch.setattr(read_ahead, "read_pages", watched)
     monkeypatch.setattr(read_ahead, "CHUNK", mmap.PAGESIZE)
+    monkeypatch.setattr(read_ahead, "available_memory", lambda: 1 << 40)
     pages = 1 << 22
     with (tmp_path / "a").open("wb") as file:
         file.truncate(pages * mmap.PAGESIZE)  # a hole
