@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from ..gemm.gpu_launch_packed import byte_groups, with_room
-from ..gemm.gpu_operands import ACTIVATIONS
+from ..gemm.gpu_launch_packed import byte_groups
+from ..gemm.gpu_operands import ACTIVATIONS, with_room
 from ..gemm.gpu_table import Few
 from ..gemm.gpu_weights import PackedLinear
 from ..gpu.language import cdiv

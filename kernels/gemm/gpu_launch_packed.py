@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from ..gpu.language import cdiv
 from .gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
 from .gpu_launch_plain import library_gemm, reduce_parts
-from .gpu_operands import Operands, bytes_of, slab_rows
+from .gpu_operands import Operands, bytes_of, slab_rows, with_room
 from .gpu_packed import w4_gemm_kernel, w8_gemm_kernel
 from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, split_of
 from .gpu_weights import PackedLinear
@@ -88,16 +86,3 @@ def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tenso
 def byte_groups(weight: PackedLinear) -> int:
     """Scales of 64 bytes of a channel; 0: one for the channel."""
     return 64 // weight.group if weight.group else 0
-
-
-def with_room(weight: PackedLinear, launch: Few) -> Few:
-    """Eight warps share the sums where minima, or scales of 16 bytes, would leave four without registers: Triton 3.9
-    spilled up to 29 values. With minima and 16 rows a buffer less is in flight, or two more are spilled on sm_80. With
-    scales of 16 bytes, 128 rows take half of the channels, or eight warps spill too on sm_90.
-    """
-    few = weight.minima is not None and launch.block_m <= 32 and launch.block_n == 128
-    if weight.group == 16 and launch.block_m == 128:
-        return replace(launch, block_n=64)
-    if not few and not (weight.group == 16 and launch.block_m == 64):
-        return launch
-    return replace(launch, warps=max(launch.warps, 8), stages=launch.stages - (few and launch.block_m == 16))

@@ -102,7 +102,7 @@ def workspace_bytes(weight: PackedLinear, rows: int, capability: int, strict: bo
 def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
     match launch:
         case Few():
-            split = split_of(launch, weight.n, weight.k)
+            split = split_of(with_room(weight, launch), weight.n, weight.k)
             return 4 * split * min(rows, ROWS_AT_ONCE) * weight.n if split > 1 else 0
         case Library():
             return 0 if weight.format == "bf16" else 2 * weight.k * slab_rows(weight, launch)
@@ -116,7 +116,8 @@ def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) 
     match launch:
         case Few():
             parts = -(-rows // ROWS_AT_ONCE)
-            return parts * (2 if split_of(launch, weight.n, weight.k) > 1 else 1)
+            split = split_of(with_room(weight, launch), weight.n, weight.k)
+            return parts * (2 if split > 1 else 1)
         case Library() if weight.format != "bf16":
             return 2 * -(-weight.n // slab_rows(weight, launch))
         case Many() | Library():
@@ -126,3 +127,15 @@ def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) 
 def slab_rows(weight: PackedLinear, launch: Library) -> int:
     """Rows of weights unpacked at a time: a multiple of 128, or all."""
     return min(max(launch.slab_bytes // (256 * weight.k), 1) * 128, weight.n)
+
+
+def with_room(weight: PackedLinear, launch: Few) -> Few:
+    """Minima: eight warps share the sums, which would leave four without registers (Triton 3.9 spilled 29 values),
+    and with 16 rows a buffer less is in flight, or two more are spilled on sm_80. Scales of 16 bytes: from 64 rows on a
+    tile takes half of the channels. With all of them 64 rows fill a multiprocessor, and 128 rows spill on sm_90.
+    """
+    if weight.group == 16 and launch.block_m >= 64:
+        return replace(launch, block_n=64)
+    if weight.minima is not None and launch.block_m <= 32 and launch.block_n == 128:
+        return replace(launch, warps=max(launch.warps, 8), stages=launch.stages - (launch.block_m == 16))
+    return launch
