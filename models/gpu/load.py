@@ -179,7 +179,8 @@ def plan_on_gpu(
     weights = weights_layout(spec, sizes.quantize, sizes.stored).size
     graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
     workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size + graphs
-    workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
+    if sizes.adapters.count:  # latent attention has none
+        workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
     block_bytes = cache_layout(spec, 1, sizes.kv_cache_dtype).size
     rest, most = budget - weights - workspace, LARGEST_CACHE_ROWS // (spec.num_kv_heads * BLOCK_SIZE)
     other = "buffers, graphs and LoRA adapters (--max-loras)" if sizes.adapters.count else "buffers and graphs"
