@@ -26,6 +26,9 @@ interpret_kernels()
 # The settings of whoever runs the tests are not those of the servers in them.
 for name in [name for name in os.environ if name.startswith("TRIOLET_")]:
     del os.environ[name]
+# Of torch and numpy, in tests and in what they start. A second thread for matrices this small only waits, and takes a
+# core from another process of tests for it.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["TRIOLET_CONFIG"] = os.devnull  # a triolet.toml in this folder is not read
 # Started in the background by a shell, tests ignore Ctrl-C, and so would every program that they start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

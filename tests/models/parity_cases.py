@@ -43,7 +43,6 @@ class ParityCase:
 def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = PROMPTS) -> ParityCase:
     import torch
 
-    torch.set_num_threads(1)  # the matrices are tiny: waiting for a second thread costs more than it brings
     draw = random.Random(f"{variant} {seed}")
     torch.manual_seed(draw.getrandbits(32))
     model = make_model(variant, draw)

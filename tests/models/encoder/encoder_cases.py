@@ -62,7 +62,6 @@ def make_case(variant: str, folder: Path) -> EncoderCase:
     import torch
     import transformers
 
-    torch.set_num_threads(1)
     draw = random.Random(variant)
     torch.manual_seed(draw.getrandbits(32))
     kind, architecture, options, dtype = VARIANTS[variant]

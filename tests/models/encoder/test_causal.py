@@ -42,7 +42,6 @@ class Case:
         import torch
         import transformers
 
-        torch.set_num_threads(1)
         torch.manual_seed(len(kind))
         architecture, tied = KINDS[kind]
         config: Any = getattr(transformers, f"{kind}Config")(

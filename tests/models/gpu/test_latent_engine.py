@@ -22,7 +22,6 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Always the same one. Other prompts hang on which of two experts has the larger score, which rounding decides."""
     import torch
 
-    torch.set_num_threads(1)  # as in make_case
     draw, folder = random.Random(1), tmp_path_factory.mktemp("deepseek")
     torch.manual_seed(1)
     model = make_model("deepseek-v3", draw)
