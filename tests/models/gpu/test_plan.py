@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.memory_plan import GIB
 from triolet.protocol.settings import MIB, AdapterPlaces, EngineSettings
 from triolet.protocol.steps import MemoryPlan
+
+from ..parity_variants import VARIANTS, spec_of
 
 LLAMA_8B = ModelSpec(
     family="llama", vocab_size=128256, hidden_size=4096, layers=alike(32), num_heads=32, num_kv_heads=8, head_dim=128,
@@ -94,6 +97,15 @@ def test_adapters_have_their_room_before_kv() -> None:
     assert sizes[9, 17] - sizes[9, 16] == pytest.approx(9 * place, rel=0.01)
     with pytest.raises(DoesNotFit, match="buffers, graphs and LoRA adapters \\(--max-loras\\)"):
         plan(40 * GIB, adapters=AdapterPlaces(count=512))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_structure_is_planned(variant: str) -> None:
+    spec = spec_of(variant, random.Random(variant))
+    device = RehearsalDevice(GIB)
+    found = plan_on_gpu(device, spec, gpu_sizes(spec, EngineSettings(model=""), device))
+    assert found.weights_bytes >= 2 * spec.parameters
+    assert found.sequences_at_full_length >= 1
 
 
 @pytest.mark.parametrize(
