@@ -108,7 +108,8 @@ def correct_low_precision() -> None:
 
     def unary_op(self: Any, value: Any, operation: Any) -> Any:
         if not _is_pattern(value):
-            return unary(self, value, operation)
+            with np.errstate(over="ignore"):  # exp of much is infinity on a GPU, without a word
+                return unary(self, value, operation)
         return _result(operation(widened(value)), value.dtype.scalar)
 
     def ternary_op(self: Any, first: Any, second: Any, third: Any, operation: Any) -> Any:

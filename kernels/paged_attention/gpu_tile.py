@@ -99,7 +99,7 @@ def page_scores(q, k, turned, turned_k, key_scale, factor, cap, SCALED: tl.const
     turned and turned_k: the rotated parts of queries and keys where those are apart, or None.
 
     Plain: factor = scale * log2(e). Soft cap c: c tanh(s * scale / c) with factor = 2 log2(e) * scale / c and
-    cap = c * log2(e), from tanh(x) = 1 - 2 / (exp(2x) + 1), which neither overflows nor loses its limits.
+    cap = c * log2(e), from tanh(x) = 1 - 2 / (exp(2x) + 1), which has its limits: 1 where exp(2x) is infinity.
     """
     scores = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
     if turned is not None:

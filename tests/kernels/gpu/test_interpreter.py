@@ -39,6 +39,12 @@ def arithmetic_kernel(left, right, sums, largest, order, SIZE: tl.constexpr):
 
 
 @jit
+def power_kernel(source, target, SIZE: tl.constexpr):
+    place = tl.arange(0, SIZE)
+    tl.store(target + place, tl.exp2(tl.load(source + place)))
+
+
+@jit
 def dot_kernel(left, right, out, SIZE: tl.constexpr):
     row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
     x, y = tl.load(left + row * SIZE + column), tl.load(right + row * SIZE + column)
@@ -110,3 +116,9 @@ def test_inline_assembly_is_emulated() -> None:
     target = torch.empty_like(source)
     assembly_kernel[(1,)](source, target, SIZE)
     assert torch.equal(target, ~source)
+
+
+def test_a_power_beyond_the_largest_is_infinite_and_no_warning() -> None:
+    target = torch.empty(SIZE)
+    power_kernel[(1,)](torch.full((SIZE,), 200.0), target, SIZE)
+    assert bool(target.isinf().all())
