@@ -66,7 +66,8 @@ clean:
 	rm -rf .venv .venv-clients tests/clients/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Serving needs no torch: its environment is there in well under a minute. The tests compare with torch and
-# transformers and drive real clients, so theirs is larger. A stamp is renewed when what to install changes.
+# transformers and drive real clients, so theirs is larger, and Python compiles of it what it imports. A stamp is renewed
+# when what to install changes.
 .venv/.serve: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what serving needs into .venv (once; no torch)…"
 	@$(PIP) install --constraint constraints.txt --editable .
@@ -74,7 +75,7 @@ clean:
 
 .venv/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing what the tests need into .venv (once; torch among it, so this takes a few minutes)…"
-	@$(PIP) install --constraint constraints.txt --editable '.[test]'
+	@$(PIP) install --no-compile --constraint constraints.txt --editable '.[test]'
 	@touch .venv/.serve $@
 
 .venv/.docs: pyproject.toml constraints.txt | $(BIN)/python
