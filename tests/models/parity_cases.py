@@ -8,7 +8,7 @@ where a case is made.
 import copy
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
 
 
 @contextmanager
-def float32_is_float64() -> Iterator[None]:
+def float32_is_float64() -> Generator[None]:
     """transformers asks for float32 in norms, rotations and softmax whatever the model's type is."""
     import torch
 
