@@ -179,7 +179,7 @@ def plan_on_gpu(
     weights = weights_layout(spec, sizes.quantize, sizes.stored).size
     graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
     workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size + graphs
-    if sizes.adapters.count:  # latent attention has none
+    if sizes.adapters.count:  # place_layout knows no matrices of latent attention, which takes none
         workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
     block_bytes = cache_layout(spec, 1, sizes.kv_cache_dtype).size
     rest, most = budget - weights - workspace, LARGEST_CACHE_ROWS // (spec.num_kv_heads * BLOCK_SIZE)

@@ -117,7 +117,7 @@ async def miss_one_that_dies(house: House, asked: Asked, before: int) -> None:
         async with AsyncExitStack() as stack:
             asked.clear()
             watchers = await watch_every_front(house, asked, stack)
-            while (await watchers[0].view()).totals.accepted < before + len(streams):
+            while sum((await watchers[0].view()).first_token.counts) < before + len(streams):
                 pass  # a view from before these streams, which is still fresh: the doomed front has not told of them
             os.kill(house.fronts.pids[doomed], signal.SIGKILL)
             last: list[View] = []

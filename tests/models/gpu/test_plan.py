@@ -105,7 +105,6 @@ def test_every_structure_is_planned(variant: str) -> None:
     device = RehearsalDevice(GIB)
     found = plan_on_gpu(device, spec, gpu_sizes(spec, EngineSettings(model=""), device))
     assert found.weights_bytes >= 2 * spec.parameters
-    assert found.sequences_at_full_length >= 1
 
 
 @pytest.mark.parametrize(
