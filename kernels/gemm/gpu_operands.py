@@ -1,4 +1,4 @@
-"""The operands of one GEMM launch, checked; and how much workspace a launch needs."""
+"""The operands of one GEMM launch, checked; the tile that fits the weight; and how much workspace a launch needs."""
 
 from __future__ import annotations
 
@@ -130,9 +130,11 @@ def slab_rows(weight: PackedLinear, launch: Library) -> int:
 
 
 def with_room(weight: PackedLinear, launch: Few) -> Few:
-    """Minima: eight warps share the sums, which would leave four without registers (Triton 3.9 spilled 29 values),
-    and with 16 rows a buffer less is in flight, or two more are spilled on sm_80. Scales of 16 bytes: from 64 rows on a
-    tile takes half of the channels. With all of them 64 rows fill a multiprocessor, and 128 rows spill on sm_90.
+    """The launch with a tile whose sums have registers beside what this weight adds.
+
+    Minima: eight warps share the sums (with four, Triton 3.9 spilled 29 values), and with 16 rows a buffer less is in
+    flight, or two values are spilled on sm_80. A scale for every 16 weights: a tile of 64 rows or more has 64 channels.
+    With 128, one program of 64 rows would fill a multiprocessor, and one of 128 rows spill on sm_90.
     """
     if weight.group == 16 and launch.block_m >= 64:
         return replace(launch, block_n=64)

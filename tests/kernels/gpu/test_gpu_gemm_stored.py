@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from triolet.kernels.gemm.codes import CodeLayout
-from triolet.kernels.gemm.gpu_launch import gemm
+from triolet.kernels.gemm.gpu_launch import gemm, launches_of
+from triolet.kernels.gemm.gpu_operands import bytes_of
 from triolet.kernels.gemm.gpu_reference import gemm_reference
+from triolet.kernels.gemm.gpu_table import launch_for
+from triolet.kernels.gpu.launches import KernelForm, recording
 from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.gpu.stored import StoredFormat, format_of, pack_stored, stored_shape
 
@@ -67,6 +72,19 @@ def test_the_shape_is_that_of_the_packed_matrix(name: str) -> None:
         real, planned = getattr(packed, field), getattr(shape, field)
         assert (real is None) == (planned is None)
         assert real is None or (real.shape, real.dtype) == (planned.shape, planned.dtype)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_launches_and_workspace_are_planned_as_they_are_made(name: str) -> None:
+    """A tile with room for more scales has other channels, so K is cut otherwise: with 5,120 or 7,680 of them."""
+    for rows, channels in itertools.product((16, 32, 64), (640, 5120, 7680)):
+        weight = stored_shape(channels, 4096, FORMATS[name])
+        found: list[KernelForm] = []
+        with recording(found.append):
+            gemm(torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"), weight, capability=80)
+        assert len(found) == launches_of(weight, rows, 80, strict=False)
+        parts = found[-1].values["SPLIT"] if len(found) > 1 else 0
+        assert bytes_of(weight, rows, launch_for(weight.format, 80, rows, strict=False)) == 4 * parts * rows * channels
 
 
 def test_what_no_kernel_multiplies_is_widened() -> None:
