@@ -2,13 +2,16 @@
 
 A page that is first touched in a step costs that step a page fault. Untouched pages all share one page of zeros, which
 flatters benchmarks. But touching the KV cache takes 0.05 to 1 s, as long as the rest of a start. The kernel can take
-pages without changing their content (MADV_POPULATE_WRITE), so the first requests run meanwhile.
+pages without changing their content (MADV_POPULATE_WRITE), so the first requests run meanwhile, and pages are taken
+between them: beside a step that would cost it far more than its page faults do.
 """
 
 import ctypes
 import mmap
 import re
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,9 +24,9 @@ from .low_priority import run_beside
 _DONTNEED: Final = 4
 _POPULATE_READ: Final = 22  # Linux 5.14; the mmap module has no name for these two
 _POPULATE_WRITE: Final = 23
-_CHUNK: Final = 16 << 20  # a multiple of every page size
-_TOUCHED_AT_ONCE: Final = 4 << 20  # below this a thread costs more than it saves
 _HUGE: Final = 2 << 20
+_QUIET: Final = 0.1  # seconds; between two steps of a busy engine is less
+_TOUCHED_AT_ONCE: Final = 4 << 20  # below this a thread costs more than it saves
 _SAMPLES: Final = 64  # huge pages that tell of all
 _MOST: Final = 0.9
 
@@ -72,28 +75,38 @@ def release_pages(mapped: ByteArray, start: int, size: int) -> None:
     _advise(mapped, start, size, _DONTNEED)
 
 
-def populate(array: ByteArray) -> None:
-    """Take all pages of an unwritten `zeroed_pages`: at once if it is small, otherwise beside the steps."""
-    if array.size < _TOUCHED_AT_ONCE or not _take(array, 0, mmap.PAGESIZE):
-        array.fill(0)
+def populate(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
+    """Take all pages of an unwritten cache [layers, bytes]: at once if it is small, otherwise while no step runs.
+
+    `idle_seconds`: how long that has been so. First come the pages of each layer's first blocks, as sequences take
+    them. A step that is earlier takes those that it touches.
+    """
+    if layers.size < _TOUCHED_AT_ONCE or not _take(layers[0], 0, 1):
+        layers.fill(0)
     else:
-        run_beside(lambda: _take_all(array), "triolet-pages")
+        run_beside(lambda: _take_all(layers, idle_seconds), "triolet-pages")
 
 
-def _take_all(array: ByteArray) -> None:
-    """At a low priority: at an ordinary one prefill and decode ran at half speed meanwhile (11 GB on two cores)."""
-    for start in range(0, array.size, _CHUNK):
-        _take(array, start, min(_CHUNK, array.size - start))
+def _take_all(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
+    """Beside steps, even at a low priority, it would cost a prefill a quarter of its speed and decode an eighth: a
+    thread that loses its core for a while holds up the others at the next barrier."""
+    size = layers.shape[1]
+    for start in range(0, size, _HUGE):
+        for layer in layers:
+            while idle_seconds() < _QUIET:
+                time.sleep(_QUIET)
+            _take(layer, start, min(_HUGE, size - start))
 
 
-def _take(array: ByteArray, start: int, size: int) -> bool:
-    return _advise(array, start, size, _POPULATE_WRITE)
+def _take(layer: ByteArray, start: int, size: int) -> bool:
+    return _advise(layer, start, size, _POPULATE_WRITE)
 
 
 def _advise(array: ByteArray, start: int, size: int, advice: int) -> bool:
-    """Whether the kernel could follow it; called through ctypes, which releases the GIL."""
-    address = ctypes.c_void_p(array.ctypes.data + start)
-    failed: int = ctypes.CDLL(None).madvise(address, ctypes.c_size_t(size), advice)
+    """Whether the kernel could follow it, for whole pages; called through ctypes, which releases the GIL."""
+    address = array.ctypes.data + start
+    before = address % mmap.PAGESIZE
+    failed: int = ctypes.CDLL(None).madvise(ctypes.c_void_p(address - before), ctypes.c_size_t(before + size), advice)
     return not failed
 
 

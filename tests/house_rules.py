@@ -98,6 +98,8 @@ IMPURE_NAMES = frozenset({"os.urandom", "os.getrandom"})
 NOT_HIDDEN = frozenset({"random.Random"})
 MAY_BE_IMPURE = {
     "actors.scheduler.scheduler": {"trio"},  # the actor beside the modules that decide for it
+    "kernels.threads.pool": {"time"},  # tells how long it has been idle
+    "models.pages": {"time"},  # waits until no step runs
     "models.cpu.stepper": {"time"},  # every step reports the seconds of its forward pass
     "models.encoder.stepper": {"time"},  # likewise
     "models.gpu.stepper": {"time"},  # likewise

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 
@@ -30,6 +32,7 @@ class WorkerPool:
         self._memory = np.zeros(STATE_BYTES + 64, np.uint8)
         self.state = -(-self._memory.ctypes.data // 64) * 64
         self._closed = False
+        self._ended = -inf  # when the last job did, by time.monotonic(); inf: one runs
         self._process = os.getpid()
         cores = own_cores()
         state = self.state  # so that the threads do not keep the pool alive
@@ -52,7 +55,15 @@ class WorkerPool:
             raise RuntimeError("the worker pool is closed")
         if os.getpid() != self._process:
             raise RuntimeError("the worker pool belongs to the parent process: a fork copies no threads")
-        run_job(self.state, self.threads)
+        self._ended = inf
+        try:
+            run_job(self.state, self.threads)
+        finally:  # an interrupt comes when the job has ended
+            self._ended = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """How long no job has run; at most 0 while one does. Any thread may ask."""
+        return time.monotonic() - self._ended
 
     def close(self) -> None:
         """Stop and join the workers. Idempotent; not while a job runs."""

@@ -101,7 +101,7 @@ class CpuRunner:
         self._warm_up()
         self._pool = pool = WorkerPool(sizes.threads, body)
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
-        held.populate()
+        held.populate(pool.idle_seconds)
         report(LoadProgress(stage="loading kernels", done=1, total=1))
 
     def forward(self, batch: Batch) -> FloatArray:

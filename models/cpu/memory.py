@@ -6,6 +6,7 @@ All memory is allocated when the runner starts, and touched then (the KV cache: 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -239,9 +240,9 @@ class RunnerMemory:
             low_rank_tasks=np.zeros((sizes.max_step_tokens, 3), np.int64),
         )
 
-    def populate(self) -> None:
-        """Take the cache's pages from the system, while the cache is empty."""
-        populate(self.cache.reshape(-1))
+    def populate(self, idle_seconds: Callable[[], float]) -> None:
+        """Take the cache's pages from the system, while the cache is empty and no step runs (see pages.py)."""
+        populate(self.cache.reshape(len(self.cache), -1), idle_seconds)
 
     def _floats(self, name: str, width: int) -> npt.NDArray[np.float32]:
         return self.arrays[name].view(np.float32).reshape(-1, width)

@@ -6,6 +6,7 @@ import functools
 import subprocess
 import sys
 import threading
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,25 @@ def test_closing_ends_the_threads_and_is_idempotent() -> None:
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="closed"):
         pool.run()
+
+
+def test_a_pool_is_idle_between_its_jobs() -> None:
+    found: list[float] = []
+
+    def body(thread: int, threads: int, state: int) -> None:
+        done = 0
+        while wait_for_job(state, done):
+            found.append(pool.idle_seconds())
+            done += 1
+            finish_job(state, threads, done)
+
+    pool = WorkerPool(1, body)
+    assert pool.idle_seconds() == inf  # since ever
+    pool.run()
+    assert 0 <= pool.idle_seconds() < inf
+    pool.run()
+    pool.close()
+    assert found == [-inf, -inf]
 
 
 # A pool whose jobs take two seconds, or as long as `work` says, with a barrier in the middle.

@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,6 +24,10 @@ from triolet.models.pages import has_huge_pages, mapped_pages, populate, read_pa
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 MIB = 1 << 20
+
+
+def idle_always() -> float:
+    return inf
 
 
 def resident(array: npt.NDArray[np.generic]) -> int:
@@ -44,14 +49,18 @@ def taken(array: npt.NDArray[np.uint8]) -> int:
     return int((pages & 1).sum())
 
 
+def join_thread() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "triolet-pages":
+            thread.join()
+
+
 @pytest.mark.parametrize("size", [1 * MIB, 40 * MIB], ids=["at once", "by a thread"])
 def test_every_page_is_taken(size: int) -> None:
     array = zeroed_pages(size)
     assert taken(array) == 0
-    populate(array)
-    for thread in threading.enumerate():
-        if thread.name == "triolet-pages":
-            thread.join()
+    populate(array.reshape(2, -1), idle_always)
+    join_thread()
     assert taken(array) == size // mmap.PAGESIZE
     assert not array.any()
 
@@ -66,21 +75,34 @@ def test_steps_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
         return take(array, start, size)
 
     monkeypatch.setattr(pages, "_take", noted)
-    populate(zeroed_pages(40 * MIB))
-    for thread in threading.enumerate():
-        if thread.name == "triolet-pages":
-            thread.join()
+    populate(zeroed_pages(40 * MIB).reshape(2, -1), idle_always)
+    join_thread()
     assert found == {threading.current_thread().name: os.getpriority(os.PRIO_PROCESS, 0), "triolet-pages": NICENESS}
+
+
+def test_pages_are_taken_while_no_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step runs or has just ended, three times after two layers: no page more until it is quiet."""
+    array, waits = zeroed_pages(60 * MIB + 3 * 4096), list[list[int]]()
+    layers = array.reshape(3, -1)
+    starts = [layer[-layer.ctypes.data % mmap.PAGESIZE :] for layer in layers]
+    idle = iter([inf, inf, -inf, 0.0, 0.09, 0.11])
+
+    def wait(seconds: float) -> None:
+        waits.append([taken(start[:MIB]) for start in starts] + [taken(starts[0][10 * MIB : 14 * MIB])])
+
+    monkeypatch.setattr(pages.time, "sleep", wait)
+    populate(layers, lambda: next(idle, inf))
+    join_thread()
+    assert waits == [[MIB // mmap.PAGESIZE] * 2 + [0, 0]] * 3
+    assert taken(array) == array.size // mmap.PAGESIZE
 
 
 def test_what_is_written_meanwhile_is_kept() -> None:
     array = zeroed_pages(40 * MIB)
     array[::MIB] = 7
-    populate(array)
+    populate(array.reshape(4, -1), idle_always)
     array[5::MIB] = 8
-    for thread in threading.enumerate():
-        if thread.name == "triolet-pages":
-            thread.join()
+    join_thread()
     assert (array[::MIB] == 7).all()
     assert (array[5::MIB] == 8).all()
     assert np.count_nonzero(array) == 80
