@@ -41,7 +41,7 @@ def offline(
     settings = with_local_models(settings)
     from ..actors.engine import open_engine
     from ..loadtest.compare.figures import figures_of, medians
-    from ..loadtest.compare.round import RoundLoad, refuse_load, run_round
+    from ..loadtest.compare.round import RoundLoad, refuse_load, run_round, take_memory
     from .process import run_or_refuse
     from .report import LoadDisplay, standard_error
 
@@ -52,11 +52,12 @@ def offline(
 
         async def measure() -> None:
             async with open_engine(settings, display) as engine:
-                display.close()
                 if engine.ready is None:
                     raise click.ClickException("the worker ended before it could be measured")
                 ready.append(engine.ready)
                 refuse_load(load, engine.ready)
+                await take_memory(engine, display)
+                display.close()
                 await run_round(engine, load, "warm-up")
                 measured.extend([figures_of(await run_round(engine, load, str(number))) for number in range(rounds)])
 

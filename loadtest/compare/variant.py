@@ -19,7 +19,7 @@ from ...protocol.sampling import Sampling
 from ...protocol.settings import EngineSettings, ServeSettings
 from ...protocol.steps import LoadProgress, Ready
 from .cases import Case, value_of
-from .round import RoundLoad, refuse_load, run_round
+from .round import RoundLoad, refuse_load, run_round, take_memory
 
 BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
 AS_STORED: Final = "as stored"  # in the description of a checkpoint's own codes
@@ -97,6 +97,7 @@ def run_variant(
     async def measure(engine: Engine) -> None:
         if engine.ready is None:
             raise click.ClickException("the worker ended before it could be measured")
+        await take_memory(engine, on_progress)
         values: dict[str, list[float]] = {}
         for case in cases:
             load = RoundLoad(prompt_tokens=case.prompt_tokens, output_tokens=case.output_tokens, batch=case.batch)
