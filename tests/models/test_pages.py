@@ -90,7 +90,7 @@ def test_pages_are_taken_while_no_step_runs(monkeypatch: pytest.MonkeyPatch) -> 
     def wait(seconds: float) -> None:
         waits.append([taken(start[:MIB]) for start in starts] + [taken(starts[0][10 * MIB : 14 * MIB])])
 
-    monkeypatch.setattr(pages.time, "sleep", wait)
+    monkeypatch.setattr("triolet.models.pages.time.sleep", wait)
     populate(layers, lambda: next(idle, inf))
     join_thread()
     assert waits == [[MIB // mmap.PAGESIZE] * 2 + [0, 0]] * 3
