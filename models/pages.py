@@ -1,9 +1,9 @@
 """Pages of memory by the hundred megabytes: zeroed or of a file, huge where the system has such, taken when it suits.
 
 A page that is first touched in a step costs that step a page fault. Untouched pages all share one page of zeros, which
-flatters benchmarks. But touching the KV cache takes 0.05 to 1 s, as long as the rest of a start. The kernel can take
-pages without changing their content (MADV_POPULATE_WRITE), so the first requests run meanwhile, and pages are taken
-between them: beside a step that would cost it far more than its page faults do.
+flatters benchmarks. But touching the KV cache takes 0.1 s a gigabyte, and 2 s where a hypervisor lends memory at the
+first touch: a start does not wait for it. The kernel can take pages without changing their content
+(MADV_POPULATE_WRITE), so requests run meanwhile. Most pages are taken while no step runs.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _DONTNEED: Final = 4
 _POPULATE_READ: Final = 22  # Linux 5.14; the mmap module has no name for these two
 _POPULATE_WRITE: Final = 23
 _HUGE: Final = 2 << 20
-_QUIET: Final = 0.1  # seconds; between two steps of a busy engine is less
+_QUIET: Final = 0.1  # seconds; a busy engine's steps follow each other sooner
 _TOUCHED_AT_ONCE: Final = 4 << 20  # below this a thread costs more than it saves
 _SAMPLES: Final = 64  # huge pages that tell of all
 _MOST: Final = 0.9
@@ -78,8 +78,8 @@ def release_pages(mapped: ByteArray, start: int, size: int) -> None:
 def populate(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
     """Take all pages of an unwritten cache [layers, bytes]: at once if it is small, otherwise while no step runs.
 
-    `idle_seconds`: how long that has been so. First come the pages of each layer's first blocks, as sequences take
-    them. A step that is earlier takes those that it touches.
+    `idle_seconds`: how long none has; another model's steps do not count. First come the pages of each layer's first
+    blocks, as sequences take them. A step that is earlier takes those that it touches.
     """
     if layers.size < _TOUCHED_AT_ONCE or not _take(layers[0], 0, 1):
         layers.fill(0)
@@ -88,12 +88,15 @@ def populate(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
 
 
 def _take_all(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
-    """Beside steps, even at a low priority, it would cost a prefill a quarter of its speed and decode an eighth: a
-    thread that loses its core for a while holds up the others at the next barrier."""
+    """While steps run only 20 MB a second, so that all are taken some day: until then they count as free memory.
+
+    Without a break, even at a low priority, it would cost prefill and decode up to a quarter of their speed: a kernel
+    thread that loses its core for a while holds up the others at the next barrier.
+    """
     size = layers.shape[1]
     for start in range(0, size, _HUGE):
         for layer in layers:
-            while idle_seconds() < _QUIET:
+            if idle_seconds() < _QUIET:
                 time.sleep(_QUIET)
             _take(layer, start, min(_HUGE, size - start))
 

@@ -22,7 +22,7 @@ from .figures import Arrival, Round
 
 FIRST_TOKEN_ID: Final = 10  # after the special tokens at the start of vocabularies
 POLL_SECONDS: Final = 0.25
-LAST_PAGES: Final = 1 << 20  # bytes: what grows by less in a poll has been taken
+LAST_PAGES: Final = 1 << 20  # bytes: what grows by less in two polls has been taken
 
 
 class RoundLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,11 +44,11 @@ async def take_memory(engine: Engine, report: ReportProgress) -> None:
     """Wait until the worker has all pages of its KV cache, which it takes while no step runs: from then on prompts and
     answers are as fast as they stay. 0.1 s a gigabyte; where a hypervisor lends memory at the first touch, 2 s."""
     assert engine.ready is not None
-    stage, before = LoadProgress(stage="taking memory", done=0, total=1), 0
-    while (now := resident_bytes(engine.ready.pid)) > before + LAST_PAGES:
+    stage, found = LoadProgress(stage="taking memory", done=0, total=1), [0, 0, resident_bytes(engine.ready.pid)]
+    while found[-1] > found[-3] + LAST_PAGES:
         report(stage)
-        before = now
         await trio.sleep(POLL_SECONDS)
+        found.append(resident_bytes(engine.ready.pid))
     report(replace(stage, done=1))
 
 

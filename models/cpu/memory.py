@@ -1,6 +1,7 @@
 """The CPU runner's memory: sizes before anything is allocated, and the arrays themselves.
 
-All memory is allocated when the runner starts, and touched then (the KV cache: right after). Steps allocate nothing.
+All memory is allocated when the runner starts, and touched then (the KV cache: later, see pages.py). Steps allocate
+nothing.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_a_pool_is_idle_between_its_jobs() -> None:
             finish_job(state, threads, done)
 
     pool = WorkerPool(1, body)
-    assert pool.idle_seconds() == inf  # since ever
+    assert pool.idle_seconds() == inf  # there was none
     pool.run()
     assert 0 <= pool.idle_seconds() < inf
     pool.run()

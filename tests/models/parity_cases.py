@@ -73,7 +73,7 @@ def make_case(variant: str, seed: int, folder: Path, lengths: tuple[int, ...] = 
             # Where transformers' own float32 is far from float64, so may be ours, which sums in another order.
             tolerance = max(TOLERANCE, 3 * float(np.abs(rows - exact).max()))
             # Logits, and scores of experts, that are each within a tolerance cannot change places over a gap of more
-            # than twice of it. Nearer ties, one prompt in a few hundred, say nothing about correctness: draw again.
+            # than twice of it. Nearer ties say nothing about correctness: another prompt is drawn.
             if smallest_gap(rows[length - 1 : -1], 1) > 2 * tolerance and all(
                 smallest_gap(scores, chosen) > 2 * 3 * float(np.abs(scores - exact_scores).max())
                 for (scores, chosen), (exact_scores, _) in zip(choices, exact_choices, strict=True)
@@ -174,10 +174,11 @@ def logits_and_choices(model: Any, tokens: list[int]) -> tuple[FloatArray, list[
 
     with torch.no_grad(), patch.object(torch, "topk", noting_topk):
         logits: FloatArray = model(torch.tensor([tokens])).logits[0].numpy()
+    assert bool(choices) == hasattr(model.config, "num_experts_per_tok")
     return logits, choices
 
 
 def smallest_gap(scores: FloatArray, chosen: int) -> float:
     """Between the last of those chosen in a row and the first of the others, if any."""
-    ordered = np.sort(scores, axis=-1)[:, ::-1]
-    return float((ordered[:, chosen - 1 : chosen] - ordered[:, chosen : chosen + 1]).min(initial=np.inf))
+    ordered = np.sort(scores, axis=-1)[..., ::-1]
+    return float((ordered[..., chosen - 1 : chosen] - ordered[..., chosen : chosen + 1]).min(initial=np.inf))

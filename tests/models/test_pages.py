@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -49,6 +50,10 @@ def taken(array: npt.NDArray[np.uint8]) -> int:
     return int((pages & 1).sum())
 
 
+def is_taken(layer: npt.NDArray[np.uint8], place: int) -> bool:
+    return taken(layer[place - layer.ctypes.data % mmap.PAGESIZE :][:1]) == 1
+
+
 def join_thread() -> None:
     for thread in threading.enumerate():
         if thread.name == "triolet-pages":
@@ -81,20 +86,20 @@ def test_steps_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pages_are_taken_while_no_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step runs or has just ended, three times after two layers: no page more until it is quiet."""
-    array, waits = zeroed_pages(60 * MIB + 3 * 4096), list[list[int]]()
+    """First of all layers' first blocks; a pause before each, while a step runs or has just ended."""
+    array, waits = zeroed_pages(60 * MIB + 3 * 64), list[list[bool]]()
     layers = array.reshape(3, -1)
-    starts = [layer[-layer.ctypes.data % mmap.PAGESIZE :] for layer in layers]
-    idle = iter([inf, inf, -inf, 0.0, 0.09, 0.11])
+    assert layers[1].ctypes.data % mmap.PAGESIZE
+    idle = iter([inf, -inf, 0.0, 0.09, 0.11])
 
     def wait(seconds: float) -> None:
-        waits.append([taken(start[:MIB]) for start in starts] + [taken(starts[0][10 * MIB : 14 * MIB])])
+        waits.append([is_taken(layer, MIB) for layer in layers] + [is_taken(layers[0], 10 * MIB)])
 
-    monkeypatch.setattr("triolet.models.pages.time.sleep", wait)
+    monkeypatch.setattr("triolet.models.pages.time", SimpleNamespace(sleep=wait))
     populate(layers, lambda: next(idle, inf))
     join_thread()
-    assert waits == [[MIB // mmap.PAGESIZE] * 2 + [0, 0]] * 3
-    assert taken(array) == array.size // mmap.PAGESIZE
+    assert waits == [[True, False, False, False], [True, True, False, False], [True, True, True, False]]
+    assert taken(array) == -(-array.size // mmap.PAGESIZE)
 
 
 def test_what_is_written_meanwhile_is_kept() -> None:
