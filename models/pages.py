@@ -26,6 +26,7 @@ _POPULATE_READ: Final = 22  # Linux 5.14; the mmap module has no name for these 
 _POPULATE_WRITE: Final = 23
 _HUGE: Final = 2 << 20
 _QUIET: Final = 0.1  # seconds; a busy engine's steps follow each other sooner
+_PAUSE: Final = 0.5  # seconds, while steps run
 _TOUCHED_AT_ONCE: Final = 4 << 20  # below this a thread costs more than it saves
 _SAMPLES: Final = 64  # huge pages that tell of all
 _MOST: Final = 0.9
@@ -88,7 +89,7 @@ def populate(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
 
 
 def _take_all(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
-    """While steps run only 20 MB a second, so that all are taken some day: until then they count as free memory.
+    """While steps run only 4 MB a second, so that all are taken some day: until then they count as free memory.
 
     Without a break, even at a low priority, it would cost prefill and decode up to a quarter of their speed: a kernel
     thread that loses its core for a while holds up the others at the next barrier.
@@ -97,7 +98,7 @@ def _take_all(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
     for start in range(0, size, _HUGE):
         for layer in layers:
             if idle_seconds() < _QUIET:
-                time.sleep(_QUIET)
+                time.sleep(_PAUSE)
             _take(layer, start, min(_HUGE, size - start))
 
 
