@@ -42,6 +42,7 @@ from ..simd.target import wide_registers
 
 PANEL = LANES  # channels
 MOST_ROWS = 16 if wide_registers() else 4  # 16 registers hold no more, as each vector takes two
+MANY_ROWS = 10  # from here on they are probably those of a prompt
 FEW_ROWS = 4  # up to here panels are read so fast that the CPU's own prefetching is better
 
 ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
@@ -161,6 +162,16 @@ def _dequantise(b: ir.IRBuilder, totals: Values, headers: Values, channel_scales
         exact = b.sitofp(total, VF)
         values.append(b.fmul(b.fmul(exact, channel_scales), splat(b, load(b, at(b, header, SCALE), f32))))
     return values
+
+
+def prefetch_output(b: ir.IRBuilder, out: ir.Value, out_stride: ir.Value, rows: int) -> None:
+    """For a tile of a long prompt: its output has left the caches since the panel before, and writes wait for memory.
+
+    Worth 5 % of 512 rows' speed; with few rows the output is in the cache.
+    """
+    if rows >= MANY_ROWS:
+        for row in range(rows):
+            prefetch(b, b.add(out, b.mul(out_stride, int64(row))))
 
 
 def write_rows(

@@ -35,7 +35,7 @@ from ..simd.lanes import (
     vector,
 )
 from ..simd.target import wide_registers
-from .tile import ARGUMENTS, prefetch_stride, write_rows
+from .tile import ARGUMENTS, prefetch_output, prefetch_stride, write_rows
 
 PANEL_GROUP_BYTES = 4 * VECTOR_BYTES  # of 32 inputs
 SCALE_GROUP_BYTES = 2 * LANES
@@ -83,6 +83,7 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
             results.append(fma(b, exact, scale, total))
         return results
 
+    prefetch_output(b, out, out_stride, most)
     # a step is 4 packed bytes of a channel, 8 inputs
     totals = loop(b, b.sdiv(steps, int64(4)), [constant(f32, 0.0)] * most, body)
     write_rows(b, totals, out, out_stride, add, (counts[0], rows))

@@ -62,7 +62,7 @@ from .segments import (
     UPPER_STRIDE,
     ZERO,
 )
-from .tile import ARGUMENTS, prefetch_stride, write_rows
+from .tile import ARGUMENTS, MANY_ROWS, prefetch_output, prefetch_stride, write_rows
 from .tile_fp4 import codes_of, looked_up_here
 from .tile_int4 import ROW_VARIANTS
 
@@ -112,7 +112,7 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
     scales = GroupScales(b, CENTRES[bits], segment, panel, groups)
     is_fp4 = b.icmp_signed("!=", field_of(b, segment, IS_FP4), int64(0))
 
-    def body(group: ir.Value, totals: Values) -> Values:
+    def body(have_minima: bool | None, group: ir.Value, totals: Values) -> Values:
         totals = list(totals)
         w = scaled(b, weights, group, group_bytes)
         ahead = b.add(following, b.mul(group, stride))
@@ -135,9 +135,19 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
             for row, offset in enumerate(offsets):
                 exact = b.fsub(b.bitcast(sums[row], VF), splat(b, offset))
                 totals[row] = fma(b, exact, scale, totals[row])
-        return _with_minima(b, scales, group, parts, xs, totals)
+        less = partial(_less_minima, b, scales, group, parts, xs)
+        if have_minima is None:
+            return _if_any(b, scales.have_minima, less, totals)
+        return less(totals) if have_minima else totals
 
-    totals = loop(b, groups, [constant(f32, 0.0)] * most, body)
+    prefetch_output(b, out, out_stride, most)
+    totals = [constant(f32, 0.0)] * most
+    if most >= MANY_ROWS:  # a branch around the minima would make LLVM move the totals in each group: 4 %
+        plain = b.select(scales.have_minima, int64(0), groups)
+        totals = loop(b, plain, totals, partial(body, False))
+        totals = loop(b, b.sub(groups, plain), totals, partial(body, True))
+    else:
+        totals = loop(b, groups, totals, partial(body, None))
     write_rows(b, totals, out, out_stride, add, (counts[0], rows))
     b.ret_void()
     return function
@@ -150,22 +160,25 @@ def start_place(bits: int, part: int) -> int:
     return GROUP_STARTS[bits] + 4 * part
 
 
-def _with_minima(
+def _less_minima(
     b: ir.IRBuilder, scales: GroupScales, group: ir.Value, parts: Sequence[ir.Value], xs: Values, totals: Values
 ) -> Values:
-    """The rows' totals less minimum * (sum of x) of each part, where the segment has minima."""
-    before, some, end = b.block, b.append_basic_block("minima"), b.append_basic_block("group_end")
-    b.cbranch(scales.have_minima, some, end)
-    b.position_at_end(some)
+    """The rows' totals less minimum * (sum of x) of each part."""
     places = [GROUP_SUM] if len(parts) == 1 else [GROUP_SUMS, GROUP_SUMS + 4]
-    less = list(totals)
     for place, minimum in zip(places, scales.minima_of_group(group, parts), strict=True):
-        for row, x in enumerate(xs):
-            less[row] = fma(b, splat(b, load(b, at(b, x, place), f32)), minimum, less[row])
-    after = b.block
+        sums = [splat(b, load(b, at(b, x, place), f32)) for x in xs]
+        totals = [fma(b, total, minimum, own) for own, total in zip(totals, sums, strict=True)]
+    return totals
+
+
+def _if_any(b: ir.IRBuilder, condition: ir.Value, change: Callable[[Values], Values], values: Values) -> Values:
+    before, some, end = b.block, b.append_basic_block("minima"), b.append_basic_block("group_end")
+    b.cbranch(condition, some, end)
+    b.position_at_end(some)
+    changed, after = change(values), b.block
     b.branch(end)
     b.position_at_end(end)
-    return [either(b, value, before, lower, after) for value, lower in zip(totals, less, strict=True)]
+    return [either(b, value, before, other, after) for value, other in zip(values, changed, strict=True)]
 
 
 def unpack(b: ir.IRBuilder, bits: int, w: ir.Value) -> list[ir.Value]:
