@@ -3,6 +3,9 @@
 Grid (kv heads, query tiles), static: tiles = tokens // TOKENS + sequences, of which a chunk of n tokens uses
 cdiv(n, TOKENS); a tile finds its chunk in `starts`. Late tiles have the most pages and start first. Chunks of one
 token belong to decode. Only pages on an edge (the diagonal, the sequence's end, the window's lower end) are masked.
+
+The next page's number is carried through the loop: were it loaded where it is used, Triton would spend its pipeline's
+stages on that load, and copy keys and values one page ahead whatever the number of stages.
 """
 
 from ..gpu.language import jit, tl
@@ -11,15 +14,16 @@ from .gpu_tile import PAGE, absorb, page_scores, read_page, read_scales, read_tu
 
 @jit
 def attend_page(
-    query_rows, turned, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+    query_rows, turned, keys, values, key_scales, value_scales, number, page, kv_head, high, window, length,
     maximum, total, output, factor, cap,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROPE_DIM: tl.constexpr,
     PADDED_ROPE: tl.constexpr, SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr, E4M3_BITS: tl.constexpr,
     DESCRIPTORS: tl.constexpr, WINDOWED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Rows see the positions up to `high` [rows], or the last `window` of them; without EDGE, the whole page."""
+    """`number`: the cache's, of page `page` of the sequence. Rows see the positions up to `high` [rows], or the last
+    `window` of them; without EDGE, the whole page."""
     position = page * PAGE + tl.arange(0, PAGE)
-    region = region_of(tl.load(table + page), kv_head, KV_HEADS, ROPE_DIM)
+    region = region_of(number, kv_head, KV_HEADS, ROPE_DIM)
     ROW: tl.constexpr = HEAD_DIM + ROPE_DIM
     held = position < length
     key_scale, value_scale, turned_k = None, None, None
@@ -96,13 +100,15 @@ def prefill_kernel(
     output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
     bounds = first, inner, outer, stop
     for part in tl.static_range(0 if WINDOWED else 1, 3):
+        number = tl.load(table + tl.minimum(bounds[part], stop - 1))
         for page in tl.range(bounds[part], bounds[part + 1]):
             maximum, total, output = attend_page(
-                query_rows, turned, keys, values, key_scales, value_scales, table, page, kv_head, high, window, length,
+                query_rows, turned, keys, values, key_scales, value_scales, number, page, kv_head, high, window, length,
                 maximum, total, output, factor, cap,
                 KV_HEADS, HEAD_DIM, PADDED_DIM, ROPE_DIM, PADDED_ROPE, SOFT_CAPPED, SCALED, E4M3_BITS, DESCRIPTORS,
                 WINDOWED, part != 1,
             )  # fmt: skip
+            number = tl.load(table + tl.minimum(page + 1, stop - 1))
     total = tl.where(total > 0, total, 1.0)  # a row of no query may see no key
     result = (output / total[:, None]).to(out.dtype.element_ty)
     at_out = (token * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]

@@ -144,7 +144,7 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
         case "prefill_kernel" if values["ROPE_DIM"] > 0:  # tiles of 32 rows
             uses = ("HMMA", staged)
         case "prefill_kernel":
-            uses = (TENSOR_CORE["bf16"][major],)
+            uses = (TENSOR_CORE["bf16"][major], staged)
             bytes_each = 2 if "bf16" in types["keys"] else 1
             launch = choose_launch(capability, values["HEAD_DIM"], bytes_each, 1, 1, multiprocessors=1)
             spills = launch.prefill.max_spills

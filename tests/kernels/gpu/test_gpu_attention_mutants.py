@@ -15,8 +15,8 @@ from triolet.kernels.paged_attention import gpu_decode, gpu_launch, gpu_prefill,
 from .attention_batch import FP8, drawn_batch, small_launch
 from .mutants import mutated
 
-# Two decode rows, of which the first is split and ends inside a page, and a prompt chunk over two pages.
-CHUNKS = [(1, 150), (5, 70), (1, 64)]
+# Two decode rows, of which the first is split and ends inside a page, and a prompt chunk that sees two pages whole.
+CHUNKS = [(1, 150), (5, 140), (1, 64)]
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,10 @@ FAULTS = {
         gpu_tile.absorb, "tl.fma(scores, factor, -raised[:, None])", "scores - raised[:, None]", TILE_USERS
     ),
     "decode reads a stale last page": Fault(DECODE, "tl.minimum(index + 1, stop - 1)", "tl.minimum(index, stop - 1)"),
-    "prefill reads a stale last page": Fault(
-        gpu_prefill.attend_page, "tl.load(table + page)", "tl.load(table + tl.minimum(page, 0))", (gpu_prefill,)
+    "prefill begins its masked pages with a stale one": Fault(
+        PREFILL, "tl.minimum(bounds[part], stop - 1)", "tl.minimum(bounds[part], 0)"
     ),
+    "prefill reads a page twice": Fault(PREFILL, "tl.minimum(page + 1, stop - 1)", "tl.minimum(page, stop - 1)"),
     "NaN in a page's tail reaches V": Fault(
         gpu_tile.read_page, "mask=seen[:, None], other=0.0", "", TILE_USERS
     ),
