@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from msgspec.structs import replace
 
-from triolet.kernels.gemm.gpu_weights import PackedLinear
 from triolet.loadtest.device.gpu_case import Figures
 from triolet.loadtest.device.gpu_check import require
 from triolet.loadtest.device.random_model import random_weights
 from triolet.models.checkpoint.adapter import AdapterWeights
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
-from triolet.models.gpu import linear as gpu_linear
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.gpu import GpuModel
@@ -37,30 +33,6 @@ Heard = Callable[[Row], object]
 
 def _no_one(result: Row) -> None:
     del result
-
-
-@contextmanager
-def packed_once(place: torch.device) -> Generator[None]:
-    """While it lasts, matrices of one shape are quantised once, on the device: they all hold the same values here.
-
-    Quantising eight billion weights on the host would take most of the suite's time and measure nothing.
-    """
-    original = gpu_linear.pack
-    known: dict[tuple[torch.Size, str], PackedLinear] = {}
-
-    def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
-        if weight.is_meta or quantize == "none":
-            return original(weight, quantize)
-        key = weight.shape, quantize
-        if key not in known:
-            known[key] = original(weight.to(place), quantize)
-        return known[key]
-
-    gpu_linear.pack = pack
-    try:
-        yield
-    finally:
-        gpu_linear.pack = original
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +53,6 @@ class LoadedGpuModel:
         weights: DecoderWeights | None = None, adapters: int = 0,
     ) -> None:  # fmt: skip
         began = time.perf_counter()
-        packing = packed_once(device.place) if weights is None else nullcontext()
         weights = weights or random_weights(spec)
         made = time.perf_counter()
         rows = min(sizes.max_step_tokens, max(sizes.max_running, 256))
@@ -98,9 +69,8 @@ class LoadedGpuModel:
         def note(progress: LoadProgress) -> None:
             stages[progress.stage] = time.perf_counter() - made  # when it last reported: near its end
 
-        with packing:
-            made_for = replace(made_for, num_blocks=self.plan.num_blocks)
-            self.model = GpuModel(device, spec, weights, made_for, note)
+        made_for = replace(made_for, num_blocks=self.plan.num_blocks)
+        self.model = GpuModel(device, spec, weights, made_for, note)
         self.stepper = GpuStepper(self.model)
         self.spec, self.quantize = spec, quantize
         self.cold_start: Figures = {

@@ -96,7 +96,7 @@ def fill_experts(device: Device, arena: Arena, weights: ExpertWeights, prefix: s
     assert weights.shared is None or weights.shared.gate_bias is None, "no room for a shared expert's biases"
     for (name, (*_, kind)), parts in zip(stacks.items(), expert_parts(weights).values(), strict=True):
         for index, of_expert in enumerate(parts):
-            fill_linear(device, arena, name, pack_parts(of_expert, kind), index)
+            fill_linear(device, arena, name, pack_parts(of_expert, kind, device.place), index)
     for index, mlp in enumerate(weights.experts):
         for name, biases in (("gate_up_bias", (mlp.gate_bias, mlp.up_bias)), ("down_bias", (mlp.down_bias,))):
             if found := [host_tensor(bias) for bias in biases if bias is not None]:

@@ -39,7 +39,7 @@ def fill_weights(
 
     def linear(name: str, parts: Parts) -> None:
         *_, kind = formats[name]
-        fill_linear(device, arena, name, pack_parts(parts, kind))
+        fill_linear(device, arena, name, pack_parts(parts, kind, device.place))
 
     put("embedding", weights.embedding)
     if weights.lm_head is not None:

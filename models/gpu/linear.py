@@ -94,12 +94,16 @@ def linear_launches(rows: int, columns: int, kind: Format, tokens: int, capabili
     return launches_of(pack_shape(rows, columns, kind), tokens, capability, strict)
 
 
-def pack_parts(parts: Parts, kind: Format) -> PackedLinear:
-    """Matrices that are stacked by rows, in a format that they all are stored in, or quantised to it."""
+def pack_parts(parts: Parts, kind: Format, place: torch.device) -> PackedLinear:
+    """Matrices that are stacked by rows, in a format that they all are stored in, or quantised to it at `place`.
+
+    That is the device, which has room for it until the cache is allocated: on the host, 8B parameters take minutes.
+    """
     found = [part for part in parts if part is not None]
     if isinstance(kind, StoredFormat):
         return pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
-    return pack(torch.cat([host_tensor(part) for part in found]), kind)
+    stacked = torch.cat([host_tensor(part) for part in found])
+    return pack(stacked if kind == "none" else stacked.to(place), kind)
 
 
 def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
