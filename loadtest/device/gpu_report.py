@@ -12,16 +12,19 @@ from triolet.loadtest.device.gpu_case import Figures, Finding, Goal, GpuMachine
 COLUMNS = ("case", "status", "figures", "goal", "s", "note")
 COLOURS = {"right": "green", "target": "green", "floor": "yellow", "missed": "red", "wrong": "bold red",
            "failed": "bold red", "crashed": "bold red", "skipped": "dim"}  # fmt: skip
+# What needs a look stands at the end of the table: of a long output, only that is shown.
+LAST = {"missed": 1, "failed": 2, "crashed": 2, "wrong": 3}
 LONG = 90  # characters: longer texts (lines to paste) stand under the table
 
 
 def write_report(folder: Path, machine: GpuMachine, findings: list[Finding]) -> None:
+    in_order, findings = findings, sorted(findings, key=lambda finding: LAST.get(finding.status, 0))
     result = {
         "machine": machine.name,
         "capability": machine.capability,
         "versions": machine.versions,
         "limits": machine.limits,
-        "cases": [finding.as_json() for finding in findings],
+        "cases": [finding.as_json() for finding in in_order],
     }
     (folder / "results.json").write_text(json.dumps(result, indent=1) + "\n")
     rows = [row_of(finding) for finding in findings]
@@ -29,7 +32,7 @@ def write_report(folder: Path, machine: GpuMachine, findings: list[Finding]) -> 
     (folder / "table.txt").write_text(f"{machine.name}, {machine.versions}\n\n{text}")
     if not print_rich(machine, rows, findings):
         print(text)
-    (folder / "goals.svg").write_text(goals_svg(findings))
+    (folder / "goals.svg").write_text(goals_svg(in_order))
 
 
 def row_of(finding: Finding) -> tuple[str, ...]:

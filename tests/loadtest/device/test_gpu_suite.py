@@ -22,6 +22,7 @@ from triolet.loadtest.device.gpu_case import (
     GpuCase,
     GpuMachine,
     Skip,
+    Status,
     Wrong,
     begin_until,
     cases_of,
@@ -192,6 +193,18 @@ def test_the_report_has_a_table_numbers_and_lines_to_paste(tmp_path: Path) -> No
     assert ">55%</text>" in picture
 
 
+def test_what_needs_a_look_ends_the_table(tmp_path: Path) -> None:
+    named: list[tuple[str, Status]] = [
+        ("wrong", "wrong"), ("slow", "missed"), ("lost", "crashed"), ("fine", "target"), ("none", "skipped")
+    ]  # fmt: skip
+    write_report(tmp_path, MACHINE, [Finding(name, status, 1.0) for name, status in named])
+    lines = (tmp_path / "table.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines if line and line.split()[0] in dict(named)] == [
+        "fine", "none", "slow", "lost", "wrong",
+    ]  # fmt: skip
+    assert [case["name"] for case in json.loads((tmp_path / "results.json").read_text())["cases"]] == list(dict(named))
+
+
 def test_fractions_take_their_limits_along() -> None:
     assert chosen_parts(["tuning", "kernels"]) == ["limits", "kernels", "tuning"]
     assert chosen_parts(["correctness"]) == ["correctness"]
@@ -213,7 +226,7 @@ def test_later_cases_know_the_limits_and_the_offline_rates(tmp_path: Path) -> No
 
 
 def test_a_missing_package_skips_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PARTS, "limits", ("times", ("gpu_nowhere",)))
+    monkeypatch.setitem(PARTS, "limits", ("times", (("gpu_nowhere",),)))
     (case,) = cases_of("limits", False)
     assert run_case(case, MACHINE)[0] == "failed"  # a module of ours is no package that may be missing
     monkeypatch.setattr("triolet.loadtest.device.gpu_case.HERE", "elsewhere")
@@ -240,8 +253,10 @@ def test_a_part_that_is_cut_short_has_seen_something_of_every_file(monkeypatch: 
         module = ModuleType(file)
         vars(module)["times"] = partial(made, names)
         monkeypatch.setitem(sys.modules, f"triolet.loadtest.device.{file}", module)
-    monkeypatch.setitem(PARTS, "limits", ("times", tuple(cases)))
+    monkeypatch.setitem(PARTS, "limits", ("times", (tuple(cases),)))
     assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "adebfc"]
+    monkeypatch.setitem(PARTS, "limits", ("times", (("gpu_three", "gpu_two"), ("gpu_one",))))
+    assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "edfabc"]
 
 
 def test_options_are_explained_and_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
