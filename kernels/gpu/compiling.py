@@ -21,6 +21,11 @@ from .launches import KernelForm
 # Bytes of shared memory that one block may use. Of these, GPUs of one major version may run the same form.
 SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}
 WATCHED = re.compile(r"\b(HGMMA|QGMMA|QMMA|IGMMA|HMMA|IMMA|UTMALDG|LDGSTS|USETMAXREG|STL|LDL|LDG|PRMT)\b")
+# An instruction of a listing, such as `/*0a10*/ @P0 BRA 0x970 ;`.
+INSTRUCTION = re.compile(
+    r"/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z][A-Z0-9_]*)[^;]*?(?:0x(?P<target>[0-9a-f]+)\s*)?;"
+)
+STAGED = re.compile(r"ttg\.local_alloc : \(\) -> !ttg\.memdesc<(\d+)x\d+x\d+x")  # in Triton's GPU dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class MachineCode:
     shared: int  # bytes
     warps: int  # after warp specialisation
     instructions: Counter[str]  # of WATCHED
+    loops: tuple[int, ...] = ()  # instructions of each innermost loop with matrix products, by their places
+    stages: int = 0  # buffers that a loop's loads are copied into, one ahead of the other
 
 
 def faults(specialisation: Specialisation, code: MachineCode) -> list[str]:
@@ -83,31 +90,48 @@ def compile_for(form: KernelForm, capability: int, *, count_always: bool = True)
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
     assert found is not None, usage
     counted = count_always or found[2] != "0" or found[3] != "0"
-    watched = watched_instructions(cubin) if counted else Counter[str]()
+    watched, loops = read_machine_code(cubin) if counted else (Counter[str](), ())
     return MachineCode(
         registers=int(found[1]),
         spills=watched["STL"] + watched["LDL"],
         shared=int(compiled.metadata.shared),
         warps=int(compiled.metadata.num_warps),
         instructions=watched,
+        loops=loops,
+        stages=max(map(int, STAGED.findall(compiled.asm["ttgir"])), default=0),
     )
 
 
-def watched_instructions(cubin: bytes) -> Counter[str]:
-    """How often each of WATCHED is in machine code.
+def read_machine_code(cubin: bytes) -> tuple[Counter[str], tuple[int, ...]]:
+    """How often each of WATCHED is in it, and its `product_loops`.
 
     Kept in Triton's cache: disassembling takes ten times as long as all else does for a kernel that is there already.
     """
     import triton
     from triton.runtime import cache
 
-    key = hashlib.sha256(f"{triton.__version__} {WATCHED.pattern} ".encode() + cubin).hexdigest()
-    place, name = cache.get_cache_manager(key), "watched_instructions.json"
+    key = hashlib.sha256(f"{triton.__version__} {WATCHED.pattern} {INSTRUCTION.pattern} ".encode() + cubin).hexdigest()
+    place, name = cache.get_cache_manager(key), "machine_code.json"
     if (known := place.get_file(name)) is not None:
-        return Counter(json.loads(Path(known).read_bytes()))
-    found = Counter(WATCHED.findall(_cuobjdump("--dump-sass", cubin)))
+        watched, loops = json.loads(Path(known).read_bytes())
+        return Counter(watched), tuple(loops)
+    text = _cuobjdump("--dump-sass", cubin)
+    found = Counter(WATCHED.findall(text)), product_loops(text)
     place.put(json.dumps(found), name)
     return found
+
+
+def product_loops(sass: str) -> tuple[int, ...]:
+    """Of disassembled code: how many instructions each innermost loop has that holds a tensor core's instruction."""
+    code = [(int(found["at"], 16), found["name"], found["target"]) for found in INSTRUCTION.finditer(sass)]
+    loops = {(int(target, 16), at) for at, name, target in code if name == "BRA" and target and int(target, 16) < at}
+    innermost = [
+        (begin, end)
+        for begin, end in sorted(loops)
+        if not any((begin, end) != inner and begin <= inner[0] and inner[1] <= end for inner in loops)
+    ]
+    bodies = [[name for at, name, _ in code if begin <= at <= end] for begin, end in innermost]
+    return tuple(len(names) for names in bodies if any(name.endswith("MMA") for name in names))
 
 
 def _cuobjdump(option: str, cubin: bytes) -> str:

@@ -1,7 +1,8 @@
 """Compile all that serving may launch ahead of time, with no GPU: `python -m triolet.loadtest.device.compile_kernels`.
 
-Prints registers, spills, shared memory and tensor-core instructions per target, and exits with 1 where a kernel does
-not compile or falls short of what its row promises. `make kernels` runs it for every target.
+Prints registers, spills, shared memory and instructions per target, and exits with 1 where a kernel does not compile,
+falls short of what its row promises, or has more of them than it had (kernel_counts.py). `make kernels` runs it for
+every target.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from triolet.kernels.gpu.compiling import SHARED_LIMIT, Specialisation, compile_for, faults
 from triolet.loadtest.device.compile_catalogue import every_specialisation
+from triolet.loadtest.device.kernel_counts import keep, known_counts, worse
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS", "STAGES", "TALL", "SUM")  # what a launch table says of a product
 QUICK = "a form of every tile of a product, two of other kernels; count instructions only where a check needs them"
@@ -35,12 +37,13 @@ def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
         "kernel": form.kernel.fn.__name__,
         "capability": specialisation.capability,
         "constants": {name: str(value) for name, value in form.constants},
+        "types": form.types,
     }
     try:
         code = compile_for(form, specialisation.capability, count_always=not quick or bool(specialisation.uses))
     except Exception as error:  # whatever Triton and ptxas raise: it is this row's result
         return row | {"faults": [f"does not compile: {type(error).__name__}: {str(error).strip().splitlines()[-1]}"]}
-    used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps")}
+    used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps", "loops", "stages")}
     counts = dict(code.instructions)
     return row | used | {"instructions": counts, "faults": faults(specialisation, code)}
 
@@ -59,7 +62,8 @@ def jobs(only: str, capabilities: list[int], *, quick: bool = False) -> list[int
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    shown = Table("operation", "kernel", "sm", "constants", "registers", "spills", "shared", "instructions", "faults")
+    heads = ("registers", "spills", "shared", "loops", "stages")
+    shown = Table("operation", "kernel", "sm", "constants", *heads, "instructions", "faults")
     for row in rows:
         counts = {name: n for name, n in row.get("instructions", {}).items() if n}
         shown.add_row(
@@ -67,7 +71,7 @@ def table(rows: list[dict[str, Any]]) -> Table:
             row["kernel"],
             str(row["capability"]),
             " ".join(f"{name}={value}" for name, value in row["constants"].items()),
-            *(str(row.get(key, "–")) for key in ("registers", "spills", "shared")),
+            *(str(row.get(head, "–")) for head in heads),
             " ".join(f"{name} {n}" for name, n in counts.items()),
             "; ".join(row["faults"]),
         )
@@ -80,6 +84,7 @@ def main() -> None:
     parser.add_argument("--capability", type=int, action="append", help="80, 86, 89 or 90; all unless given")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
+    parser.add_argument("--keep", action="store_true", help="what is compiled now is what later runs are compared with")
     parser.add_argument("--quick", action="store_true", help=QUICK)
     options = parser.parse_args()
     _catalogue.extend(every_specialisation(quick=options.quick))
@@ -89,6 +94,12 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
         results = pool.map(partial(compiled, quick=options.quick), todo)
         rows = list(track(results, "compiling", len(todo), console=Console(stderr=True)))
+    if options.keep:
+        keep(_version(), rows)
+    known = known_counts(_version())
+    for row in rows if known else ():
+        # A sample has some forms for another GPU of the same major version than all have.
+        row["faults"] += worse(row, known, every=not options.quick)
     Console(width=200).print(table(rows))
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1))

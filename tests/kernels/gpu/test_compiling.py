@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from triolet.kernels.gpu import compiling
-from triolet.kernels.gpu.compiling import SHARED_LIMIT, MachineCode, Specialisation, faults, watched_instructions
+from triolet.kernels.gpu.compiling import (
+    SHARED_LIMIT,
+    MachineCode,
+    Specialisation,
+    faults,
+    product_loops,
+    read_machine_code,
+)
 from triolet.kernels.gpu.launches import KernelForm
 
 from .conftest import Compiled
@@ -76,8 +83,19 @@ def test_the_same_machine_code_is_disassembled_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiling, "_cuobjdump", disassemble)
     for _ in range(2):
-        assert watched_instructions(b"one") == Counter(HMMA=2, STL=1)
-        assert watched_instructions(b"other") == Counter()
+        assert read_machine_code(b"one") == (Counter(HMMA=2, STL=1), ())
+        assert read_machine_code(b"other") == (Counter(), ())
     assert asked == [b"one", b"other"]
     monkeypatch.setattr(compiling, "WATCHED", re.compile(r"\bIADD\b"))
-    assert watched_instructions(b"one") == Counter(IADD=1)
+    assert read_machine_code(b"one") == (Counter(IADD=1), ())
+
+
+def test_loops_of_products_are_counted() -> None:
+    code = [
+        "IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28]", "LDG.E R2, [R4.64+0x10]", "@!P0 BRA 0x10",  # a loop without products
+        "HMMA.16816.F32.BF16 R8, R4, R2, R8", "@P1 LDGSTS.E [R3], [R6.64]", "@P1 BRA 0x30",
+        "FADD R1, R2, R3", "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR4], RZ", "@!UP1 BRA 0x70", "@P2 BRA 0x10",
+        "HMMA.16816.F32.BF16 R8, R4, R2, R8", "BRA 0xb0", "EXIT",
+    ]  # fmt: skip
+    listing = "\n".join(f"        /*{16 * at:04x}*/                   {line} ;" for at, line in enumerate(code))
+    assert product_loops(listing) == (3, 2)
