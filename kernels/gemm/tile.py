@@ -42,7 +42,7 @@ from ..simd.target import wide_registers
 
 PANEL = LANES  # channels
 MOST_ROWS = 16 if wide_registers() else 4  # 16 registers hold no more, as each vector takes two
-MANY_ROWS = 10  # from here on they are probably those of a prompt
+MANY_ROWS = 10  # from here on the tile may be one of many, of a prompt
 FEW_ROWS = 4  # up to here panels are read so fast that the CPU's own prefetching is better
 
 ARGUMENTS = "iiiiiiiiii"  # as emit() lists them, without the row count
@@ -165,9 +165,9 @@ def _dequantise(b: ir.IRBuilder, totals: Values, headers: Values, channel_scales
 
 
 def prefetch_output(b: ir.IRBuilder, out: ir.Value, out_stride: ir.Value, rows: int) -> None:
-    """For a tile of a long prompt: its output has left the caches since the panel before, and writes wait for memory.
+    """In a long prompt the output's lines have left the caches since the panel before: writes would wait for memory.
 
-    Worth 5 % of 512 rows' speed; with few rows the output is in the cache.
+    Products of 512 rows on a Zen 4, 1,024 x 6,144: Q8_0 8 % faster, Q4_K 5 %, int4 3 %. Of one tile: within 2 %.
     """
     if rows >= MANY_ROWS:
         for row in range(rows):

@@ -48,7 +48,8 @@ class MachineCode:
     shared: int  # bytes
     warps: int  # after warp specialisation
     instructions: Counter[str]  # of WATCHED
-    loops: tuple[int, ...] = ()  # instructions of each innermost loop with matrix products, by their places
+    # Instructions of each innermost loop with matrix products, by their places. None: they were not counted.
+    loops: tuple[int, ...] | None = None
     stages: int = 0  # buffers that a loop's loads are copied into, one ahead of the other
 
 
@@ -90,7 +91,7 @@ def compile_for(form: KernelForm, capability: int, *, count_always: bool = True)
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
     assert found is not None, usage
     counted = count_always or found[2] != "0" or found[3] != "0"
-    watched, loops = read_machine_code(cubin) if counted else (Counter[str](), ())
+    watched, loops = read_machine_code(cubin) if counted else (Counter[str](), None)
     return MachineCode(
         registers=int(found[1]),
         spills=watched["STL"] + watched["LDL"],

@@ -1,8 +1,8 @@
 """Compile all that serving may launch ahead of time, with no GPU: `python -m triolet.loadtest.device.compile_kernels`.
 
 Prints registers, spills, shared memory and instructions per target, and exits with 1 where a kernel does not compile,
-falls short of what its row promises, or has more of them than it had (kernel_counts.py). `make kernels` runs it for
-every target.
+falls short of what its row promises, or needs more than it did (kernel_counts.py). `make kernels` runs it for every
+target.
 """
 
 import argparse
@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="what is compiled now is what later runs are compared with")
     parser.add_argument("--quick", action="store_true", help=QUICK)
     options = parser.parse_args()
+    if options.keep and (options.quick or options.only or options.capability):
+        parser.error("--keep needs every form: give neither --quick nor --only nor --capability")
     _catalogue.extend(every_specialisation(quick=options.quick))
     todo = jobs(options.only, options.capability or list(SHARED_LIMIT), quick=options.quick)
     if not todo:
@@ -94,11 +96,13 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
         results = pool.map(partial(compiled, quick=options.quick), todo)
         rows = list(track(results, "compiling", len(todo), console=Console(stderr=True)))
-    if options.keep:
+    if options.keep and not any(row["faults"] for row in rows):
         keep(_version(), rows)
     known = known_counts(_version())
+    if not known:
+        print(f"No counts are known for Triton {_version()}: loops are not compared.")
     for row in rows if known else ():
-        # A sample has some forms for another GPU of the same major version than all have.
+        # A sample has forms for the newest GPU of a major version that are otherwise compiled for the oldest.
         row["faults"] += worse(row, known, every=not options.quick)
     Console(width=200).print(table(rows))
     if options.json is not None:

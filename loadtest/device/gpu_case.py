@@ -24,7 +24,7 @@ CHECKED = ("gpu_attention", "gpu_gemm", "gpu_experts", "gpu_rows", "gpu_sampling
 TIMED = ("gpu_attention_times", "gpu_gemm_times", "gpu_experts", "gpu_rows_times", "gpu_sampling")
 TUNED = ("gpu_attention_times", "gpu_gemm_times", "gpu_rows_times", "gpu_sampling")
 # In this order: what is wrong need not be fast, and every fraction needs its limit. A part's files come in stages: a
-# wrong kernel should name itself before a model shows it, and FlexAttention compiles for as long as all else is timed.
+# wrong kernel should name itself before a model shows it, and FlexAttention compiles longest.
 PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "correctness": ("checks", (CHECKED, ("gpu_models",))),
     "limits": ("times", (("gpu_limits",),)),
@@ -35,7 +35,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
 }
 DRY = ("correctness", "serving")  # what runs without a GPU, interpreted and tiny
 ALONE = frozenset(PARTS) - {"correctness"}  # what is timed has the machine to itself
-# Of the budget, when a part begins no more cases: one run sees something of everything, the next goes on.
+# Of the budget, when a part begins no more cases: one run sees something of every part, the next goes on.
 SHARES = {"correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.9, "tuning": 1.0}
 # Seconds after which a case hangs, compiling included. The interpreter has no device that could.
 LONGEST = {"correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200, "tuning": 150}

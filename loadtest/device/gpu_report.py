@@ -12,7 +12,7 @@ from triolet.loadtest.device.gpu_case import Figures, Finding, Goal, GpuMachine
 COLUMNS = ("case", "status", "figures", "goal", "s", "note")
 COLOURS = {"right": "green", "target": "green", "floor": "yellow", "missed": "red", "wrong": "bold red",
            "failed": "bold red", "crashed": "bold red", "skipped": "dim"}  # fmt: skip
-# What needs a look stands at the end of the table: of a long output, only that is shown.
+# What needs a look stands at the end of the table: of a long output, often only the end is shown.
 LAST = {"missed": 1, "failed": 2, "crashed": 2, "wrong": 3}
 LONG = 90  # characters: longer texts (lines to paste) stand under the table
 

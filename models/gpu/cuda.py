@@ -45,6 +45,7 @@ class CudaDevice:
         return int(free), int(total)
 
     def allocate(self, size: int) -> torch.Tensor:
+        torch.cuda.empty_cache()  # what loading took for a while is no part of the memory plan
         memory = torch.zeros(size, dtype=torch.uint8, device=self.place)
         torch.cuda.synchronize(self.place)  # it was zeroed on another stream
         return memory

@@ -68,7 +68,7 @@ class Device(Protocol):
         ...
 
     def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy any host tensor to the device and wait. For loading, never for a step."""
+        """Copy any tensor, of the host or of the device, and wait. For loading, never for a step."""
         ...
 
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:

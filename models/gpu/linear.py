@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -21,10 +23,11 @@ from ...kernels.gemm.gpu_weights import (
     GROUPS,
     PackedLinear,
     pack_bf16,
+    pack_bytes,
     pack_fp8,
     pack_w4,
-    pack_w8,
     quantise_fp8,
+    quantise_int8,
     quantise_w4,
 )
 from ..checkpoint.stored import CodedMatrix, StoredMatrix, Weight, float_parts
@@ -32,6 +35,7 @@ from .arena import Arena, Layout
 from .device import Device
 from .stored import Parts, StoredFormat, pack_stored, stored_shape
 
+SLAB_WEIGHTS = 1 << 24  # quantised at a time: 64 MiB in float32
 Format = str | StoredFormat  # of one matrix
 Matrices = dict[str, tuple[int, int]]  # [out, in] by name
 Formats = dict[str, tuple[int, int, Format]]
@@ -97,24 +101,40 @@ def linear_launches(rows: int, columns: int, kind: Format, tokens: int, capabili
 def pack_parts(parts: Parts, kind: Format, place: torch.device) -> PackedLinear:
     """Matrices that are stacked by rows, in a format that they all are stored in, or quantised to it at `place`.
 
-    That is the device, which has room for it until the cache is allocated: on the host, 8B parameters take minutes.
+    That is the device: on the host, 8B parameters take minutes.
     """
     found = [part for part in parts if part is not None]
     if isinstance(kind, StoredFormat):
         return pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
-    stacked = torch.cat([host_tensor(part) for part in found])
-    return pack(stacked if kind == "none" else stacked.to(place), kind)
+    return pack(torch.cat([host_tensor(part) for part in found]), kind, place)
 
 
-def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
+def pack(weight: torch.Tensor, quantize: str, place: torch.device | None = None) -> PackedLinear:
+    """Quantised at `place`, or where the weights are."""
     if quantize == "int8":
-        return pack_w8(weight)
+        integers, scales = _by_slabs(quantise_int8, weight, place)
+        return pack_bytes(integers, scales, 0)
     if quantize == "int4":
         group = max(size for size in GROUPS if weight.shape[1] % size == 0)
-        return pack_w4(*quantise_w4(weight, group, symmetric=False), group)
+        integers, scales, zeros = _by_slabs(partial(quantise_w4, group=group, symmetric=False), weight, place)
+        return pack_w4(integers, scales, zeros, group)
     if quantize == "fp8":
-        return pack_fp8(*quantise_fp8(weight, 1, 0))
+        return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=1, columns=0), weight, place))
     return pack_bf16(weight)
+
+
+def _by_slabs(
+    quantise: Callable[[torch.Tensor], tuple[torch.Tensor | None, ...]],
+    weight: torch.Tensor,
+    place: torch.device | None,
+) -> list[torch.Tensor]:
+    """What `quantise` makes of some rows at a time, put together: it takes four float32 copies of them."""
+    rows = max(1, SLAB_WEIGHTS // weight.shape[1])
+    slabs = (weight[first : first + rows].to(place or weight.device) for first in range(0, len(weight), rows))
+    made = zip(*map(quantise, slabs), strict=True)
+    found = ([part for part in parts if part is not None] for parts in made)
+    # As bytes: not every torch puts float8 together.
+    return [torch.cat([part.view(torch.uint8) for part in parts]).view(parts[0].dtype) for parts in found]
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from triolet.kernels.quantise.gpu import quantise_rows
+from triolet.models.gpu import linear
 from triolet.models.gpu.arena import Arena, Layout
 from triolet.models.gpu.linear import (
     Activations,
@@ -65,3 +66,14 @@ def test_products(quantize: str, tolerance: float, strict: bool) -> None:
     assert error(arena["out"]) < tolerance
     assert error(arena["out"].roll(1, 0)) > tolerance
     assert error(arena["out"] * (1 + 2 * tolerance)) > tolerance
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
+def test_slabs_of_rows_make_no_difference(quantize: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(5)).bfloat16()
+    whole = pack(weight, quantize)
+    monkeypatch.setattr(linear, "SLAB_WEIGHTS", 10 * COLUMNS)  # seven slabs and a part of one
+    cut = pack(weight, quantize, torch.device("cpu"))
+    for name, tensor in whole.tensors.items():
+        assert torch.equal(cut.tensors[name].view(torch.uint8), tensor.view(torch.uint8)), name
+    assert pack_shape(ROWS, COLUMNS, quantize).weight.shape == whole.weight.shape
