@@ -112,7 +112,7 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
     scales = GroupScales(b, CENTRES[bits], segment, panel, groups)
     is_fp4 = b.icmp_signed("!=", field_of(b, segment, IS_FP4), int64(0))
 
-    def body(have_minima: bool | None, group: ir.Value, totals: Values) -> Values:
+    def body(have_minima: bool | None, group: ir.Value, totals: Values) -> Values:  # None: the segment knows
         totals = list(totals)
         w = scaled(b, weights, group, group_bytes)
         ahead = b.add(following, b.mul(group, stride))
@@ -172,6 +172,7 @@ def _less_minima(
 
 
 def _if_any(b: ir.IRBuilder, condition: ir.Value, change: Callable[[Values], Values], values: Values) -> Values:
+    """`change(values)` where the condition holds, else the values."""
     before, some, end = b.block, b.append_basic_block("minima"), b.append_basic_block("group_end")
     b.cbranch(condition, some, end)
     b.position_at_end(some)

@@ -84,7 +84,11 @@ def main() -> None:
     parser.add_argument("--capability", type=int, action="append", help="80, 86, 89 or 90; all unless given")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
-    parser.add_argument("--keep", action="store_true", help="what is compiled now is what later runs are compared with")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="what is compiled now, but for what is at fault, is what later runs are compared with",
+    )
     parser.add_argument("--quick", action="store_true", help=QUICK)
     options = parser.parse_args()
     if options.keep and (options.quick or options.only or options.capability):
@@ -96,8 +100,10 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
         results = pool.map(partial(compiled, quick=options.quick), todo)
         rows = list(track(results, "compiling", len(todo), console=Console(stderr=True)))
-    if options.keep and not any(row["faults"] for row in rows):
-        keep(_version(), rows)
+    if options.keep:
+        sound = [row for row in rows if not row["faults"]]
+        keep(_version(), sound)
+        print(f"kept the counts of {len(sound)} forms; {len(rows) - len(sound)} at fault were left out")
     known = known_counts(_version())
     if not known:
         print(f"No counts are known for Triton {_version()}: loops are not compared.")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from triolet.loadtest.device import kernel_counts
+from triolet.loadtest.device.compile_kernels import main
 from triolet.loadtest.device.kernel_counts import PAGE, keep, kind_of, known_counts, most_of_kinds, page, worse
 
 ROOT = Path(__file__).parents[3]
@@ -72,6 +73,16 @@ def test_kinds_are_kept_by_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert known_counts("3.6.0") == most_of_kinds([ROW])
     row = next(line for line in page().splitlines() if line.startswith(f"| `{kind_of(ROW)}`"))
     assert row.split(" | ")[1:] == ["200, 300", "100", "0", "1", "3", "200, 300", "50", "0", "1", "3 |"]
+
+
+@pytest.mark.parametrize("sample", [["--quick"], ["--only", "gemm"], ["--capability", "90"]])
+def test_a_sample_is_not_kept(
+    sample: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["compile_kernels", "--keep", *sample])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--keep needs every form" in capsys.readouterr().err
 
 
 def test_the_docs_show_what_is_known() -> None:
