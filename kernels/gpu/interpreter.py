@@ -30,14 +30,14 @@ SIGNED = {1: torch.int8, 2: torch.int16}
 UNSIGNED = {1: np.uint8, 2: np.uint16}
 BITWISE = frozenset({np.bitwise_and, np.bitwise_or, np.bitwise_xor})
 Emulation = Callable[..., np.ndarray | Sequence[np.ndarray]]
-_emulations: dict[str, Emulation] = {}
+emulations: dict[str, Emulation] = {}
 
 
 def emulates(assembly: str) -> Callable[[Emulation], Emulation]:
     """Register what a snippet of inline assembly computes: a function of its input arrays."""
 
     def register(function: Emulation) -> Emulation:
-        _emulations[assembly] = function
+        emulations[assembly] = function
         return function
 
     return register
@@ -138,7 +138,7 @@ def correct_low_precision() -> None:
     def create_inline_asm(
         self: Any, assembly: str, _constraints: Any, values: Any, types: Any, _pure: Any, _pack: Any
     ) -> Any:
-        outputs = _emulations[assembly](*(value.data for value in values))
+        outputs = emulations[assembly](*(value.data for value in values))
         several = outputs if isinstance(outputs, tuple) else (outputs,)
         return _Results(Handle(output, type_.scalar) for output, type_ in zip(several, types, strict=True))
 

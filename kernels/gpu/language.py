@@ -5,7 +5,9 @@ either compiles for a GPU or interprets on the CPU; which one is decided once, b
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any, Protocol, overload
 
 # We want multiply-add fusion. Triton 3.9 warns unless it is set, because 3.10 changes the default.
@@ -14,7 +16,12 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 import triton
 import triton.language as tl
 from triton import knobs
+from triton.language import core
+from triton.language.extra import cuda
+from triton.runtime import jit as triton_jit
 
+JITFunction: Any = triton_jit.JITFunction  # Any: one of its methods may be replaced
+_run = JITFunction.run
 INTERPRETED = bool(knobs.runtime.interpret)
 if INTERPRETED:
     from .interpreter import correct_low_precision, prepare_once
@@ -43,7 +50,38 @@ def jit(*kernel: Any, **options: Any) -> Any:
     return triton.jit(*kernel, **options)
 
 
+@core.extern
+def _wait(_semantic: Any = None) -> None:  # Any: Triton's own, while it compiles
+    """First in every kernel: with `overlap_launches`, the kernel in front of this one may still be running.
+
+    On sm_90 and newer this waits until all that it wrote can be read, and only then lets the next kernel begin to
+    wait. So of three kernels in a row the third begins after the first has ended, and whoever waits first may also
+    write what an earlier kernel read.
+    """
+    arch = re.match(r"sm_?(\d+)", str(_semantic.builder.options.arch))
+    if arch is not None and int(arch[1]) >= 90:
+        cuda.gdc_wait(_semantic=_semantic)
+        cuda.gdc_launch_dependents(_semantic=_semantic)
+
+
+@jit
+def _go_on():
+    """Where kernels are interpreted, one has ended before the next begins."""
+
+
+await_inputs: Any = _go_on if INTERPRETED else _wait  # Any: for kernels alone
+
+
+def overlap_launches(overlap: bool) -> None:
+    """Whether kernels launched from now on begin while the one in front of them ends (programmatic dependent launch).
+
+    Their programs are then on the device when its last program ends: about a microsecond is saved a launch. For GPUs of
+    capability 9.0 and newer. It is a launch option of every kernel, in a CUDA graph too.
+    """
+    JITFunction.run = partialmethod(_run, launch_pdl=True) if overlap else _run
+
+
 cdiv: Callable[[int, int], int] = triton.cdiv
 next_power_of_2: Callable[[int], int] = triton.next_power_of_2
 
-__all__ = ["INTERPRETED", "Kernel", "cdiv", "jit", "next_power_of_2", "tl"]
+__all__ = ["INTERPRETED", "Kernel", "await_inputs", "cdiv", "jit", "next_power_of_2", "overlap_launches", "tl"]

@@ -1,12 +1,25 @@
-"""Paged attention of decode rows (one query token each): split over the cache, then reduced in a fixed order.
+"""Paged attention of decode rows (one query token each): split over the cache, and reduced in a fixed order.
 
 Grid (programs, kv heads), static: what each program reads is in the plan (gpu_plan.py). Bound by memory: every page
 of keys and values is read once, by one program.
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_plan import HEADER, RECORD, parts_of, split_pages
-from .gpu_tile import NEVER, PAGE, absorb, page_scores, read_page, read_scales, read_turned, region_of, started
+from .gpu_reduce import is_last, reduce_row
+from .gpu_tile import (
+    PAGE,
+    absorb,
+    operands_of,
+    page_scores,
+    read_page,
+    read_scales,
+    read_turned,
+    region_of,
+    started,
+    started_output,
+    whole_output,
+)
 
 
 @jit(do_not_specialize=("table_width", "sequences", "window"))
@@ -15,10 +28,12 @@ def decode_kernel(
     q_stride, table_width, sequences, window, factor, cap,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     ROPE_DIM: tl.constexpr, PADDED_ROPE: tl.constexpr, ROWS: tl.constexpr, WINDOWED: tl.constexpr,
-    SOFT_CAPPED: tl.constexpr, SCALED: tl.constexpr, E4M3_BITS: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    STRICT: tl.constexpr, SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr,
+    SOFT_CAPPED: tl.constexpr, CODE: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    STRICT: tl.constexpr, SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr, PROGRAMS: tl.constexpr,
+    GROUP_ROWS: tl.constexpr, PARTS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """keys and values: pointers, or descriptors of [pages * kv heads * PAGE, HEAD_DIM] with blocks of one page."""
+    await_inputs()
     program, kv_head = tl.program_id(0), tl.program_id(1)
     share, listed = tl.load(plan), tl.load(plan + 1)
     page = program * share
@@ -61,39 +76,43 @@ def decode_kernel(
         query = tl.load(starts + sequence).to(tl.int64)
         at_head = q + query * q_stride + head[:, None] * ROW
         query_row = tl.load(at_head + dim[None, :], mask=is_query, other=0.0)
+        query_row, odd_row = operands_of(query_row, CODE)
         turned = read_turned(at_head + HEAD_DIM, (group < GROUP)[:, None], ROPE_DIM, PADDED_ROPE)
         maximum, total = started(sinks, head, group < GROUP, begin == 0)
-        output = tl.zeros((ROWS, PADDED_DIM), tl.float32)
+        output, odd_output = started_output(ROWS, PADDED_DIM, CODE)
         number = tl.load(table + begin)
         for index in tl.range(begin, stop):
             position = (skipped + index) * PAGE + token
             seen = position < length
             region = region_of(number, kv_head, KV_HEADS, ROPE_DIM)
             key_scale, value_scale, turned_k = None, None, None
-            if SCALED:
+            if CODE is not None:
                 key_scale = read_scales(key_scales, region, seen, False)
                 value_scale = read_scales(value_scales, region, seen, True)
-            k = read_page(
-                keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, ROPE_DIM > 0, DESCRIPTORS, E4M3_BITS
-            )  # fmt: skip
+            k, odd_k = read_page(
+                keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, ROPE_DIM > 0, DESCRIPTORS, CODE
+            )
             if ROPE_DIM > 0:
-                turned_k = read_page(
-                    keys + HEAD_DIM, region, seen, query_row.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, False
+                turned_k, _ = read_page(
+                    keys + HEAD_DIM, region, seen, query_row.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, None
                 )
-            scores = page_scores(query_row, k, turned, turned_k, key_scale, factor, cap, SCALED, SOFT_CAPPED)
+            scores = page_scores(
+                query_row, odd_row, k, odd_k, turned, turned_k, key_scale, factor, cap, CODE, SOFT_CAPPED
+            )
             if WINDOWED:
                 scores = tl.where((seen & (position >= lowest))[None, :], scores, float("-inf"))
             else:
                 scores = tl.where(seen[None, :], scores, float("-inf"))
-            v = k
+            v, odd_v = k, odd_k
             if ROPE_DIM == 0:
-                v = read_page(
-                    values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, True, DESCRIPTORS, E4M3_BITS
+                v, odd_v = read_page(
+                    values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, False, DESCRIPTORS, CODE
                 )
-            maximum, total, output = absorb(
-                scores, v, value_scale, factor, maximum, total, output, SCALED, SOFT_CAPPED
-            )  # fmt: skip
+            maximum, total, output, odd_output = absorb(
+                scores, v, odd_v, value_scale, factor, maximum, total, output, odd_output, CODE, SOFT_CAPPED
+            )
             number = tl.load(table + tl.minimum(index + 1, stop - 1))
+        output = whole_output(output, odd_output, CODE)
         if parts == 1:
             result = (output / total[:, None]).to(out.dtype.element_ty)
             tl.store(out + (query * HEADS + head[:, None]) * HEAD_DIM + dim[None, :], result, mask=is_query)
@@ -102,52 +121,12 @@ def decode_kernel(
             tl.store(partials + place[:, None] * HEAD_DIM + dim[None, :], output, mask=is_query)
             tl.store(maxima + place, maximum, mask=group < GROUP)
             tl.store(totals + place, total, mask=group < GROUP)
+            count = plan + HEADER + RECORD * sequences + PROGRAMS + kv_head * sequences + row
+            if is_last(count, parts):
+                first_slot, _ = parts_of(row, first, pages, share, STRICT, SPLITS, LEAST_SHARE)
+                reduce_row(
+                    partials, maxima, totals, out, first_slot, parts, kv_head, query,
+                    HEADS, KV_HEADS, HEAD_DIM, PADDED_DIM, GROUP_ROWS, PARTS_AT_ONCE,
+                )  # fmt: skip
         page = first + stop
         row += (stop == pages).to(tl.int32)
-
-
-@jit(do_not_specialize=("sequences",))
-def reduce_kernel(
-    starts, plan, partials, maxima, totals, out, sequences,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
-    GROUP_ROWS: tl.constexpr, PARTS_AT_ONCE: tl.constexpr, STRICT: tl.constexpr, SPLITS: tl.constexpr,
-    LEAST_SHARE: tl.constexpr,
-):  # fmt: skip
-    """Grid (sequences, kv heads). The parts of one row in order, for the heads of a group at a time.
-
-    A row in one part is written already; where none was cut, a program reads one word and is done.
-    """
-    row, kv_head = tl.program_id(0), tl.program_id(1)
-    if row >= tl.load(plan + 2):
-        return
-    record = plan + HEADER + RECORD * row
-    sequence, first, pages = tl.load(record), tl.load(record + 1), tl.load(record + 2)
-    slot, parts = parts_of(row, first, pages, tl.load(plan), STRICT, SPLITS, LEAST_SHARE)
-    if parts == 1:
-        return
-    GROUP: tl.constexpr = HEADS // KV_HEADS
-    group, dim, some = tl.arange(0, GROUP_ROWS), tl.arange(0, PADDED_DIM), tl.arange(0, PARTS_AT_ONCE)
-    head = kv_head * GROUP + group
-    is_output = (group < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
-    maximum, total = tl.full((GROUP_ROWS,), NEVER, tl.float32), tl.zeros((GROUP_ROWS,), tl.float32)
-    output = tl.zeros((GROUP_ROWS, PADDED_DIM), tl.float32)
-    for begin in range(0, parts, PARTS_AT_ONCE):
-        is_part = begin + some < parts
-        place = (slot + begin + some)[:, None] * HEADS + head[None, :]
-        is_place = is_part[:, None] & (group < GROUP)[None, :]
-        part_maxima = tl.load(maxima + place, mask=is_place, other=float("-inf"))
-        part_totals = tl.load(totals + place, mask=is_place, other=0.0)
-        part_outputs = tl.load(
-            partials + place[:, :, None] * HEAD_DIM + dim[None, None, :],
-            mask=is_part[:, None, None] & is_output[None, :, :],
-            other=0.0,
-        )
-        raised = tl.maximum(maximum, tl.max(part_maxima, 0))
-        weights, decay = tl.exp2(part_maxima - raised[None, :]), tl.exp2(maximum - raised)
-        total = total * decay + tl.sum(weights * part_totals, 0)
-        output = output * decay[:, None] + tl.sum(weights[:, :, None] * part_outputs, 0)
-        maximum = raised
-    total = tl.where(group < GROUP, total, 1.0)
-    result = (output / total[:, None]).to(out.dtype.element_ty)
-    query = tl.load(starts + sequence).to(tl.int64)
-    tl.store(out + (query * HEADS + head[:, None]) * HEAD_DIM + dim[None, :], result, mask=is_output)

@@ -26,15 +26,13 @@ from torch import Tensor
 
 from ..gpu.language import next_power_of_2
 from ..gpu.table import PAGE_TOKENS
-from .gpu_decode import decode_kernel, reduce_kernel
+from .gpu_decode import decode_kernel
 from .gpu_plan import HEADER, RECORD, plan_kernel
 from .gpu_prefill import prefill_kernel
 from .gpu_table import (
-    LATENT_REDUCED,
     STRICT_SPLITS,
     AttentionLaunch,
     group_rows,
-    head_tiles,
     padded_head,
     query_rows,
     reduced_at_once,
@@ -47,7 +45,7 @@ SCALED_DTYPES = (torch.float8_e4m3fn, torch.int8)
 
 def plan_words(sequences: int, kv_heads: int, launch: AttentionLaunch) -> int:
     """int32 elements of a plan."""
-    return int(HEADER) + int(RECORD) * sequences + launch.programs(kv_heads)
+    return int(HEADER) + (int(RECORD) + kv_heads) * sequences + launch.programs(kv_heads)
 
 
 def workspace_floats(sequences: int, heads: int, kv_heads: int, head_dim: int, launch: AttentionLaunch) -> int:
@@ -69,8 +67,7 @@ def plan_attention(
     plan_kernel[(1,)](
         starts, lengths, plan, sequences, window,
         PROGRAMS=launch.programs(kv_heads), LEAST_SHARE=launch.decode.least_share,
-        BLOCK=next_power_of_2(max(sequences, 16)), WINDOWED=window > 0, STRICT=launch.strict, SPLITS=STRICT_SPLITS,
-        num_warps=4,
+        BLOCK=next_power_of_2(max(sequences, 16)), WINDOWED=window > 0, KV_HEADS=kv_heads, num_warps=4,
     )  # fmt: skip
 
 
@@ -97,17 +94,18 @@ def paged_attention(
     needed = workspace_floats(sequences, heads, kv_heads, head_dim, launch)
     _require_size("workspace", workspace, torch.float32, needed)
 
-    e4m3_bits = launch.e4m3_bits and keys.dtype == torch.float8_e4m3fn
-    if e4m3_bits:
-        keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+    code = None
+    if keys.dtype in SCALED_DTYPES:
+        code = "int8" if keys.dtype == torch.int8 else "e4m3 bits" if launch.e4m3_bits else "e4m3"
+        keys, values = keys.view(torch.int16), values.view(torch.int16)  # two codes at a time: gpu_codes.py
     factor, cap = scale * LOG2_E, 0.0
     if soft_cap > 0:
         factor, cap = 2.0 * factor / soft_cap, soft_cap * LOG2_E
-    padded = padded_head(head_dim)
+    padded = padded_head(head_dim) if code is None else max(32, padded_head(head_dim))  # a product takes 16 or more
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "PADDED_DIM": padded}
     variant = sizes | {
         "ROPE_DIM": rope_dim, "PADDED_ROPE": padded_head(rope_dim) if rope_dim else 0,
-        "WINDOWED": window > 0, "SOFT_CAPPED": soft_cap > 0, "SCALED": key_scales is not None, "E4M3_BITS": e4m3_bits,
+        "WINDOWED": window > 0, "SOFT_CAPPED": soft_cap > 0, "CODE": code,
     }  # fmt: skip
     width = block_tables.shape[1]
     if longest_chunk > 1:
@@ -119,22 +117,17 @@ def paged_attention(
             **variant, ROWS=prefill.rows, DESCRIPTORS=prefill.descriptors,
             num_warps=prefill.warps, num_stages=prefill.stages,
         )  # fmt: skip
-    decode = launch.decode
-    split = {"STRICT": launch.strict, "SPLITS": STRICT_SPLITS, "LEAST_SHARE": decode.least_share}
+    decode, together = launch.decode, group_rows(heads, kv_heads)
     slots = _slots(sequences, kv_heads, launch)
     partials = workspace[: slots * heads * head_dim]
     maxima, totals = workspace[partials.numel() : needed].view(2, slots * heads)
     decode_kernel[(launch.programs(kv_heads), kv_heads)](
         q, *_pages(keys, values, decode.descriptors), key_scales, value_scales, sinks, starts, lengths, block_tables,
         plan, partials, maxima, totals, out, q.stride(0), width, sequences, window, factor, cap,
-        **variant, **split, ROWS=query_rows(heads, kv_heads), DESCRIPTORS=decode.descriptors,
+        **variant, ROWS=query_rows(heads, kv_heads), DESCRIPTORS=decode.descriptors, STRICT=launch.strict,
+        SPLITS=STRICT_SPLITS, LEAST_SHARE=decode.least_share, PROGRAMS=launch.programs(kv_heads),
+        GROUP_ROWS=together, PARTS_AT_ONCE=reduced_at_once(together, padded),
         num_warps=decode.warps, num_stages=decode.stages,
-    )  # fmt: skip
-    groups = head_tiles(heads, LATENT_REDUCED) if rope_dim else kv_heads
-    together = group_rows(heads, groups)
-    reduce_kernel[(sequences, groups)](
-        starts, plan, partials, maxima, totals, out, sequences, **sizes | {"KV_HEADS": groups}, **split,
-        GROUP_ROWS=together, PARTS_AT_ONCE=reduced_at_once(together, padded), num_warps=4,
     )  # fmt: skip
 
 

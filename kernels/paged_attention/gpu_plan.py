@@ -7,12 +7,12 @@ the device, once a step for each window, and read by every layer: nobody waits f
 Where a sequence is cut decides the order of its sums. Strict plans cut each sequence by its own length alone, into at
 most `SPLITS` parts, and a program takes the parts that begin among its pages.
 
-Plan, int32: header [share, pages, cut rows]; at HEADER one record (sequence, first page of the list, pages) for each
-decode row; then, after 4 * sequences words, the row in which each program begins. Rows from `cut rows` on are in one
-part each, so the second stage need not look at them: it is 0 where no row was cut.
+Plan, int32: header [share, pages]; at HEADER one record (sequence, first page of the list, pages) for each decode row;
+then, after 4 * sequences words, the row in which each program begins; then, for each kv head and row, how many of its
+parts are done (gpu_reduce.py).
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_tile import PAGE
 
 HEADER = tl.constexpr(16)
@@ -24,9 +24,10 @@ PROGRAMS_AT_ONCE = tl.constexpr(16)
 def plan_kernel(
     starts, lengths, plan, sequences, window,
     PROGRAMS: tl.constexpr, LEAST_SHARE: tl.constexpr, BLOCK: tl.constexpr, WINDOWED: tl.constexpr,
-    STRICT: tl.constexpr, SPLITS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
 ):  # fmt: skip
     """One program. Chunks of one token are decode rows; the others are prefill's, or padding."""
+    await_inputs()
     sequence = tl.arange(0, BLOCK)
     real = sequence < sequences
     begin = tl.load(starts + sequence, mask=real, other=0)
@@ -40,10 +41,8 @@ def plan_kernel(
     row = tl.cumsum(is_row.to(tl.int32), 0) - 1
     total = tl.sum(pages, 0)
     share = tl.maximum(tl.cdiv(total, PROGRAMS), LEAST_SHARE)
-    _, parts = parts_of(row, through - pages, pages, share, STRICT, SPLITS, LEAST_SHARE)
     tl.store(plan, share)
     tl.store(plan + 1, total)
-    tl.store(plan + 2, tl.max(tl.where(is_row & (parts > 1), row + 1, 0), 0))
     record = plan + HEADER + RECORD * row
     tl.store(record, sequence, mask=is_row)
     tl.store(record + 1, through - pages, mask=is_row)
@@ -53,6 +52,8 @@ def plan_kernel(
         program = some + tl.arange(0, PROGRAMS_AT_ONCE)
         over = is_row[None, :] & (through[None, :] <= (program * share)[:, None])
         tl.store(first_rows + program, tl.sum(over.to(tl.int32), 1), mask=program < PROGRAMS)
+    for kv_head in range(KV_HEADS):
+        tl.store(first_rows + PROGRAMS + kv_head * sequences + sequence, 0, mask=real)
 
 
 @jit

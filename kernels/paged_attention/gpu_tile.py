@@ -15,23 +15,11 @@ key. Heads are then cut into KV_HEADS parts only so that one part's rows fill a 
 
 from ..gpu.language import jit, tl
 from ..gpu.table import PAGE_TOKENS
+from .gpu_codes import RAISED, joined, pairs_of, widened
 
 PAGE = tl.constexpr(PAGE_TOKENS)  # tokens: a cache page is a tile
 NEVER = tl.constexpr(-1.0e30)
 LOG2_E = tl.constexpr(1.4426950408889634)
-E4M3_REBIASED = tl.constexpr(2.0**120)  # from float32's exponent bias (127) to e4m3's (7)
-
-
-@jit
-def widened(stored, DTYPE: tl.constexpr, E4M3_BITS: tl.constexpr):
-    """Cache values as matrix operands, exactly. Below sm_89 Triton knows no e4m3: its bits are moved into float32's
-    place, which is right for subnormals too. NaN becomes 480: nothing writes one, and stale bytes are masked.
-    """
-    if E4M3_BITS:
-        bits = stored.to(tl.int32)
-        moved = ((bits & 0x80) << 24) | ((bits & 0x7F) << 20)
-        stored = moved.to(tl.float32, bitcast=True) * E4M3_REBIASED
-    return stored.to(DTYPE)
 
 
 @jit
@@ -55,31 +43,48 @@ def read_turned(place, is_row, ROPE_DIM: tl.constexpr, PADDED_ROPE: tl.constexpr
 
 
 @jit
+def operands_of(rows, CODE: tl.constexpr):
+    """Queries as a cache's matrix operands: of codes, their even and their odd numbers; else the rows, twice."""
+    even, odd = rows, rows
+    if CODE is not None:
+        even, odd = pairs_of(rows.to(tl.float16))
+    return even, odd
+
+
+@jit
 def read_page(
     cache, region, seen, DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROW: tl.constexpr,
-    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, E4M3_BITS: tl.constexpr,
+    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, CODE: tl.constexpr,
 ):  # fmt: skip
-    """[PAGE, PADDED_DIM] of a region, whose tokens are ROW apart. MASKED: zeros for tokens that are not `seen` [PAGE].
+    """A region [PAGE, PADDED_DIM] whose tokens are ROW apart: of codes its even and odd numbers, else twice the same.
 
-    A page is always there whole, so bytes nobody wrote are read without harm; only as values must they not be used:
-    0 * NaN is NaN.
+    MASKED: zeros for tokens that are not `seen` [PAGE]. A page is always there whole, so bytes that nobody wrote are
+    read without harm. Only as values must they be finite, for 0 * NaN is NaN: a new page is zeros, and rope writes no
+    other value (rope/gpu.py). What latent vectors are written from may be anything.
     """
+    AT_ONCE: tl.constexpr = 1 if CODE is None else 2  # numbers in an element
+    DIM: tl.constexpr = HEAD_DIM // AT_ONCE
+    PADDED: tl.constexpr = PADDED_DIM // AT_ONCE
+    APART: tl.constexpr = ROW // AT_ONCE
     if DESCRIPTORS:
         stored = cache.load([region * PAGE, 0])
-        if MASKED:
-            stored = tl.where(seen[:, None], stored, tl.zeros_like(stored))
     else:
-        token, dim = tl.arange(0, PAGE), tl.arange(0, PADDED_DIM)
-        place = cache + region.to(tl.int64) * (PAGE * ROW) + (token[:, None] * ROW + dim[None, :])
-        if MASKED and PADDED_DIM != HEAD_DIM:
-            stored = tl.load(place, mask=seen[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
+        token, dim = tl.arange(0, PAGE), tl.arange(0, PADDED)
+        place = cache + region.to(tl.int64) * (PAGE * APART) + (token[:, None] * APART + dim[None, :])
+        if MASKED and PADDED != DIM:
+            stored = tl.load(place, mask=seen[:, None] & (dim < DIM)[None, :], other=0.0)
         elif MASKED:
             stored = tl.load(place, mask=seen[:, None], other=0.0)
-        elif PADDED_DIM != HEAD_DIM:
-            stored = tl.load(place, mask=(dim < HEAD_DIM)[None, :], other=0.0)
+        elif PADDED != DIM:
+            stored = tl.load(place, mask=(dim < DIM)[None, :], other=0)
         else:
             stored = tl.load(place)
-    return widened(stored, DTYPE, E4M3_BITS)
+    if CODE is None:
+        even = stored.to(DTYPE)
+        odd = even
+    else:
+        even, odd = widened(stored, CODE)
+    return even, odd
 
 
 @jit
@@ -94,7 +99,9 @@ def read_scales(scales, region, seen, MASKED: tl.constexpr):
 
 
 @jit
-def page_scores(q, k, turned, turned_k, key_scale, factor, cap, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr):
+def page_scores(
+    q, odd_q, k, odd_k, turned, turned_k, key_scale, factor, cap, CODE: tl.constexpr, SOFT_CAPPED: tl.constexpr
+):  # fmt: skip
     """[rows, PAGE]; times `factor` they are in base 2, soft-capped ones already are. key_scale [PAGE]: of stored keys.
     turned and turned_k: the rotated parts of queries and keys where those are apart, or None.
 
@@ -104,7 +111,8 @@ def page_scores(q, k, turned, turned_k, key_scale, factor, cap, SCALED: tl.const
     scores = tl.dot(q, tl.trans(k), out_dtype=tl.float32, input_precision="ieee")
     if turned is not None:
         scores = tl.dot(turned, tl.trans(turned_k), scores, out_dtype=tl.float32, input_precision="ieee")
-    if SCALED:
+    if CODE is not None:
+        scores = tl.dot(odd_q, tl.trans(odd_k), scores, out_dtype=tl.float32)
         scores *= key_scale[None, :]
     if SOFT_CAPPED:
         scores = cap - 2.0 * cap / (tl.exp2(scores * factor) + 1.0)
@@ -125,9 +133,12 @@ def started(sinks, head, is_head, begins):
 
 @jit
 def absorb(
-    scores, v, value_scale, factor, maximum, total, output, SCALED: tl.constexpr, SOFT_CAPPED: tl.constexpr
+    scores, v, odd_v, value_scale, factor, maximum, total, output, odd_output, CODE: tl.constexpr,
+    SOFT_CAPPED: tl.constexpr,
 ):  # fmt: skip
     """One page's share of the online softmax. value_scale [PAGE] must be 0 and v finite where nobody looks.
+
+    Of codes, output and odd_output are of the even and the odd values, times RAISED; else odd_output stays as it is.
 
     Multiply-adds are written out. Left to the compiler, prefill's loops would round apart: it fuses factor and maximum
     where no mask stands between them, and a row's bits would tell how its prompt was cut. (factor > 0.)
@@ -140,7 +151,23 @@ def absorb(
         weights = tl.exp2(tl.fma(scores, factor, -raised[:, None]))
     decay = tl.exp2(maximum - raised)
     total = tl.fma(total, decay, tl.sum(weights, 1))
-    if SCALED:
-        weights *= value_scale[None, :]
+    if CODE is not None:
+        weights *= (value_scale * RAISED)[None, :]
+        odd_output = tl.dot(weights.to(odd_v.dtype), odd_v, odd_output * decay[:, None], out_dtype=tl.float32)
     output = tl.dot(weights.to(v.dtype), v, output * decay[:, None], out_dtype=tl.float32, input_precision="ieee")
-    return raised, total, output
+    return raised, total, output, odd_output
+
+
+@jit
+def started_output(ROWS: tl.constexpr, PADDED_DIM: tl.constexpr, CODE: tl.constexpr):
+    """The output before any page: of codes, that of the even and that of the odd values."""
+    output = tl.zeros((ROWS, PADDED_DIM if CODE is None else PADDED_DIM // 2), tl.float32)
+    return output, output
+
+
+@jit
+def whole_output(output, odd_output, CODE: tl.constexpr):
+    """[rows, PADDED_DIM], as the values are."""
+    if CODE is not None:
+        output = joined(output, odd_output) * (1.0 / RAISED)
+    return output

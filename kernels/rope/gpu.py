@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..gpu.language import cdiv, jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, cdiv, jit, next_power_of_2, tl
 from ..gpu.table import E4M3_CAPABILITY, PAGE_TOKENS, LaunchRow, Table, choose
 from ..quantise.gpu import group_scale, stored
+
+LARGEST_BF16 = tl.constexpr(3.3895313892515355e38)
 
 
 @jit
@@ -54,6 +56,12 @@ def rotated(
 
 
 @jit
+def finite(values):
+    """Zeros in the place of what is NaN, or infinite in bfloat16: attention multiplies all values of a page."""
+    return tl.where(tl.abs(values) <= LARGEST_BF16, values, 0.0)
+
+
+@jit
 def write_cache(low, high, cache, scales, entry, live, mine, HEAD_DIM: tl.constexpr, HALF: tl.constexpr):
     """Store heads at their entries (int64, [heads]) of the cache, and their scales."""
     dtype: tl.constexpr = cache.dtype.element_ty
@@ -74,6 +82,7 @@ def rope_cache_kernel(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KV_TILE: tl.constexpr,
     Q_TILE: tl.constexpr, HALF: tl.constexpr, HAS_BIAS: tl.constexpr, NORM: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     token, first = tl.program_id(0), tl.program_id(1) * KV_TILE
     GROUP: tl.constexpr = HEADS // KV_HEADS
     pair = tl.arange(0, HALF)
@@ -106,7 +115,7 @@ def rope_cache_kernel(
     low, high = rotated(low, high, k_norm, at_gain, live, cos, sin, eps, HEAD_DIM, HALF, NORM, CENTRED)
     write_cache(low, high, keys, key_scales, entry, live, mine, HEAD_DIM, HALF)
     low, high = load_halves(row, bias, place + KV_HEADS * HEAD_DIM, live, HEAD_DIM, HAS_BIAS)
-    write_cache(low, high, values, value_scales, entry, live, mine, HEAD_DIM, HALF)
+    write_cache(finite(low), finite(high), values, value_scales, entry, live, mine, HEAD_DIM, HALF)
 
 
 @dataclass(frozen=True, slots=True)

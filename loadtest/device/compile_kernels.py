@@ -91,8 +91,8 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help=QUICK)
     options = parser.parse_args()
-    if options.keep and (options.quick or options.only or options.capability):
-        parser.error("--keep needs every form: give neither --quick nor --only nor --capability")
+    if options.keep and (options.quick or options.capability):
+        parser.error("--keep needs every form: give neither --quick nor --capability")
     _catalogue.extend(every_specialisation(quick=options.quick))
     todo = jobs(options.only, options.capability or list(SHARED_LIMIT), quick=options.quick)
     if not todo:

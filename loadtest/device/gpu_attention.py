@@ -96,7 +96,7 @@ PLANTED = [
     ),
     planted(
         "attention leaves a part out",
-        partial(planted_form, "reduce_kernel", "begin + some < parts", "begin + some < parts - 1"),
+        partial(planted_form, "decode_kernel", "first_slot, parts, kv_head", "first_slot, parts - 1, kv_head"),
     ),
 ]
 

@@ -68,7 +68,8 @@ class Ragged:
             if length % PAGE_TOKENS:
                 unused[self.tables[row, pages[row] - 1].long(), length % PAGE_TOKENS :] = True
         (self.keys, self.key_scales), (self.values, self.value_scales) = (
-            _stored(drawn(seed, *shape), unused, CACHES[form.cache]) for seed in (1, 2)
+            _stored(drawn(seed, *shape), unused, CACHES[form.cache], filler)
+            for seed, filler in ((1, math.nan), (2, math.inf))
         )
         if form.rope_dim:
             self.values = self.keys
@@ -164,13 +165,15 @@ class Ragged:
         return torch.cat(parts)
 
 
-def _stored(values: Tensor, unused: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """A cache and its scales, NaN (of int8: the scale alone) where `unused` [pages, 64]."""
+def _stored(values: Tensor, unused: Tensor, dtype: torch.dtype, filler: float) -> tuple[Tensor, Tensor | None]:
+    """A cache and its scales. Where `unused` [pages, 64], scales are NaN, and numbers the filler: NaN for keys, or the
+    largest finite one, as values that nobody wrote are always finite. (Of int8 any is.)"""
     blank = unused[:, None, :]
-    if dtype not in LARGEST:
-        return values.masked_fill(blank[..., None], math.nan).to(dtype), None
-    scales = values.abs().amax(-1) / LARGEST[dtype]
-    scaled = values / scales[..., None]
+    scales = None
+    if dtype in LARGEST:
+        scales = values.abs().amax(-1) / LARGEST[dtype]
+        values = values / scales[..., None]
+        scales = scales.masked_fill(blank, math.nan)
     if dtype == torch.int8:
-        return scaled.round().to(dtype), scales.masked_fill(blank, math.nan)
-    return scaled.masked_fill(blank[..., None], math.nan).to(dtype), scales.masked_fill(blank, math.nan)
+        return values.round().to(dtype), scales
+    return values.masked_fill(blank[..., None], min(filler, torch.finfo(dtype).max)).to(dtype), scales

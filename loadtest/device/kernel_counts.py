@@ -19,8 +19,8 @@ ALLOWED = 1.05
 MOST = ("registers", "spills", "shared")
 # Constants that tell kinds apart, beside the type of what is stored.
 NAMES = (
-    "HEAD_DIM", "ROPE_DIM", "WINDOWED", "SOFT_CAPPED", "STRICT", "GROUPS", "TALL", "EVEN_K", "PRECISE", "RANK", "PARTS",
-    "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS",
+    "CODE", "HEAD_DIM", "ROPE_DIM", "WINDOWED", "SOFT_CAPPED", "STRICT", "GROUPS", "TALL", "EVEN_K", "PRECISE", "RANK",
+    "PARTS", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS",
 )  # fmt: skip
 OPTIONAL = ("x_scales", "scales", "offsets", "minima")  # arguments that some forms of a kernel have, and their types
 STORED = ("keys", "w")  # arguments whose type is named
@@ -87,8 +87,11 @@ def known_counts(version: str) -> Known:
 
 
 def keep(version: str, rows: Iterable[Counts]) -> None:
-    """These rows, all that is launched, replace what was known with this version of Triton."""
-    every = _read() | {version: most_of_kinds(rows)}
+    """These rows, all that is launched of their kernels, replace what was known of those with this Triton."""
+    every, now = _read(), most_of_kinds(rows)
+    kernels = {kind.split()[0] for kind in now}
+    others = {kind: one for kind, one in every.get(version, {}).items() if kind.split()[0] not in kernels}
+    every[version] = dict(sorted((others | now).items()))
     parts = (
         f'"{version}": {{\n'
         + ",\n".join(f" {json.dumps(kind)}: {json.dumps(one)}" for kind, one in known.items())

@@ -70,7 +70,9 @@ class Batch:
         order = torch.randperm(pages, generator=torch.Generator().manual_seed(seed)).int()
         self.tables = order[-1:].repeat(len(sequences) + 1, max(counts) + 1)  # a page of nobody's
         shape = pages, self.kv_heads, PAGE_TOKENS, size
-        self.keys, self.values = (torch.full(shape, math.nan).to(cache) for _ in range(2))
+        self.keys = torch.full(shape, math.nan).to(cache)
+        limits: Any = torch.iinfo(cache) if cache == INT8 else torch.finfo(cache)  # Any: of integers or floats
+        self.values = torch.full(shape, limits.max).to(cache)  # nothing writes another: rope/gpu.py
         self.groups = self.kv_heads
         if rope_dim:
             self.values, self.groups = self.keys, head_tiles(self.heads)
@@ -114,21 +116,25 @@ class Batch:
         return self.qkv[:, : self.heads * size].view(len(self.qkv), self.heads, size)
 
     def attend(
-        self, launch: AttentionLaunch, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None
-    ) -> Tensor:
+        self, launch: AttentionLaunch, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None,
+        layers: int = 1,
+    ) -> Tensor:  # fmt: skip
+        """What the last of so many layers with one plan gives."""
         rows, size = len(self.lengths), self.keys.shape[-1]
         plan = torch.full((plan_words(rows, self.groups, launch),), -1, dtype=torch.int32)
         floats = workspace_floats(rows, self.heads, self.groups, size - self.rope_dim, launch)
-        workspace = torch.full((floats,), math.nan)
-        out = torch.full((len(self.qkv), self.heads, size - self.rope_dim), math.nan, dtype=self.dtype)
+        workspace = torch.empty(floats)
         plan_attention(self.starts, self.lengths, plan, kv_heads=self.groups, launch=launch, window=window)
-        paged_attention(
-            self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, out,
-            heads=self.heads, kv_heads=self.groups, scale=size**-0.5, plan=plan, workspace=workspace,
-            launch=launch, longest_chunk=self.longest, window=window, soft_cap=soft_cap,
-            key_scales=self.key_scales, value_scales=self.value_scales, sinks=sinks,
-            rope_dim=self.rope_dim,
-        )  # fmt: skip
+        for _ in range(layers):
+            workspace.fill_(math.nan)
+            out = torch.full((len(self.qkv), self.heads, size - self.rope_dim), math.nan, dtype=self.dtype)
+            paged_attention(
+                self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, out,
+                heads=self.heads, kv_heads=self.groups, scale=size**-0.5, plan=plan, workspace=workspace,
+                launch=launch, longest_chunk=self.longest, window=window, soft_cap=soft_cap,
+                key_scales=self.key_scales, value_scales=self.value_scales, sinks=sinks,
+                rope_dim=self.rope_dim,
+            )  # fmt: skip
         return out
 
     def exact(self, window: int = 0, soft_cap: float = 0.0, sinks: Tensor | None = None) -> Tensor:

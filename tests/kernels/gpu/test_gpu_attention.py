@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from .attention_batch import BF16, FP8, INT8, drawn_batch, small_launch
+from .attention_batch import BF16, FP8, INT8, Batch, drawn_batch, drawn_sequence, small_launch
 
 # Prompt chunks (the whole prompt, the end of one, one that ends with its page) between decode rows.
 MIXED = [(1, 130), (5, 5), (1, 64), (9, 71), (1, 1), (3, 128), (1, 200)]
@@ -36,6 +38,21 @@ def test_e4m3_by_its_bits() -> None:
     batch = drawn_batch(MIXED, 2, 1, cache=FP8)
     by_type, by_bits = (batch.attend(small_launch(3, e4m3_bits=bits)) for bits in (False, True))
     assert torch.equal(by_type[:-1], by_bits[:-1])
+
+
+@pytest.mark.parametrize("cache", [FP8, INT8])
+@pytest.mark.parametrize("size", [1e-4, 5e3])
+def test_small_and_large_values_in_8_bits(cache: torch.dtype, size: float) -> None:
+    """Their scales go through float16."""
+    drawn = [drawn_sequence(seed, tokens, length, 2, 1, 64) for seed, (tokens, length) in enumerate(MIXED)]
+    batch = Batch([replace(each, values=each.values * size) for each in drawn], cache=cache)
+    assert batch.passes(small_launch(3))
+
+
+@pytest.mark.parametrize("cache", [FP8, INT8])
+def test_small_heads_in_8_bits(cache: torch.dtype) -> None:
+    """Half a head is less than a matrix product takes."""
+    assert drawn_batch(MIXED, 2, 1, 16, cache=cache).passes(small_launch(3))
 
 
 @pytest.mark.parametrize("window", [1, 60, 64, 100])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from triolet.kernels.paged_attention import gpu_decode, gpu_launch, gpu_prefill, gpu_tile
+from triolet.kernels.paged_attention import gpu_decode, gpu_launch, gpu_prefill, gpu_reduce, gpu_tile
 
 from .attention_batch import FP8, drawn_batch, small_launch
 from .mutants import mutated
@@ -28,11 +28,12 @@ class Fault:
     cache: torch.dtype | None = None
     form: dict[str, Any] = field(default_factory=dict)  # Any: window, soft_cap
     descriptors: bool = False
+    kv_heads: int = 1
     rope_dim: int = 0  # of latent vectors, of 20 heads, which are two parts
 
 
 TILE_USERS = (gpu_decode, gpu_prefill)
-DECODE, PREFILL, REDUCE = gpu_decode.decode_kernel, gpu_prefill.prefill_kernel, gpu_decode.reduce_kernel
+DECODE, PREFILL, REDUCE = gpu_decode.decode_kernel, gpu_prefill.prefill_kernel, gpu_reduce.reduce_row
 WINDOW = {"window": 40}
 SINKS = {"sinks": torch.tensor([1.0, 3.0])}
 FAULTS = {
@@ -49,7 +50,7 @@ FAULTS = {
     "prefill window one too long": Fault(
         gpu_prefill.attend_page, "(high - window)", "(high - window - 1)", (gpu_prefill,), form=WINDOW
     ),
-    "output not rescaled": Fault(gpu_tile.absorb, "output * decay[:, None]", "output", TILE_USERS),
+    "output not rescaled": Fault(gpu_tile.absorb, "v, output * decay[:, None]", "v, output", TILE_USERS),
     "sum not rescaled": Fault(gpu_tile.absorb, "tl.fma(total, decay,", "tl.fma(total, 1.0,", TILE_USERS),
     "scores without their factor": Fault(
         gpu_tile.absorb, "tl.fma(scores, factor, -raised[:, None])", "scores - raised[:, None]", TILE_USERS
@@ -59,13 +60,6 @@ FAULTS = {
         PREFILL, "tl.minimum(bounds[part], stop - 1)", "tl.minimum(bounds[part], 0)"
     ),
     "prefill reads a page twice": Fault(PREFILL, "tl.minimum(page + 1, stop - 1)", "tl.minimum(page, stop - 1)"),
-    "NaN in a page's tail reaches V": Fault(
-        gpu_tile.read_page, "mask=seen[:, None], other=0.0", "", TILE_USERS
-    ),
-    "NaN in a page's tail reaches V through a descriptor": Fault(
-        gpu_tile.read_page, "tl.where(seen[:, None], stored, tl.zeros_like(stored))", "stored", TILE_USERS,
-        descriptors=True,
-    ),
     "NaN in a tail's scale reaches V": Fault(
         gpu_tile.read_scales, "tl.load(place, mask=seen, other=0.0)", "tl.load(place)", TILE_USERS, cache=FP8
     ),
@@ -73,15 +67,30 @@ FAULTS = {
         gpu_tile.page_scores, "scores *= key_scale[None, :]", "scores *= 1.0", TILE_USERS, cache=FP8
     ),
     "values without their scale": Fault(
-        gpu_tile.absorb, "weights *= value_scale[None, :]", "weights *= 1.0", TILE_USERS, cache=FP8
+        gpu_tile.absorb, "weights *= (value_scale * RAISED)[None, :]", "weights *= RAISED", TILE_USERS, cache=FP8
+    ),
+    "odd keys multiplied by even queries": Fault(
+        gpu_tile.page_scores, "tl.dot(odd_q", "tl.dot(q", TILE_USERS, cache=FP8
+    ),
+    "even and odd values exchanged": Fault(
+        gpu_tile.whole_output, "joined(output, odd_output)", "joined(odd_output, output)", TILE_USERS, cache=FP8
+    ),
+    "values' scales not raised": Fault(gpu_tile.absorb, "value_scale * RAISED", "value_scale", TILE_USERS, cache=FP8),
+    "odd values not rescaled": Fault(
+        gpu_tile.absorb, "odd_output * decay[:, None]", "odd_output", TILE_USERS, cache=FP8
     ),
     "soft cap with half its range": Fault(
         gpu_tile.page_scores, "cap - 2.0 * cap", "cap - cap", TILE_USERS, form={"soft_cap": 2.0}
     ),
-    "a part left out of the reduction": Fault(REDUCE, "begin + some < parts", "begin + some < parts - 1"),
-    "parts not weighed": Fault(REDUCE, "weights[:, :, None] * part_outputs", "part_outputs"),
-    "a cut row left out of the second stage": Fault(REDUCE, "row >= tl.load(plan + 2)", "row >= tl.load(plan + 2) - 1"),
-    "a head left out of the second stage": Fault(REDUCE, "(group < GROUP)[:, None]", "(group < GROUP - 1)[:, None]"),
+    "a part left out of the reduction": Fault(
+        REDUCE, "begin + some < parts", "begin + some < parts - 1", (gpu_decode,)
+    ),
+    "parts not weighed": Fault(REDUCE, "weights[:, :, None] * part_outputs", "part_outputs", (gpu_decode,)),
+    "a head left out of the second stage": Fault(
+        REDUCE, "(group < GROUP)[:, None]", "(group < GROUP - 1)[:, None]", (gpu_decode,)
+    ),
+    "parts added before the last is done": Fault(gpu_reduce.is_last, "+ 1) % parts", ") % parts", (gpu_decode,)),
+    "one count for all heads": Fault(DECODE, "kv_head * sequences + row", "row", kv_heads=2),
     "a sink in every part": Fault(DECODE, "begin == 0", "begin >= 0", form=SINKS),
     "prefill without sinks": Fault(
         PREFILL, "started(sinks, head, head < HEADS, True)", "started(None, head, head < HEADS, True)", form=SINKS
@@ -93,7 +102,7 @@ FAULTS = {
         gpu_tile.page_scores, "turned is not None", "False", TILE_USERS, rope_dim=8
     ),
     "rows as far apart as latent vectors": Fault(
-        gpu_tile.read_page, "token[:, None] * ROW", "token[:, None] * HEAD_DIM", TILE_USERS, rope_dim=8
+        gpu_tile.read_page, "token[:, None] * APART", "token[:, None] * DIM", TILE_USERS, rope_dim=8
     ),
     "decode reads the vector's first values as the rotated key": Fault(
         DECODE, "keys + HEAD_DIM", "keys", rope_dim=8
@@ -118,8 +127,9 @@ FAULTS = {
 
 def passes(fault: Fault) -> bool:
     heads, size = (20, 40) if fault.rope_dim else (2, 64)
-    batch = drawn_batch(CHUNKS, heads, 1, size, dtype=torch.float32, cache=fault.cache, rope_dim=fault.rope_dim)
-    return batch.passes(small_launch(3, descriptors=fault.descriptors), **fault.form)
+    dtype = torch.bfloat16 if fault.cache else torch.float32  # of codes, products are in float16
+    batch = drawn_batch(CHUNKS, heads, fault.kv_heads, size, dtype=dtype, cache=fault.cache, rope_dim=fault.rope_dim)
+    return batch.passes(small_launch(3 * fault.kv_heads, descriptors=fault.descriptors), **fault.form)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -12,7 +12,7 @@ from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention import gpu_launch
 from triolet.kernels.paged_attention.gpu_launch import plan_attention, plan_words
 from triolet.kernels.paged_attention.gpu_plan import HEADER, RECORD, plan_kernel
-from triolet.kernels.paged_attention.gpu_table import STRICT_SPLITS, choose_launch
+from triolet.kernels.paged_attention.gpu_table import choose_launch
 
 from .attention_batch import drawn_batch, small_launch
 from .mutants import mutated
@@ -21,10 +21,8 @@ from .mutants import mutated
 CHUNKS = [(1, 128), (9, 300), (1, 150), (1, 1), (4, 4), (1, 260), (0, 0)]
 
 
-def planned(
-    chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1, strict: bool = False
-) -> Tensor:
-    launch = small_launch(programs, share=share, strict=strict)
+def planned(chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1) -> Tensor:
+    launch = small_launch(programs, share=share)
     tokens, lengths = (torch.tensor(column, dtype=torch.int32) for column in zip(*chunks, strict=True))
     starts = torch.cat([torch.zeros(1, dtype=torch.int32), tokens.cumsum(0).int()])
     plan = torch.full((plan_words(len(chunks), 1, launch),), -1, dtype=torch.int32)
@@ -32,9 +30,7 @@ def planned(
     return plan
 
 
-def expected(
-    chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1, strict: bool = False
-) -> Tensor:
+def expected(chunks: list[tuple[int, int]], programs: int, window: int = 0, share: int = 1) -> Tensor:
     """The plan by its definition; -1 where it says nothing."""
     rows = list[tuple[int, int, int]]()
     listed = 0
@@ -43,43 +39,33 @@ def expected(
             pages = -(-length // PAGE_TOKENS) - (max(length - window, 0) // PAGE_TOKENS if window else 0)
             rows.append((sequence, listed, pages))
             listed += pages
-    least, share = share, max(share, -(-listed // programs))
-    cut = [
-        place
-        for place, (_, first, pages) in enumerate(rows)
-        if (pages > max(least, -(-pages // STRICT_SPLITS)) if strict else first // share < (first + pages - 1) // share)
-    ]
+    share = max(share, -(-listed // programs))
     plan = torch.full((plan_words(len(chunks), 1, small_launch(programs)),), -1, dtype=torch.int32)
-    plan[:3] = torch.tensor([share, listed, max(cut, default=-1) + 1])
+    plan[:2] = torch.tensor([share, listed])
     for place, row in enumerate(rows):
         begin = int(HEADER) + int(RECORD) * place
         plan[begin : begin + 3] = torch.tensor(row)
     ends = [first + pages for _, first, pages in rows]
-    plan[-programs:] = torch.tensor([sum(end <= program * share for end in ends) for program in range(programs)])
+    after = plan[int(HEADER) + int(RECORD) * len(chunks) :]
+    first_rows, counts = after[:programs], after[programs:]
+    first_rows[:] = torch.tensor([sum(end <= program * share for end in ends) for program in range(programs)])
+    counts[:] = 0
     return plan
 
 
-# (programs, window, least share, strict). Strict with a least share of 5: no row is cut.
-CASES = [
-    (3, 0, 1, False), (4, 0, 1, False), (11, 0, 1, False), (20, 0, 1, False), (3, 60, 1, False), (5, 0, 4, False),
-    (3, 0, 1, True), (3, 0, 4, True), (3, 0, 5, True),
-]  # fmt: skip
+# (programs, window, least share)
+CASES = [(3, 0, 1), (4, 0, 1), (11, 0, 1), (20, 0, 1), (3, 60, 1), (5, 0, 4), (3, 0, 5)]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_plans_are_as_defined(case: tuple[int, int, int, bool]) -> None:
+def test_plans_are_as_defined(case: tuple[int, int, int]) -> None:
     assert torch.equal(planned(CHUNKS, *case), expected(CHUNKS, *case))
-
-
-def test_no_row_is_cut_where_every_program_has_whole_rows() -> None:
-    assert int(planned([(1, 128)] * 4, 2)[2]) == 0
-    assert int(planned([(1, 128)] * 4, 8)[2]) == 4
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [("through[None, :] <=", "through[None, :] <"), ("window, 0) // PAGE", "window, 0) // (2 * PAGE)"),
-     ("begin == 1)", "begin >= 1)"), ("parts > 1), row + 1", "parts > 1), row"), ("parts > 1", "parts > 2")],
+     ("begin == 1)", "begin >= 1)"), ("sequence, 0, mask=real)", "sequence, 1, mask=real)")],
 )  # fmt: skip
 def test_a_planted_fault_changes_a_plan(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_launch, "plan_kernel", mutated(plan_kernel, old, new, tmp_path))
@@ -92,12 +78,6 @@ def test_a_long_sequence_among_short_ones_keeps_every_program_busy() -> None:
     share, listed = (int(figure) for figure in plan[:2])
     assert listed == 2048 + 31 * 64
     assert share == -(-listed // 33)
-
-
-def test_a_row_in_more_parts_than_are_reduced_at_once() -> None:
-    batch = drawn_batch([(1, 64 * 40 - 3)], 2, 1, 64, dtype=torch.float32)
-    assert batch.passes(small_launch(40))
-    assert batch.passes(small_launch(40, strict=True))
 
 
 @pytest.mark.parametrize(

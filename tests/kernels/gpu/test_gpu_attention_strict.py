@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from triolet.kernels.paged_attention import gpu_decode, gpu_launch, gpu_plan
+from triolet.kernels.paged_attention import gpu_decode, gpu_launch
 
 from .attention_batch import BF16, FP8, INT8, Batch, Sequence, drawn_sequence, small_launch
 from .mutants import mutated
@@ -51,7 +51,6 @@ def test_a_balanced_plan_cuts_a_row_by_its_batch() -> None:
     [
         (gpu_decode.decode_kernel, "begin = tl.cdiv(page - first, split) * split", "begin = page - first"),
         (gpu_decode.decode_kernel, "tl.minimum(begin + split, pages)", "tl.minimum(begin + share, pages)"),
-        (gpu_plan.plan_kernel, "is_row & (parts > 1)", "is_row & (pages > share)"),
     ],
 )  # fmt: skip
 def test_a_planted_fault_shows(

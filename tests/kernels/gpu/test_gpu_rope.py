@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,20 @@ def test_e4m3_bits_made_by_hand_are_those_of_the_conversion() -> None:
     assert int((stored[0][1][0, 0, 0] > 0).sum()) > 8  # some are subnormal, and not all are zero
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.float8_e4m3fn])
+def test_values_are_finite_in_the_cache(dtype: torch.dtype) -> None:
+    """Attention multiplies the unused end of a page with zeros, which NaN and infinity would not stay."""
+    qkv = torch.ones(1, 3 * 16)
+    broken = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float32).max, 2.0])
+    qkv[0, 32:37] = broken
+    where = torch.zeros(1, dtype=torch.int32)
+    keys, values = (torch.zeros(1, 1, PAGE, 16).to(dtype) for _ in range(2))
+    scales = [torch.zeros(1, 1, PAGE) if dtype in LIMITS else None for _ in range(2)]
+    rope_cache(qkv, HeadWeights(), torch.ones(1, 16), where, where, LayerCache(keys, values, *scales), capability=90)
+    stored = values[0, 0, 0].float() * (1.0 if scales[1] is None else scales[1][0, 0, 0])
+    assert torch.allclose(stored[:6], torch.tensor([0.0, 0.0, 0.0, 0.0, 2.0, 1.0]), rtol=0.01)
+
+
 FAULTS = [
     ("rotated", "low * cos - high * sin", "low * cos + high * sin", Case()),
     ("rotated", "low * low + high * high", "low * low", Case(norm="head")),
@@ -157,6 +172,7 @@ FAULTS = [
     ("rope_cache_kernel", "slot = tl.load(slots + token)", "slot = tl.abs(tl.load(slots + token))", Case()),
     ("rope_cache_kernel", "values, value_scales, entry", "values, key_scales, entry", Case(dtype=torch.int8)),
     ("load_halves", "low += tl.load(bias", "low += 0 * tl.load(bias", Case(has_bias=True)),
+    ("finite", "tl.where(tl.abs(values) <= LARGEST_BF16, values, 0.0)", "0.0 * values", Case()),
     ("write_cache", "at + HEAD_DIM // 2, high.to", "at + HEAD_DIM // 2, low.to", Case()),
 ]
 

@@ -75,7 +75,7 @@ def test_kinds_are_kept_by_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert row.split(" | ")[1:] == ["200, 300", "100", "0", "1", "3", "200, 300", "50", "0", "1", "3 |"]
 
 
-@pytest.mark.parametrize("sample", [["--quick"], ["--only", "gemm"], ["--capability", "90"]])
+@pytest.mark.parametrize("sample", [["--quick"], ["--capability", "90"]])
 def test_a_sample_is_not_kept(
     sample: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

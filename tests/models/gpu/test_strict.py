@@ -28,7 +28,7 @@ Answer = tuple[list[int], list[TokenLogprob], list[TokenLogprob]]  # tokens, the
 
 @pytest.fixture(scope="module", params=["bfloat16", "fp8", "latent vectors"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[GpuStepper]:
-    generator = torch.Generator().manual_seed(6)
+    generator = torch.Generator().manual_seed(7)
     if request.param == "latent vectors":
         model = make_gpu_model(spec=LATENT, weights=small_weights(LATENT))
     else:
@@ -148,4 +148,5 @@ def test_without_the_rewriting_bits_differ(
         monkeypatch.setattr(gpu_sequences.DeviceSequence, "lead", no_lead)
     else:
         monkeypatch.setattr(gpu_stepper, "as_first_computed", iter)
-    assert company(gpu)[:2] != expected[:2]
+    compared = 3 if fault == "lead" else 2
+    assert company(gpu)[:compared] != expected[:compared]
