@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..gpu.language import cdiv, jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, cdiv, jit, next_power_of_2, tl
 from ..gpu.table import LaunchRow, Table, choose
 from ..quantise.gpu import GROUP, group_scale, scale_groups, stored, write_groups
 from .reference import REFERENCES
@@ -68,6 +68,7 @@ def activation_kernel(
     LIMIT: tl.constexpr, SLOPE: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """A program per row and tile: not quantised, or with a scale per group of COLUMNS."""
+    await_inputs()
     row, start = tl.program_id(0).to(tl.int64), tl.program_id(1) * (TILE_GROUPS * COLUMNS)
     place = start + tl.arange(0, TILE_GROUPS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     inside = place < SIZE
@@ -82,6 +83,7 @@ def activation_row_kernel(
     LIMIT: tl.constexpr, SLOPE: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """A program per row, one scale per row: the values are computed twice, the second time from the cache."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     dtype: tl.constexpr = out.dtype.element_ty
     tile = tl.arange(0, COLUMNS)[None, :]

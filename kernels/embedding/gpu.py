@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..gpu.language import cdiv, jit, tl
+from ..gpu.language import await_inputs, cdiv, jit, tl
 from ..gpu.table import LaunchRow, Table, choose
 
 
@@ -17,6 +17,7 @@ def gather_rows_kernel(
     ids, table, out, count, factor, SIZE: tl.constexpr, TILE: tl.constexpr, SCALED: tl.constexpr
 ):  # fmt: skip
     """A program per id and tile of the row; `count` is the number of rows in the table."""
+    await_inputs()
     row = tl.program_id(0)
     place = tl.program_id(1) * TILE + tl.arange(0, TILE)
     index = tl.load(ids + row)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, jit, next_power_of_2, tl
 from ..gpu.operand import need
 
 Tensor = torch.Tensor
@@ -28,6 +28,7 @@ def group_kernel(
     EXPERTS: tl.constexpr, BINS: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Grid (experts). What chose expert EXPERTS is padding and gets no entry."""
+    await_inputs()
     expert = tl.program_id(0)
     place, number = tl.arange(0, TILE), tl.arange(0, BINS)
     counts = tl.zeros((BINS,), tl.int32)

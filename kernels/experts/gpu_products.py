@@ -19,7 +19,7 @@ from __future__ import annotations
 from ..gemm.gpu_epilogue import scaled, store_result
 from ..gemm.gpu_narrow import narrow_sums
 from ..gemm.gpu_packed import w4_sums, w8_sums
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 
 
 @jit
@@ -47,6 +47,7 @@ def w4_experts_kernel(
     STAGES: tl.constexpr, TALL: tl.constexpr,
 ):  # fmt: skip
     """`count`: entries."""
+    await_inputs()
     in_use, expert, entry = block_of(plan, BLOCK_M)
     if in_use:
         tile_n, k_blocks = tl.program_id(0), tl.cdiv(K, 128)
@@ -66,6 +67,7 @@ def w8_experts_kernel(
     x, packed, scales, bias, out, plan, count, per_row, N, K, stride_x,
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     in_use, expert, entry = block_of(plan, BLOCK_M)
     if in_use:
         tile_n, k_blocks, padded_n = tl.program_id(0), tl.cdiv(K, 64), tl.cdiv(N, 128) * 128
@@ -88,6 +90,7 @@ def plain_experts_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """bfloat16, or e4m3 with scales of x's rows and of channels [experts, N]."""
+    await_inputs()
     in_use, expert, entry = block_of(plan, BLOCK_M)
     if in_use:
         start, row, rows = tl.program_id(0) * BLOCK_N, entry // per_row, count // per_row
@@ -107,6 +110,7 @@ def combine_kernel(results, weights, shared, out, CHOSEN: tl.constexpr, SIZE: tl
     """Grid (tokens, blocks of channels): out [T, SIZE] = the weighted sum of a token's entries, in the order in which
     they were chosen, and of the shared expert's result [T, SIZE].
     """
+    await_inputs()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < SIZE

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 
-from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, jit, next_power_of_2, tl
 from ..gpu.operand import need
 from ..sampling.gpu_numbers import LOWEST_RANK, NEGATIVE_INFINITY, ranked, token_of, value_of
 from .reference import LEAST_SUM
@@ -70,6 +70,7 @@ def route_kernel(
     GROUPS: tl.constexpr, CHOSEN_GROUPS: tl.constexpr, GROUP_BEST: tl.constexpr, CHOSEN: tl.constexpr,
     GROUP_TILE: tl.constexpr, SIZE_TILE: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     token = tl.program_id(0)
     SIZE: tl.constexpr = EXPERTS // GROUPS
     group, member = tl.arange(0, GROUP_TILE)[:, None], tl.arange(0, SIZE_TILE)[None, :]

@@ -6,7 +6,7 @@ and rounded once.
 
 from __future__ import annotations
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, unpack_bytes
 from .gpu_groups import pair_places, quarters, unpack_groups, w4_places
 
@@ -23,6 +23,7 @@ def store_columns(out, values, row, k, first_row, N, K, WIDTH: tl.constexpr):
 @jit
 def w4_dequantise_kernel(packed, scales, offsets, minima, out, first_row, N, K, padded_n, GROUPS: tl.constexpr):
     """out [rows, K] = rows first_row ... of the weights; the grid is (row blocks, K blocks)."""
+    await_inputs()
     tile_n = first_row // 64 + tl.program_id(0)
     k_block = tl.program_id(1)
     places, rows = w4_places(packed, tl.num_programs(1), tile_n, GROUPS, 1)
@@ -60,6 +61,7 @@ def w4_dequantise_kernel(packed, scales, offsets, minima, out, first_row, N, K, 
 @jit
 def w8_dequantise_kernel(packed, scales, out, first_row, N, K, padded_n, GROUPS: tl.constexpr):
     """The same for bytes, whose scales are per row, or one, two or four (GROUPS) for 64 columns of it."""
+    await_inputs()
     tile_n = first_row // 64 + tl.program_id(0)
     k_block = tl.program_id(1)
     start = packed + (tile_n.to(tl.int64) * tl.num_programs(1) + k_block) * 4096

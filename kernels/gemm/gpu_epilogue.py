@@ -7,7 +7,7 @@ scaled after the last addition, so int8 results have the same bits for any split
 
 from __future__ import annotations
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 
 
 @jit
@@ -41,6 +41,7 @@ def reduce_kernel(
     """out [M, N] = parts [SPLIT, M, N] added up, scaled where scales are given (per row and channel), plus bias and
     residual. A program reduces BLOCK channels of a row.
     """
+    await_inputs()
     row = tl.full((BLOCK,), tl.program_id(1), tl.int32)
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     place = parts + row.to(tl.int64) * N + channel

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..gpu.language import cdiv, jit, tl
+from ..gpu.language import await_inputs, cdiv, jit, tl
 from ..gpu.operand import need
 from ..gpu.table import LaunchRow, Table, choose
 from .gpu_narrow import narrow_sums
@@ -28,6 +28,7 @@ def heads_gemm_kernel(
     EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (channel tiles, heads, row tiles)."""
+    await_inputs()
     head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.program_id(0) * BLOCK_N

@@ -11,7 +11,7 @@ Scales (float32), or None for plain bfloat16:
 
 from __future__ import annotations
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_epilogue import scaled, store_result
 from .gpu_packed import rows_of, share
 
@@ -57,6 +57,7 @@ def narrow_gemm_kernel(
 
     Scales are left out (None, and not BLOCK_SCALES) where `out` takes int32 parts: the reduction applies them.
     """
+    await_inputs()
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.program_id(0) * BLOCK_N
     first, last = share(tl.cdiv(K, BLOCK_K))

@@ -21,7 +21,7 @@ become, and would be waited for.
 
 from __future__ import annotations
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_epilogue import store_result
 from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, unpack_bytes
 from .gpu_groups import by_nibble, pair_places, quarters, unpack_groups, w4_places
@@ -170,6 +170,7 @@ def w4_gemm_kernel(
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
     TALL: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     tile_n = tl.program_id(0)
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     first, last = share(tl.cdiv(K, 128))
@@ -187,6 +188,7 @@ def w8_gemm_kernel(
     x, packed, scales, bias, residual, out, M, N, K, stride_x,
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     tile_n = tl.program_id(0)
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     first, last = share(tl.cdiv(K, 64))

@@ -5,7 +5,7 @@ over tiles of the result. x and w are pointers, for every GPU, or tensor descrip
 
 from __future__ import annotations
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_epilogue import scaled, store_result
 from .gpu_narrow import block_scales
 from .gpu_packed import rows_of
@@ -69,6 +69,7 @@ def wide_gemm_kernel(
     """DESCRIPTORS: x and w are those of [M, K] and [N, K] in blocks [BLOCK_M, BLOCK_K] and [BLOCK_N, BLOCK_K], which
     are zero outside: stride_x and EVEN_K mean nothing then.
     """
+    await_inputs()
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
         tile_m, tile_n = place_of(tile, tiles_m, tiles_n, GROUP_M)

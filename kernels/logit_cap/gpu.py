@@ -5,7 +5,7 @@ There is one launch for every device and size. The launcher checks and launches;
 
 import torch
 
-from ..gpu.language import cdiv, jit, tl
+from ..gpu.language import await_inputs, cdiv, jit, tl
 from ..gpu.operand import need
 
 TILE, WARPS = 1024, 4  # compiled: 27 registers, no spills; not measured
@@ -14,6 +14,7 @@ TILE, WARPS = 1024, 4  # compiled: 27 registers, no spills; not measured
 @jit
 def cap_kernel(x, factor, cap, SIZE: tl.constexpr, CAPPED: tl.constexpr, TILE: tl.constexpr):
     """A program per row and tile. tanh(y) is 1 - 2 / (exp(2 y) + 1), bounded where it has its limit already."""
+    await_inputs()
     place = tl.program_id(1) * TILE + tl.arange(0, TILE)
     at = x + tl.program_id(0).to(tl.int64) * SIZE + place
     value = tl.load(at, mask=place < SIZE, other=0.0) * factor

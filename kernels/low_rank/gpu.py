@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..gpu.language import cdiv, jit, tl
+from ..gpu.language import await_inputs, cdiv, jit, tl
 
 ROWS = 16
 BLOCK_K, BLOCK_N = 128, 64
@@ -50,6 +50,7 @@ def shrink_kernel(
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, ROWS, PARTS * SPLITS): sums[split, t, part * RANK + r] = A[part][r] x[t] over a split of K."""
+    await_inputs()
     row, same, own, leads = shared_rows(adapters, tokens, ROWS)
     if leads:
         part, split = tl.program_id(2) % PARTS, tl.program_id(2) // PARTS
@@ -82,6 +83,7 @@ def expand_kernel(
 
     The first part has FIRST channels, each further one OTHER. No block has channels of two parts.
     """
+    await_inputs()
     row, same, own, leads = shared_rows(adapters, tokens, ROWS)
     if leads:
         block, part, begin, end = tl.program_id(2), 0, 0, FIRST

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, jit, next_power_of_2, tl
 from ..gpu.table import E4M3_CAPABILITY, LaunchRow, Table, choose
 from .reference import SMALLEST_MAXIMUM
 
@@ -66,6 +66,7 @@ def write_groups(out, scales, place, inside, values, GROUPS: tl.constexpr, first
 @jit
 def quantise_rows_kernel(x, out, scales, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
     """A program and a scale per row; the row is read twice, the second time from the cache."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     dtype: tl.constexpr = out.dtype.element_ty
     tile = tl.arange(0, COLUMNS)[None, :]

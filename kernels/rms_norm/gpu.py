@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, jit, next_power_of_2, tl
 from ..gpu.table import LaunchRow, Table, choose
 from ..quantise.gpu import GROUP, group_scale, scale_groups, stored, write_groups
 
@@ -39,6 +39,7 @@ def norm_rows_kernel(
     CENTRED: tl.constexpr,
 ):  # fmt: skip
     """The row is held in registers: TILE_GROUPS * COLUMNS >= SIZE."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, TILE_GROUPS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     inside = place < SIZE
@@ -61,6 +62,7 @@ def rms_norm_looped_kernel(
     SIZE: tl.constexpr, GROUPS: tl.constexpr, TILE_GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The row in pieces, read twice; the second time it comes from the cache. RMSNorm alone."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     dtype: tl.constexpr = out.dtype.element_ty
     PIECE: tl.constexpr = TILE_GROUPS * COLUMNS

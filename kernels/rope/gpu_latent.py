@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from ..gpu.language import jit, next_power_of_2, tl
+from ..gpu.language import await_inputs, jit, next_power_of_2, tl
 from ..gpu.operand import need
 from ..gpu.table import PAGE_TOKENS
 
@@ -36,6 +36,7 @@ def latent_cache_kernel(
     HEADS: tl.constexpr, RANK: tl.constexpr, PLAIN_DIM: tl.constexpr, HALF_DIM: tl.constexpr,
     HEAD_TILE: tl.constexpr, RANK_TILE: tl.constexpr, HALF_TILE: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     token = tl.program_id(0).to(tl.int64)
     ROPE_DIM: tl.constexpr = 2 * HALF_DIM
     ROW: tl.constexpr = RANK + ROPE_DIM

@@ -5,7 +5,7 @@ device or how a row is divided. The four words of a Philox counter belong to tok
 block is read in four parts, each of whole runs of 64 tokens, so that no word is computed for nothing.
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_numbers import LOWEST_RANK, NEGATIVE_INFINITY, gumbel, ranked, token_of, value_of, weight
 from .gpu_rows import POSITION, SEED, TARGET, best_of, draws, half, integer, long, sharpness, usable
 from .gpu_threshold import keeps, least_weight
@@ -31,6 +31,7 @@ def draw_kernel(
     VOCAB: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr, FILTERS: tl.constexpr,
 ):  # fmt: skip
     """A program per row and block: the block's best score, ranked."""
+    await_inputs()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top = best_of(best, row, BLOCKS, PADDED_BLOCKS)
     if draws(rows, row) & usable(top, faults, row, BLOCKS, PADDED_BLOCKS):
@@ -58,6 +59,7 @@ def pick_kernel(
     VOCAB: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """A program per row: its token (0 where it is not usable), its status, and the token's entry among those seen."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     top = best_of(best, row, BLOCKS, PADDED_BLOCKS)
     sound = usable(top, faults, row, BLOCKS, PADDED_BLOCKS)

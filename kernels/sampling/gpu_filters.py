@@ -7,7 +7,7 @@ hundreds are left, in a flat row all tokens. gpu_threshold.py decides among them
 Integer sums do not depend on order, so every result is that of filters.py on the CPU, to the bit.
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_numbers import NEGATIVE_INFINITY, ONE, value_of, weight
 from .gpu_rows import TOP_K, best_of, cuts, integer, sharpness, top_share, usable
 
@@ -64,6 +64,7 @@ def weigh_kernel(
     adjusted, rows, best, faults, amounts,
     VOCAB: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top = best_of(best, row, BLOCKS, PADDED_BLOCKS)
     if cuts(rows, row) & usable(top, faults, row, BLOCKS, PADDED_BLOCKS):
@@ -80,6 +81,7 @@ def gather_kernel(
     adjusted, rows, best, faults, amounts, held, tokens,
     VOCAB: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr,
 ):  # fmt: skip
+    await_inputs()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top = best_of(best, row, BLOCKS, PADDED_BLOCKS)
     if cuts(rows, row) & usable(top, faults, row, BLOCKS, PADDED_BLOCKS):

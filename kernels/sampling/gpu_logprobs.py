@@ -5,7 +5,7 @@ normaliser is a sum of integers. Its logarithm is float32 here and float64 on th
 the CPU's by 1e-6 (4 roundings of float32 at the logarithm of a vocabulary, which is below 16). Tokens and order do not.
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_numbers import (
     LOWEST_RANK,
     NEGATIVE_INFINITY,
@@ -30,6 +30,7 @@ def survey_kernel(
     """A program per row and block: the sum of its weights, its best tokens [S, BLOCKS, MAX_TOP], and how many of its
     tokens come before the row's own.
     """
+    await_inputs()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     wanted = integer(rows, row, TOP)
     if wanted >= 0:
@@ -58,6 +59,7 @@ def report_kernel(
     """A program per row: the log probability of its token and its rank, and its best tokens [S, MAX_TOP] with theirs,
     most probable first.
     """
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     wanted = integer(rows, row, TOP)
     sound = usable(best_of(best, row, BLOCKS, PADDED_BLOCKS), faults, row, BLOCKS, PADDED_BLOCKS)

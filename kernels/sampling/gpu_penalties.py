@@ -8,7 +8,7 @@ slot. A pass reads 4 bytes a token more for them.
 Bias and bans are one list in CSR form, short and known to the host: a ban is a bias of -inf.
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_numbers import LOWEST_RANK, NEGATIVE_INFINITY, ranked
 from .gpu_rows import FREQUENCY, PRESENCE, REPETITION, TARGET, integer, real
 
@@ -48,6 +48,7 @@ def adjust_kernel(
     adjusted, best, raw_best, faults, logits_stride, VOCAB: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """A program per row and block: adjusted logits; the best token, raw and adjusted; whether NaN or +inf is there."""
+    await_inputs()
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = block * TILE
     token = start + tl.arange(0, TILE)

@@ -5,7 +5,7 @@ by the last token that is kept of those which weigh just that. The threshold is 
 the weight, among the row's candidates, by one program per row.
 """
 
-from ..gpu.language import jit, tl
+from ..gpu.language import await_inputs, jit, tl
 from .gpu_filters import FLOORS, chosen_floor, rounded_up, statistic
 from .gpu_numbers import ONE
 from .gpu_rows import MIN_P, TOP_K, best_of, cuts, integer, real, top_share, usable
@@ -72,6 +72,7 @@ def threshold_kernel(
     VOCAB: tl.constexpr, BLOCKS: tl.constexpr, PADDED_BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """kept [S, 2]: weights above the first number are kept, and of those equal to it tokens up to the second."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     threshold, last = -1, -1  # everything; a row with top_k or top_p loses at least what has no weight
     top = best_of(best, row, BLOCKS, PADDED_BLOCKS)

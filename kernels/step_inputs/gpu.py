@@ -9,7 +9,7 @@ that a graph can hold the launch.
 
 import torch
 
-from ..gpu.language import cdiv, jit, tl
+from ..gpu.language import await_inputs, cdiv, jit, tl
 from ..gpu.table import PAGE_TOKENS
 
 PAGE = tl.constexpr(PAGE_TOKENS)
@@ -25,6 +25,7 @@ PREPARE_PROGRAMS = 8  # of a chunk, at most: most have nothing to do and return 
 @jit(do_not_specialize=("count",))
 def scatter_kernel(values, places, target, count, BLOCK: tl.constexpr):
     """target[places[i]] = values[i]: new blocks, and tokens that the host knows better."""
+    await_inputs()
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     place = tl.load(places + index, mask=inside, other=0)
@@ -39,6 +40,7 @@ def prepare_kernel(
     """Grid (chunks + 1, any). The programs of a chunk take turns at tiles of its block table, of which only the entries
     in use are copied, and of its tokens. Behind the last chunk is padding: tokens [starts[chunks], tokens) go nowhere.
     """
+    await_inputs()
     chunk = tl.program_id(0)
     mine, stride = tl.program_id(1) * TILE, tl.num_programs(1) * TILE
     begin = tl.load(starts + chunk)
@@ -74,6 +76,7 @@ def prepare_kernel(
 @jit(do_not_specialize=("rows",))
 def keep_drawn_kernel(drawn, row_slots, slot_rows, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The drawn token of each row becomes the next one of its slot; a negative slot keeps nothing."""
+    await_inputs()
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(row_slots + index, mask=index < rows, other=-1)
     token = tl.load(drawn + index, mask=slot >= 0, other=0)
@@ -86,6 +89,7 @@ def copy_blocks_kernel(sources, targets, cache, blocks, WORDS: tl.constexpr, BLO
 
     No block may be both source and target: the programs run in any order.
     """
+    await_inputs()
     pair, part = tl.program_id(0), tl.program_id(1)
     word = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     inside = word < WORDS
