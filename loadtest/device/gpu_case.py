@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "serving": ("times", (("gpu_serving",),)),
     "tuning": ("tunings", (TUNED,)),
 }
-DRY = ("correctness", "serving")  # what runs without a GPU, interpreted and tiny
+DRY = ("correctness", "models", "serving")  # what runs without a GPU, interpreted and tiny
 ALONE = frozenset(PARTS) - {"correctness"}  # what is timed has the machine to itself
 # Of the budget, when a part begins no more cases: one run sees something of every part, the next goes on.
 SHARES = {"correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.9, "tuning": 1.0}

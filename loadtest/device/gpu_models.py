@@ -11,7 +11,7 @@ Timed are one stream against the bandwidth roofline, batches, prompts, idle time
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -32,20 +32,20 @@ from triolet.loadtest.device.gpu_model_values import (
 )
 from triolet.loadtest.device.gpu_requests import Request, answers
 from triolet.loadtest.device.gpu_strict_bits import check_strict
+from triolet.loadtest.device.gpu_timeline import ListingRehearsal, launches_of, step_figures
 from triolet.loadtest.device.gpu_timing import timer
 from triolet.loadtest.device.random_adapter import random_adapter
-from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M
+from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.cuda import CudaDevice
 from triolet.models.gpu.device import Device
-from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.weights import weights_layout
 from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import BlockCopy
 
-SPECS = {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M}
+SPECS = {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M, "tiny": TINY}
 SIZES = Sizes(max_running=256, max_step_tokens=8192, max_model_len=8448, kv_bytes=24 << 30)
 PROMPT, WARM_UP, STEPS, REPLAYS = 128, 8, 64, 20
 LONG_PROMPT, LONG_STEPS = 2048, 32  # 64 of them are as many bytes of bfloat16 cache as the 8B model has weights
@@ -83,6 +83,7 @@ KINDS = (
     Kind("llama-8b", cache="fp8"), Kind("llama-8b", cache="int8"),
 )  # fmt: skip
 ADAPTED = Kind("llama-8b", adapters=32)
+TINIEST = Kind("tiny", "int4")  # of the dry run
 ROOFLINE = {"none": Goal("of_roofline", 0.80, 0.92), "int4": Goal("of_roofline", 0.60, 0.78)}
 OF_BASE = Goal("of_base", 0.70, 0.85)
 IDLE = Goal("idle", 0.05, 0.01, less=True)
@@ -108,7 +109,7 @@ def check_growth(model: LoadedGpuModel, batches: Iterable[tuple[int, int]]) -> F
 
 
 def device_of(machine: GpuMachine) -> Device:
-    return RehearsalDevice(capability=machine.capability) if machine.dry else CudaDevice()
+    return ListingRehearsal(capability=machine.capability) if machine.dry else CudaDevice()
 
 
 def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
@@ -179,8 +180,8 @@ def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
     if kind not in _loaded:
         unload()
         try:
-            device, spec = CudaDevice(), SPECS[kind.name]
-            model = LoadedGpuModel(device, spec, kind.quantize, SIZES, kind.cache, adapters=kind.adapters)
+            device, spec, sizes = device_of(machine), SPECS[kind.name], DRY_SIZES if machine.dry else SIZES
+            model = LoadedGpuModel(device, spec, kind.quantize, sizes, kind.cache, adapters=kind.adapters)
             if kind.adapters:
                 model.add_adapters([random_adapter(spec, 1, alike=True)] * kind.adapters)
             _loaded[kind] = model
@@ -234,10 +235,17 @@ def time_adapters(kind: Kind, machine: GpuMachine) -> Figures:
     return figures | model.growth()
 
 
+def batch_title(batch: int) -> str:
+    return "one stream" if batch == 1 else f"batch {batch}"
+
+
+def decode_shape(model: LoadedGpuModel, batch: int, *, adapted: bool = False) -> PassShape:
+    return model.model.buckets.shape([1] * batch, batch, adapted=adapted)
+
+
 def graph_seconds(model: LoadedGpuModel, batch: int, *, adapted: bool = False) -> float:
     """What the device takes for a step's graphs, over and over: with the last step's packet."""
-    size = next(size for size in model.model.buckets.decode if size >= batch)
-    shape, device = PassShape(size, size, size, True, adapted=adapted), model.model.device
+    shape, device = decode_shape(model, batch, adapted=adapted), model.model.device
     begin, end = timer(), timer()
     device.run(begin.record)  # on the device's stream, which is current there
     for _ in range(REPLAYS):
@@ -245,6 +253,14 @@ def graph_seconds(model: LoadedGpuModel, batch: int, *, adapted: bool = False) -
     device.run(end.record)
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3 / REPLAYS
+
+
+def time_kernels(kind: Kind, batch: int, machine: GpuMachine) -> Figures:
+    """Where a decode step's time goes, kernel by kernel."""
+    model, prompt = loaded(kind, machine), 1 if machine.dry else PROMPT
+    model.decode(batch, prompt, 1, 1)  # its last packet is what is replayed
+    replay = partial(model.model.replay, decode_shape(model, batch))
+    return step_figures(launches_of(model.model.device, replay), model.spec.num_layers)
 
 
 def time_prefill(kind: Kind, machine: GpuMachine) -> Figures:
@@ -274,37 +290,42 @@ def strict_bits(kind: Kind, machine: GpuMachine) -> Figures:
 
 
 def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+    def case(kind: Kind, title: str, run: Callable[..., Figures], *given: int, goal: Goal | None = None) -> GpuCase:
+        return GpuCase(f"{kind.title} {title}", partial(run, kind, *given), goal, on_host=True)
 
-    def decode(kind: Kind, title: str, batch: int, goal: Goal | None = None) -> GpuCase:
-        return GpuCase(f"{kind.title} {title}", partial(time_decode, kind, batch, PROMPT, STEPS), goal, on_host=True)
+    def start(kind: Kind) -> GpuCase:
+        return case(kind, "cold start", time_cold_start)
+
+    def decode(kind: Kind, batch: int, goal: Goal | None = None) -> GpuCase:
+        return case(kind, batch_title(batch), time_decode, batch, PROMPT, STEPS, goal=goal)
+
+    def kernels(kind: Kind, batch: int) -> GpuCase:
+        return case(kind, f"kernels of {batch_title(batch)}", time_kernels, batch)
 
     def long_decode(kind: Kind) -> GpuCase:
         """Where the cache is as large as the weights."""
-        run = partial(time_decode, kind, 64, LONG_PROMPT, LONG_STEPS)
-        return GpuCase(f"{kind.title} batch 64 behind 2k", run, on_host=True)
+        return case(kind, "batch 64 behind 2k", time_decode, 64, LONG_PROMPT, LONG_STEPS)
 
-    def others(kind: Kind) -> tuple[GpuCase, GpuCase, GpuCase]:
-        return (
-            GpuCase(f"{kind.title} cold start", partial(time_cold_start, kind), on_host=True),
-            GpuCase(f"{kind.title} prompt of 8192", partial(time_prefill, kind), on_host=True),
-            check(f"{kind.title} bits alone", partial(strict_bits, kind), on_host=True),
-        )
+    def prompt(kind: Kind) -> GpuCase:
+        return case(kind, "prompt of 8192", time_prefill)
 
+    def bits(kind: Kind) -> GpuCase:
+        return check(f"{kind.title} bits alone", partial(strict_bits, kind), on_host=True)
+
+    if dry:
+        return [start(TINIEST), kernels(TINIEST, 1)]
     found: list[GpuCase] = []
     for kind in KINDS[:3]:
-        start, prompt, bits = others(kind)
         goal = ROOFLINE[kind.quantize] if kind.name == "llama-8b" else None
-        batches = [decode(kind, f"batch {batch}", batch, IDLE) for batch in (64, 256)]
-        found += [start, decode(kind, "one stream", 1, goal), *batches, prompt, bits]
+        found += [start(kind), decode(kind, 1, goal), decode(kind, 64, IDLE), decode(kind, 256, IDLE)]
+        found += [kernels(kind, 1), kernels(kind, 64), prompt(kind), bits(kind)]
         if kind == Kind("llama-8b"):
             found.append(long_decode(kind))
         found.append(check(f"{kind.title} grows by nothing", partial(growth, kind), on_host=True))
     for kind in KINDS[3:]:
-        start, prompt, bits = others(kind)
         if kind.quantize == "fp8":
-            found += [start, decode(kind, "one stream", 1), decode(kind, "batch 64", 64), prompt, bits]
+            found += [start(kind), decode(kind, 1), decode(kind, 64), prompt(kind), bits(kind)]
         else:
-            found += [start, long_decode(kind), bits]
+            found += [start(kind), long_decode(kind), bits(kind)]
     each = f"{ADAPTED.title}, a row each"
     return [*found, GpuCase(each, partial(time_adapters, ADAPTED), OF_BASE, on_host=True)]

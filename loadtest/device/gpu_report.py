@@ -14,7 +14,9 @@ COLOURS = {"right": "green", "target": "green", "floor": "yellow", "missed": "re
            "failed": "bold red", "crashed": "bold red", "skipped": "dim"}  # fmt: skip
 # What needs a look stands at the end of the table: of a long output, often only the end is shown.
 LAST = {"missed": 1, "failed": 2, "crashed": 2, "wrong": 3}
-LONG = 90  # characters: longer texts (lines to paste) stand under the table
+LONG = 90  # characters: longer texts (lines to paste) stand above the table
+TIMELINE = ("kernel", "count", "us", "gap_us")  # of the figure with this name; what was not timed has no microseconds
+TIMELINE_ROWS, KERNEL_NAME = 20, 70  # shown, and characters; timelines.json has all
 
 
 def write_report(folder: Path, machine: GpuMachine, findings: list[Finding]) -> None:
@@ -27,10 +29,13 @@ def write_report(folder: Path, machine: GpuMachine, findings: list[Finding]) -> 
         "cases": [finding.as_json() for finding in in_order],
     }
     (folder / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    if timelines := {one.name: one.figures["timeline"] for one in in_order if "timeline" in one.figures}:
+        (folder / "timelines.json").write_text(json.dumps(timelines, indent=1) + "\n")
     rows = [row_of(finding) for finding in findings]
-    text = plain_table(rows) + "\n" + "".join(f"{line}\n" for line in long_lines(findings))
+    more = "".join(f"{text}\n" for text in (*map(timeline_table, timelines, timelines.values()), *long_lines(findings)))
+    text = f"{more}\n{plain_table([COLUMNS, *rows])}\n"
     (folder / "table.txt").write_text(f"{machine.name}, {machine.versions}\n\n{text}")
-    if not print_rich(machine, rows, findings):
+    if not print_rich(machine, rows, more):
         print(text)
     (folder / "goals.svg").write_text(goals_svg(in_order))
 
@@ -47,7 +52,11 @@ def row_of(finding: Finding) -> tuple[str, ...]:
 
 
 def short(figures: Figures) -> Figures:
-    return {name: value for name, value in figures.items() if not (isinstance(value, str) and len(value) > LONG)}
+    return {
+        name: value
+        for name, value in figures.items()
+        if not isinstance(value, list) and not (isinstance(value, str) and len(value) > LONG)
+    }
 
 
 def long_lines(findings: list[Finding]) -> list[str]:
@@ -56,8 +65,17 @@ def long_lines(findings: list[Finding]) -> list[str]:
         f"{finding.name}, {name}:\n    {value}"
         for finding in findings
         for name, value in finding.figures.items()
-        if name not in short(finding.figures)
+        if name not in short(finding.figures) and isinstance(value, str)
     ]
+
+
+def timeline_table(case: str, timeline: list[dict[str, Any]]) -> str:  # Any: JSON values
+    """The kernels that take longest."""
+    lines = [
+        (row["kernel"][:KERNEL_NAME], *(shown(row[name]) if name in row else "-" for name in TIMELINE[1:]))
+        for row in timeline[:TIMELINE_ROWS]
+    ]
+    return f"{case}, the first {len(lines)} of {len(timeline)} kernels:\n{plain_table([TIMELINE, *lines])}\n"
 
 
 def shown(value: Any) -> str:  # Any: a JSON value
@@ -70,17 +88,15 @@ def goal_text(goal: Goal | None) -> str:
     return f"{goal.figure} {'<' if goal.less else '>'}= {goal.floor:g}, {goal.target:g}"
 
 
-def plain_table(rows: list[tuple[str, ...]]) -> str:
-    lines = [COLUMNS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+def plain_table(lines: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def print_rich(machine: GpuMachine, rows: list[tuple[str, ...]], findings: list[Finding]) -> bool:
+def print_rich(machine: GpuMachine, rows: list[tuple[str, ...]], above: str) -> bool:
     """False where rich is not installed."""
     try:
         from rich.console import Console
-        from rich.markup import escape
 
         from triolet.loadtest.table import terminal_table
     except ImportError:
@@ -89,9 +105,8 @@ def print_rich(machine: GpuMachine, rows: list[tuple[str, ...]], findings: list[
     styles = [COLOURS.get(row[1], "") for row in rows]
     table = terminal_table((COLUMNS, *rows), title=title, left=range(len(COLUMNS)), fold=True, styles=styles)
     console = Console(width=200)
+    console.print(above, markup=False, highlight=False, soft_wrap=True)
     console.print(table)
-    for line in long_lines(findings):
-        console.print(escape(line), soft_wrap=True)
     return True
 
 

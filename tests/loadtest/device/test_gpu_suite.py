@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from triolet.loadtest.device.gpu_case import (
+    DRY,
     LONGEST,
     PARTS,
     SHARES,
@@ -84,14 +85,20 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     refused = [case["note"] for name, case in by_name.items() if "planted" in name]
     assert len(refused) >= 5
     assert all(note.startswith("refused: ") for note in refused)
-    for part in set(PARTS) - {"correctness", "serving"}:
+    for part in set(PARTS) - set(DRY):
         assert by_name[f"{part}/*"]["note"] == "needs a GPU"
+    timeline = by_name["models/tiny int4 kernels of one stream"]["figures"]
+    assert timeline["launches"] == sum(row["count"] for row in timeline["timeline"]) > 20
+    assert {row["kernel"]: row["count"] for row in timeline["timeline"]}["decode_kernel"] == 1
+    assert json.loads((tmp_path / "timelines.json").read_text()) == {
+        "models/tiny int4 kernels of one stream": timeline["timeline"]
+    }
     served = by_name["serving/tiny over SSE"]
     assert served["status"] == "measured", served["note"]
     assert served["figures"]["2:tokens_s"] > 0
     assert " 0 left out for want of time" in done.stdout
     begun = [line for line in (tmp_path / "cases.jsonl").read_text().splitlines() if '"begun"' in line]
-    assert len(set(begun)) == len(by_name) - (len(PARTS) - 2)  # all but those that need a GPU
+    assert len(set(begun)) == len(by_name) - (len(PARTS) - len(DRY))  # all but those that need a GPU
     assert len(begun) - len(set(begun)) <= 1  # the one that was cut began again
 
 
@@ -191,6 +198,17 @@ def test_the_report_has_a_table_numbers_and_lines_to_paste(tmp_path: Path) -> No
     picture = (tmp_path / "goals.svg").read_text()
     assert picture.count("<text") == 2  # the one case with a goal, and its share
     assert ">55%</text>" in picture
+
+
+def test_a_timeline_stands_above_the_table(tmp_path: Path) -> None:
+    rows: list[Figures] = [{"kernel": f"kernel {place}", "count": 2, "us": 9.5} for place in range(30)]
+    write_report(tmp_path, MACHINE, [Finding("models/one", "measured", 1.0, {"launches": 60, "timeline": rows})])
+    text = (tmp_path / "table.txt").read_text()
+    table = text.index("launches 60")
+    assert "models/one, the first 20 of 30 kernels:" in text[:table]
+    assert "kernel 19  2      9.5  -" in text[:table]
+    assert "kernel 20" not in text
+    assert json.loads((tmp_path / "timelines.json").read_text()) == {"models/one": rows}
 
 
 def test_what_needs_a_look_ends_the_table(tmp_path: Path) -> None:
