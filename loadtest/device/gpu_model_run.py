@@ -65,8 +65,11 @@ class LoadedGpuModel:
         )  # fmt: skip
         self.plan: MemoryPlan = plan_on_gpu(device, spec, made_for, kv_cache_memory=sizes.kv_bytes)
         stages: dict[str, float] = {}
+        free: dict[str, int] = {}  # bytes, when each stage began
 
         def note(progress: LoadProgress) -> None:
+            if progress.stage not in stages:
+                free[progress.stage] = device.free_memory()[0]
             stages[progress.stage] = time.perf_counter() - made  # when it last reported: near its end
 
         made_for = replace(made_for, num_blocks=self.plan.num_blocks)
@@ -78,6 +81,9 @@ class LoadedGpuModel:
             **{f"{stage} done_s": seconds for stage, seconds in stages.items()},
             "ready_s": time.perf_counter() - made,
             "graphs": buckets.graph_count,
+            # Of the device's memory: modules and libraries, and graphs. The plan only estimates their sum.
+            "kernels_gb": (free["compiling kernels"] - free["capturing graphs"]) / 1e9,
+            "graphs_gb": (free["capturing graphs"] - device.free_memory()[0]) / 1e9,
         }
         self._next = self._steps = 0
         self._pending: deque[tuple[PendingStep, Heard]] = deque()

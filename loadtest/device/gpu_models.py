@@ -41,6 +41,8 @@ from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.cuda import CudaDevice
 from triolet.models.gpu.device import Device
+from triolet.models.gpu.gpu import buffer_layout
+from triolet.models.gpu.packet import packet_layout
 from triolet.models.gpu.weights import weights_layout
 from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import BlockCopy
@@ -192,9 +194,17 @@ def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
 
 
 def time_cold_start(kind: Kind, machine: GpuMachine) -> Figures:
+    """Of a model without adapters."""
     model = loaded(kind, machine)
-    plan = model.plan
-    return model.cold_start | {"weights_gb": plan.weights_bytes / 1e9, "workspace_gb": plan.workspace_bytes / 1e9}
+    plan, sizes = model.plan, model.model.sizes
+    buffers = (
+        buffer_layout(model.model.device, model.spec, sizes).size + packet_layout(sizes, model.spec.vocab_size).size
+    )
+    return model.cold_start | {
+        "weights_gb": plan.weights_bytes / 1e9,
+        "buffers_gb": buffers / 1e9,
+        "planned_kernels_and_graphs_gb": (plan.workspace_bytes - buffers) / 1e9,
+    }
 
 
 def bytes_of_a_step(spec: ModelSpec, quantize: str, kv_cache_dtype: str, cached_tokens: float) -> float:

@@ -29,6 +29,7 @@ from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.device import Growth
+from triolet.models.gpu.load import LAUNCH_BYTES, LIBRARY_BYTES
 from triolet.models.gpu.rehearsal import RehearsalDevice
 
 MACHINE = GpuMachine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
@@ -203,6 +204,31 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     assert 0.99 < figures["idle"] <= 1
     assert models.time_prefill(kind, MACHINE)["of_bf16_gemm"] > 0
     assert models.time_cold_start(kind, MACHINE)["graphs"] > 0
+
+
+class ShrinkingDevice(RehearsalDevice):
+    """Has a gigabyte less of free memory whenever it is asked."""
+
+    asked = 0
+
+    def free_memory(self) -> tuple[int, int]:
+        self.asked += 1
+        free, total = super().free_memory()
+        return free - self.asked * 10**9, total
+
+
+def test_a_cold_start_tells_the_memory_of_graphs_beside_what_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LoadedGpuModel(ShrinkingDevice(16 * 10**9), TINY, "none", Sizes(1, 2, 64, 1 << 16))
+
+    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
+        return model
+
+    monkeypatch.setattr(models, "loaded", loaded)
+    figures = models.time_cold_start(models.Kind("qwen-0.6b"), MACHINE)
+    assert (figures["kernels_gb"], figures["graphs_gb"]) == (1.0, 1.0)  # asked as each stage begins, and at the end
+    graphs = round(figures["planned_kernels_and_graphs_gb"] * 1e9) - LIBRARY_BYTES
+    assert graphs > 0
+    assert graphs % LAUNCH_BYTES == 0
 
 
 def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.MonkeyPatch) -> None:
