@@ -10,8 +10,8 @@ from typing import cast
 import torch
 
 from triolet.kernels.paged_attention import gpu_launch
-from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
-from triolet.loadtest.device.gpu_check import fault, require
+from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, Skip, check, planted
+from triolet.loadtest.device.gpu_check import equal, fault, require
 from triolet.loadtest.device.gpu_ragged import Form, Ragged
 
 CACHES = ("bf16", "fp8", "int8")
@@ -27,6 +27,25 @@ CUT_SMALL, CUTS_SMALL = 70, ((65,), (2, 37))
 
 def check_form(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
     return Ragged(form, chunks).check(machine)
+
+
+def check_descriptors(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
+    """Pages read by TMA and by pointers: the same sums in the same order, so equal bits."""
+    if machine.capability < 90:
+        raise Skip("this device has no TMA")
+    batch, found = Ragged(form, chunks), list[torch.Tensor]()
+    launch = batch.launch(machine)
+    for used in (False, True):
+        changed = replace(
+            launch,
+            decode=replace(launch.decode, descriptors=used),
+            prefill=replace(launch.prefill, descriptors=used),
+        )
+        batch.out.fill_(torch.nan)
+        found.append(batch.attend(changed, *batch.prepare(changed))[: batch.real].clone())
+        require(not bool(found[-1].isnan().any()), f"a row was not written, by TMA: {used}")
+    equal(found[1], found[0], "attention by TMA")
+    return {"rows": batch.real}
 
 
 def check_alone(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
@@ -125,6 +144,8 @@ def checks(dry: bool) -> list[GpuCase]:
         stricts += [Form(strict=True, size=64, window=200), Form(strict=True, size=256, kv_heads=4, soft_cap=20.0)]
     small, serving, cut = (SMALL, SMALL, (CUT_SMALL, CUTS_SMALL)) if dry else (WIDE, SERVING, (CUT, CUTS))
     found = [check(f"attention {name}", partial(check_form, form, small)) for name, form in forms.items()]
+    by_copy = TINY if dry else Form(heads=8, kv_heads=2)
+    found.append(check("attention by TMA", partial(check_descriptors, by_copy, small)))
     if not dry:
         found += [
             check(f"attention serving {cache}", partial(check_form, Form(cache=cache), SERVING)) for cache in CACHES

@@ -26,6 +26,7 @@ TUNED = ("gpu_attention_times", "gpu_gemm_times", "gpu_rows_times", "gpu_samplin
 # In this order: what is wrong need not be fast, and every fraction needs its limit. A part's files come in stages: a
 # wrong kernel should name itself before a model shows it, and FlexAttention compiles longest.
 PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
+    "smoke": ("smoke", (("gpu_smoke",),)),
     "correctness": ("checks", (CHECKED, ("gpu_models",))),
     "limits": ("times", (("gpu_limits",),)),
     "kernels": ("times", (TIMED, ("gpu_flex_attention",))),
@@ -33,12 +34,17 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "serving": ("times", (("gpu_serving",),)),
     "tuning": ("tunings", (TUNED,)),
 }
-DRY = ("correctness", "models", "serving")  # what runs without a GPU, interpreted and tiny
-ALONE = frozenset(PARTS) - {"correctness"}  # what is timed has the machine to itself
+DRY = ("smoke", "correctness", "models", "serving")  # what runs without a GPU, interpreted and tiny
+ALONE = frozenset(PARTS) - {"smoke", "correctness"}  # what is timed has the machine to itself
 # Of the budget, when a part begins no more cases: one run sees something of every part, the next goes on.
-SHARES = {"correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.9, "tuning": 1.0}
+SHARES = {
+    "smoke": 1.0, "correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.9, "tuning": 1.0,
+}  # fmt: skip
+SMOKE_SECONDS = 60.0  # of the whole part: what has not ended then is left to correctness
 # Seconds after which a case hangs, compiling included. The interpreter has no device that could.
-LONGEST = {"correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200, "tuning": 150}
+LONGEST = {
+    "smoke": 45, "correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200, "tuning": 150,
+}  # fmt: skip
 LONGEST_DRY = 600
 
 
@@ -143,17 +149,15 @@ class Finding:
 
 
 def cases_of(part: str, dry: bool) -> Iterator[GpuCase]:
-    """Of a stage the first case of each file, then the second: cut short, it has seen something of every file.
-
-    A file that misses a package has one case, which is skipped; one that breaks has one, which fails.
-    """
+    """Of a stage the first case of each file, then the second: cut short, it has seen something of every file."""
     function, stages = PARTS[part]
     for files in stages:
-        for row in zip_longest(*(_cases_of(file, function, dry) for file in files)):
+        for row in zip_longest(*(cases_in(file, function, dry) for file in files)):
             yield from (case for case in row if case is not None)
 
 
-def _cases_of(file: str, function: str, dry: bool) -> list[GpuCase]:
+def cases_in(file: str, function: str, dry: bool) -> list[GpuCase]:
+    """A file that misses a package has one case, which is skipped; one that breaks has one, which fails."""
     try:
         made: list[GpuCase] = getattr(import_module(f"{HERE}.{file}"), function)(dry)
     except ModuleNotFoundError as error:
@@ -172,7 +176,7 @@ def _raise(error: Exception, machine: GpuMachine) -> Figures:
 
 def chosen_parts(names: list[str]) -> list[str]:
     """In the suite's order; what measures fractions takes the limits along."""
-    wanted = {*names} if {*names} == {"correctness"} else {*names, "limits"}
+    wanted = {*names} if {*names} <= {"smoke", "correctness"} else {*names, "limits"}
     return [part for part in PARTS if part in wanted]
 
 

@@ -126,10 +126,12 @@ def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
         model.stepper.close()
 
 
-def check_small(quantize: str, cache: str, machine: GpuMachine, wrong_scale: float = 1.0) -> Figures:
+def check_small(
+    quantize: str, cache: str, machine: GpuMachine, wrong_scale: float = 1.0, *, smallest: bool = False
+) -> Figures:
     if quantize == "fp8":
         machine.need_float8()
-    if machine.dry:
+    if machine.dry or smallest:
         return check_definition(device_of(machine), quantize, cache, DRY_LENGTH, DRY_SIZES, wrong_scale)
     return check_definition(device_of(machine), quantize, cache, SMALL_LENGTH, wrong_scale=wrong_scale)
 
@@ -143,8 +145,9 @@ def check_adapters(quantize: str, machine: GpuMachine, wrong_scale: float = 1.0)
 
 
 def checks(dry: bool) -> list[GpuCase]:
-    """Interpreted a model takes seconds: the dry run has one. Tests interpret some more formats."""
-    formats = [("int4", "int8")] if dry else [(weights, cache) for weights in OF_WEIGHTS for cache in OF_CACHE]
+    """Interpreted a model takes seconds: the dry run has the smallest. Tests interpret some more formats."""
+    formats = [] if dry else [(weights, cache) for weights in OF_WEIGHTS for cache in OF_CACHE]
+    smallest = partial(check_small, "int4", "int8", smallest=True)
     layers = [
         check(f"one layer of {kind.title}", partial(check_layer, kind), on_host=True) for kind in (() if dry else KINDS)
     ]
@@ -159,6 +162,7 @@ def checks(dry: bool) -> list[GpuCase]:
     wrong = partial(check_small, "none", "bfloat16", wrong_scale=WRONG_SCALE)
     wrongly_adapted = partial(check_adapters, "none", wrong_scale=WRONG_SCALE)
     return [
+        check("smallest model int4 int8 cache", smallest, on_host=True),
         *(*layers, *small, *adapted),
         planted("a small model with a wrong matrix", wrong, on_host=True),
         planted("adapters of a wrong scale", wrongly_adapted, on_host=True),

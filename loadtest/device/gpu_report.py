@@ -44,11 +44,15 @@ def row_of(finding: Finding) -> tuple[str, ...]:
     return (
         finding.name,
         finding.status,
-        " ".join(f"{name} {shown(value)}" for name, value in short(finding.figures).items()),
+        figures_text(finding.figures),
         goal_text(finding.goal),
         f"{finding.seconds:.1f}",
         finding.note.splitlines()[0][:LONG] if finding.note else "",
     )
+
+
+def figures_text(figures: Figures) -> str:
+    return " ".join(f"{name} {shown(value)}" for name, value in short(figures).items())
 
 
 def short(figures: Figures) -> Figures:

@@ -1,10 +1,11 @@
 """The GPU suite: `python -m triolet.loadtest.device.gpu_suite --out DIR`, one command on a machine with an NVIDIA GPU.
 
-Takes nine minutes at most: checks every kernel on the device, measures the device's limits, then every kernel against
-them and beside torch's own and other libraries', whole models on random weights, their server with every token
-streamed, and neighbours of the launch tables' rows. A run that was cut, or ran out of time, goes on when the command
-is given again. With --dry-run the correctness cases and a small server run in Triton's interpreter, and no GPU is
-needed.
+Takes nine minutes at most. A smoke of one minute comes first: a launch of every kind of kernel, and a small model. The
+run ends there if something is wrong. Then it checks every kernel on the device, measures the device's limits, every
+kernel against them and beside torch's own and other libraries', whole models on random weights, their server with every
+token streamed, and neighbours of the launch tables' rows. A run that was cut, or ran out of time, goes on when the
+command is given again. With --dry-run the checks, a small model and its server run in Triton's interpreter, and no GPU
+is needed.
 
 Cases run in processes of their own. One that hangs or crashes is a line in the table, and the next goes on in a new
 process.
@@ -16,6 +17,7 @@ kernel is wrong, a case failed, or a planted wrong kernel was not noticed.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import queue
 import signal
@@ -25,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triolet.loadtest.device.gpu_case import (
@@ -37,13 +39,14 @@ from triolet.loadtest.device.gpu_case import (
     LONGEST_DRY,
     NEEDS_DEVICE,
     PARTS,
+    SMOKE_SECONDS,
     Finding,
     begin_until,
     chosen_parts,
 )
 from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
-from triolet.loadtest.device.gpu_report import write_report
+from triolet.loadtest.device.gpu_report import figures_text, write_report
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
 GRACE = 45.0  # seconds after the budget in which the case at hand may end; reports and starting take the rest
@@ -60,13 +63,14 @@ class Times:
     minutes: float
     shared: bool  # parts share the budget
     clock: Callable[[], float] = time.monotonic
+    stop: float = math.inf  # of a part, before the run's end
 
     @property
     def end(self) -> float:
-        return self.began + 60 * self.minutes + GRACE
+        return min(self.stop, self.began + 60 * self.minutes + GRACE)
 
     def may_begin(self, part: str) -> bool:
-        return self.clock() <= begin_until(part, self.began, self.minutes, self.shared)
+        return self.clock() <= min(self.stop, begin_until(part, self.began, self.minutes, self.shared))
 
     def seconds_for(self, longest: float) -> float:
         return min(longest, self.end - self.clock())
@@ -101,7 +105,8 @@ def run_cases(names: Iterable[str], ask: Sequence[Ask], journal: Journal, times:
                     left_out.append(name)
                 else:
                     journal.finish(finding)
-                    print(f"{finding.status:9} {finding.seconds:7.2f} s  {name}  {finding.note}", flush=True)
+                    told = finding.note or figures_text(finding.figures)
+                    print(f"{finding.status:9} {finding.seconds:7.2f} s  {name}  {told}", flush=True)
 
     threads = [threading.Thread(target=work, args=(one,), daemon=True) for one in ask]
     for thread in threads:
@@ -136,7 +141,9 @@ def known_figures(journal: Journal) -> dict[str, float]:
     return known
 
 
-def run_parts(parts: list[str], crew: list[Worker], journal: Journal, times: Times, dry: bool) -> int:
+def run_parts(
+    parts: list[str], crew: list[Worker], journal: Journal, times: Times, *, dry: bool, keep_going: bool
+) -> int:
     """Returns how many cases the budget left out."""
 
     def asking(worker: Worker) -> Ask:
@@ -166,8 +173,28 @@ def run_parts(parts: list[str], crew: list[Worker], journal: Journal, times: Tim
             for worker in crew[1:]:
                 worker.end()
         workers = crew[:1] if part in ALONE else crew
-        left_out += run_cases(names, [asking(worker) for worker in workers], journal, times, longest)
+        ask = [asking(worker) for worker in workers]
+        if part == "smoke":
+            soon = times if dry else replace(times, stop=times.clock() + SMOKE_SECONDS)
+            if cut := run_cases(names, ask, journal, soon, longest):
+                print(f"smoke: {cut} cases had no time, correctness has them")
+            if not keep_going and (bad := failed(journal, part)):
+                print(f"{', '.join(bad)}: nothing else is run before this is right, or with --keep-going")
+                break
+            continue
+        # What the smoke has checked is not checked again.
+        names = [name for name in names if name.replace("correctness/", "smoke/", 1) not in journal.findings]
+        left_out += run_cases(names, ask, journal, times, longest)
     return left_out
+
+
+def failed(journal: Journal, part: str) -> list[str]:
+    """Cases of a part, and what was wrong."""
+    return [
+        f"{finding.name} {finding.status} ({finding.note})"
+        for finding in journal.findings.values()
+        if finding.name.startswith(f"{part}/") and finding.status in BAD
+    ]
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -176,9 +203,10 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results; give it again to go on")
     parser.add_argument(
-        "--dry-run", action="store_true", help=f"{' and '.join(DRY)} alone, tiny, interpreted: no GPU is needed"
+        "--dry-run", action="store_true", help=f"tiny and interpreted, no GPU is needed: {', '.join(DRY)}"
     )
     parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be given several times")
+    parser.add_argument("--keep-going", action="store_true", help="after a smoke that failed, too")
     parser.add_argument("--budget", type=float, default=8.0, metavar="MINUTES", help="begin no case after so long (8)")
     parser.add_argument("--workers", type=int, metavar="N", help="processes that check kernels at the same time")
     parser.add_argument(
@@ -226,7 +254,10 @@ def main(arguments: list[str] | None = None) -> int:
         except (ValueError, WorkerRefused, WorkerEnded) as error:
             sys.exit(str(error))
         try:
-            left_out = run_parts(chosen_parts(options.only or list(PARTS)), crew, journal, times, options.dry_run)
+            parts = chosen_parts(options.only or list(PARTS))
+            left_out = run_parts(
+                parts, crew, journal, times, dry=options.dry_run, keep_going=options.keep_going
+            )  # fmt: skip
         finally:  # also when the run is ended from outside: what there is, is worth reading
             machine.limits.update(known_figures(journal))
             findings = list(journal.findings.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from triolet.loadtest.device.gpu_case import (
 )
 from triolet.loadtest.device.gpu_journal import ATTEMPTS, Journal
 from triolet.loadtest.device.gpu_report import long_lines, plain_table, row_of, write_report
+from triolet.loadtest.device.gpu_smoke import FIRST
 from triolet.loadtest.device.gpu_suite import known_figures, main
 from triolet.loadtest.device.gpu_worker import run_case
 
@@ -60,10 +62,16 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     result = json.loads((tmp_path / "results.json").read_text())
     by_name = {case["name"]: case for case in result["cases"]}
-    checked = {name: case["status"] for name, case in by_name.items() if name.startswith("correctness/")}
-    assert set(checked.values()) == {"right"}
+    parts = {part: [name for name in by_name if name.startswith(f"{part}/")] for part in ("smoke", "correctness")}
+    unchecked = {"smoke/this machine": "measured", "smoke/races in decode_kernel": "skipped"}
+    assert {name: by_name[name]["status"] for name in unchecked} == unchecked
+    checked = {name.partition("/")[2] for names in parts.values() for name in names if name not in unchecked}
+    assert {by_name[name]["status"] for names in parts.values() for name in {*names} - unchecked.keys()} == {"right"}
+    assert len(checked) == sum(map(len, parts.values())) - len(unchecked)  # nothing was checked twice
+    assert re.fullmatch("[0-9a-f]{16}", by_name["smoke/this machine"]["figures"]["triton_key"])
     for operation in (
         "attention",
+        "attention by TMA",
         "gemm",
         "gemm as Q4_K",
         "experts route",
@@ -81,7 +89,10 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
         "step inputs",
         "small model",
     ):
-        assert any(name.startswith(f"correctness/{operation}") for name in checked), operation
+        assert any(name.startswith(operation) for name in checked), operation
+    smoked = {name.partition("/")[2] for name in parts["smoke"]}
+    for names in FIRST.values():
+        assert all(any(title.startswith(name) for title in smoked) for name in names), names
     refused = [case["note"] for name, case in by_name.items() if "planted" in name]
     assert len(refused) >= 5
     assert all(note.startswith("refused: ") for note in refused)
@@ -225,12 +236,12 @@ def test_what_needs_a_look_ends_the_table(tmp_path: Path) -> None:
 
 def test_fractions_take_their_limits_along() -> None:
     assert chosen_parts(["tuning", "kernels"]) == ["limits", "kernels", "tuning"]
-    assert chosen_parts(["correctness"]) == ["correctness"]
+    assert chosen_parts(["correctness", "smoke"]) == ["smoke", "correctness"]
 
 
 def test_every_part_gets_its_share_of_the_time() -> None:
     assert [begin_until(part, 1000.0, 10.0, shared=True) for part in PARTS] == pytest.approx(
-        [1180, 1600, 1330, 1450, 1540, 1600]
+        [1600, 1180, 1600, 1330, 1450, 1540, 1600]
     )
     assert begin_until("kernels", 1000.0, 10.0, shared=False) == 1600
     assert set(SHARES) == set(LONGEST) == set(PARTS)
