@@ -10,8 +10,8 @@ is needed.
 Cases run in processes of their own. One that hangs or crashes is a line in the table, and the next goes on in a new
 process.
 
-DIR gets cases.jsonl (a line for every case), results.json, table.txt, log.txt and goals.svg. Exits with 1 where a
-kernel is wrong, a case failed, or a planted wrong kernel was not noticed.
+DIR gets cases.jsonl (a line for every case), results.json, table.txt, log.txt, goals.svg and triton-cache.tar.gz. Exits
+with 1 where a kernel is wrong, a case failed, or a planted wrong kernel was not noticed.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ from triolet.loadtest.device.gpu_case import (
 from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
 from triolet.loadtest.device.gpu_report import figures_text, write_report
+from triolet.loadtest.device.gpu_triton_cache import FILE as TRITON_CACHE
+from triolet.loadtest.device.gpu_triton_cache import pack, unpack
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
 GRACE = 45.0  # seconds after the budget in which the case at hand may end; reports and starting take the rest
@@ -212,6 +214,12 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--wheels", type=Path, metavar="FOLDER", help="install the wheels of this folder, for this run alone"
     )
+    parser.add_argument(
+        "--triton-cache",
+        type=Path,
+        metavar="FILE",
+        help=f"a {TRITON_CACHE} of another run: compile its kernels no more",
+    )
     options = parser.parse_args(arguments)
     if options.budget <= 0:
         parser.error(f"--budget {options.budget:g}: give minutes above 0")
@@ -235,11 +243,19 @@ def main(arguments: list[str] | None = None) -> int:
     # A part that was asked for by name, or is the only one that can run, has all the time.
     times = Times(began, options.budget, shared=not (options.only or options.dry_run))
     with ExitStack() as stack:
-        site = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triolet-suite-")))
+        site, cache = (
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"triolet-{use}-")))
+            for use in ("suite", "triton")
+        )
+        kept = options.out / TRITON_CACHE
         try:
             if options.wheels is not None:
                 print(install_wheels(options.wheels, site))
-            environment = path_with(site, options.workers)
+            for archive in (options.triton_cache, kept if kept.exists() else None):
+                if archive is not None:
+                    print(unpack(archive, cache))
+            stack.callback(lambda: print(pack(cache, kept)))  # when all workers have ended
+            environment = path_with(site, options.workers) | {"TRITON_CACHE_DIR": str(cache)}
             crew = [
                 stack.enter_context(
                     Worker(

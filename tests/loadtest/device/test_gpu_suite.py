@@ -34,6 +34,7 @@ from triolet.loadtest.device.gpu_journal import ATTEMPTS, Journal
 from triolet.loadtest.device.gpu_report import long_lines, plain_table, row_of, write_report
 from triolet.loadtest.device.gpu_smoke import FIRST
 from triolet.loadtest.device.gpu_suite import known_figures, main
+from triolet.loadtest.device.gpu_triton_cache import pack, unpack
 from triolet.loadtest.device.gpu_worker import run_case
 
 SUITE = (sys.executable, "-m", "triolet.loadtest.device.gpu_suite")
@@ -43,10 +44,15 @@ FINDING = Finding("kernels/one", "floor", 0.5, {"speedup": 1.8, "us": 3.0}, goal
 
 def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Path) -> None:
     """Given three times: its time is up before it begins, it is ended from outside, and it goes on to the end."""
-    command = [*SUITE, "--out", str(tmp_path), "--dry-run"]
+    entry = tmp_path / "other/KEY"
+    entry.mkdir(parents=True)
+    (entry / "one.cubin").write_bytes(b"machine code")
+    pack(tmp_path / "other", carried := tmp_path / "carried.tar.gz")
+    command = [*SUITE, "--out", str(tmp_path), "--dry-run", "--triton-cache", str(carried)]
     cut = subprocess.run([*command, "--budget", "0.001"], capture_output=True, text=True, check=False)
     assert cut.returncode == 0, cut.stdout[-3000:] + cut.stderr[-3000:]
     assert "give the same command again" in cut.stdout
+    command = command[:-2]  # it goes on from what it kept itself
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline()  # the first finding
@@ -108,6 +114,9 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     assert served["status"] == "measured", served["note"]
     assert served["figures"]["2:tokens_s"] > 0
     assert " 0 left out for want of time" in done.stdout
+    assert "triton-cache.tar.gz: 1 entries of Triton's cache" in done.stdout
+    unpack(tmp_path / "triton-cache.tar.gz", tmp_path / "again")
+    assert (tmp_path / "again/KEY/one.cubin").read_bytes() == b"machine code"
     begun = [line for line in (tmp_path / "cases.jsonl").read_text().splitlines() if '"begun"' in line]
     assert len(set(begun)) == len(by_name) - (len(PARTS) - len(DRY))  # all but those that need a GPU
     assert len(begun) - len(set(begun)) <= 1  # the one that was cut began again
@@ -292,7 +301,9 @@ def test_options_are_explained_and_checked(capsys: pytest.CaptureFixture[str], t
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--dry-run", "--only", "--budget", "--wheels", "goes on", *PARTS))
+    assert all(
+        word in shown for word in ("--dry-run", "--only", "--budget", "--wheels", "--triton-cache", "goes on", *PARTS)
+    )
     with pytest.raises(SystemExit):
         main(["--out", str(tmp_path), "--budget", "0"])
     assert "give minutes above 0" in capsys.readouterr().err
