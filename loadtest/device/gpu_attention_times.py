@@ -1,21 +1,18 @@
-"""Paged attention on the device: timed beside torch's own, its table beside its neighbours."""
+"""Paged attention on the device: timed beside torch's own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
 from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine
 from triolet.loadtest.device.gpu_check import drawn
 from triolet.loadtest.device.gpu_ragged import Form, Ragged
 from triolet.loadtest.device.gpu_timing import Works, beside, microseconds
-from triolet.loadtest.device.gpu_tuning import Alike, neighbours, tune
 
 LLAMA = Form()  # 32 heads, 8 of keys and values, 128 wide: Llama-3.1-8B
 EVEN = [(1, 4096)] * 64
@@ -102,27 +99,3 @@ def times(dry: bool) -> list[GpuCase]:
         GpuCase("prefill 8k causal fp8 cache", partial(time_prefill, "fp8")),
         GpuCase("mixed: 512 at 16k, 63 x 4k", time_mixed),
     ]
-
-
-def tune_attention(kind: str, cache: str, machine: GpuMachine) -> Figures:
-    """Decode over 64 sequences of 4,096, or the prefill of a prompt of 8,192."""
-    batch = Ragged(replace(LLAMA, cache=cache), EVEN if kind == "decode" else [(PROMPT, PROMPT)])
-    launch, alike = batch.launch(machine), Alike()
-
-    def run(candidate: Any) -> float:  # Any: a decode or a prefill launch
-        if isinstance(candidate, DecodeLaunch):
-            candidate = replace(candidate, programs=candidate.resident * machine.multiprocessors)
-        changed = replace(launch, **{kind: candidate})
-        plan, workspace = batch.prepare(changed)
-        alike.check(cache, batch.attend(changed, plan, workspace)[: batch.real])
-        return microseconds(lambda: batch.attend(changed, plan, workspace))
-
-    # As the table has it: programs follow from the device.
-    of_table = replace(launch.decode, programs=0) if kind == "decode" else launch.prefill
-    return tune(list(neighbours(of_table)), run, None, machine)
-
-
-def tunings(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    order = (("decode", "bf16"), ("prefill", "bf16"), ("decode", "fp8"), ("decode", "int8"))
-    return [GpuCase(f"{kind} {cache}", partial(tune_attention, kind, cache)) for kind, cache in order]

@@ -22,7 +22,6 @@ NEEDS_DEVICE = "needs a GPU"
 HERE = "triolet.loadtest.device"
 CHECKED = ("gpu_attention", "gpu_gemm", "gpu_experts", "gpu_rows", "gpu_sampling", "gpu_step_inputs")
 TIMED = ("gpu_attention_times", "gpu_gemm_times", "gpu_experts", "gpu_rows_times", "gpu_sampling")
-TUNED = ("gpu_attention_times", "gpu_gemm_times", "gpu_rows_times", "gpu_sampling")
 # In this order: what is wrong need not be fast, and every fraction needs its limit. A part's files come in stages: a
 # wrong kernel should name itself before a model shows it, and FlexAttention compiles longest.
 PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
@@ -32,18 +31,23 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "kernels": ("times", (TIMED, ("gpu_flex_attention",))),
     "models": ("times", (("gpu_models",),)),
     "serving": ("times", (("gpu_serving",),)),
-    "tuning": ("tunings", (TUNED,)),
+    "compiling": ("compilations", (("gpu_tuned",),)),
+    "tuning": ("tunings", (("gpu_tuned",),)),
 }
-DRY = ("smoke", "correctness", "models", "serving")  # what runs without a GPU, interpreted and tiny
-ALONE = frozenset(PARTS) - {"smoke", "correctness"}  # what is timed has the machine to itself
+# What runs without a GPU, interpreted and tiny.
+DRY = ("smoke", "correctness", "models", "serving", "compiling", "tuning")
+ALONE = frozenset(PARTS) - {"smoke", "correctness", "compiling"}  # what is timed has the machine to itself
+NEEDS = {"kernels": "limits", "models": "limits", "tuning": "compiling"}
 # Of the budget, when a part begins no more cases: one run sees something of every part, the next goes on.
 SHARES = {
-    "smoke": 1.0, "correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.9, "tuning": 1.0,
+    "smoke": 1.0, "correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.85,
+    "compiling": 0.95, "tuning": 1.0,
 }  # fmt: skip
 SMOKE_SECONDS = 60.0  # of the whole part: what has not ended then is left to correctness
 # Seconds after which a case hangs, compiling included. The interpreter has no device that could.
 LONGEST = {
-    "smoke": 45, "correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200, "tuning": 150,
+    "smoke": 45, "correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200,
+    "compiling": 150, "tuning": 90,
 }  # fmt: skip
 LONGEST_DRY = 600
 
@@ -175,8 +179,8 @@ def _raise(error: Exception, machine: GpuMachine) -> Figures:
 
 
 def chosen_parts(names: list[str]) -> list[str]:
-    """In the suite's order; what measures fractions takes the limits along."""
-    wanted = {*names} if {*names} <= {"smoke", "correctness"} else {*names, "limits"}
+    """In the suite's order; what measures fractions takes the limits along, tuning what it compiles first."""
+    wanted = {*names, *(NEEDS[name] for name in names if name in NEEDS)}
     return [part for part in PARTS if part in wanted]
 
 

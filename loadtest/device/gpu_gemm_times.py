@@ -1,4 +1,4 @@
-"""GEMMs on the device, timed beside cuBLAS, torch and gemlite, and tuned.
+"""GEMMs on the device, timed beside cuBLAS, torch and gemlite.
 
 Times are of Llama-3.1-8B's layers, for 1 to 4096 rows.
 """
@@ -6,7 +6,6 @@ Times are of Llama-3.1-8B's layers, for 1 to 4096 rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 
 from triolet.kernels.gemm import gpu_launch
-from triolet.kernels.gemm.gpu_table import MEBIBYTE, TABLES, Few, Launch, Library, LinearFormat, Many, launch_for
+from triolet.kernels.gemm.gpu_table import LinearFormat
 from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
@@ -29,7 +28,6 @@ from triolet.kernels.gemm.gpu_weights import (
 from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip
 from triolet.loadtest.device.gpu_check import drawn
 from triolet.loadtest.device.gpu_timing import Works, beside, microseconds, rival
-from triolet.loadtest.device.gpu_tuning import Alike, neighbours, replaced, tune
 
 Tensor = torch.Tensor
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))  # N, K: attention's output, gate or up, down
@@ -160,52 +158,4 @@ def times(dry: bool) -> list[GpuCase]:
         GpuCase(f"rival: gemlite w4 {m}x{n}x{k}", partial(beside_gemlite, m, n, k))
         for n, k in SHAPES[:2]
         for m in GEMLITE_ROWS
-    ]
-
-
-def tune_gemm(kind: LinearFormat, rows: int, machine: GpuMachine) -> Figures:
-    """Microseconds over the three shapes together, so that one shape does not decide."""
-    if kind == "fp8":
-        machine.need_float8()
-    weights = [weight_of(kind, n, k) for n, k in SHAPES]
-    launch: Launch = launch_for(kind, machine.capability, rows, False)
-    table = TABLES[kind]
-    row = next(
-        row for row in table[max(known for known in table if known <= machine.capability)] if row.launch == launch
-    )
-    alike = Alike()
-    inputs = {k: inputs_of(kind, rows, k) for _, k in SHAPES}
-
-    def run(candidate: Launch) -> float:
-        def chosen(*_: object) -> Launch:
-            return candidate
-
-        with replaced(gpu_launch, "launch_for", chosen):
-            total = 0.0
-            for weight in weights:
-                out = torch.empty(rows, weight.n, dtype=torch.bfloat16)
-                x, x_scales = inputs[weight.k]
-                work = partial(gpu_launch.gemm, x, weight, x_scales, capability=machine.capability, out=out)
-                work()
-                alike.check(f"{weight.n}x{weight.k}", out)
-                total += microseconds(work)
-        return total
-
-    fixed = ("block_n",) if isinstance(launch, Few) and kind == "w8a16" else ()
-    others: list[Launch] = list(neighbours(launch, fixed))
-    if kind in ("w4a16", "w8a16"):  # 64 or 128 channels are what their kernels have; unpacking may win early
-        others = [other for other in others if not isinstance(other, Few) or other.block_n <= 128]
-        others += [] if isinstance(launch, Library) else [Library(32 * MEBIBYTE)]
-    if isinstance(launch, Many):
-        others += [replace(launch, block_m=size) for size in (64, 128) if size != launch.block_m]
-    return tune(others, run, row.up_to, machine)
-
-
-def tunings(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    kinds: tuple[LinearFormat, ...] = ("w4a16", "fp8", "w8a16", "w8a8")
-    return [
-        GpuCase(f"{kind} {rows} rows", partial(tune_gemm, kind, rows))
-        for rows in (16, 32, 64, 128, 256, 1024)
-        for kind in kinds
     ]

@@ -1,4 +1,4 @@
-"""The device sampler: tokens right to the bit, log probabilities to 1e-6, times of 128,256 logits, its table tuned."""
+"""The device sampler: tokens right to the bit, log probabilities to 1e-6, times of 128,256 logits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from triolet.kernels.sampling import gpu_buffers, gpu_launch
+from triolet.kernels.sampling import gpu_launch
 from triolet.kernels.sampling.gpu_buffers import DeviceRows, make_rows, make_sampled, make_workspace, remember
 from triolet.kernels.sampling.gpu_rows import ROW_WORDS
 from triolet.kernels.sampling.reference import sample as definition
 from triolet.kernels.sampling.rows import OK, ROW, SamplingRows
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
 from triolet.loadtest.device.gpu_check import drawn, fault, require
-from triolet.loadtest.device.gpu_timing import microseconds, of_copy
-from triolet.loadtest.device.gpu_tuning import tune_table
+from triolet.loadtest.device.gpu_timing import Moved, time_moved
 
 LOGPROB_SLACK = 1e-6  # see kernels/sampling/gpu_logprobs.py
 NEUTRAL: dict[str, float] = {"repetition": 1, "temperature": 1, "top_p": 1, "target": -1, "top": -1}
@@ -99,7 +98,7 @@ def checks(dry: bool) -> list[GpuCase]:
     return [*checked, planted("sampler swaps random words", partial(planted_draw, 300))]
 
 
-def time_sampler(rows: int, asked: str, machine: GpuMachine) -> Figures:
+def sampler_work(rows: int, asked: str, machine: GpuMachine) -> Moved:
     """Rows of float32 logits; without what none of them asks for, as a step is launched."""
     logits = 4 * drawn(1, rows, VOCAB)
     fields = TIMED[asked]
@@ -111,19 +110,13 @@ def time_sampler(rows: int, asked: str, machine: GpuMachine) -> Figures:
         gpu_launch.sample, logits, device_rows, workspace, out, capability=machine.capability,
         filters=bool(fields.keys() & {"top_k", "top_p"}), reports="top" in fields,
     )  # fmt: skip
-    return of_copy(microseconds(run), 4 * rows * VOCAB, machine)
+    return Moved(run, 4 * rows * VOCAB)
 
 
 def times(dry: bool) -> list[GpuCase]:
     del dry  # never there
     return [
-        GpuCase(f"sampler {asked} {rows} rows", partial(time_sampler, rows, asked))
+        GpuCase(f"sampler {asked} {rows} rows", partial(time_moved, partial(sampler_work, rows, asked)))
         for asked in TIMED
         for rows in (1, 64)
     ]
-
-
-def tunings(dry: bool) -> list[GpuCase]:
-    del dry  # never there
-    run = partial(time_sampler, 64, "top-k and top-p")
-    return [GpuCase("sampler", partial(tune_table, gpu_buffers, "TABLE", VOCAB, run))]

@@ -11,6 +11,7 @@ import gc
 import statistics
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -103,7 +104,15 @@ def beside(time: float, works: Works) -> Figures:
     return figures | ({"refused": str(refused)} if refused else {})
 
 
-def of_copy(time: float, moved: int, machine: GpuMachine) -> Figures:
-    """Of what moves bytes and computes little."""
-    rate = moved / time / 1e3
+class Moved(NamedTuple):
+    """Work that moves bytes and computes little."""
+
+    run: Callable[[], object]
+    size: int  # bytes read and written
+
+
+def time_moved(make: Callable[[GpuMachine], Moved], machine: GpuMachine) -> Figures:
+    work = make(machine)
+    time = microseconds(work.run)
+    rate = work.size / time / 1e3
     return {"us": time, "gb_s": rate, "of_copy": rate / machine.limit("copy_gb_s")}

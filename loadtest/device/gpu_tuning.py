@@ -1,22 +1,29 @@
-"""Launch tables against their neighbours: one field of a row changed at a time, the winner printed.
+"""Forms of a launch beside the one in use: neighbours of a table's row, of which the winner is printed, or named ones.
 
 A figure `paste` is the line for the table. What attention and GEMMs compute is compared with what the table's row does;
-a candidate that does not compile or does not fit the device is left out.
+a form that does not compile or does not fit the device is left out. All forms of all cases are compiled first, by as
+many processes as the machine has room for, and then timed by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from statistics import median
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from triolet.kernels.gpu.table import LaunchRow, choose
+from triolet.kernels.gpu.launches import KernelForm, form_of
+from triolet.kernels.rms_norm.gpu import norm_rows_kernel
 from triolet.loadtest.device.gpu_case import Figures, GpuMachine
+from triolet.loadtest.device.gpu_timing import Works, microseconds
 
+IN_USE = "in use"
+TURNS = 3  # in which forms are compared: what the clock of the device does meets all of them
 ALIKE = 2e-2  # of the largest value: two orders of sums, each rounded to bfloat16 (2^-8)
 # What a field may become, from what it is. Fields that are not here stay.
 NEIGHBOURS: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # Any: a field's value
@@ -38,50 +45,135 @@ NEIGHBOURS: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # Any: a field's va
 }
 
 
-def neighbours(launch: Any, fixed: tuple[str, ...] = ()) -> Iterator[Any]:  # Any: a table's own dataclass
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Work whose launch can be replaced."""
+
+    forms: dict[str, Any]  # launches by what they change; the first is IN_USE. Any: a table's own dataclass
+    works: Callable[[Any], Works]  # of a launch: each call enqueues, and gives its result where it is to be compared
+    bound: int | None = None  # of the row: its `up_to`
+
+
+Make = Callable[[GpuMachine], Tuned]
+
+
+def neighbours(launch: Any, fixed: tuple[str, ...] = ()) -> dict[str, Any]:  # Any: a table's own dataclass
     """The launch itself, then each field changed alone."""
-    yield launch
+    found = {IN_USE: launch}
     for field in fields(launch):
         value = getattr(launch, field.name)
         for other in NEIGHBOURS[field.name](value) if field.name in NEIGHBOURS and field.name not in fixed else ():
             if other != value and other != 0:
-                yield replace(launch, **{field.name: other})
+                found[f"{field.name}={other}"] = replace(launch, **{field.name: other})
+    return found
 
 
-def tune(
-    candidates: list[Any], run_of: Callable[[Any], float], bound: int | None, machine: GpuMachine
-) -> Figures:  # Any: launches
-    """The fastest candidate; the first is the table's."""
-    times: dict[str, float] = {}
-    left_out: list[str] = []
-    for candidate in candidates:
-        try:
-            times[repr(candidate)] = run_of(candidate)
-        except Exception as error:
-            if "CUDA error" in str(error) or candidate is candidates[0]:
-                raise
-            left_out.append(f"{candidate!r}: {type(error).__name__}")
-    table, winner = times[repr(candidates[0])], min(times, key=times.__getitem__)
-    second = sorted(times.values())[1] if len(times) > 1 else times[winner]
-    evidence = f"measured on {machine.name}: {times[winner]:.1f} us of {len(times)} forms, the next {second:.1f}"
-    return {
-        "us": times[winner],
-        "table_us": table,
-        "gain": table / times[winner],
-        "paste": f'LaunchRow({bound}, {winner}, "{evidence}"),',
-        "all_forms": "; ".join(f"{time:.1f} us {name}" for name, time in sorted(times.items(), key=lambda x: x[1])),
-        "left_out_forms": "; ".join(left_out) or "none",
-    }
+def changed(make: Make, changes: Mapping[str, dict[str, Any]], machine: GpuMachine) -> Tuned:  # Any: fields' values
+    """The same work with named changes of fields in place of neighbours. Left out is what changes nothing."""
+    tuned = make(machine)
+    launch = tuned.forms[IN_USE]
+    named = {name: replace(launch, **values) for name, values in changes.items()}
+    return replace(tuned, forms={IN_USE: launch} | {name: one for name, one in named.items() if one != launch})
+
+
+def compile_forms(make: Make, machine: GpuMachine) -> Figures:
+    """Into Triton's cache on disk, which processes share."""
+    tuned, refused = make(machine), 0
+    with compiling() as compiled:
+        for launch in tuned.forms.values():
+            try:
+                for work in tuned.works(launch).values():
+                    work()
+            except Exception as error:
+                if "CUDA error" in str(error):
+                    raise
+                refused += 1
+    return {"forms": len(tuned.forms), "kernels": len(compiled), "refused": refused}
 
 
 @contextmanager
-def replaced(module: ModuleType, name: str, value: object) -> Generator[None]:
-    original = getattr(module, name)
-    setattr(module, name, value)
+def compiling() -> Generator[set[KernelForm]]:
+    """Inside, kernels are compiled and not launched; in the interpreter, neither. The set gets their forms."""
+    launcher: Any = type(norm_rows_kernel)  # Any: Triton's own class, one of whose methods is replaced
+    run, found = launcher.run, set[KernelForm]()
+
+    def compile_only(kernel: Any, *args: Any, grid: object, warmup: bool, **kwargs: Any) -> None:  # Any: Triton's own
+        found.add(form_of(kernel, args, kwargs))
+        compiled = run(kernel, *args, grid=grid, warmup=True, **kwargs)
+        if compiled is not None:
+            compiled.run  # noqa: B018  # makes the launcher, and raises where the device has no room for the kernel
+
+    with replaced(launcher, "run", compile_only):
+        yield found
+
+
+def in_turns(
+    tuned: Tuned, names: list[str], turns: int, machine: GpuMachine
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Microseconds of each form, and why others have none."""
+    clock, alike = on_host if machine.dry else microseconds, Alike()
+    times: dict[str, list[float]] = {}
+    refused: dict[str, str] = {}
+    for turn in range(turns):
+        for name in names:
+            if name in refused:
+                continue
+            try:
+                works = tuned.works(tuned.forms[name])
+                for what, work in works.items() if turn == 0 else ():
+                    alike.check(what, work())
+                times.setdefault(name, []).append(sum(map(clock, works.values())))
+            except Exception as error:
+                if "CUDA error" in str(error) or name == IN_USE:
+                    raise
+                refused[name] = f"{type(error).__name__}: {error}".splitlines()[0][:60]
+    return {name: median(taken) for name, taken in times.items() if name not in refused}, refused
+
+
+def on_host(work: Callable[[], object]) -> float:
+    """Microseconds on the clock of the host, once: of interpreted kernels, in a dry run."""
+    began = time.perf_counter()
+    work()
+    return 1e6 * (time.perf_counter() - began)
+
+
+def tune(make: Make, machine: GpuMachine) -> Figures:
+    """The fastest form. Each is timed once; the winner and the one in use, in turns, once more."""
+    tuned = make(machine)
+    times, refused = in_turns(tuned, list(tuned.forms), 1, machine)
+    winner, *others = sorted(times, key=times.__getitem__)
+    final, _ = in_turns(tuned, list(dict.fromkeys((IN_USE, winner))), TURNS, machine)
+    launch, second = tuned.forms[winner], times[others[0]] if others else times[winner]
+    evidence = f"measured on {machine.name}: {times[winner]:.1f} us of {len(times)} forms, the next {second:.1f}"
+    return {
+        "us": final[winner],
+        "in_use_us": final[IN_USE],
+        "gain": final[IN_USE] / final[winner],
+        "winner": winner,
+        "paste": f'LaunchRow({tuned.bound}, {launch}, "{evidence}"),',
+        "all_forms": "; ".join(f"{times[name]:.1f} us {name}" for name in (winner, *others)),
+        "left_out_forms": "; ".join(f"{name}: {why}" for name, why in refused.items()) or "none",
+    }
+
+
+def compare(make: Make, machine: GpuMachine) -> Figures:
+    """Every form in turns with the one in use: its microseconds, and how often they go into those."""
+    tuned = make(machine)
+    times, refused = in_turns(tuned, list(tuned.forms), TURNS, machine)
+    figures: Figures = {"us": times.pop(IN_USE)}
+    for name, taken in times.items():
+        figures |= {f"{name}_us": taken, f"{name}_gain": figures["us"] / taken}
+    return figures | ({"refused": str(refused)} if refused else {})
+
+
+@contextmanager
+def replaced(owner: ModuleType | type, name: str, value: object) -> Generator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(module, name, original)
+        setattr(owner, name, original)
 
 
 class Alike:
@@ -90,23 +182,9 @@ class Alike:
     def __init__(self) -> None:
         self._first: dict[str, torch.Tensor] = {}
 
-    def check(self, name: str, result: torch.Tensor) -> None:
-        first = self._first.setdefault(name, result.float().clone())
-        if not bool(((result.float() - first).abs() <= ALIKE * first.abs().max()).all()):
-            raise ValueError("computes something else than the table's row")
-
-
-def tune_table(
-    module: ModuleType, name: str, size: int, bench: Callable[[GpuMachine], Figures], machine: GpuMachine
-) -> Figures:
-    """The row of `module.name` for this size; the launcher that `bench` times looks its launch up there."""
-    table = getattr(module, name)
-    launch = choose(table, machine.capability, size)
-    rows = table[max(known for known in table if known <= machine.capability)]
-    bound = next(row.up_to for row in rows if row.launch == launch)
-
-    def run(candidate: object) -> float:
-        with replaced(module, name, {80: (LaunchRow(None, candidate, "tried"),)}):
-            return float(bench(machine)["us"])
-
-    return tune(list(neighbours(launch)), run, bound, machine)
+    def check(self, name: str, result: object) -> None:
+        """None: what was done is not compared."""
+        if isinstance(result, torch.Tensor):
+            first = self._first.setdefault(name, result.float().clone())
+            if not bool(((result.float() - first).abs() <= ALIKE * first.abs().max()).all()):
+                raise ValueError("computes something else than the launch in use")

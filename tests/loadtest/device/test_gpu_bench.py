@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
 
 import pytest
-import torch
 from torch.nn.attention import SDPBackend
 
-from triolet.kernels.embedding import gpu as embedding_launch
-from triolet.kernels.gemm.gpu_table import Few
 from triolet.loadtest.device import gpu_attention_times as attention
 from triolet.loadtest.device import gpu_experts as experts
 from triolet.loadtest.device import gpu_gemm_times as gemm
@@ -21,7 +17,6 @@ from triolet.loadtest.device import gpu_models as models
 from triolet.loadtest.device import gpu_rows_times as rows
 from triolet.loadtest.device import gpu_sampling as sampling
 from triolet.loadtest.device import gpu_timing as timing
-from triolet.loadtest.device import gpu_tuning as tuning
 from triolet.loadtest.device.gpu_case import PARTS, Figures, GpuMachine, Skip, Wrong, cases_of
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_ragged import Form
@@ -46,7 +41,7 @@ def _run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(1)
         return float(len(done))
 
-    for module in (attention, experts, gemm, limits, rows, sampling, timing):
+    for module in (attention, experts, gemm, limits, timing):
         monkeypatch.setattr(module, "microseconds", once)
 
 
@@ -117,10 +112,10 @@ def test_rivals_that_are_not_installed_are_skipped(monkeypatch: pytest.MonkeyPat
 def test_row_kernels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"HIDDEN": 128, "GATED": 256, "VOCAB": 300, "HEADS": 4, "KV_HEADS": 2, "HEAD": 16}.items():
         monkeypatch.setattr(rows, name, value)
-    for run in (rows.time_rms_norm, rows.time_silu_mul, rows.time_rope, rows.time_gather):
-        assert run(3, MACHINE)["us"] > 0
+    for work in rows.WORKS.values():
+        assert timing.time_moved(partial(work, 3), MACHINE)["us"] > 0
     monkeypatch.setattr(sampling, "VOCAB", 300)
-    assert sampling.time_sampler(1, "top-k and top-p", MACHINE)["us"] > 0
+    assert timing.time_moved(partial(sampling.sampler_work, 1, "top-k and top-p"), MACHINE)["us"] > 0
 
 
 def test_experts_are_measured_by_the_weights_that_were_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,45 +124,6 @@ def test_experts_are_measured_by_the_weights_that_were_chosen(monkeypatch: pytes
     figures = experts.time_product("bf16", 1, MACHINE)
     assert figures["weights_of_copy"] == pytest.approx(2 * 2 * 64 * 128 / figures["us"] / 1e3 / 100)
     assert experts.time_product("fp8", 3, MACHINE)["us"] > figures["us"]
-
-
-def test_tuning_names_the_fastest_form_and_leaves_out_what_is_wrong() -> None:
-    table = Few(16, 64, 128, 64, 2, 4, 3)
-    times = {table: 3.0, Few(16, 64, 128, 64, 2, 8, 3): 2.0}
-
-    def run(candidate: Few) -> float:
-        if candidate.stages == 4:
-            raise ValueError("computes something else than the table's row")
-        return times.get(candidate, 9.0)
-
-    figures = tuning.tune(list(tuning.neighbours(table)), run, 16, MACHINE)
-    assert figures["gain"] == 1.5
-    assert figures["paste"].startswith(
-        "LaunchRow(16, Few(block_m=16, block_n=64, block_k=128, programs=64, max_split=2, warps=8"
-    )
-    assert "stages=4" in figures["left_out_forms"]
-    alike = tuning.Alike()
-    alike.check("y", torch.ones(4))
-    alike.check("y", torch.full((4,), 1.01))
-    with pytest.raises(ValueError, match="something else"):
-        alike.check("y", torch.full((4,), 1.03))
-
-
-def test_tuning_launches_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "SHAPES", ((128, 256),))
-    # Times grow with every launch here, so the table's own row, which goes first, must win.
-    assert gemm.tune_gemm("w8a8", 5, MACHINE)["gain"] == 1.0
-    monkeypatch.setattr(attention, "EVEN", [(1, 128)] * 2)
-    monkeypatch.setattr(attention, "LLAMA", SMALL)
-    monkeypatch.setattr(rows, "HIDDEN", 128)
-    monkeypatch.setattr(rows, "VOCAB", 300)
-    figures = tuning.tune_table(embedding_launch, "TABLE", 128, partial(rows.time_gather, 3), MACHINE)
-    assert figures["paste"].startswith("LaunchRow(None, GatherLaunch(tile=")
-    assert figures["all_forms"].count("GatherLaunch") == 5  # the table's, two tiles, two numbers of warps
-    figures = attention.tune_attention("decode", "bf16", MACHINE)
-    assert "programs=0" in figures["paste"]  # as in the table: the device says how many
-    assert len(set(re.findall(r"resident=(\d+)", figures["all_forms"]))) > 1
-    assert figures["left_out_forms"] == "none"
 
 
 def test_limits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
