@@ -29,7 +29,7 @@ PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "correctness": ("checks", (CHECKED, ("gpu_models",))),
     "limits": ("times", (("gpu_limits",),)),
     "kernels": ("times", (TIMED, ("gpu_flex_attention",))),
-    "models": ("times", (("gpu_models",),)),
+    "models": ("times", (("gpu_model_times",),)),
     "serving": ("times", (("gpu_serving",),)),
     "compiling": ("compilations", (("gpu_tuned",),)),
     "tuning": ("tunings", (("gpu_tuned",),)),

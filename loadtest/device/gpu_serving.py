@@ -111,7 +111,7 @@ def measure(name: str, spec: ModelSpec, machine: GpuMachine) -> Figures:
         raise Skip(f"the server needs {', '.join(missing)}: pass --wheels with them")
     prompt, output, numbers = (2, 3, (2,)) if machine.dry else (PROMPT, OUTPUT, STREAMS)
     if not machine.dry:
-        from triolet.loadtest.device.gpu_models import unload
+        from triolet.loadtest.device.gpu_model_times import unload
 
         unload()
     with (

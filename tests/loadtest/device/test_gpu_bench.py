@@ -13,6 +13,7 @@ from triolet.loadtest.device import gpu_attention_times as attention
 from triolet.loadtest.device import gpu_experts as experts
 from triolet.loadtest.device import gpu_gemm_times as gemm
 from triolet.loadtest.device import gpu_limits as limits
+from triolet.loadtest.device import gpu_model_times as model_times
 from triolet.loadtest.device import gpu_models as models
 from triolet.loadtest.device import gpu_rows_times as rows
 from triolet.loadtest.device import gpu_sampling as sampling
@@ -152,14 +153,14 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
         return 1e-9
 
-    monkeypatch.setattr(models, "loaded", loaded)
-    monkeypatch.setattr(models, "graph_seconds", graph_seconds)
-    monkeypatch.setattr(models, "SIZES", Sizes(2, 4, 64, 1 << 16))
-    figures = models.time_decode(kind, 2, 3, 2, MACHINE)
+    monkeypatch.setattr(model_times, "loaded", loaded)
+    monkeypatch.setattr(model_times, "graph_seconds", graph_seconds)
+    monkeypatch.setattr(model_times, "SIZES", Sizes(2, 4, 64, 1 << 16))
+    figures = model_times.time_decode(kind, 2, 3, 2, MACHINE)
     assert figures["tokens_s"] == pytest.approx(2e6 / figures["step_us"])
     assert 0.99 < figures["idle"] <= 1
-    assert models.time_prefill(kind, MACHINE)["of_bf16_gemm"] > 0
-    assert models.time_cold_start(kind, MACHINE)["graphs"] > 0
+    assert model_times.time_prefill(kind, MACHINE)["of_bf16_gemm"] > 0
+    assert model_times.time_cold_start(kind, MACHINE)["graphs"] > 0
 
 
 class ShrinkingDevice(RehearsalDevice):
@@ -179,8 +180,8 @@ def test_a_cold_start_tells_the_memory_of_graphs_beside_what_was_planned(monkeyp
     def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
         return model
 
-    monkeypatch.setattr(models, "loaded", loaded)
-    figures = models.time_cold_start(models.Kind("qwen-0.6b"), MACHINE)
+    monkeypatch.setattr(model_times, "loaded", loaded)
+    figures = model_times.time_cold_start(models.Kind("qwen-0.6b"), MACHINE)
     assert (figures["kernels_gb"], figures["graphs_gb"]) == (1.0, 1.0)  # asked as each stage begins, and at the end
     graphs = round(figures["planned_kernels_and_graphs_gb"] * 1e9) - LIBRARY_BYTES
     assert graphs > 0
@@ -191,7 +192,7 @@ def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.M
     model = LoadedGpuModel(RehearsalDevice(), TINY, "none", Sizes(1, 2, 64, 1 << 16), adapters=1)
     model.add_adapters([random_adapter(TINY, 1)])
     for name, value in (("PROMPT", 1), ("WARM_UP", 1), ("STEPS", 1)):
-        monkeypatch.setattr(models, name, value)
+        monkeypatch.setattr(model_times, name, value)
 
     def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
         return model
@@ -199,9 +200,9 @@ def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.M
     def graph_seconds(model: LoadedGpuModel, batch: int, *, adapted: bool) -> float:
         return 2e-9 if adapted else 1e-9
 
-    monkeypatch.setattr(models, "loaded", loaded)
-    monkeypatch.setattr(models, "graph_seconds", graph_seconds)
-    figures = models.time_adapters(models.Kind("qwen-0.6b", adapters=1), MACHINE)
+    monkeypatch.setattr(model_times, "loaded", loaded)
+    monkeypatch.setattr(model_times, "graph_seconds", graph_seconds)
+    figures = model_times.time_adapters(models.Kind("qwen-0.6b", adapters=1), MACHINE)
     assert (figures["base_graph_us"], figures["graph_us"]) == pytest.approx((1e-3, 2e-3))
     assert 0 < figures["of_base"] == pytest.approx(figures["base_step_us"] / figures["step_us"])
 
@@ -209,9 +210,9 @@ def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.M
 @pytest.mark.parametrize(("cache", "of_a_token"), [("bfloat16", 131072), ("fp8", 67584), ("int8", 67584)])
 def test_the_roofline_counts_what_a_step_reads(cache: str, of_a_token: int) -> None:
     """Of the 8B model: 32 layers of keys and values, 8 heads of 128; 8-bit ones with 4 bytes of scale each."""
-    weights = models.bytes_of_a_step(LLAMA_8B, "none", cache, 0)
+    weights = model_times.bytes_of_a_step(LLAMA_8B, "none", cache, 0)
     assert weights == pytest.approx(2 * (LLAMA_8B.parameters - 128256 * 4096), rel=1e-3)
-    assert models.bytes_of_a_step(LLAMA_8B, "none", cache, 10) - weights == pytest.approx(10 * of_a_token)
+    assert model_times.bytes_of_a_step(LLAMA_8B, "none", cache, 10) - weights == pytest.approx(10 * of_a_token)
 
 
 def test_growth_after_the_start_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +227,7 @@ def test_fp8_weights_are_skipped_where_a_device_has_no_float8() -> None:
     for kind in models.KINDS:
         if kind.quantize == "fp8":
             with pytest.raises(Skip, match="no float8"):
-                models.time_cold_start(kind, old)
+                model_times.time_cold_start(kind, old)
             with pytest.raises(Skip, match="no float8"):
                 models.check_layer(kind, old)
         else:

@@ -16,7 +16,7 @@ import pytest
 from triolet.loadtest.device.gpu_case import Finding, GpuMachine
 from triolet.loadtest.device.gpu_crew import SCRATCH, TimedOut, Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
-from triolet.loadtest.device.gpu_suite import GRACE, Ask, Times, run_cases
+from triolet.loadtest.device.gpu_run import GRACE, Ask, Times, run_cases
 from triolet.loadtest.device.gpu_wheels import install_wheels, path_with
 
 MACHINE = GpuMachine("cpu", 90, "a machine", {"torch": "2"})

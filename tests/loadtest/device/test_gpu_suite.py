@@ -32,8 +32,9 @@ from triolet.loadtest.device.gpu_case import (
 )
 from triolet.loadtest.device.gpu_journal import ATTEMPTS, Journal
 from triolet.loadtest.device.gpu_report import long_lines, plain_table, row_of, write_report
+from triolet.loadtest.device.gpu_run import known_figures
 from triolet.loadtest.device.gpu_smoke import FIRST
-from triolet.loadtest.device.gpu_suite import known_figures, main
+from triolet.loadtest.device.gpu_suite import main
 from triolet.loadtest.device.gpu_triton_cache import pack, unpack
 from triolet.loadtest.device.gpu_worker import run_case
 
