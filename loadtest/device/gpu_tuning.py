@@ -63,7 +63,7 @@ def neighbours(launch: Any, fixed: tuple[str, ...] = ()) -> dict[str, Any]:  # A
     for field in fields(launch):
         value = getattr(launch, field.name)
         for other in NEIGHBOURS[field.name](value) if field.name in NEIGHBOURS and field.name not in fixed else ():
-            if other != value and other != 0:
+            if other != value and (other is False or other != 0):
                 found[f"{field.name}={other}"] = replace(launch, **{field.name: other})
     return found
 

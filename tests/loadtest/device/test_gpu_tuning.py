@@ -11,6 +11,7 @@ import torch
 from triolet.kernels.embedding import gpu as embedding_gpu
 from triolet.kernels.gemm.gpu_table import Few
 from triolet.kernels.gpu.launches import form_of
+from triolet.kernels.paged_attention.gpu_table import PrefillLaunch
 from triolet.loadtest.device import gpu_rows_times as rows
 from triolet.loadtest.device import gpu_tuned as tuned
 from triolet.loadtest.device import gpu_tuning as tuning
@@ -75,6 +76,12 @@ def test_a_variant_is_told_as_a_gain() -> None:
     assert figures.pop("refused").startswith("{'wrong': 'ValueError: computes something else")
     assert figures == {"us": 6, "eight warps_us": 4, "eight warps_gain": 1.5}
     assert took == [0, 3, 0, 4, 9, 6, 4, 6, 1]  # in turns, what is refused once only
+
+
+def test_neighbours_change_one_field_and_read_by_pointers_too() -> None:
+    found = tuning.neighbours(PrefillLaunch(128, 8, 1, descriptors=True))
+    assert list(found) == ["in use", "rows=64", "warps=4", "stages=2", "descriptors=False"]  # never 0 stages
+    assert found["descriptors=False"] == PrefillLaunch(128, 8, 1, descriptors=False)
 
 
 def test_results_are_alike_up_to_roundings() -> None:
