@@ -65,11 +65,15 @@ def joined(even, odd):
 
 
 @jit
-def widened(codes, CODE: tl.constexpr):
-    """Codes int16 [N, D / 2] as float16, even and odd. CODE: "int8", "e4m3", or "e4m3 bits" below sm_89."""
+def widened(codes, CODE: tl.constexpr, SHARED: tl.constexpr):
+    """Codes int16 [N, D / 2] as float16, even and odd. CODE: "int8", "e4m3", or "e4m3 bits" below sm_89.
+
+    SHARED: several warps multiply the same codes, as in prefill. Then each code is widened once, and reaches them
+    through shared memory: the compiler may not move an impure operation to where its result is used.
+    """
     ASSEMBLY: tl.constexpr = INT8 if CODE == "int8" else E4M3 if CODE == "e4m3" else E4M3_BITS
     return tl.inline_asm_elementwise(
-        ASSEMBLY, "=&r,=&r,r", [codes], dtype=(tl.float16, tl.float16), is_pure=True, pack=2
+        ASSEMBLY, "=&r,=&r,r", [codes], dtype=(tl.float16, tl.float16), is_pure=not SHARED, pack=2
     )
 
 

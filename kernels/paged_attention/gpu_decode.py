@@ -90,11 +90,21 @@ def decode_kernel(
                 key_scale = read_scales(key_scales, region, seen, False)
                 value_scale = read_scales(value_scales, region, seen, True)
             k, odd_k = read_page(
-                keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, ROPE_DIM > 0, DESCRIPTORS, CODE
+                keys, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, ROPE_DIM > 0, DESCRIPTORS, CODE, False
             )
             if ROPE_DIM > 0:
                 turned_k, _ = read_page(
-                    keys + HEAD_DIM, region, seen, query_row.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, None
+                    keys + HEAD_DIM,
+                    region,
+                    seen,
+                    query_row.dtype,
+                    ROPE_DIM,
+                    PADDED_ROPE,
+                    ROW,
+                    False,
+                    False,
+                    None,
+                    False,
                 )
             scores = page_scores(
                 query_row, odd_row, k, odd_k, turned, turned_k, key_scale, factor, cap, CODE, SOFT_CAPPED
@@ -106,7 +116,7 @@ def decode_kernel(
             v, odd_v = k, odd_k
             if ROPE_DIM == 0:
                 v, odd_v = read_page(
-                    values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, False, DESCRIPTORS, CODE
+                    values, region, seen, query_row.dtype, HEAD_DIM, PADDED_DIM, ROW, False, DESCRIPTORS, CODE, False
                 )
             maximum, total, output, odd_output = absorb(
                 scores, v, odd_v, value_scale, factor, maximum, total, output, odd_output, CODE, SOFT_CAPPED

@@ -43,11 +43,11 @@ def attend_page(
         key_scale = read_scales(key_scales, region, held, False)
         value_scale = read_scales(value_scales, region, held, EDGE)
     k, odd_k = read_page(
-        keys, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, ROW, EDGE and ROPE_DIM > 0, DESCRIPTORS, CODE
+        keys, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, ROW, EDGE and ROPE_DIM > 0, DESCRIPTORS, CODE, True
     )
     if ROPE_DIM > 0:
         turned_k, _ = read_page(
-            keys + HEAD_DIM, region, held, query_rows.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, None
+            keys + HEAD_DIM, region, held, query_rows.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, None, True
         )
     scores = page_scores(query_rows, odd_rows, k, odd_k, turned, turned_k, key_scale, factor, cap, CODE, SOFT_CAPPED)
     if EDGE:
@@ -58,7 +58,7 @@ def attend_page(
     v, odd_v = k, odd_k
     if ROPE_DIM == 0:
         v, odd_v = read_page(
-            values, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, ROW, False, DESCRIPTORS, CODE
+            values, region, held, query_rows.dtype, HEAD_DIM, PADDED_DIM, ROW, False, DESCRIPTORS, CODE, True
         )
     return absorb(scores, v, odd_v, value_scale, factor, maximum, total, output, odd_output, CODE, SOFT_CAPPED)
 

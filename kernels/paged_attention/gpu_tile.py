@@ -54,13 +54,13 @@ def operands_of(rows, CODE: tl.constexpr):
 @jit
 def read_page(
     cache, region, seen, DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, ROW: tl.constexpr,
-    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, CODE: tl.constexpr,
+    MASKED: tl.constexpr, DESCRIPTORS: tl.constexpr, CODE: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """A region [PAGE, PADDED_DIM] whose tokens are ROW apart: of codes its even and odd numbers, else twice the same.
 
     MASKED: zeros for tokens that are not `seen` [PAGE]. A page is always there whole, so bytes that nobody wrote are
     read without harm. Only as values must they be finite, for 0 * NaN is NaN: a new page is zeros, and rope writes no
-    other value (rope/gpu.py). What latent vectors are written from may be anything.
+    other value (rope/gpu.py). What latent vectors are written from may be anything. SHARED: see gpu_codes.py.
     """
     AT_ONCE: tl.constexpr = 1 if CODE is None else 2  # numbers in an element
     DIM: tl.constexpr = HEAD_DIM // AT_ONCE
@@ -83,7 +83,7 @@ def read_page(
         even = stored.to(DTYPE)
         odd = even
     else:
-        even, odd = widened(stored, CODE)
+        even, odd = widened(stored, CODE, SHARED)
     return even, odd
 
 
