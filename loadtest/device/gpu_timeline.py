@@ -16,7 +16,7 @@ from triolet.models.gpu.device import Device
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.rehearsal_launches import Launch
 
-REPLAYS = 6  # of the same step; the first is not counted
+REPLAYS = 7  # of the same step: the first may be slower, a median is not
 
 
 class Ran(NamedTuple):
@@ -76,24 +76,22 @@ def step_figures(ran: list[Ran], layers: int) -> Figures:
     figures: Figures = {"launches": size, "launches_per_layer": sum(number // layers for number in count.values())}
     rows: dict[str, Figures] = {name: {"kernel": name, "count": number} for name, number in count.items()}
     if spans := [one.times for one in ran if one.times is not None]:
-        durations, gaps = _medians(spans, size)
-        for name, time, gap in zip(names, durations, gaps, strict=True):
+        # Of each launch of the step, over its replays.
+        medians = [tuple(map(median, zip(*alike, strict=True))) for alike in zip(*_steps(spans, size), strict=True)]
+        for name, (time, gap, _) in zip(names, medians, strict=True):
             rows[name]["us"] = rows[name].get("us", 0.0) + time
-            rows[name]["gap_us"] = rows[name].get("gap_us", 0.0) + max(0.0, gap)
-        figures["kernels_us"], figures["gaps_us"] = sum(durations), sum(max(0.0, gap) for gap in gaps)
-        figures["overlap_us"] = sum(max(0.0, -gap) for gap in gaps)  # kernels that begin before the last one's end
+            rows[name]["gap_us"] = rows[name].get("gap_us", 0.0) + gap
+        sums = map(sum, zip(*medians, strict=True))
+        figures |= dict(zip(("kernels_us", "gaps_us", "overlap_us"), sums, strict=True))
     ordered = sorted(rows.values(), key=lambda row: (row.get("us", 0.0), row["count"]), reverse=True)
     return figures | {"timeline": ordered}
 
 
-def _medians(spans: list[tuple[float, float]], size: int) -> tuple[list[float], list[float]]:
-    """Of each launch of a step: how long it runs, and the time since all before it had ended."""
-    durations: list[list[float]] = [[] for _ in range(size)]
-    gaps: list[list[float]] = [[] for _ in range(size)]
+def _steps(spans: list[tuple[float, float]], size: int) -> list[list[tuple[float, float, float]]]:
+    """Of each replay, of each launch: how long it runs, how long nothing ran before it, and how long not alone."""
+    found: list[tuple[float, float, float]] = []
     ended = spans[0][0]
-    for place, (begin, end) in enumerate(spans):
-        if place >= size:
-            durations[place % size].append(end - begin)
-            gaps[place % size].append(begin - ended)
+    for begin, end in spans:
+        found.append((end - begin, max(0.0, begin - ended), max(0.0, min(end, ended) - begin)))
         ended = max(ended, end)
-    return [median(times) for times in durations], [median(times) for times in gaps]
+    return [found[first : first + size] for first in range(0, len(found), size)]

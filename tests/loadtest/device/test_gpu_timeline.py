@@ -12,7 +12,8 @@ import torch
 from triolet.loadtest.device.gpu_timeline import REPLAYS, ListingRehearsal, Ran, launches_of, step_figures
 from triolet.models.gpu.device import Device
 
-STEP = (("gemm", 2.0, 10.0), ("norm", 12.5, 13.5), ("gemm", 13.0, 20.0))  # the second gemm begins half a µs early
+# The second gemm begins half a µs early, and something else runs beside it.
+STEP = (("gemm", 2.0, 10.0), ("norm", 12.5, 13.5), ("gemm", 13.0, 20.0), ("fill", 14.0, 15.0))
 NEXT = 25.0  # when the step is replayed
 
 
@@ -28,20 +29,21 @@ def replayed(first: float = 0.0) -> list[Ran]:
 def test_a_timeline_adds_up_kernels_and_the_gaps_before_them() -> None:
     figures = step_figures(replayed(first=3.0), layers=2)
     assert figures == {
-        "launches": 3,
-        "launches_per_layer": 1,  # two products of two layers; the norm is of none
-        "kernels_us": 16.0,
+        "launches": 4,
+        "launches_per_layer": 1,  # two products of two layers; the others are of none
+        "kernels_us": 17.0,
         "gaps_us": 9.5,  # 7 between two replays, 2.5 before the norm
-        "overlap_us": 0.5,
+        "overlap_us": 1.5,
         "timeline": [
             {"kernel": "gemm", "count": 2, "us": 15.0, "gap_us": 7.0},
             {"kernel": "norm", "count": 1, "us": 1.0, "gap_us": 2.5},
+            {"kernel": "fill", "count": 1, "us": 1.0, "gap_us": 0.0},
         ],
     }
     assert figures["kernels_us"] + figures["gaps_us"] - figures["overlap_us"] == NEXT
 
 
-@pytest.mark.parametrize("lost", [slice(0, 1), slice(4, 5), slice(0, 3 * REPLAYS)])
+@pytest.mark.parametrize("lost", [slice(0, 1), slice(5, 6), slice(0, len(STEP) * REPLAYS)])
 def test_a_trace_that_lost_launches_is_not_told_as_a_step(lost: slice) -> None:
     ran = replayed()
     del ran[lost]

@@ -137,6 +137,16 @@ def test_what_is_timed_was_compiled_before(name: str, small: dict[str, tuning.Ma
     assert {*launched} == compiled
 
 
+def test_compiling_launches_nothing() -> None:
+    ids, table, out = torch.tensor([1, 0]).int(), torch.ones(2, 64).bfloat16(), torch.zeros(2, 64).bfloat16()
+    with tuning.compiling() as compiled:
+        embedding_gpu.gather_rows(ids, table, out, capability=90)
+    assert [form.name.rpartition(".")[2] for form in compiled] == ["gather_rows_kernel"]
+    assert not out.any()
+    embedding_gpu.gather_rows(ids, table, out, capability=90)
+    assert out.all()
+
+
 def test_compiling_tells_what_did_not_compile(small: dict[str, tuning.Make]) -> None:
     def broken(machine: GpuMachine) -> tuning.Tuned:
         made = small["gather"](machine)
