@@ -46,7 +46,7 @@ SHARES = {
 SMOKE_SECONDS = 60.0  # of the whole part: what has not ended then is left to correctness
 # Seconds after which a case hangs, compiling included. The interpreter has no device that could.
 LONGEST = {
-    "smoke": 45, "correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200,
+    "smoke": 50, "correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200,
     "compiling": 150, "tuning": 90,
 }  # fmt: skip
 LONGEST_DRY = 600

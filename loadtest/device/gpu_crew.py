@@ -58,7 +58,7 @@ class Worker:
         self._environment = environment | {SCRATCH: os.pathsep.join(map(str, self._scratch))}
         self._process: subprocess.Popen[str] | None = None
         self._machine: GpuMachine | None = None
-        self._closed = False
+        self._closed = self._greeted = False
 
     def __enter__(self) -> Self:
         return self
@@ -68,6 +68,16 @@ class Worker:
     ) -> None:
         self._closed = True
         self.end()
+
+    def begin(self) -> subprocess.Popen[str]:
+        """Start it without waiting: several begin at the same time."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env=self._environment, process_group=0,
+            )  # fmt: skip
+        self._greeted = False
+        return self._process
 
     def machine(self) -> GpuMachine:
         self._started(START_SECONDS)
@@ -101,18 +111,14 @@ class Worker:
     def _started(self, seconds: float) -> subprocess.Popen[str]:
         if self._closed:
             raise Closed("the run is over")
-        if self._process is None:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                    env=self._environment, process_group=0,
-                )  # fmt: skip
-            hello = self._exchange(self._process, None, seconds)
+        process = self._process or self.begin()
+        if not self._greeted:
+            hello = self._exchange(process, None, seconds)
             if "refused" in hello:
                 self.end()
                 raise WorkerRefused(hello["refused"])
-            self._machine = GpuMachine.from_json(hello["machine"])
-        return self._process
+            self._machine, self._greeted = GpuMachine.from_json(hello["machine"]), True
+        return process
 
     def _exchange(
         self, process: subprocess.Popen[str], question: dict[str, Any] | None, seconds: float

@@ -154,7 +154,7 @@ def run_parts(
         cut = run_cases(names, ask, journal, until, longest)
         left_out += 0 if part == "smoke" and "correctness" in parts else cut
         if part == "smoke" and not keep_going and (bad := failed(journal, part)):
-            print(f"{', '.join(bad)}: nothing else is run before this is right, or with --keep-going")
+            print(*bad, "nothing else is run before this is right, or with --keep-going", sep="\n")
             break
     return left_out
 

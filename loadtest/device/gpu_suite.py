@@ -25,7 +25,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from triolet.loadtest.device.gpu_case import BAD, DRY, HERE, PARTS, chosen_parts
+from triolet.loadtest.device.gpu_case import ALONE, BAD, DRY, HERE, PARTS, chosen_parts
 from triolet.loadtest.device.gpu_crew import Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
 from triolet.loadtest.device.gpu_report import write_report
@@ -78,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.SIGTERM, lambda _signal, _frame: sys.exit("ended by a signal; give the same command again to go on")
     )
     options.out.mkdir(parents=True, exist_ok=True)
+    parts = chosen_parts(options.only or list(PARTS))
     # A part that was asked for by name, or is the only one that can run, has all the time.
     times = Times(began, options.budget, shared=not (options.only or options.dry_run))
     with ExitStack() as stack:
@@ -103,12 +104,13 @@ def main(arguments: list[str] | None = None) -> int:
                 )
                 for _ in range(options.workers)
             ]  # fmt: skip
+            for worker in crew if parts[0] not in ALONE else ():
+                worker.begin()
             machine = crew[0].machine()
             journal = Journal(options.out, machine)
         except (ValueError, WorkerRefused, WorkerEnded) as error:
             sys.exit(str(error))
         try:
-            parts = chosen_parts(options.only or list(PARTS))
             left_out = run_parts(
                 parts, crew, journal, times, dry=options.dry_run, keep_going=options.keep_going
             )  # fmt: skip

@@ -8,7 +8,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,26 @@ def test_starting_takes_no_longer_than_its_case_may(tmp_path: Path) -> None:
         pytest.raises(TimedOut, match="did not start within 1 s"),
     ):
         worker.ask({"run": "one"}, 1.0)
+
+
+def test_workers_begin_together_and_are_asked_later(tmp_path: Path) -> None:
+    """Each opens one end of a pipe, for which the other's process must be there."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                Worker(
+                    tmp_path / "log.txt", dry=True, environment=dict(os.environ),
+                    command=[sys.executable, "-c", f"open({str(pipe)!r}, {mode!r})\n{STAND_IN}"],
+                )
+            )
+            for mode in ("r", "w")
+        ]  # fmt: skip
+        for worker in workers:
+            worker.begin()
+        pids = {worker.ask({"run": "one"}, 60)["pid"] for worker in workers for _ in range(2)}
+    assert len(pids) == len(workers)  # none was started twice
 
 
 def test_what_a_killed_case_wrote_goes_with_it(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_wrong_kernel_ends_the_run_by_its_name(tmp_path: Path, capsys: pytest.
     worker = StandIn(wrong="smoke/gemm w4")
     worker.run(tmp_path)
     assert worker.ran == ["smoke/attention bf16", "smoke/gemm w4", "smoke/smoke alone"]
-    assert "smoke/gemm w4 wrong (off by 3): nothing else is run" in capsys.readouterr().out
+    assert "\nsmoke/gemm w4 wrong (off by 3)\nnothing else is run" in capsys.readouterr().out
     worker.run(tmp_path, keep_going=True)  # the same folder: it goes on
     assert worker.ran[3:] == ["correctness/correctness alone"]
 
