@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from triolet.kernels.gpu.language import overlap_launches
 from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
 from triolet.loadtest.device.gpu_models import DRY_SIZES, KINDS, SIZES, SPECS, Kind, check_growth, device_of
@@ -30,6 +31,7 @@ PROMPT, WARM_UP, STEPS, REPLAYS = 128, 8, 64, 20
 LONG_PROMPT, LONG_STEPS = 2048, 32  # 64 of them are as many bytes of bfloat16 cache as the 8B model has weights
 STRICT_TOKENS = 9
 ADAPTED = Kind("llama-8b", adapters=32)
+APART = Kind("llama-8b", overlaps=False), Kind("llama-8b", "int4", overlaps=False)
 TINIEST = Kind("tiny", "int4")  # of the dry run
 ROOFLINE = {"none": Goal("of_roofline", 0.80, 0.92), "int4": Goal("of_roofline", 0.60, 0.78)}
 OF_BASE = Goal("of_base", 0.70, 0.85)
@@ -56,6 +58,8 @@ def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
         unload()
         try:
             device, spec, sizes = device_of(machine), SPECS[kind.name], DRY_SIZES if machine.dry else SIZES
+            if not kind.overlaps:
+                overlap_launches(False)  # until the next device is made
             model = LoadedGpuModel(device, spec, kind.quantize, sizes, kind.cache, adapters=kind.adapters)
             if kind.adapters:
                 model.add_adapters([random_adapter(spec, 1, alike=True)] * kind.adapters)
@@ -205,6 +209,8 @@ def times(dry: bool) -> list[GpuCase]:
         if kind == Kind("llama-8b"):
             found.append(long_decode(kind))
         found.append(check(f"{kind.title} grows by nothing", partial(growth, kind), on_host=True))
+    for kind in APART:
+        found += [decode(kind, 1), kernels(kind, 1)]
     for kind in KINDS[3:]:
         if kind.quantize == "fp8":
             found += [start(kind), decode(kind, 1), decode(kind, 64), prompt(kind), bits(kind)]

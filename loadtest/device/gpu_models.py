@@ -50,13 +50,15 @@ class Kind(NamedTuple):
     quantize: str = "none"
     cache: str = "bfloat16"
     adapters: int = 0  # LoRA, of rank 16 on all matrices
+    overlaps: bool = True  # launches, where the device can
 
     @property
     def title(self) -> str:
         """As it is called in the table: what is left out is bfloat16."""
         weights = "" if self.quantize == "none" else f" {self.quantize}"
         adapters = f" {self.adapters} adapters" if self.adapters else ""
-        return f"{self.name}{weights}{'' if self.cache == 'bfloat16' else f' {self.cache} cache'}{adapters}"
+        cache = "" if self.cache == "bfloat16" else f" {self.cache} cache"
+        return f"{self.name}{weights}{cache}{adapters}{'' if self.overlaps else ' launched apart'}"
 
     def need(self, machine: GpuMachine) -> None:
         """Raises Skip where the device cannot multiply these weights; a cache of 8 bits it can always read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,9 +45,8 @@ def of_pairs(assembly: str, packed: Words) -> list[Words]:
 def of_bytes(assembly: str, packed: Words, *offsets: Words) -> list[Words]:
     """The same of registers with four bytes, for snippets that give one bfloat16 or two for each."""
     codes = np.stack([packed >> 8 * place & 0xFF for place in range(4)]).astype(np.uint8)
-    results: Any = emulations[assembly](codes, *offsets)  # Any: one array or several
-    several = cast("tuple[Any, ...]", results if isinstance(results, tuple) else (results,))
-    return [word(*part) for numbers in several for part in numbers.astype(np.uint32).reshape(2, 2, -1)]
+    results = np.asarray(emulations[assembly](codes, *offsets), np.uint32)
+    return [word(*part) for part in results.reshape(-1, 2, len(packed))]
 
 
 @pytest.mark.parametrize("name", CODES)

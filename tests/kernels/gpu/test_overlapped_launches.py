@@ -14,7 +14,7 @@ from triton.runtime.jit import JITFunction
 from triolet.kernels.gpu.language import overlap_launches
 
 KERNELS = Path(__file__).parents[3] / "kernels"
-MEMORY = re.compile(r"tl\.load|tl\.store|\.load\(|atomic|program_id")
+MEMORY = re.compile(r"tl\.load|tl\.store|\.load\(|atomic")
 
 
 def kernels() -> dict[str, str]:

@@ -163,6 +163,25 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     assert model_times.time_cold_start(kind, MACHINE)["graphs"] > 0
 
 
+def test_launches_are_kept_apart_for_the_model_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made as others are, between its device and its kernels."""
+    made = list[str]()
+
+    def note(what: str) -> Callable[..., None]:
+        def noted(*given: object, **_: object) -> None:
+            made.append(f"{what} {given[0]}" if isinstance(given[0], bool) else what)
+
+        return noted
+
+    for name, what in (("device_of", "device"), ("overlap_launches", "overlap"), ("LoadedGpuModel", "model")):
+        monkeypatch.setattr(model_times, name, note(what))
+    for kind in (models.Kind("tiny"), models.Kind("tiny", overlaps=False)):
+        monkeypatch.setattr(model_times, "_loaded", {})
+        model_times.loaded(kind, MACHINE)
+    assert made == ["device", "model", "device", "overlap False", "model"]
+    assert models.Kind("tiny", overlaps=False).title == "tiny launched apart"
+
+
 class ShrinkingDevice(RehearsalDevice):
     """Has a gigabyte less of free memory whenever it is asked."""
 
