@@ -9,6 +9,7 @@ variants that no setting reaches yet are in `compile_unreached.py`.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -20,7 +21,7 @@ from triolet.kernels.paged_attention.gpu_table import choose_launch
 from triolet.loadtest.device.compile_models import MATRICES, MODELS, LaunchedModel
 from triolet.loadtest.device.compile_unreached import launch_unreached
 from triolet.models.gpu.buckets import Buckets, GpuSizes
-from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Work
+from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Result, Work
 from triolet.models.gpu.gpu import GpuModel
 
 # Capability and multiprocessors: A100, A10, L4, H200.
@@ -51,13 +52,13 @@ class RecordingDevice:
     def pinned(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.uint8)
 
-    def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
+    def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Nothing: the target has no memory."""
 
-    upload = download = load
+    download = upload
 
-    def run(self, work: Work) -> None:
-        work()
+    def run(self, work: Callable[[], Result]) -> Result:
+        return work()
 
     def capture(self, work: Work) -> Graph:
         return self

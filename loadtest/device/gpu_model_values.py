@@ -26,7 +26,7 @@ from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights, make_weights
 from triolet.models.gpu.device import Device
-from triolet.models.gpu.linear import host_tensor
+from triolet.models.gpu.staging import host_tensor
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.sampling import Sampling
 

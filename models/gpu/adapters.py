@@ -19,7 +19,8 @@ from ..errors import UnsupportedModel
 from .arena import Layout
 from .device import Device
 from .fill import in_rotary_order
-from .linear import Activations, host_tensor
+from .linear import Activations
+from .staging import host_tensor
 from .weights import matrices
 
 NO_ADAPTER = -1

@@ -7,12 +7,13 @@ inference mode are per thread, so both are set at every entry.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import torch
 
 from ...kernels.gpu.language import overlap_launches
-from .device import DeviceEvent, Graph, Growth, Work
+from .device import DeviceEvent, Graph, Growth, Result, Work
 
 _compilations = 0
 
@@ -55,10 +56,6 @@ class CudaDevice:
     def pinned(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
 
-    def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        target.copy_(source)
-        torch.cuda.synchronize(self.place)
-
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         with torch.cuda.stream(self._stream), torch.inference_mode():
             target.copy_(source, non_blocking=True)
@@ -66,9 +63,9 @@ class CudaDevice:
     def download(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self.upload(target, source)
 
-    def run(self, work: Work) -> None:
+    def run(self, work: Callable[[], Result]) -> Result:
         with torch.cuda.stream(self._stream), torch.inference_mode():
-            work()
+            return work()
 
     def capture(self, work: Work) -> Graph:
         # Not with `torch.cuda.graph`, which collects garbage and empties the allocator's cache for every graph.

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
 Work = Callable[[], object]
+Result = TypeVar("Result")
 
 
 class DeviceFault(RuntimeError):
@@ -67,10 +68,6 @@ class Device(Protocol):
         """Zeroed host memory that the device can copy from and to, uint8 [size]."""
         ...
 
-    def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy any tensor, of the host or of the device, and wait. For loading, never for a step."""
-        ...
-
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Enqueue a copy from pinned memory. It must not change until a later event was waited for."""
         ...
@@ -79,8 +76,8 @@ class Device(Protocol):
         """Enqueue a copy to pinned memory. It is not valid until a later event was waited for."""
         ...
 
-    def run(self, work: Work) -> None:
-        """Enqueue the launches that `work` makes: Triton kernels and torch operations with `out=`."""
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Enqueue the launches that `work` makes: Triton kernels and torch operations, in steps with `out=`."""
         ...
 
     def capture(self, work: Work) -> Graph:

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from ...kernels.gemm.gpu_weights import PackedLinear
 from ..checkpoint.experts import ExpertSpec, ExpertWeights
-from ..checkpoint.safetensors import to_float32
 from .arena import Arena, Layout
-from .device import Device
-from .linear import Formats, Linear, Matrices, add_linear, fill_linear, host_tensor, pack_parts, pack_shape, placed
+from .linear import Formats, Linear, Matrices, add_linear, fill_linear, pack_shape, placed
+from .staging import Staging
 from .stored import StoredFormats, expert_parts
 
 
@@ -88,16 +86,16 @@ def place_experts(
     )
 
 
-def fill_experts(device: Device, arena: Arena, weights: ExpertWeights, prefix: str, stacks: Formats) -> None:
+def fill_experts(staging: Staging, arena: Arena, weights: ExpertWeights, prefix: str, stacks: Formats) -> None:
     """Write a layer's weights into their room, expert by expert; those of `beside_experts` left out."""
     for name, vector in (("router_bias", weights.router_bias), ("correction", weights.correction)):
         if vector is not None:
-            device.load(arena[prefix + name], torch.from_numpy(np.array(to_float32(vector))))
+            staging.put(arena[prefix + name], vector)
     assert weights.shared is None or weights.shared.gate_bias is None, "no room for a shared expert's biases"
     for (name, (*_, kind)), parts in zip(stacks.items(), expert_parts(weights).values(), strict=True):
         for index, of_expert in enumerate(parts):
-            fill_linear(device, arena, name, pack_parts(of_expert, kind, device.place), index)
+            fill_linear(staging, arena, name, of_expert, kind, index)
     for index, mlp in enumerate(weights.experts):
         for name, biases in (("gate_up_bias", (mlp.gate_bias, mlp.up_bias)), ("down_bias", (mlp.down_bias,))):
-            if found := [host_tensor(bias) for bias in biases if bias is not None]:
-                device.load(arena[prefix + name][index], torch.cat(found).bfloat16())
+            if found := [bias for bias in biases if bias is not None]:
+                staging.put_rows(arena[prefix + name][index], found)

@@ -9,28 +9,25 @@ from ..checkpoint.safetensors import WeightArray
 from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import DecoderWeights, NormWeights
 from .arena import Arena
-from .device import Device
 from .expert_weights import expert_formats, fill_experts
 from .latent_weights import fill_latent, latent_in_order
-from .linear import fill_linear, host_tensor, pack_parts
+from .linear import fill_linear
+from .staging import Staging
 from .stored import Parts, StoredFormats, merged_parts, ordered_rows
 from .weights import formats_of
 
 
 def fill_weights(
-    device: Device, spec: ModelSpec, arena: Arena, weights: DecoderWeights, quantize: str, stored: StoredFormats,
+    staging: Staging, spec: ModelSpec, arena: Arena, weights: DecoderWeights, quantize: str, stored: StoredFormats,
     report: ReportProgress,
 ) -> None:  # fmt: skip
-    """Write a checkpoint's weights into their room (weights.py), matrix by matrix."""
+    """Enqueue copies of a checkpoint's weights into their room (weights.py), matrix by matrix."""
     formats = formats_of(spec, quantize, stored)
 
     def put(name: str, *parts: WeightArray | None, row: int = 0) -> None:
         """The parts stacked by rows, from `row` on; nothing if the model has no such weight."""
-        for part in parts:
-            if part is not None:
-                target = arena[name]
-                device.load(target[row : row + len(part)], host_tensor(part).to(target.dtype))
-                row += len(part)
+        if found := [part for part in parts if part is not None]:
+            staging.put_rows(arena[name][row:], found)
 
     def put_norm(name: str, norm: NormWeights | None) -> None:
         if norm is not None:
@@ -39,7 +36,7 @@ def fill_weights(
 
     def linear(name: str, parts: Parts) -> None:
         *_, kind = formats[name]
-        fill_linear(device, arena, name, pack_parts(parts, kind, device.place))
+        fill_linear(staging, arena, name, parts, kind)
 
     put("embedding", weights.embedding)
     if weights.lm_head is not None:
@@ -54,7 +51,7 @@ def fill_weights(
             put_norm(prefix + name, norm)
         if spec.latent is not None and layer.latent is not None:
             turned = replace(layer, latent=latent_in_order(spec, layer.latent))
-            fill_latent(device, arena, spec.latent, spec.num_heads, layer.latent, prefix)
+            fill_latent(staging, arena, spec.latent, spec.num_heads, layer.latent, prefix)
         else:
             turned = replace(layer, q=in_rotary_order(spec, layer.q), k=in_rotary_order(spec, layer.k))
         for name, parts in merged_parts(turned).items():
@@ -74,7 +71,7 @@ def fill_weights(
         put(prefix + "down.bias", layer.down_bias)
         if layer.experts is not None and spec.experts is not None:
             stacks = expert_formats(spec.experts, spec.hidden_size, prefix, quantize, stored)
-            fill_experts(device, arena, layer.experts, prefix, stacks)
+            fill_experts(staging, arena, layer.experts, prefix, stacks)
         report(LoadProgress(stage="loading weights", done=index + 1, total=len(weights.layers)))
 
 

@@ -26,6 +26,7 @@ from .packet import HostBuffers, Packet, result_layout
 from .rotation import fill_rotations, rotation_layout
 from .sampler import DeviceSampler, sampler_layout, seen_counts
 from .sequences import DeviceSequence, Pieces, table_updates
+from .staging import Staging
 from .weights import place_weights
 from .working_memory import decoder_layout
 
@@ -45,8 +46,10 @@ class GpuModel:
         self.buffers = Arena(device, buffer_layout(device, spec, sizes))
         room, placed = place_weights(device, spec, sizes.quantize, sizes.stored)
         if weights is not None:
-            fill_rotations(device, spec, self.buffers, sizes.max_model_len)
-            fill_weights(device, spec, room, weights, sizes.quantize, sizes.stored, report)
+            with Staging(device) as staging:
+                fill_rotations(staging, spec, self.buffers, sizes.max_model_len)
+                fill_weights(staging, spec, room, weights, sizes.quantize, sizes.stored, report)
+            device.synchronize()
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)
         self.adapters = DeviceAdapters(device, spec, sizes.adapters) if sizes.adapters.count else None

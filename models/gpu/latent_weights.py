@@ -21,8 +21,8 @@ from ..checkpoint.latent import LatentSpec, LatentWeights
 from ..checkpoint.rope import IndexArray
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout
-from .device import Device
-from .linear import Linear, Matrices, host_tensor
+from .linear import Linear, Matrices
+from .staging import Staging, host_tensor
 from .stored import ordered_rows
 
 
@@ -67,15 +67,15 @@ def place_latent(arena: Arena, prefix: str, queries: Linear | None) -> DeviceLat
 
 
 def fill_latent(
-    device: Device, arena: Arena, spec: LatentSpec, heads: int, weights: LatentWeights, prefix: str
+    staging: Staging, arena: Arena, spec: LatentSpec, heads: int, weights: LatentWeights, prefix: str
 ) -> None:
     """Write a layer's weights into the room of `latent_layout`."""
     for name, gains in (("latent_norm", weights.norm), ("query_norm", weights.query_norm)):
         if gains is not None:
-            device.load(arena[prefix + name], host_tensor(gains).bfloat16())
+            staging.put(arena[prefix + name], gains)
     up = host_tensor(weights.up).bfloat16().view(heads, spec.plain_dim + spec.value_dim, spec.kv_rank)
-    device.load(arena[f"{prefix}keys"], up[:, : spec.plain_dim].mT.contiguous())
-    device.load(arena[f"{prefix}values"], up[:, spec.plain_dim :].contiguous())
+    staging.put(arena[f"{prefix}keys"], up[:, : spec.plain_dim].mT)
+    staging.put(arena[f"{prefix}values"], up[:, spec.plain_dim :])
 
 
 def latent_in_order(spec: ModelSpec, weights: LatentWeights) -> LatentWeights:

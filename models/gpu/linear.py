@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-import numpy as np
 import torch
 
 from ...kernels.gemm.gpu_launch import gemm, launches_of, workspace_bytes
@@ -30,9 +29,9 @@ from ...kernels.gemm.gpu_weights import (
     quantise_int8,
     quantise_w4,
 )
-from ..checkpoint.stored import CodedMatrix, StoredMatrix, Weight, float_parts
+from ..checkpoint.stored import CodedMatrix
 from .arena import Arena, Layout
-from .device import Device
+from .staging import Staging
 from .stored import Parts, StoredFormat, pack_stored, stored_shape
 
 SLAB_WEIGHTS = 1 << 24  # quantised at a time: 64 MiB in float32
@@ -81,10 +80,28 @@ def add_linear(layout: Layout, name: str, rows: int, columns: int, kind: Format,
         layout.add(f"{name}.{field}", tensor.dtype, *count, *tensor.shape)
 
 
-def fill_linear(device: Device, arena: Arena, name: str, packed: PackedLinear, *place: int) -> None:
-    """Fill the room that `add_linear` reserved, or the one of many at this place."""
-    for field, tensor in packed.tensors.items():
-        device.load(arena[f"{name}.{field}"][place], tensor)
+def fill_linear(staging: Staging, arena: Arena, name: str, parts: Parts, kind: Format, *place: int) -> None:
+    """Fill the room that `add_linear` reserved, or the one of many at this place, with matrices stacked by rows.
+
+    They are stored in this format, or are quantised on the device: on the host, 8B parameters take minutes.
+    """
+    found, device = [part for part in parts if part is not None], staging.device
+    if kind == "none":
+        staging.put_rows(arena[f"{name}.weight"][place], found)
+    elif isinstance(kind, StoredFormat):
+        stored = pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
+        for field, tensor in stored.tensors.items():
+            staging.put(arena[f"{name}.{field}"][place], tensor)
+    else:
+        size = sum(map(len, found)), found[0].shape[1]
+        weight = device.run(lambda: torch.empty(size, dtype=torch.bfloat16, device=device.place))
+        staging.put_rows(weight, found)
+
+        def quantise() -> None:
+            for field, tensor in pack(weight, kind).tensors.items():
+                arena[f"{name}.{field}"][place].copy_(tensor)
+
+        device.run(quantise)
 
 
 def linear_workspace(rows: int, columns: int, kind: Format, tokens: int, capability: int) -> int:
@@ -98,39 +115,25 @@ def linear_launches(rows: int, columns: int, kind: Format, tokens: int, capabili
     return launches_of(pack_shape(rows, columns, kind), tokens, capability, strict)
 
 
-def pack_parts(parts: Parts, kind: Format, place: torch.device) -> PackedLinear:
-    """Matrices that are stacked by rows, in a format that they all are stored in, or quantised to it at `place`.
-
-    That is the device: on the host, 8B parameters take minutes.
-    """
-    found = [part for part in parts if part is not None]
-    if isinstance(kind, StoredFormat):
-        return pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
-    return pack(torch.cat([host_tensor(part) for part in found]), kind, place)
-
-
-def pack(weight: torch.Tensor, quantize: str, place: torch.device | None = None) -> PackedLinear:
-    """Quantised at `place`, or where the weights are."""
+def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
     if quantize == "int8":
-        integers, scales = _by_slabs(quantise_int8, weight, place)
+        integers, scales = _by_slabs(quantise_int8, weight)
         return pack_bytes(integers, scales, 0)
     if quantize == "int4":
         group = max(size for size in GROUPS if weight.shape[1] % size == 0)
-        integers, scales, zeros = _by_slabs(partial(quantise_w4, group=group, symmetric=False), weight, place)
+        integers, scales, zeros = _by_slabs(partial(quantise_w4, group=group, symmetric=False), weight)
         return pack_w4(integers, scales, zeros, group)
     if quantize == "fp8":
-        return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=1, columns=0), weight, place))
+        return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=1, columns=0), weight))
     return pack_bf16(weight)
 
 
 def _by_slabs(
-    quantise: Callable[[torch.Tensor], tuple[torch.Tensor | None, ...]],
-    weight: torch.Tensor,
-    place: torch.device | None,
+    quantise: Callable[[torch.Tensor], tuple[torch.Tensor | None, ...]], weight: torch.Tensor
 ) -> list[torch.Tensor]:
     """What `quantise` makes of some rows at a time, put together: it takes four float32 copies of them."""
     rows = max(1, SLAB_WEIGHTS // weight.shape[1])
-    slabs = (weight[first : first + rows].to(place or weight.device) for first in range(0, len(weight), rows))
+    slabs = (weight[first : first + rows] for first in range(0, len(weight), rows))
     made = zip(*map(quantise, slabs), strict=True)
     found = ([part for part in parts if part is not None] for parts in made)
     # As bytes: not every torch puts float8 together.
@@ -154,16 +157,3 @@ def placed(packed: PackedLinear, arena: Arena, name: str) -> PackedLinear:
         offsets=arena.get(f"{name}.offsets"),
         minima=arena.get(f"{name}.minima"),
     )
-
-
-def host_tensor(array: Weight) -> torch.Tensor:
-    """A checkpoint's array as torch sees it; uint16 holds bfloat16 bits. A read-only mapping is copied first.
-
-    A matrix that is stored quantised is widened to bfloat16, some rows at a time.
-    """
-    if isinstance(array, StoredMatrix):
-        return torch.cat([torch.from_numpy(part).bfloat16() for part in float_parts(array)])
-    owned = np.require(array, requirements=["C", "W"])
-    if owned.dtype == np.uint16:
-        return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(owned)

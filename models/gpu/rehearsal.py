@@ -24,7 +24,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...kernels.gpu.launches import KernelForm
-from .device import DeviceEvent, DeviceFault, Graph, Growth, Work
+from .device import DeviceEvent, DeviceFault, Graph, Growth, Result, Work
 from .rehearsal_launches import Launch, Recording
 
 POISON = 0xA5  # fills a download's target until the copy has run: NaN-like as a float, absurd as a token id
@@ -62,10 +62,6 @@ class RehearsalDevice:
         _register(self._pinned_memory, memory)
         return memory
 
-    def load(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        self.synchronize()
-        target.copy_(source)
-
     def upload(self, target: torch.Tensor, source: torch.Tensor) -> None:
         if not _registered(self._pinned_memory, source):
             raise DeviceFault("upload from memory that is not pinned: the copy would wait for the device")
@@ -84,10 +80,12 @@ class RehearsalDevice:
         target.view(torch.uint8).fill_(POISON)
         self._enqueue(lambda: target.copy_(source))
 
-    def run(self, work: Work) -> None:
+    def run(self, work: Callable[[], Result]) -> Result:
         with self._recording(capturing=False) as recording:
-            work()
+            result = work()
         self._take(recording)
+        self._enqueue(recording.made.clear)  # a GPU's allocator too gives memory only to launches behind its last use
+        return result
 
     def capture(self, work: Work) -> Graph:
         known = len(self.forms)

@@ -62,6 +62,7 @@ class Recording(dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  #
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.launches: list[Launch] = []
         self.forms: set[KernelForm] = set()
+        self.made: list[torch.Tensor] = []
         self._capturing, self._owns, self._own, self._drain = capturing, owns, own, drain
 
     @classmethod
@@ -127,6 +128,7 @@ class Recording(dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  #
             for tensor in _tensors(result):
                 if not self._owns(tensor):
                     self._own(tensor)
+                    self.made.append(tensor)
         return result
 
 

@@ -13,7 +13,7 @@ import torch
 from ..checkpoint.rope import RopeSpec, query_scales, rope_tables
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout
-from .device import Device
+from .staging import Staging
 
 
 class Rotation(NamedTuple):
@@ -37,12 +37,12 @@ def rotation_layout(spec: ModelSpec, length: int) -> Layout:
     return layout
 
 
-def fill_rotations(device: Device, spec: ModelSpec, buffers: Arena, length: int) -> None:
+def fill_rotations(staging: Staging, spec: ModelSpec, buffers: Arena, length: int) -> None:
     for index, rope in enumerate(rotations(spec)):
         table, growth = _placed(buffers, index)
-        device.load(table, torch.from_numpy(rope_tables(rope, spec.turned_dim, length, spec.rotary_dim)))
+        staging.put(table, rope_tables(rope, spec.turned_dim, length, spec.rotary_dim))
         if growth is not None:
-            device.load(growth, torch.from_numpy(query_scales(rope, length)))
+            staging.put(growth, query_scales(rope, length))
 
 
 def layer_rotations(spec: ModelSpec, buffers: Arena) -> tuple[Rotation, ...]:

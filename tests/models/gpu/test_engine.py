@@ -22,7 +22,7 @@ from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
 from triolet.loadtest.device.random_adapter import merged, random_adapter
 from triolet.models.checkpoint.weights import NormWeights
-from triolet.models.gpu.linear import host_tensor
+from triolet.models.gpu.staging import host_tensor
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import Generate, TokenPrompt

@@ -19,7 +19,7 @@ from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.linear import host_tensor
+from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.steps import Chunk

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8, quantise_w4
 from triolet.models.checkpoint.weights import DecoderWeights
-from triolet.models.gpu.linear import host_tensor
+from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.steps import Chunk

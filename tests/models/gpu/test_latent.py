@@ -21,9 +21,9 @@ from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.errors import UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.linear import host_tensor
 from triolet.models.gpu.load import gpu_sizes
 from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk

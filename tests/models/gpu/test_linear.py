@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from triolet.models.gpu.linear import (
     placed,
 )
 from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.staging import Staging
 
 ROWS, COLUMNS, TOKENS = 72, 192, 3
 
@@ -49,11 +51,14 @@ def test_products(quantize: str, tolerance: float, strict: bool) -> None:
     layout.add("out", torch.bfloat16, TOKENS, ROWS)
     layout.add("space", torch.uint8, max(1, linear_workspace(ROWS, COLUMNS, quantize, TOKENS, device.capability)))
     arena = Arena(device, layout)
-    fill_linear(device, arena, "matrix", pack(weight, quantize))
+    bits = weight.view(torch.int16).numpy().view(np.uint16)
+    with Staging(device) as staging:
+        fill_linear(staging, arena, "matrix", (bits[:40], bits[40:]), quantize)
+    device.synchronize()
     linear = Linear(placed(pack_shape(*weight.shape, quantize), arena, "matrix"), device.capability)
     x = torch.randn(TOKENS, COLUMNS, generator=generator).bfloat16()
     read = Activations.of(arena, "read")
-    device.load(arena["x"] if quantize == "fp8" else read.values, x)
+    (arena["x"] if quantize == "fp8" else read.values).copy_(x)
     if read.scales is not None:
         device.run(partial(quantise_rows, arena["x"], read.values, read.scales, capability=device.capability))
     device.run(lambda: linear(read, arena["out"], arena["space"], strict=strict))
@@ -73,7 +78,7 @@ def test_slabs_of_rows_make_no_difference(quantize: str, monkeypatch: pytest.Mon
     weight = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(5)).bfloat16()
     whole = pack(weight, quantize)
     monkeypatch.setattr(linear, "SLAB_WEIGHTS", 10 * COLUMNS)  # seven slabs and a part of one
-    cut = pack(weight, quantize, torch.device("cpu"))
+    cut = pack(weight, quantize)
     for name, tensor in whole.tensors.items():
         assert torch.equal(cut.tensors[name].view(torch.uint8), tensor.view(torch.uint8)), name
     assert pack_shape(ROWS, COLUMNS, quantize).weight.shape == whole.weight.shape

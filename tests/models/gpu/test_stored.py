@@ -24,9 +24,9 @@ from triolet.models.errors import UnsupportedDevice
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.fill import fill_weights
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.linear import host_tensor
 from triolet.models.gpu.load import load_on_gpu, sizes_of
 from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.staging import Staging, host_tensor
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.gpu.stored import StoredFormat, described_formats, stored_formats
 from triolet.models.gpu.weights import place_weights, weights_layout
@@ -179,7 +179,9 @@ def test_a_files_experts_run_as_they_are_stored_or_widened_as_asked(tmp_path: Pa
     assert described_formats(file, wide).startswith("MXFP4 widened to bfloat16 (")
     weights = load_weights(file)
     room, _ = place_weights(device, file.spec, "none", wide)
-    fill_weights(device, file.spec, room, weights, "none", wide, ignore_progress)
+    with Staging(device) as staging:
+        fill_weights(staging, file.spec, room, weights, "none", wide, ignore_progress)
+    device.synchronize()
     assert weights.layers[0].experts is not None
     for index, expert in enumerate(weights.layers[0].experts.experts):
         assert torch.equal(room["0.down.weight"][index], host_tensor(expert.down))

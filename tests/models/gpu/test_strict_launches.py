@@ -13,7 +13,7 @@ import pytest
 
 from triolet.models.gpu import attention
 from triolet.models.gpu.buckets import Buckets, GpuSizes, PassShape
-from triolet.models.gpu.device import Graph, Work
+from triolet.models.gpu.device import Graph, Result, Work
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.rehearsal import RehearsalDevice
 
@@ -36,9 +36,9 @@ class Recorder(RehearsalDevice):
         super().__init__()
         self.captured: dict[tuple[str, PassShape], Forms] = {}
 
-    def run(self, work: Work) -> None:
+    def run(self, work: Callable[[], Result]) -> Result:
         with self._recording(capturing=False):
-            work()
+            return work()
 
     def capture(self, work: Work) -> Graph:
         assert isinstance(work, partial)
