@@ -67,7 +67,7 @@ class SeveralBatches:
             return await _answer(engine, endpoint, body, tenant, name, called)
 
         settings = several.settings
-        work = _runner_with_work(settings, answer, several.batches, rows=settings.engine.max_running)
+        work = _runner_with_work(settings, answer, several.batches, rows=settings.engine.largest_step().max_running)
         async with work as runner:
             self._work.set()
             await runner.run()

@@ -106,8 +106,10 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "max_model_len": Setting(
             _COUNT, "Longest prompt and answer together, in tokens.  [default: the model's, or what fits]"
         ),
-        "max_running": Setting(_COUNT, "Sequences in one step."),
-        "max_step_tokens": Setting(_COUNT, "Tokens in one step; longer prompts are split."),
+        "max_running": Setting(_COUNT, "Sequences in one step.  [default: 64; on a GPU up to 256, by its memory]"),
+        "max_step_tokens": Setting(
+            _COUNT, "Tokens in one step; longer prompts are split.  [default: 512; on a GPU up to 2048, by its memory]"
+        ),
         "kv_cache_memory": Setting(SIZE, "Memory of the KV cache, as 2GiB.  [default: a share of what is free]"),
         "gpu_memory": Setting(SHARE_OR_SIZE, "GPU memory to take, as 0.9 or 20GiB.  [default: most of what is free]"),
         "memory": Setting(

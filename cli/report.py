@@ -133,7 +133,8 @@ def report_model(report: Terminal, ready: Ready, engine: EngineSettings, name: s
     if ready.pooling is None:
         kept["KV cache"] = (
             f"{memory.num_blocks:,} blocks of {memory.block_size} tokens in {ready.kv_cache_dtype}: "
-            f"{memory.sequences_at_full_length:.1f} sequences at full length, {ready.max_running} at once in a step"
+            f"{memory.sequences_at_full_length:.1f} sequences at full length, {ready.max_running} at once"
+            f" and {ready.max_step_tokens:,} tokens in a step"
         )
     else:
         kept = {"makes": _vectors(ready.pooling), "memory": used + f"peak so far {format_size(ready.peak_bytes)}"}

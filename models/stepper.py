@@ -5,6 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from ..protocol.settings import LargestStep
 from ..protocol.steps import GrammarFailed, GrammarReady, MemoryPlan, PoolingModel, PrepareGrammar, Step, StepDone
 
 
@@ -53,6 +54,7 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
     dtype: str
     kv_cache_dtype: str
     context_length: int
+    largest_step: LargestStep
     memory: MemoryPlan
     model_context_length: int = 0  # where the files beside the checkpoint say another than its config.json
     pooling: PoolingModel | None = None  # None: it generates text

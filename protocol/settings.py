@@ -20,6 +20,16 @@ class AdapterPlaces(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rank: int = 16  # the largest that fits
 
 
+class LargestStep(Struct, frozen=True, kw_only=True):
+    """Bounds of a step: on a CPU these; on a GPU they follow from it (models/gpu/memory.py)."""
+
+    max_running: int = 64  # sequences
+    max_step_tokens: int = 512
+
+
+ON_A_CPU = LargestStep()
+
+
 class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the worker needs to load a model, run it, and log about it."""
 
@@ -31,8 +41,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quantize: Literal["none", "int8", "int4", "int4-128", "fp8"] = "none"
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "int8"] = "auto"  # auto: as dtype
     max_model_len: int | None = None  # None: as in the checkpoint
-    max_running: int = 64  # sequences in one step
-    max_step_tokens: int = 512  # token budget of one step
+    max_running: int | None = None  # sequences in one step; None: as the device is large
+    max_step_tokens: int | None = None  # token budget of one step; None: the same
     kv_cache_memory: int | None = None  # bytes; None: a share of the free memory
     gpu_memory: float | None = None  # up to 1: a share of the GPU's memory, else bytes; None: most of what is free
     keep_packed_weights: bool = False  # in the user's cache folder: the next start does not pack them (CPU only)
@@ -42,6 +52,14 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_jump_ahead: bool = False  # compute every token of an answer with a grammar, also those that it forces
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes
     log_format: Literal["text", "json"] = "text"
+
+    def largest_step(self, of_device: LargestStep = ON_A_CPU) -> LargestStep:
+        """What is given; the device's where nothing is."""
+        running, tokens = self.max_running, self.max_step_tokens
+        return LargestStep(
+            max_running=of_device.max_running if running is None else running,
+            max_step_tokens=of_device.max_step_tokens if tokens is None else tokens,
+        )
 
 
 class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.load import plan_on_gpu
+from triolet.models.gpu.memory import plan_on_gpu
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.stepper import PendingStep
 from triolet.protocol.sampling import Sampling

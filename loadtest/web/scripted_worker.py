@@ -66,6 +66,7 @@ class _Beat:
 
 def ready(settings: EngineSettings, script: Script) -> Ready:
     """What a real worker would report, with the requested limits."""
+    step = settings.largest_step()
     return Ready(
         model="scripted",
         architecture="none",
@@ -76,8 +77,8 @@ def ready(settings: EngineSettings, script: Script) -> Ready:
         context_length=settings.max_model_len or CONTEXT,
         vocab_size=script.vocab_size,
         eos_token_ids=(),
-        max_step_tokens=settings.max_step_tokens,
-        max_running=settings.max_running,
+        max_step_tokens=step.max_step_tokens,
+        max_running=step.max_running,
         memory=MemoryPlan(
             weights_bytes=0,
             workspace_bytes=0,

@@ -47,6 +47,7 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
         dtype=described_dtype(checkpoint, sizes.weight_format),
         kv_cache_dtype=sizes.kv_format,
         context_length=sizes.max_model_len,
+        largest_step=settings.largest_step(),
         memory=memory,
         table_bytes=sizes.stored_embedding_bytes,
         libraries=("numba", "llvmlite"),
@@ -55,7 +56,7 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
 
 def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int) -> tuple[CpuSizes, MemoryPlan]:
     """All refusals, using only the checkpoint's headers. `available`: bytes of memory that may be taken."""
-    spec = checkpoint.spec
+    spec, step = checkpoint.spec, settings.largest_step()
     if spec.latent is not None and settings.kv_cache_dtype == "int8":
         raise UnsupportedDevice(f"--kv-cache-dtype int8: not for the latent vectors of {spec.family}; leave it at auto")
     stored = stored_matrices(checkpoint)
@@ -66,13 +67,13 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
     if spec.latent is not None and weight_format == "stored":
         remedy = "does not run from integers as they are stored: --dtype bfloat16 widens them"
         raise UnsupportedModel("latent attention", stored[0].format, remedy)
-    most_rows = max(settings.max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))
+    most_rows = max(step.max_running, MAX_LOGIT_BYTES // (4 * spec.vocab_size))
     sizes = CpuSizes(
         weight_format=weight_format,
         cache_format=_cache_format(weight_format, settings.kv_cache_dtype),
         max_model_len=context_length(settings, spec.max_position),
-        max_step_tokens=settings.max_step_tokens,
-        max_logit_rows=max(1, min(settings.max_step_tokens, most_rows)),
+        max_step_tokens=step.max_step_tokens,
+        max_logit_rows=max(1, min(step.max_step_tokens, most_rows)),
         threads=usable_cores() if settings.threads is None else settings.threads,
         adapters=settings.adapter_places.count > 0,
     )
@@ -85,7 +86,7 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
         block_bytes=needs.kv_block_bytes,
         max_model_len=sizes.max_model_len,
         shortest=shortest_length(settings, sizes.max_model_len),
-        max_running=settings.max_running,
+        max_running=step.max_running,
         kv_cache_memory=settings.kv_cache_memory,
     )
     if blocks * BLOCK_SIZE < sizes.max_model_len:

@@ -106,11 +106,12 @@ def plan_causal(
 
     A text is read in one step, so --max-step-tokens bounds its length. Blocks are for the texts of one step.
     """
-    length = min(context_length(settings, checkpoint.max_length), settings.max_step_tokens)
-    texts = min(settings.max_running, settings.max_step_tokens)
+    step = settings.largest_step()
+    length = min(context_length(settings, checkpoint.max_length), step.max_step_tokens)
+    texts = min(step.max_running, step.max_step_tokens)
     asked = replace(settings, max_model_len=length, kv_cache_memory=None)
     sizes, _ = plan_on_cpu(checkpoint, asked, available)
-    blocks = settings.max_step_tokens // BLOCK_SIZE + texts
+    blocks = step.max_step_tokens // BLOCK_SIZE + texts
     sizes = replace(sizes, num_blocks=blocks, max_model_len=length, max_logit_rows=1)
     needs = memory_needs(checkpoint.spec, sizes)
     taken = needs.weights_bytes, needs.workspace_bytes, blocks * needs.kv_block_bytes

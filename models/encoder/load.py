@@ -51,6 +51,7 @@ def _load_causal(checkpoint: CausalCheckpoint, settings: EngineSettings, report:
         dtype=described_dtype(checkpoint, sizes.weight_format),
         kv_cache_dtype=sizes.kv_format,
         context_length=sizes.max_model_len,
+        largest_step=settings.largest_step(),
         memory=memory,
         libraries=("numba", "llvmlite"),
         model_context_length=checkpoint.max_length,
@@ -73,6 +74,7 @@ def _load_encoder(checkpoint: EncoderCheckpoint, settings: EngineSettings, repor
         dtype="float32" if sizes.weight_format == "float32" else "bfloat16",
         kv_cache_dtype="none",
         context_length=sizes.max_length,
+        largest_step=settings.largest_step(),
         memory=memory,
         libraries=("numba", "llvmlite"),
         model_context_length=checkpoint.max_length,
@@ -87,14 +89,14 @@ def plan_encoder(
 
     A text is read in one step, so --max-step-tokens bounds its length. Its keys and values live for one layer.
     """
-    spec = checkpoint.spec
-    length = min(context_length(settings, checkpoint.max_length), settings.max_step_tokens)
+    spec, step = checkpoint.spec, settings.largest_step()
+    length = min(context_length(settings, checkpoint.max_length), step.max_step_tokens)
     dtype = checkpoint.dtype if settings.dtype == "auto" else settings.dtype
     sizes = EncoderSizes(
         weight_format=weight_format_of(dtype, settings.quantize),
-        max_step_tokens=settings.max_step_tokens,
+        max_step_tokens=step.max_step_tokens,
         max_length=length,
-        max_texts=min(settings.max_running, settings.max_step_tokens),
+        max_texts=min(step.max_running, step.max_step_tokens),
         threads=usable_cores() if settings.threads is None else settings.threads,
     )
     shape = make_shape(spec, sizes, embedding_is_bfloat16=True)

@@ -169,12 +169,12 @@ def plan_of_texts(settings: EngineSettings, length: int, weights: int, workspace
 
     They are counted as a generating model's are, but a text's keys and values do not outlive its step.
     """
-    of_a_text = -(-length // BLOCK_SIZE)
+    of_a_text, running = -(-length // BLOCK_SIZE), settings.largest_step().max_running
     return MemoryPlan(
         weights_bytes=weights,
         workspace_bytes=workspace,
         kv_bytes=kv,
-        num_blocks=(settings.max_running + 1) * (of_a_text + 1),  # a planner keeps one free per running text
+        num_blocks=(running + 1) * (of_a_text + 1),  # a planner keeps one free per running text
         block_size=BLOCK_SIZE,
-        sequences_at_full_length=settings.max_running,
+        sequences_at_full_length=running,
     )

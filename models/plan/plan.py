@@ -63,11 +63,14 @@ class ModelPlan(Struct, frozen=True, kw_only=True):
 
 
 class _Fitted(Struct, frozen=True):
-    """A load that fits: its memory, precision as the start report says it, longest sequence in tokens, threads."""
+    """A load that fits: its memory, precision as the start report says it, longest sequence in tokens, sequences of a
+    step, threads.
+    """
 
     memory: MemoryPlan
     dtype: str
     length: int
+    max_running: int
     threads: int = 0
     table_bytes: int | None = None
 
@@ -155,7 +158,7 @@ def _model_plan(
         on_gpu = device in DEVICES and DEVICES[device].is_gpu
         shared = on_gpu and checkpoint.spec.tied_embeddings
         work = work_of(checkpoint.spec, memory, dtype=fitted.dtype, table_bytes=fitted.table_bytes, shared_table=shared)
-        most = max(1, min(settings.max_running, int(memory.sequences_at_full_length)))
+        most = max(1, min(fitted.max_running, int(memory.sequences_at_full_length)))
         fast = speeds(work, rates(weights, fitted.threads), context=length, most=most)
         found.append(
             PrecisionPlan(
@@ -199,7 +202,8 @@ def _plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: in
 
     sizes, memory = plan_on_cpu(checkpoint, settings, available)
     dtype = described_dtype(checkpoint, sizes.weight_format)
-    return _Fitted(memory, dtype, sizes.max_model_len, sizes.threads, sizes.stored_embedding_bytes)
+    running = settings.largest_step().max_running
+    return _Fitted(memory, dtype, sizes.max_model_len, running, sizes.threads, sizes.stored_embedding_bytes)
 
 
 def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Device) -> _Fitted:
@@ -207,7 +211,8 @@ def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Devic
 
     if missing := missing_package():
         raise UnsupportedDevice(f"to plan for {device.name}: {missing}")
-    from ..gpu.load import plan_on_gpu, sizes_of
+    from ..gpu.load import sizes_of
+    from ..gpu.memory import plan_on_gpu
     from ..gpu.stored import described_formats
 
     sizes = sizes_of(checkpoint, settings, device)
@@ -215,4 +220,5 @@ def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Devic
     gpu_memory, kv_cache_memory = settings.gpu_memory, settings.kv_cache_memory
     memory = plan_on_gpu(device, checkpoint.spec, sizes, gpu_memory, kv_cache_memory, shortest)
     dtype = described_formats(checkpoint, sizes.stored)
-    return _Fitted(memory, dtype, min(sizes.max_model_len, memory.num_blocks * BLOCK_SIZE))
+    length = min(sizes.max_model_len, memory.num_blocks * BLOCK_SIZE)
+    return _Fitted(memory, dtype, length, sizes.buckets.chunks)

@@ -21,10 +21,11 @@ from triolet.loadtest.device.gpu_model_values import small_weights
 from triolet.models.checkpoint.gguf.matrix import QUANTISED
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.gpu.load import MAX_LOGIT_ROWS
+from triolet.models.gpu.memory import STEPS
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.gpu.stored import format_of
-from triolet.protocol.settings import AdapterPlaces, EngineSettings
+from triolet.protocol.settings import ON_A_CPU, AdapterPlaces, LargestStep
 from triolet.protocol.steps import BlockCopy, Chunk
 
 from .gpu_house import LATENT, MAX_ROWS, MAX_RUNNING, MAX_TOKENS, SPEC, Driver, make_gpu_model, prompt_of, record
@@ -61,10 +62,10 @@ def recorded(spec: ModelSpec, quantize: str, kv_cache_dtype: str, adapters: int)
     return forms_of(served, RehearsalDevice().capability, "cpu")
 
 
-def test_the_catalogue_has_the_forms_of_a_worker_with_the_default_settings() -> None:
-    settings, served = EngineSettings(model=""), LaunchedModel(LLAMA_8B)
-    rows = max(settings.max_running, MAX_LOGIT_ROWS)
-    default = replace(served, max_running=settings.max_running, max_tokens=settings.max_step_tokens, max_rows=rows)
+@pytest.mark.parametrize("step", [ON_A_CPU, *(step for _, step in STEPS)])
+def test_the_catalogue_has_the_forms_of_a_worker_with_the_default_settings(step: LargestStep) -> None:
+    served, rows = LaunchedModel(LLAMA_8B), max(step.max_running, MAX_LOGIT_ROWS)
+    default = replace(served, max_running=step.max_running, max_tokens=step.max_step_tokens, max_rows=rows)
     assert forms_of(default, 80) <= forms_of(served, 80)
 
 

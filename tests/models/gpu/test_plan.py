@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
-from triolet.models.gpu.load import gpu_sizes, plan_on_gpu
+from triolet.models.gpu.load import gpu_sizes
+from triolet.models.gpu.memory import plan_on_gpu
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.memory_plan import GIB
 from triolet.protocol.settings import MIB, AdapterPlaces, EngineSettings
@@ -97,6 +98,31 @@ def test_adapters_have_their_room_before_kv() -> None:
     assert sizes[9, 17] - sizes[9, 16] == pytest.approx(9 * place, rel=0.01)
     with pytest.raises(DoesNotFit, match="buffers, graphs and LoRA adapters \\(--max-loras\\)"):
         plan(40 * GIB, adapters=AdapterPlaces(count=512))
+
+
+LLAMA_70B = replace(LLAMA_8B, hidden_size=8192, layers=alike(80), num_heads=64, mlp_size=28672)
+
+
+@pytest.mark.parametrize(
+    ("memory", "spec", "asked", "step"),
+    [
+        (141 * GIB, LLAMA_8B, {}, (256, 2048)),
+        (40 * GIB, LLAMA_8B, {}, (256, 2048)),
+        (24 * GIB, LLAMA_8B, {}, (128, 1024)),
+        (12 * GIB, LLAMA_8B, {"quantize": "int4"}, (64, 512)),
+        (80 * GIB, LLAMA_70B, {"quantize": "fp8"}, (64, 512)),  # the weights leave 5 GB
+        (141 * GIB, LLAMA_70B, {"quantize": "fp8"}, (256, 2048)),
+        (141 * GIB, LLAMA_8B, {"gpu_memory": float(24 * GIB)}, (128, 1024)),
+        (141 * GIB, LLAMA_8B, {"max_running": 7}, (7, 2048)),
+        (12 * GIB, LLAMA_8B, {"quantize": "int4", "max_step_tokens": 8192, "max_running": 1000}, (1000, 8192)),
+    ],
+)
+def test_steps_are_as_large_as_the_device_suits(
+    memory: int, spec: ModelSpec, asked: dict[str, Any], step: tuple[int, int]
+) -> None:
+    buckets = gpu_sizes(spec, EngineSettings(model="", **asked), RehearsalDevice(memory)).buckets
+    assert (buckets.chunks, buckets.tokens[-1]) == step
+    assert buckets.rows[-1] == max(256, step[0])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
