@@ -61,7 +61,9 @@ class GpuModel:
         self._sampler = DeviceSampler(device, self.buffers, packet)
         self._layers: dict[LayersShape, Graph] = {}
         self._heads: dict[HeadShape, Graph] = {}
+        free, _ = device.free_memory()
         self._prepare_graphs(report)
+        self.graph_bytes = free - device.free_memory()[0]  # and of kernels and cuBLAS, which are loaded meanwhile
 
     def make_host_buffers(self) -> HostBuffers:
         return HostBuffers(self.device, self.sizes, self.spec.vocab_size)

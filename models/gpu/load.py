@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
 from msgspec.structs import replace
 
 from ...kernels.gemm.gpu_weights import GROUPS
@@ -13,18 +16,19 @@ from ..checkpoint.spec import ModelSpec
 from ..checkpoint.weights import load_weights, outline_weights, stored_matrices
 from ..errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
-from ..memory_plan import context_length, shortest_length
+from ..memory_plan import context_length, shortest_length, size
 from ..stepper import LoadedModel
 from .buckets import Buckets, GpuSizes, PassShape
 from .cache import DTYPES
 from .device import Device
 from .gpu import GpuModel
-from .memory import largest_step, plan_on_gpu
+from .memory import graph_bytes, largest_step, plan_on_gpu
 from .stepper import GpuStepper
 from .stored import StoredFormats, described_formats, stored_formats
 from .structure import refuse_settings, refuse_structure
 from .working_memory import attention_launch
 
+_LOG: Final = logging.getLogger("triolet.gpu")
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
 
 
@@ -55,6 +59,8 @@ def load_on_gpu(
         if "out of memory" not in str(error):
             raise
         raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
+    guessed = graph_bytes(spec, sizes, device.capability)
+    _LOG.info("graphs and libraries took %s; the memory plan had %s", size(model.graph_bytes), size(guessed))
     return LoadedModel(
         stepper=GpuStepper(model, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)),
         device=device.name,

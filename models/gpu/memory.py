@@ -93,14 +93,15 @@ def plan_on_gpu(
 
 def _workspace_bytes(device: Device, spec: ModelSpec, sizes: GpuSizes) -> int:
     """Buffers, graphs and adapters."""
-    graphs = _graph_bytes(spec, sizes, device.capability) + LIBRARY_BYTES
-    workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size + graphs
+    workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size
+    workspace += graph_bytes(spec, sizes, device.capability)
     if sizes.adapters.count:  # place_layout knows no matrices of latent attention, which takes none
         workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
     return workspace
 
 
-def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
+def graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
+    """What the driver is guessed to take for graphs, kernels and cuBLAS."""
     buckets, formats = sizes.buckets, formats_of(spec, sizes.quantize, sizes.stored)
     layers = Counter(matrix for name, matrix in formats.items() if name != "head")
     of_layer, other = more_launches(spec)
@@ -114,7 +115,7 @@ def _graph_bytes(spec: ModelSpec, sizes: GpuSizes, capability: int) -> int:
             if spec.experts is not None:
                 more = more_launches_of_experts(spec.experts, sizes.quantize)
                 launches += more * sum(layer.experts for layer in spec.layers)
-    return LAUNCH_BYTES * launches
+    return LAUNCH_BYTES * launches + LIBRARY_BYTES
 
 
 def _budget(free: int, total: int, gpu_memory: float | None) -> int:

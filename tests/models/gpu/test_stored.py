@@ -22,6 +22,7 @@ from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights, make_weights
 from triolet.models.errors import UnsupportedDevice
 from triolet.models.gpu.buckets import Buckets, GpuSizes
+from triolet.models.gpu.device import Graph, Work
 from triolet.models.gpu.fill import fill_weights
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.load import load_on_gpu, sizes_of
@@ -32,7 +33,7 @@ from triolet.models.gpu.stored import StoredFormat, described_formats, stored_fo
 from triolet.models.gpu.weights import place_weights, weights_layout
 from triolet.models.memory_plan import size
 from triolet.models.reference.decoder import reference_logits
-from triolet.protocol.settings import EngineSettings
+from triolet.protocol.settings import MIB, EngineSettings
 from triolet.protocol.steps import Chunk, ignore_progress
 
 from ..checkpoint.gguf.cases import converted, metadata_of
@@ -138,7 +139,16 @@ def test_log_probabilities(model: str) -> None:
         assert np.abs(found - other).mean() > TOLERANCE
 
 
-def test_a_file_is_planned_and_runs(tmp_path: Path) -> None:
+class Filled(RehearsalDevice):
+    """Each of its graphs takes memory."""
+
+    def capture(self, work: Work) -> Graph:
+        self._memory -= MIB
+        return super().capture(work)
+
+
+def test_a_file_is_planned_and_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     tensors = dict[str, Tensor]()
     for pattern, shape in converted()["qwen2"]["tensors"].items():
         for layer in (0, 1) if "*" in pattern else (0,):
@@ -148,13 +158,15 @@ def test_a_file_is_planned_and_runs(tmp_path: Path) -> None:
     tensors["blk.1.ffn_down.weight"] = Tensor("Q4_0", (64, 128), (half + bytes(range(16))) * 64 * 4)
     tensors["blk.0.attn_output.weight"] = Tensor("Q5_1", (64, 64), (half + half + bytes(range(20))) * 64 * 2)
     file = GgufCheckpoint(write_gguf(tmp_path / "m.gguf", metadata_of("qwen2"), tensors))
-    device = RehearsalDevice()
+    device = Filled()
     settings = EngineSettings(model="", max_model_len=64, max_running=1, max_step_tokens=2, kv_cache_memory=1 << 20)
     stored = sizes_of(file, settings, device).stored
     assert list(stored) == ["1.down"]
     plain_bytes = weights_layout(file.spec, "none").size
     loaded = load_on_gpu(file, settings, device, ignore_progress)
     loaded.stepper.close()
+    graphs = sizes_of(file, settings, device).buckets.graph_count
+    assert f"graphs and libraries took {size(graphs * MIB)}; the memory plan had" in caplog.text
     assert loaded.dtype.startswith("GGUF Q4_0 as stored (")
     assert "GGUF Q5_1 widened to bfloat16 (" in loaded.dtype
     assert loaded.memory.weights_bytes == weights_layout(file.spec, "none", stored).size < plain_bytes
