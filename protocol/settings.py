@@ -38,7 +38,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     device: Literal["auto", "cpu", "cuda"] = "auto"
     kernels: Literal["compiled", "interpret"] = "compiled"  # interpret: the GPU's kernels, step by step, on the CPU
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    quantize: Literal["none", "int8", "int4", "int4-128", "fp8"] = "none"
+    quantize: Literal["none", "int8", "int4", "int4-128", "fp8", "fp8-block", "w8a8"] = "none"
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "int8"] = "auto"  # auto: as dtype
     max_model_len: int | None = None  # None: as in the checkpoint
     max_running: int | None = None  # sequences in one step; None: as the device is large

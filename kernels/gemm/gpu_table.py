@@ -125,18 +125,18 @@ _W8_80: tuple[LaunchRow[Launch], ...] = (
 _INT8_90: tuple[LaunchRow[Launch], ...] = (
     LaunchRow(16, Few(16, 64, 128, 2 * SM90, 8, 4, 5), _compiled("36-56")),
     LaunchRow(64, Few(64, 64, 128, 2 * SM90, 8, 4, 4), _compiled("69-128")),
-    LaunchRow(256, Many(64, 128, 128, 8, SM90, 4, 4, True), _compiled("184-190")),
-    LaunchRow(None, Many(128, 256, 128, 8, SM90, 8, 3, True), _compiled("228")),
+    LaunchRow(256, Many(64, 128, 128, 8, SM90, 4, 4, True), _compiled("128-190")),
+    LaunchRow(None, Many(128, 256, 128, 8, SM90, 8, 3, True), _compiled("188-228")),
 )
 # Sums of 128 products leave the tensor core's short adder for full float32: two tiles of sums in registers.
 _FP8_90: tuple[LaunchRow[Launch], ...] = (
     *_INT8_90[:3],
-    LaunchRow(None, Many(128, 128, 128, 8, SM90, 8, 4, True), _compiled("227-247")),
+    LaunchRow(None, Many(128, 128, 128, 8, SM90, 8, 4, True), _compiled("190-247")),
 )
 _INT8_80: tuple[LaunchRow[Launch], ...] = (
     LaunchRow(16, Few(16, 64, 128, 2 * SM80, 8, 4, 4), _compiled("48")),
     LaunchRow(64, Few(64, 64, 128, 2 * SM80, 8, 4, 4), _compiled("106-138")),
-    LaunchRow(None, Many(128, 128, 128, 8, SM80, 8, 3, False), _compiled("182-204")),
+    LaunchRow(None, Many(128, 128, 128, 8, SM80, 8, 3, False), _compiled("181-252 (FP8 in blocks)")),
 )
 _CUBLAS = _any(Library(0), "cuBLAS; ours not measured against it yet")
 

@@ -1,7 +1,7 @@
 """What LoRA adapters add to a projection on the GPU, different adapters in one batch: out[t] += B[s] A[s] x[t] with s
 the adapter of row t.
 
-    x         [T, K] bfloat16, or e4m3 with a float32 scale per row; rows may lie further apart
+    x         [T, K] bfloat16, or e4m3 or int8 with a float32 scale per row; rows may lie further apart
     adapters  int32 [T]: the place of each row's adapter in a and b, -1 for a row without one. It is read on the device,
               so a captured graph serves any mix
     a, b      bfloat16 [places, parts * rank, K] and [places, N, rank], places any number of values apart; b includes

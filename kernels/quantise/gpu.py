@@ -83,6 +83,21 @@ def quantise_rows_kernel(x, out, scales, SIZE: tl.constexpr, COLUMNS: tl.constex
     tl.store(scales + row + tl.arange(0, 1), group_scale(whole, dtype))
 
 
+@jit
+def quantise_groups_kernel(
+    x, out, scales, SIZE: tl.constexpr, GROUPS: tl.constexpr, TILE_GROUPS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """A program per row, with GROUPS scales for COLUMNS values each."""
+    row = tl.program_id(0).to(tl.int64)
+    tile = tl.arange(0, TILE_GROUPS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    for start in range(0, SIZE, TILE_GROUPS * COLUMNS):
+        place = start + tile
+        value = tl.load(x + row * SIZE + place, mask=place < SIZE, other=0.0).to(tl.float32)
+        write_groups(
+            out + row * SIZE, scales + row * GROUPS, place, place < SIZE, value, GROUPS, start // COLUMNS
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class QuantiseLaunch:
     tile: int  # values of a turn of the loop
@@ -99,15 +114,23 @@ TABLE: Table[QuantiseLaunch] = {
 
 
 def quantise_rows(x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor, *, capability: int) -> None:
-    """out int8 or e4m3 [rows, size], scales float32 [rows]: x = out * scales, as nearly as out's type can. Any rows."""
+    """out int8 or e4m3 [rows, size]: x = out * scales, as nearly as out's type can. Any rows.
+
+    scales float32 [rows], or [rows, size / GROUP].
+    """
     rows, size = out.shape
     if x.shape != out.shape or not (x.is_contiguous() and out.is_contiguous()):
         raise ValueError(f"x {tuple(x.shape)} and out {tuple(out.shape)} must be contiguous and of one shape")
-    if scale_groups(out, scales, capability) > 1:
-        raise ValueError(f"scales are {tuple(scales.shape)}: one per row is made here, [{rows}]")
+    groups = scale_groups(out, scales, capability)
     if rows == 0:
         return
     launch = choose(TABLE, capability, size)
+    if scales.dim() == 2:
+        quantise_groups_kernel[(rows,)](
+            x, out, scales, SIZE=size, GROUPS=groups, TILE_GROUPS=min(launch.tile // GROUP, next_power_of_2(groups)),
+            COLUMNS=GROUP, num_warps=launch.num_warps,
+        )  # fmt: skip
+        return
     quantise_rows_kernel[(rows,)](
         x, out, scales, SIZE=size, COLUMNS=min(launch.tile, next_power_of_2(size)), num_warps=launch.num_warps
     )

@@ -21,7 +21,7 @@ from ...protocol.steps import LoadProgress, Ready
 from .cases import Case, value_of
 from .round import RoundLoad, refuse_load, run_round, take_memory
 
-BITS: Final = {"int8": 8, "fp8": 8, "int4": 4, "int4-128": 4}
+BITS: Final = {"int8": 8, "fp8": 8, "fp8-block": 8, "w8a8": 8, "int4": 4, "int4-128": 4}
 AS_STORED: Final = "as stored"  # in the description of a checkpoint's own codes
 BLOCK_TOKENS: Final = 64
 WARM_UP_PROMPT: Final = 64  # tokens; as the programs in loadtest/peers

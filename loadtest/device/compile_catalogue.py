@@ -23,6 +23,7 @@ from triolet.loadtest.device.compile_unreached import launch_unreached
 from triolet.models.gpu.buckets import Buckets, GpuSizes
 from triolet.models.gpu.device import DeviceEvent, Graph, Growth, Result, Work
 from triolet.models.gpu.gpu import GpuModel
+from triolet.models.gpu.linear import IN_8_BITS
 
 # Capability and multiprocessors: A100, A10, L4, H200.
 DEVICES = {80: 108, 86: 72, 89: 58, 90: 132}
@@ -112,7 +113,8 @@ def every_specialisation(*, quick: bool = False) -> list[Specialisation]:
     found: dict[tuple[int, KernelForm], Specialisation] = {}
     serving = dict[int, list[LaunchedModel]]()
     for served in MODELS:
-        fitting = [capability for capability in DEVICES if served.quantize != "fp8" or capability >= E4M3_CAPABILITY]
+        float8 = IN_8_BITS.get(served.quantize, (None, 0))[0] == torch.float8_e4m3fn
+        fitting = [capability for capability in DEVICES if not float8 or capability >= E4M3_CAPABILITY]
         if quick:
             served, fitting = served.smaller(random.choice(QUICK_TOKENS)), random.sample((fitting[0], fitting[-1]), 1)
         for capability in fitting:

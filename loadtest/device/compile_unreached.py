@@ -54,10 +54,10 @@ ATTENTION = (
 )  # fmt: skip
 # Sizes of a row of the norm: of 14B, 70B and 405B models, and one that does not fit into registers.
 NORMS = (
-    (4096, INT8, 1), (4096, FP8, 4096 // GROUP), (5120, BF16, 1), (8192, BF16, 1), (16_384, BF16, 1),
+    (5120, BF16, 1), (8192, BF16, 1), (16_384, BF16, 1),
     (16_384, FP8, 16_384 // GROUP), (20_480, BF16, 1), (20_480, INT8, 1),
 )  # fmt: skip
-GATES = ((3072, INT8, 1), (14_336, INT8, 1), (28_672, INT8, 1), (14_336, FP8, 14_336 // GROUP))
+GATES = ((28_672, INT8, 1),)
 # Adapters: columns, channels of the merged matrices, rank.
 ADAPTED = ((4096, (4096, 1024, 1024), 64), (14_336, (4096,), 64))
 VOCABULARY = 128_256

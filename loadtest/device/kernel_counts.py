@@ -19,8 +19,8 @@ ALLOWED = 1.05
 MOST = ("registers", "spills", "shared")
 # Constants that tell kinds apart, beside the type of what is stored.
 NAMES = (
-    "CODE", "HEAD_DIM", "ROPE_DIM", "WINDOWED", "SOFT_CAPPED", "STRICT", "GROUPS", "TALL", "EVEN_K", "PRECISE", "RANK",
-    "PARTS", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS",
+    "CODE", "HEAD_DIM", "ROPE_DIM", "WINDOWED", "SOFT_CAPPED", "STRICT", "GROUPS", "TALL", "EVEN_K", "PRECISE",
+    "BLOCK_SCALES", "RANK", "PARTS", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCKS",
 )  # fmt: skip
 OPTIONAL = ("x_scales", "scales", "offsets", "minima")  # arguments that some forms of a kernel have, and their types
 STORED = ("keys", "w")  # arguments whose type is named

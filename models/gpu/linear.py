@@ -1,9 +1,10 @@
 """y = x W^T for every format of W: `Linear` hides the format from the decoder.
 
 `none` is bfloat16 by cuBLAS; int8 has a scale per output channel, int4 a scale and a zero point for 128 inputs (for 64
-or 32 where 128 does not divide them); both keep bfloat16 activations. fp8 is e4m3 with a scale per output channel, and
-takes e4m3 activations with a scale per token, which the kernels before it write. A `StoredFormat` in the place of such
-a name is that of a checkpoint's own integers (stored.py).
+or 32 where 128 does not divide them); both keep bfloat16 activations. The others take activations in 8 bits, which the
+kernels before them write: fp8 is e4m3 with a scale per output channel, and per token, w8a8 is so in int8. fp8-block is
+e4m3 with a scale per 128 x 128 weights, and per 128 values of a token: some checkpoints store it. A `StoredFormat` in
+the place of such a name is that of a checkpoint's own integers (stored.py).
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from ...kernels.gemm.gpu_weights import (
     quantise_int8,
     quantise_w4,
 )
-from ..checkpoint.stored import CodedMatrix
+from ...kernels.quantise.gpu import GROUP
+from ..checkpoint.quantised.floats import Fp8Matrix
+from ..checkpoint.stored import CodedMatrix, Weight
 from .arena import Arena, Layout
 from .staging import Staging
-from .stored import Parts, StoredFormat, pack_stored, stored_shape
+from .stored import FP8_BLOCK, Parts, StoredFormat, pack_stored, stored_shape
 
 SLAB_WEIGHTS = 1 << 24  # quantised at a time: 64 MiB in float32
 Format = str | StoredFormat  # of one matrix
@@ -40,19 +43,24 @@ Matrices = dict[str, tuple[int, int]]  # [out, in] by name
 Formats = dict[str, tuple[int, int, Format]]
 
 
+# Activations of a format that has no bfloat16 ones: their type, and how many share a scale; 0: all of a token.
+IN_8_BITS = {"fp8": (torch.float8_e4m3fn, 0), FP8_BLOCK: (torch.float8_e4m3fn, GROUP), "w8a8": (torch.int8, 0)}
+
+
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Input of a linear layer: bfloat16, or e4m3 with a float32 scale per token."""
+    """Input of a linear layer: bfloat16, or 8 bits with float32 scales."""
 
     values: torch.Tensor  # [T, in]
-    scales: torch.Tensor | None = None  # [T]
+    scales: torch.Tensor | None = None  # [T], or [T, in / 128]
 
     @classmethod
     def add(cls, layout: Layout, name: str, tokens: int, columns: int, quantize: str) -> None:
         """Reserve room for the activations of a model with these weights."""
-        layout.add(name, torch.float8_e4m3fn if quantize == "fp8" else torch.bfloat16, tokens, columns)
-        if quantize == "fp8":
-            layout.add(f"{name}.scales", torch.float32, tokens)
+        dtype, group = IN_8_BITS.get(quantize, (torch.bfloat16, 0))
+        layout.add(name, dtype, tokens, columns)
+        if quantize in IN_8_BITS:
+            layout.add(f"{name}.scales", torch.float32, tokens, *((columns // group,) if group else ()))
 
     @classmethod
     def of(cls, arena: Arena, name: str) -> Activations:
@@ -85,8 +93,13 @@ def fill_linear(staging: Staging, arena: Arena, name: str, parts: Parts, kind: F
 
     They are stored in this format, or are quantised on the device: on the host, 8B parameters take minutes.
     """
-    found, device = [part for part in parts if part is not None], staging.device
-    if kind == "none":
+    found: list[Weight] = [part for part in parts if part is not None]
+    device = staging.device
+    blocks = [part for part in found if isinstance(part, Fp8Matrix)]
+    if kind == FP8_BLOCK and blocks:  # as stored_in_blocks found them
+        staging.put_rows(arena[f"{name}.weight"][place].view(torch.uint8), [part.values for part in blocks])
+        staging.put_rows(arena[f"{name}.scales"][place], [part.scales for part in blocks])
+    elif kind == "none":
         staging.put_rows(arena[f"{name}.weight"][place], found)
     elif isinstance(kind, StoredFormat):
         stored = pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
@@ -123,16 +136,21 @@ def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
         group = max(size for size in GROUPS if weight.shape[1] % size == 0)
         integers, scales, zeros = _by_slabs(partial(quantise_w4, group=group, symmetric=False), weight)
         return pack_w4(integers, scales, zeros, group)
+    if quantize == "w8a8":
+        (n, k), (integers, scales) = weight.shape, _by_slabs(quantise_int8, weight)
+        return PackedLinear("w8a8", n, k, integers, scales)
     if quantize == "fp8":
         return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=1, columns=0), weight))
+    if quantize == FP8_BLOCK:
+        return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=GROUP, columns=GROUP), weight, GROUP))
     return pack_bf16(weight)
 
 
 def _by_slabs(
-    quantise: Callable[[torch.Tensor], tuple[torch.Tensor | None, ...]], weight: torch.Tensor
+    quantise: Callable[[torch.Tensor], tuple[torch.Tensor | None, ...]], weight: torch.Tensor, block: int = 1
 ) -> list[torch.Tensor]:
     """What `quantise` makes of some rows at a time, put together: it takes four float32 copies of them."""
-    rows = max(1, SLAB_WEIGHTS // weight.shape[1])
+    rows = max(1, SLAB_WEIGHTS // weight.shape[1] // block) * block
     slabs = (weight[first : first + rows] for first in range(0, len(weight), rows))
     made = zip(*map(quantise, slabs), strict=True)
     found = ([part for part in parts if part is not None] for parts in made)

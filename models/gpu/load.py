@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ...kernels.gemm.gpu_weights import GROUPS
 from ...kernels.gpu.table import E4M3_CAPABILITY
+from ...kernels.quantise.gpu import GROUP
 from ...protocol.settings import BLOCK_SIZE, EngineSettings, LargestStep
 from ...protocol.steps import ReportProgress
 from ..checkpoint.open import Checkpoint
@@ -22,9 +23,10 @@ from .buckets import Buckets, GpuSizes, PassShape
 from .cache import DTYPES
 from .device import Device
 from .gpu import GpuModel
+from .linear import IN_8_BITS
 from .memory import graph_bytes, largest_step, plan_on_gpu
 from .stepper import GpuStepper
-from .stored import StoredFormats, described_formats, stored_formats
+from .stored import FP8_BLOCK, StoredFormats, described_formats, stored_formats, stored_in_blocks
 from .structure import refuse_settings, refuse_structure
 from .working_memory import attention_launch
 
@@ -64,7 +66,7 @@ def load_on_gpu(
     return LoadedModel(
         stepper=GpuStepper(model, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)),
         device=device.name,
-        dtype=described_formats(checkpoint, sizes.stored),
+        dtype=described_formats(checkpoint, sizes.stored, sizes.quantize),
         kv_cache_dtype=sizes.kv_cache_dtype,
         context_length=sizes.max_model_len,
         largest_step=LargestStep(max_running=sizes.buckets.chunks, max_step_tokens=sizes.buckets.tokens[-1]),
@@ -82,7 +84,11 @@ def sizes_of(checkpoint: Checkpoint, settings: EngineSettings, device: Device) -
                 f"--quantize {settings.quantize}: the checkpoint is quantised already ({found[0].format}) and would "
                 "only lose more; leave it out, or take the unquantised checkpoint"
             )
-        stored = stored_formats(outline_weights(checkpoint)) if settings.dtype == "auto" else {}
+        if settings.dtype == "auto":
+            weights = outline_weights(checkpoint)
+            stored = stored_formats(weights)
+            if _runs_in_blocks(settings, device) and stored_in_blocks(checkpoint.spec, weights):
+                settings = replace(settings, quantize=FP8_BLOCK)
         if stored and checkpoint.spec.latent is not None:
             remedy = "does not run from integers as they are stored: --dtype bfloat16 widens them"
             raise UnsupportedModel("latent attention", found[0].format, remedy)
@@ -115,6 +121,10 @@ def gpu_sizes(
     return sizes_for(largest_step(device, spec, settings, sizes_for))
 
 
+def _runs_in_blocks(settings: EngineSettings, device: Device) -> bool:
+    return device.capability >= E4M3_CAPABILITY and settings.adapter_places.count == 0
+
+
 def _refuse(spec: ModelSpec, settings: EngineSettings, device: Device) -> None:
     """Raises for what does not run, naming the setting or the model's key."""
     refuse_structure(spec)
@@ -124,12 +134,12 @@ def _refuse(spec: ModelSpec, settings: EngineSettings, device: Device) -> None:
         raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
     if settings.keep_packed_weights:
         raise UnsupportedDevice("--keep-packed-weights: a GPU packs nothing that could be kept; leave it out")
-    if quantize not in ("none", "int8", "int4", "fp8"):
-        raise UnsupportedDevice(f"--quantize {quantize}: the GPU runs none, int8, int4 and fp8")
-    if quantize == "fp8" and device.capability < E4M3_CAPABILITY:
+    if quantize not in ("none", "int8", "int4", *IN_8_BITS):
+        raise UnsupportedDevice(f"--quantize {quantize}: the GPU runs none, int8, int4, {', '.join(IN_8_BITS)}")
+    if quantize in ("fp8", FP8_BLOCK) and device.capability < E4M3_CAPABILITY:
         raise UnsupportedDevice(
-            f"--quantize fp8: a GPU of compute capability {device.capability / 10} multiplies no float8; use int8 or "
-            "int4 (--kv-cache-dtype fp8 does work here)"
+            f"--quantize {quantize}: a GPU of compute capability {device.capability / 10} multiplies no float8; use "
+            "w8a8, int8 or int4 (--kv-cache-dtype fp8 does work here)"
         )
     if kv_cache_dtype != "auto" and kv_cache_dtype not in DTYPES:
         raise UnsupportedDevice(f"--kv-cache-dtype {kv_cache_dtype}: the GPU has {', '.join(DTYPES)}")
@@ -138,6 +148,8 @@ def _refuse(spec: ModelSpec, settings: EngineSettings, device: Device) -> None:
     for name, inputs in _grouped_sizes(spec):
         if quantize == "int4" and inputs % min(GROUPS):
             raise UnsupportedModel(name, inputs, f"int4 weights come in groups of {min(GROUPS)}; use --quantize int8")
+        if quantize == FP8_BLOCK and inputs % GROUP:
+            raise UnsupportedModel(name, inputs, f"fp8-block has blocks of {GROUP} inputs; use --quantize fp8")
     context_length(settings, spec.max_position)
     try:
         attention_launch(
@@ -149,7 +161,7 @@ def _refuse(spec: ModelSpec, settings: EngineSettings, device: Device) -> None:
 
 
 def _grouped_sizes(spec: ModelSpec) -> list[tuple[str, int]]:
-    """Inputs of the matrices that int4 cuts into groups. A model without dense layers has an MLP of size 0."""
+    """Inputs of the matrices that are cut into groups. A model without dense layers has an MLP of size 0."""
     sizes = [
         ("hidden_size", spec.hidden_size),
         ("num_attention_heads * head_dim", spec.num_heads * spec.mixed_dim),

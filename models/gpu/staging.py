@@ -22,6 +22,8 @@ STAGED_BYTES: Final = 64 << 20
 COPY_THREADS: Final = 4
 
 ByteArray = npt.NDArray[np.uint8]
+# What the arrays of a checkpoint hold.
+_HELD = {np.dtype(np.uint16): torch.bfloat16, np.dtype(np.float32): torch.float32, np.dtype(np.uint8): torch.uint8}
 
 
 class Staging:
@@ -41,7 +43,7 @@ class Staging:
     def __exit__(self, *error: object) -> None:
         self._threads.shutdown()
 
-    def put(self, target: torch.Tensor, source: Weight | torch.Tensor) -> None:
+    def put(self, target: torch.Tensor, source: Weight | ByteArray | torch.Tensor) -> None:
         """Enqueue a copy in the target's type. The source is read before this returns."""
         device_bytes, host, start = target.view(-1).view(torch.uint8), _bytes_of(source, target.dtype), 0
         while start < len(host):
@@ -53,7 +55,7 @@ class Staging:
             self.device.upload(device_bytes[part], self._pinned[self._now][staged])
             start, self._used = start + size, self._used + size
 
-    def put_rows(self, target: torch.Tensor, parts: Iterable[Weight]) -> None:
+    def put_rows(self, target: torch.Tensor, parts: Iterable[Weight | ByteArray]) -> None:
         """The parts, one below the other."""
         row = 0
         for part in parts:
@@ -71,7 +73,7 @@ class Staging:
         list(self._threads.map(np.copyto, *parts))  # without the GIL
 
 
-def host_tensor(array: Weight) -> torch.Tensor:
+def host_tensor(array: Weight | ByteArray) -> torch.Tensor:
     """A checkpoint's array as torch sees it; uint16 holds bfloat16 bits. A read-only mapping is copied first.
 
     A matrix that is stored quantised is widened to bfloat16, some rows at a time.
@@ -84,9 +86,9 @@ def host_tensor(array: Weight) -> torch.Tensor:
     return torch.from_numpy(owned)
 
 
-def _bytes_of(source: Weight | torch.Tensor, dtype: torch.dtype) -> ByteArray:
+def _bytes_of(source: Weight | ByteArray | torch.Tensor, dtype: torch.dtype) -> ByteArray:
     """A tensor's bytes in this type: a mapped file's own where it holds that type."""
-    if isinstance(source, np.ndarray) and source.dtype == np.uint16 and dtype == torch.bfloat16:
+    if isinstance(source, np.ndarray) and _HELD.get(source.dtype) == dtype:
         return np.ascontiguousarray(source).reshape(-1).view(np.uint8)
     tensor = source if isinstance(source, torch.Tensor) else host_tensor(source)
     found: ByteArray = tensor.to(dtype).contiguous().view(-1).view(torch.uint8).numpy()

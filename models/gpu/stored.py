@@ -3,8 +3,8 @@ stored, and their packing.
 
 Integers, zero points, scales and minima are those of the file: nothing is rounded. Numbers of a table of up to 16
 (MXFP4, IQ4) are bytes. What no kernel multiplies is widened to bfloat16: codes of 2 and 5 bits with minima, bytes with
-zero points, FP8, NF4, and matrices that are one here (q, k and v; gate and up; those of a layer's experts) where the
-file stores them in different ways.
+zero points, NF4, FP8 unless the whole model has it in blocks, and matrices that are one here (q, k and v; gate and up;
+those of a layer's experts) where the file stores them in different ways.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import torch
 
 from ...kernels.gemm.codes import CodeLayout, CodeRows, group_values
 from ...kernels.gemm.gpu_weights import BYTE_GROUPS, GROUPS, PackedLinear, pack_bytes, pack_w4
+from ...kernels.quantise.gpu import GROUP
 from ..checkpoint.experts import ExpertWeights, MlpWeights
 from ..checkpoint.open import Checkpoint
+from ..checkpoint.quantised.floats import Fp8Matrix
 from ..checkpoint.rope import IndexArray
 from ..checkpoint.safetensors import WeightArray
+from ..checkpoint.spec import ModelSpec
 from ..checkpoint.stored import CHUNK_ROWS, CodedMatrix, StoredMatrix
 from ..checkpoint.weights import DecoderWeights, LayerWeights, outline_weights, stored_matrices
 from ..memory_plan import size
@@ -42,6 +45,7 @@ class StoredFormat(NamedTuple):
 
 
 StoredFormats = dict[str, StoredFormat]  # by the names of weights_layout
+FP8_BLOCK = "fp8-block"  # of --quantize, and of a whole model that is stored so: it decides its activations too
 
 
 def format_of(layout: CodeLayout, inputs: int) -> StoredFormat | None:
@@ -102,6 +106,20 @@ def stored_formats(weights: DecoderWeights) -> StoredFormats:
     """Of all matrices that run as they are stored."""
     found = {name: merged_format(chain.from_iterable(stacks)) for name, stacks in _products(weights).items()}
     return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def stored_in_blocks(spec: ModelSpec, weights: DecoderWeights) -> bool:
+    """Whether all matrices of the layers are stored as FP8_BLOCK has them: no block has rows of two of them, and no
+    rows have another order here.
+    """
+    if spec.experts is not None or spec.latent is not None:
+        return False
+    parts = (part for layer in weights.layers for stack in merged_parts(layer).values() for part in stack)
+    return np.array_equal(spec.rotary_order, np.arange(len(spec.rotary_order))) and all(
+        isinstance(part, Fp8Matrix) and part.block == (GROUP, GROUP) and not any(n % GROUP for n in part.shape)
+        for part in parts
+        if part is not None
+    )
 
 
 def _products(weights: DecoderWeights) -> dict[str, list[Parts]]:
@@ -179,7 +197,7 @@ def _groups(matrix: CodedMatrix, rows: CodeRows, kind: StoredFormat, what: Liter
     return torch.from_numpy(np.ascontiguousarray(wide)).to(dtype)
 
 
-def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
+def described_formats(checkpoint: Checkpoint, stored: StoredFormats, quantize: str = "none") -> str:
     """For the start report: which formats run as they are stored, which are widened, and what each takes."""
     if not stored_matrices(checkpoint):
         return "bfloat16"
@@ -190,13 +208,16 @@ def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
         if layer.latent is not None:
             plain[f"{index}.up"] = [(layer.latent.up,)]
     for name, stacks in (_products(weights) | plain).items():
-        counts = wide if name not in stored else kept
+        kind: StoredFormat | str | None = stored.get(name)
+        if quantize == FP8_BLOCK and name not in ("head", "embedding"):
+            kind = FP8_BLOCK
+        counts = wide if kind is None else kept
         for stack in stacks:
             parts = [part for part in stack if part is not None]
             rows = sum(len(part) for part in parts)
             for part in parts:
                 if isinstance(part, StoredMatrix):
-                    taken = _bytes_of(rows, part.shape[1], stored.get(name)) * len(part) // rows
+                    taken = _bytes_of(rows, part.shape[1], kind) * len(part) // rows
                     counts[part.format] = counts.get(part.format, 0) + taken
     return "; ".join(
         [
@@ -207,8 +228,8 @@ def described_formats(checkpoint: Checkpoint, stored: StoredFormats) -> str:
     )
 
 
-def _bytes_of(rows: int, columns: int, kind: StoredFormat | None) -> int:
+def _bytes_of(rows: int, columns: int, kind: StoredFormat | str | None) -> int:
     """What a whole matrix takes: rows are filled up to a multiple."""
-    if kind is None:
-        return 2 * rows * columns
+    if not isinstance(kind, StoredFormat):
+        return 2 * rows * columns if kind is None else rows * columns + 4 * (rows // GROUP) * (columns // GROUP)
     return sum(tensor.nbytes for tensor in stored_shape(rows, columns, kind).tensors.values())

@@ -19,6 +19,11 @@ def refuse_structure(spec: ModelSpec) -> None:
 
 def refuse_settings(spec: ModelSpec, settings: EngineSettings) -> None:
     """Raises what names the first setting that this structure does not go with."""
+    found = f"--quantize {settings.quantize}"
+    if settings.quantize in ("fp8-block", "w8a8") and spec.experts is not None:
+        raise UnsupportedDevice(f"{found}: not for experts; use --quantize fp8, int8 or int4")
+    if settings.quantize == "fp8-block" and settings.adapter_places.count > 0:
+        raise UnsupportedDevice(f"{found}: LoRA adapters read no blocks; use --quantize fp8, or leave --lora out")
     if spec.latent is None:
         return
     if settings.kv_cache_dtype not in ("auto", "bfloat16"):

@@ -14,7 +14,7 @@ from .cache import DTYPES
 from .device import Device
 from .experts import mixture_layout
 from .latent import latent_buffers, more_launches_of_latent
-from .linear import Activations, linear_workspace
+from .linear import IN_8_BITS, Activations, linear_workspace
 from .weights import formats_of, matrices, norms
 
 DTYPE = torch.bfloat16  # of activations
@@ -57,7 +57,7 @@ def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     if "gate_up" in sizes_of:  # not every layer has experts
         layout.add("gate_up", DTYPE, tokens, sizes_of["gate_up"][0])
         Activations.add(layout, "gated", tokens, spec.mlp_size, quantize)
-    if quantize == "fp8":
+    if quantize in IN_8_BITS:
         Activations.add(layout, "mixed.quantised", tokens, mixed, quantize)
     for name in ("last_residual", "last_hidden", "last_normed"):
         layout.add(name, DTYPE, rows, spec.hidden_size)

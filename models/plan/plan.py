@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CPU_SHARE: Final = 0.9  # of a planned machine's memory: the system takes the rest
 CPU_FORMATS: Final = ("none", "int8", "int4")
 GPU_FORMATS: Final = ("none", "fp8", "int8", "int4")
-_ON_GPU: Final = {"fp8": "fp8"}  # what products run in; other weights are widened to bfloat16 for them
+_ON_GPU: Final = {"fp8": "fp8", "fp8-block": "fp8", "w8a8": "int8"}  # what products run in; others: bfloat16
 
 FindRates = Callable[[str, int], Rates]  # by what the weights are stored as, and threads
 
@@ -219,6 +219,6 @@ def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Devic
     shortest = shortest_length(settings, sizes.max_model_len)
     gpu_memory, kv_cache_memory = settings.gpu_memory, settings.kv_cache_memory
     memory = plan_on_gpu(device, checkpoint.spec, sizes, gpu_memory, kv_cache_memory, shortest)
-    dtype = described_formats(checkpoint, sizes.stored)
+    dtype = described_formats(checkpoint, sizes.stored, sizes.quantize)
     length = min(sizes.max_model_len, memory.num_blocks * BLOCK_SIZE)
     return _Fitted(memory, dtype, length, sizes.buckets.chunks)

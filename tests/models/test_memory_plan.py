@@ -150,6 +150,8 @@ def test_a_context_beyond_the_kv_memory_is_shortened_unless_it_was_asked_for(tmp
         ({"device": "cuda"}, "--device cuda: torch sees no GPU.* or pass --device cpu"),
         ({"device": "cpu", "kernels": "interpret"}, "--kernels interpret: .* pass --device cuda"),
         ({"quantize": "fp8"}, "--quantize fp8: the CPU runs none, int8, int4 and int4-128"),
+        ({"quantize": "fp8-block"}, "--quantize fp8-block: the CPU runs none, int8, int4 and int4-128"),
+        ({"quantize": "w8a8"}, "--quantize w8a8: the CPU runs none, int8, int4 and int4-128"),
         ({"dtype": "float64"}, "--dtype float64"),
     ],
 )

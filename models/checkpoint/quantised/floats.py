@@ -29,14 +29,14 @@ class Fp8Matrix(StoredMatrix):
     """E4M3 bytes [outputs, inputs] times float32 scales of blocks: [outputs / height, inputs / width]."""
 
     def __init__(self, values: npt.NDArray[np.uint8], scales: FloatArray, block: tuple[int, int]) -> None:
-        self._values, self._scales, self._block = values, scales, block
+        self.values, self.scales, self.block = values, scales, block
         self.shape = (int(values.shape[0]), int(values.shape[1]))
         self.format = "FP8"
 
     def rows(self, first: int, last: int) -> FloatArray:
-        height, width = self._block
-        scales = self._scales[np.arange(first, last) // height]
-        wide: FloatArray = E4M3[self._values[first:last]]
+        height, width = self.block
+        scales = self.scales[np.arange(first, last) // height]
+        wide: FloatArray = E4M3[self.values[first:last]]
         wide *= np.repeat(scales, width, axis=1)[:, : self.shape[1]] if scales.shape[1] > 1 else scales
         return wide
 

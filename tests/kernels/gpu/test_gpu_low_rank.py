@@ -23,7 +23,10 @@ def drawn(seed: int, *shape: int) -> torch.Tensor:
 
 
 def check(
-    adapters: tuple[int, ...] = MIX, parts: tuple[int, ...] = (80, 48, 48), columns: int = 160, *, scaled: bool = False
+    adapters: tuple[int, ...] = MIX,
+    parts: tuple[int, ...] = (80, 48, 48),
+    columns: int = 160,
+    scaled: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Against exact sums of the same values. Allowed: twice the error of rounding A x and the result to bfloat16."""
     tokens, channels = len(adapters), sum(parts)
@@ -32,9 +35,9 @@ def check(
     b = drawn(4, PLACES, channels + 8, RANK)[:, :channels]  # places lie apart
     scales = None
     exact_x = x.double()
-    if scaled:
+    if scaled is not None:
         scales = torch.linspace(0.5, 3, tokens)
-        x = x.to(torch.float8_e4m3fn)
+        x = (8 * x).to(scaled)
         exact_x = x.double() * scales[:, None]
     numbers = torch.tensor(adapters, dtype=torch.int32)
     out = before.clone()
@@ -66,8 +69,9 @@ def test_one_part_and_a_split_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     check(parts=(72,), columns=328)
 
 
-def test_scaled_float8_rows() -> None:
-    check(parts=(64, 64), scaled=True)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_scaled_rows_of_8_bits(dtype: torch.dtype) -> None:
+    check(parts=(64, 64), scaled=dtype)
 
 
 def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:

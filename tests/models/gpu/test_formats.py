@@ -11,6 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8, quantise_w4
+from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stepper import GpuStepper
@@ -21,11 +22,14 @@ from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record, weights_
 
 Tensor = torch.Tensor
 LENGTH = 12
-FORMATS = [("int8", "fp8"), ("int4", "bfloat16"), ("fp8", "int8")]  # of weights, of the cache
+# Of weights, of the cache.
+FORMATS = [("int8", "fp8"), ("int4", "bfloat16"), ("fp8", "int8"), ("w8a8", "bfloat16"), ("fp8-block", "bfloat16")]
+WHOLE_BLOCKS = replace(SPEC, hidden_size=128, num_kv_heads=2, mlp_size=128)  # none has rows of two matrices
 # Mean distance of the log probabilities of eleven tokens. bfloat16: ten roundings of 2^-9 to logits of up to 16, of
 # which a mean leaves a fifth. An e4m3 cache rounds keys and values by 2^-4, and the mean over eight positions and 64
-# inputs leaves an eighth of it, in two layers; e4m3 activations do so in all eight products.
-TOLERANCE = {"none": 0.06, "int4": 0.06, "int8": 0.2, "fp8": 0.4}
+# inputs leaves an eighth of it, in two layers; e4m3 activations do so in all eight products. Those of int8 are three
+# eighths as coarse: steps of 3 / 127 instead of 2^-4.
+TOLERANCE = {"none": 0.06, "int4": 0.06, "int8": 0.2, "fp8": 0.4, "w8a8": 0.15, "fp8-block": 0.4}
 
 
 def stored_int8(matrix: Tensor) -> Tensor:
@@ -46,17 +50,28 @@ def stored_fp8(matrix: Tensor) -> Tensor:
     return values.float() * scales[:, None]
 
 
+def stored_blocks(matrix: Tensor) -> Tensor:
+    values, scales = quantise_fp8(matrix, 128, 128)
+    return values.float() * scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+
+
 STORED: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda matrix: matrix,
     "int8": stored_int8,
     "int4": stored_int4,
     "fp8": stored_fp8,
+    "w8a8": stored_int8,
+    "fp8-block": stored_blocks,
 }
+
+
+def spec_of(quantize: str) -> ModelSpec:
+    return WHOLE_BLOCKS if quantize == "fp8-block" else SPEC
 
 
 def rounded_weights(quantize: str, wrong_scale: float = 1.0) -> DecoderWeights:
     """What the device multiplies with, as float32. The head is never quantised. `wrong_scale`: of one matrix."""
-    weights = weights_of(SPEC)
+    weights = weights_of(spec_of(quantize))
     names = ("q", "k", "v", "o", "gate", "up", "down")
     layers = tuple(
         replace(layer, **{name: STORED[quantize](host_tensor(getattr(layer, name)).float()).numpy() for name in names})
@@ -69,14 +84,16 @@ def rounded_weights(quantize: str, wrong_scale: float = 1.0) -> DecoderWeights:
 @pytest.fixture(scope="module", params=FORMATS, ids=lambda formats: "-".join(formats))
 def case(request: pytest.FixtureRequest) -> Iterator[tuple[str, GpuStepper]]:
     quantize, kv_cache_dtype = request.param
-    stepper = GpuStepper(make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype))
+    stepper = GpuStepper(make_gpu_model(quantize=quantize, kv_cache_dtype=kv_cache_dtype, spec=spec_of(quantize)))
     yield quantize, stepper
     stepper.close()
 
 
-def log_probabilities(weights: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
+def log_probabilities(
+    weights: DecoderWeights, prompt: tuple[int, ...], spec: ModelSpec = SPEC
+) -> npt.NDArray[np.float64]:
     """Of the prompt's tokens but the first, by the reference."""
-    logits = reference_logits(SPEC, weights, list(prompt)).astype(np.float64)[:-1]
+    logits = reference_logits(spec, weights, list(prompt)).astype(np.float64)[:-1]
     shifted = logits - logits.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return np.asarray(shifted[np.arange(len(prompt) - 1), list(prompt[1:])], np.float64)
@@ -94,7 +111,7 @@ def test_log_probabilities(case: tuple[str, GpuStepper], strict: bool) -> None:
     driver.step(dropped=[1])
     found = np.array([score.logprob for step in driver.drain() for row in step for score in row.prompt_logprobs])
     distances = [
-        np.abs(found - log_probabilities(rounded_weights(quantize, wrong_scale), prompt)).mean()
+        np.abs(found - log_probabilities(rounded_weights(quantize, wrong_scale), prompt, spec_of(quantize))).mean()
         for wrong_scale in (1.0, 1.5)
     ]
     assert distances[0] < TOLERANCE[quantize] < distances[1]

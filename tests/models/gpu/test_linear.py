@@ -24,7 +24,12 @@ from triolet.models.gpu.linear import (
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.staging import Staging
 
-ROWS, COLUMNS, TOKENS = 72, 192, 3
+TOKENS = 3
+
+
+def shape_of(quantize: str) -> tuple[int, int]:
+    """Rows and columns of a matrix; of blocks of 128 x 128, columns are a multiple."""
+    return (300, 256) if quantize == "fp8-block" else (72, 192)
 
 
 @pytest.mark.parametrize(
@@ -38,27 +43,31 @@ ROWS, COLUMNS, TOKENS = 72, 192, 3
         ("int4", 1.5 * 5 / 15 / 12**0.5),
         # Both operands rounded to 4 significant bits: 2^-4 / sqrt(12) each, together sqrt(2) of it, and twice.
         ("fp8", 2 * 2.0**-4 * 2**0.5 / 12**0.5),
+        # Both operands in steps of int8, whose errors together are sqrt(2) of one's.
+        ("w8a8", 2 * 3 / 127 / 12**0.5 * 2**0.5),
+        ("fp8-block", 2 * 2.0**-4 * 2**0.5 / 12**0.5),
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])
 def test_products(quantize: str, tolerance: float, strict: bool) -> None:
     device, layout = RehearsalDevice(), Layout()
+    rows, columns = shape_of(quantize)
     generator = torch.Generator().manual_seed(4)
-    weight = torch.randn(ROWS, COLUMNS, generator=generator).bfloat16()
-    add_linear(layout, "matrix", ROWS, COLUMNS, quantize)
-    layout.add("x", torch.bfloat16, TOKENS, COLUMNS)
-    Activations.add(layout, "read", TOKENS, COLUMNS, quantize)
-    layout.add("out", torch.bfloat16, TOKENS, ROWS)
-    layout.add("space", torch.uint8, max(1, linear_workspace(ROWS, COLUMNS, quantize, TOKENS, device.capability)))
+    weight = torch.randn(rows, columns, generator=generator).bfloat16()
+    add_linear(layout, "matrix", rows, columns, quantize)
+    layout.add("x", torch.bfloat16, TOKENS, columns)
+    Activations.add(layout, "read", TOKENS, columns, quantize)
+    layout.add("out", torch.bfloat16, TOKENS, rows)
+    layout.add("space", torch.uint8, max(1, linear_workspace(rows, columns, quantize, TOKENS, device.capability)))
     arena = Arena(device, layout)
     bits = weight.view(torch.int16).numpy().view(np.uint16)
     with Staging(device) as staging:
         fill_linear(staging, arena, "matrix", (bits[:40], bits[40:]), quantize)
     device.synchronize()
     linear = Linear(placed(pack_shape(*weight.shape, quantize), arena, "matrix"), device.capability)
-    x = torch.randn(TOKENS, COLUMNS, generator=generator).bfloat16()
+    x = torch.randn(TOKENS, columns, generator=generator).bfloat16()
     read = Activations.of(arena, "read")
-    (arena["x"] if quantize == "fp8" else read.values).copy_(x)
+    (read.values if read.scales is None else arena["x"]).copy_(x)
     if read.scales is not None:
         device.run(partial(quantise_rows, arena["x"], read.values, read.scales, capability=device.capability))
     device.run(lambda: linear(read, arena["out"], arena["space"], strict=strict))
@@ -73,12 +82,13 @@ def test_products(quantize: str, tolerance: float, strict: bool) -> None:
     assert error(arena["out"] * (1 + 2 * tolerance)) > tolerance
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("quantize", ["int8", "int4", "fp8", "fp8-block", "w8a8"])
 def test_slabs_of_rows_make_no_difference(quantize: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(5)).bfloat16()
+    rows, columns = shape_of(quantize)
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(5)).bfloat16()
     whole = pack(weight, quantize)
-    monkeypatch.setattr(linear, "SLAB_WEIGHTS", 10 * COLUMNS)  # seven slabs and a part of one
+    monkeypatch.setattr(linear, "SLAB_WEIGHTS", 10 * columns)  # seven slabs and a part of one; of blocks three
     cut = pack(weight, quantize)
     for name, tensor in whole.tensors.items():
         assert torch.equal(cut.tensors[name].view(torch.uint8), tensor.view(torch.uint8)), name
-    assert pack_shape(ROWS, COLUMNS, quantize).weight.shape == whole.weight.shape
+    assert pack_shape(rows, columns, quantize).weight.shape == whole.weight.shape

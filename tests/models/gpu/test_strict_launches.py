@@ -82,7 +82,9 @@ def differing(found: dict[tuple[str, PassShape], Forms], *, strict: bool) -> set
     return {name for part, name in names if len({frozenset(forms.get(name, ())) for forms in parts[part]}) > 1}
 
 
-@pytest.mark.parametrize(("quantize", "kv_cache_dtype"), [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8")])
+@pytest.mark.parametrize(
+    ("quantize", "kv_cache_dtype"), [("none", "bfloat16"), ("int4", "int8"), ("fp8", "fp8"), ("w8a8", "bfloat16")]
+)
 def test_every_shape_launches_the_same(quantize: str, kv_cache_dtype: str) -> None:
     found = captured(quantize, kv_cache_dtype)
     assert max(shape.tokens for _, shape in found) > 512 < 2 * max(shape.rows for _, shape in found)
