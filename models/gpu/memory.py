@@ -29,7 +29,7 @@ SHARE = 0.9  # of the free memory, by default: other processes and the driver ne
 LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, not measured yet
 # Launches in a pass besides the products: of a layer, of its adapters, and outside the layers. What a structure has
 # more is added to them (working_memory.py, experts.py).
-LAYER_LAUNCHES, ADAPTER_LAUNCHES, OTHER_LAUNCHES = 8, 8, 16
+LAYER_LAUNCHES, ADAPTER_LAUNCHES, OTHER_LAUNCHES = 7, 8, 16
 LIBRARY_BYTES = 64 * MIB  # cuBLAS's workspace on Hopper is 32 MiB per stream, and its handle takes the same
 LARGEST_CACHE_ROWS = 2**31 - 1  # attention counts rows of the cache, [blocks * kv_heads * BLOCK_SIZE], in int32
 # Steps for what this worker may take of the GPU's memory, the largest first. From 256 rows on, products are bound by

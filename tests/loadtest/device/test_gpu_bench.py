@@ -25,7 +25,7 @@ from triolet.loadtest.device.random_adapter import random_adapter
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.buckets import PassShape
 from triolet.models.gpu.device import Growth
-from triolet.models.gpu.load import LAUNCH_BYTES, LIBRARY_BYTES
+from triolet.models.gpu.memory import LAUNCH_BYTES, LIBRARY_BYTES
 from triolet.models.gpu.rehearsal import RehearsalDevice
 
 MACHINE = GpuMachine("cpu", 90, "a machine", {}, {"copy_gb_s": 100.0, "bf16_tflops": 1.0}, multiprocessors=2)
