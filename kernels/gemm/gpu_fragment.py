@@ -62,6 +62,8 @@ SIGNED_BYTES = tl.constexpr("""{
     fma.rn.bf16x2 $1, second, minus, $1;
 }""")
 
+SAME = tl.constexpr("mov.b32 $0, $1;")
+
 
 @jit
 def byte_places(blocks_apart, BLOCKS: tl.constexpr):
@@ -97,9 +99,24 @@ def as_quarters(values, BLOCKS: tl.constexpr):
 
 
 @jit
+def held(weights):
+    """The same bfloat16 values. The compiler looks no further back than this for the order of a left operand.
+
+    It would see bytes, or the `join` of spread(), and give mma (sm_80) an order of columns that suits those: every
+    value would then change registers or threads, which can double a loop.
+    """
+    return tl.inline_asm_elementwise(SAME, "=r,r", [weights], dtype=tl.bfloat16, is_pure=False, pack=2)
+
+
+@jit
 def spread(offsets, STEPS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Offsets of rows g and g + 8 of each thread, [BLOCKS x 128, STEPS, 2], to the form of the packed bytes."""
-    wide = tl.reshape(tl.permute(offsets, (1, 0, 2)), (STEPS, BLOCKS * 128, 1, 2, 1))
+    """Offsets of rows g and g + 8 of each thread, [BLOCKS x 128, STEPS, 2], to the form of the packed bytes.
+
+    The join puts neighbouring columns side by side in registers, as the bytes have them. Without it the compiler
+    would give the bytes the order of the offsets, rows first, and repack every product of theirs.
+    """
+    pairs = tl.join(offsets, offsets)
+    wide = tl.reshape(tl.permute(pairs, (1, 0, 2, 3)), (STEPS, BLOCKS * 128, 1, 2, 2))
     return tl.reshape(tl.broadcast_to(wide, (2, BLOCKS * 128, 4, 2, 2)), (2 * BLOCKS * 128, 16))
 
 
@@ -143,6 +160,10 @@ if INTERPRETED:
 
     def _number(pattern: Pattern) -> Pattern:
         return (pattern.astype(np.uint32) << 16).view(np.float32)
+
+    @emulates(SAME.value)
+    def _same(pattern: Pattern) -> Pattern:
+        return pattern
 
     @emulates(SYMMETRIC.value)
     def _symmetric(packed: Pattern) -> tuple[Pattern, Pattern]:

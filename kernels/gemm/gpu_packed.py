@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
 from .gpu_epilogue import store_result
-from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, unpack_bytes
+from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, held, unpack_bytes
 from .gpu_groups import by_nibble, pair_places, quarters, unpack_groups, w4_places
 
 
@@ -41,13 +41,15 @@ def rows_of(matrix, row, rows, k, stride, K, EVEN_K: tl.constexpr, WIDTH: tl.con
 def product(weights, sums, x, row, k, stride_x, M, K, EVEN_K: tl.constexpr):
     """sums (or nothing) + weights times the same columns, from k on, of x[row], which is zero outside of x."""
     columns = rows_of(x, row, M, k, stride_x, K, EVEN_K, weights.shape[1])
-    return tl.dot(weights, columns.T, sums, out_dtype=tl.float32)
+    return tl.dot(held(weights), columns.T, sums, out_dtype=tl.float32)
 
 
 @jit
 def group_product(weights, scale, least, x, row, k, stride_x, M, K, EVEN_K: tl.constexpr):
     """(scale x weights - minimum) times the same columns of x[row]: the minimum takes their sum."""
     columns = rows_of(x, row, M, k, stride_x, K, EVEN_K, weights.shape[1])
+    if weights.shape[1] < 64:  # held, a tile of 64 x 64 of them takes 160 registers on sm_80: one program, not two
+        weights = held(weights)
     sums = tl.dot(weights, columns.T, out_dtype=tl.float32) * scale[:, None]
     if least is not None:
         sums -= least[:, None] * tl.sum(columns.to(tl.float32), 1)[None, :]
