@@ -4,7 +4,8 @@
     x_scales   float32: [M], or [] for the whole tensor, or [M, K / 128] with block-scaled weights
     out        [M, N] bfloat16, contiguous; residual [M, N] may be out itself; bias [N]. Or float32, for logits: the
                sums as they are, not rounded to bfloat16; then without bias and residual
-    workspace  one-dimensional uint8 of at least `workspace_bytes`; layers of one stream may share it
+    workspace  one-dimensional uint8 of at least `workspace_bytes`, zeros before its first use (COUNTER_BYTES of it in
+               front; a launch leaves them so); layers of one stream may share it, and nobody else writes to it
     strict     the bits of a row's results do not depend on the other rows
 
 If out or workspace is not given, it is allocated. The capability (80, 90) chooses the launch and is never queried.
@@ -17,12 +18,12 @@ import torch
 from ..gpu.table import E4M3_CAPABILITY
 from .gpu_launch_packed import launch_packed
 from .gpu_launch_plain import launch_plain
-from .gpu_operands import checked, launches_of, workspace_bytes
+from .gpu_operands import COUNTER_BYTES, checked, launches_of, workspace_bytes
 from .gpu_table import launch_for
 from .gpu_weights import PackedLinear
 
 Tensor = torch.Tensor
-__all__ = ["gemm", "launches_of", "workspace_bytes"]
+__all__ = ["COUNTER_BYTES", "gemm", "launches_of", "workspace_bytes"]
 
 
 def gemm(

@@ -6,8 +6,8 @@ import torch
 
 from ..gpu.language import cdiv
 from .gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
-from .gpu_launch_plain import library_gemm, reduce_parts
-from .gpu_operands import Operands, bytes_of, slab_rows, with_room
+from .gpu_launch_plain import library_gemm
+from .gpu_operands import COUNTER_BYTES, Operands, bytes_of, slab_rows, split_space, with_room
 from .gpu_packed import w4_gemm_kernel, w8_gemm_kernel
 from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, split_of
 from .gpu_weights import PackedLinear
@@ -31,14 +31,14 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
     launch = with_room(weight, launch)
     split = split_of(launch, n, k)
     grid = (cdiv(n, launch.block_n), split, cdiv(m, launch.block_m))
-    added = (operands.bias, operands.residual, operands.out)
-    if split > 1:
-        added = (None, None, space.view(torch.float32))
+    added = (operands.bias, operands.residual, operands.out, *split_space(space, split, torch.float32))
     constants = {
         "EVEN_K": k % launch.block_k == 0,
         "BLOCK_M": launch.block_m,
         "BLOCKS": launch.block_n // 64,
         "STAGES": launch.stages,
+        "MOST_PARTS": launch.max_split,
+        "SLICE": launch.slice,
         "num_warps": launch.warps,
         "num_stages": launch.stages,
     }
@@ -52,8 +52,6 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
             x, weight.weight, weight.scales, *added, m, n, k, x.stride(0), GROUPS=byte_groups(weight),
             **constants,
         )  # fmt: skip
-    if split > 1:
-        reduce_parts(operands, added[2], split, None, None)
 
 
 def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tensor) -> None:
@@ -64,7 +62,7 @@ def _unpack_and_multiply(operands: Operands, launch: Library, space: torch.Tenso
     slab = slab_rows(weight, launch)
     for start in range(0, n, slab):
         stop = min(n, start + slab)
-        dense = space.view(torch.bfloat16)[: (stop - start) * k].view(stop - start, k)
+        dense = space[COUNTER_BYTES:].view(torch.bfloat16)[: (stop - start) * k].view(stop - start, k)
         if weight.format == "w4a16":
             w4_dequantise_kernel[cdiv(stop - start, 64), cdiv(k, 128)](
                 weight.weight, weight.scales, weight.offsets, weight.minima, dense, start, n, k, padded_n,

@@ -1,4 +1,4 @@
-"""Launches for operands the tensor core reads directly (int8, e4m3, bfloat16), and the reduction of split-K."""
+"""Launches for operands the tensor core reads directly (int8, e4m3, bfloat16)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from ..gpu.language import cdiv, tl
-from .gpu_epilogue import reduce_kernel
 from .gpu_narrow import narrow_gemm_kernel
-from .gpu_operands import Operands, bytes_of
-from .gpu_table import REDUCE_BLOCK, REDUCE_WARPS, ROWS_AT_ONCE, Few, Launch, Library, Many, launch_for, split_of
+from .gpu_operands import Operands, bytes_of, split_space
+from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, Many, launch_for, split_of
 from .gpu_wide import wide_gemm_kernel
 
 Tensor = torch.Tensor
@@ -49,16 +48,6 @@ def library_gemm(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, re
         torch.mm(x, weight.T, out=out)
 
 
-def reduce_parts(
-    operands: Operands, parts: Tensor, split: int, x_scales: Tensor | None, w_scales: Tensor | None
-) -> None:
-    m, n = operands.out.shape
-    reduce_kernel[cdiv(n, REDUCE_BLOCK), m](
-        parts, operands.out, x_scales, w_scales, operands.bias, operands.residual, m, n,
-        SPLIT=split, BLOCK=REDUCE_BLOCK, num_warps=REDUCE_WARPS,
-    )  # fmt: skip
-
-
 def _constants(operands: Operands, launch: Few | Many) -> Constants:
     kind, w_scales = operands.weight.format, operands.weight.scales
     return {
@@ -80,19 +69,12 @@ def _launch_few(operands: Operands, launch: Few, space: Tensor) -> None:
     x, weight = operands.x, operands.weight
     m, n, k = len(x), weight.n, weight.k
     split = split_of(launch, n, k)
-    target, added = operands.out, (operands.bias, operands.residual)
-    scales, later = (operands.x_scales, weight.scales), (None, None)
-    if split > 1:
-        sums = torch.int32 if weight.format == "w8a8" else torch.float32
-        target, added = space.view(sums), (None, None)
-        if weight.format == "w8a8":  # scaled after the last addition
-            scales, later = later, scales
     narrow_gemm_kernel[cdiv(n, launch.block_n), split, cdiv(m, launch.block_m)](
-        x, weight.weight, target, *scales, *added, m, n, k, x.stride(0),
-        EVEN_K=k % launch.block_k == 0, **_constants(operands, launch),
+        x, weight.weight, operands.out, operands.x_scales, weight.scales, operands.bias, operands.residual,
+        *split_space(space, split, torch.int32 if weight.format == "w8a8" else torch.float32), m, n, k, x.stride(0),
+        EVEN_K=k % launch.block_k == 0, MOST_PARTS=launch.max_split, SLICE=launch.slice,
+        **_constants(operands, launch),
     )  # fmt: skip
-    if split > 1:
-        reduce_parts(operands, target, split, *later)
 
 
 def _launch_many(operands: Operands, launch: Many) -> None:

@@ -12,7 +12,7 @@ Scales (float32), or None for plain bfloat16:
 from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
-from .gpu_epilogue import scaled, store_result
+from .gpu_epilogue import finish
 from .gpu_packed import rows_of, share
 
 
@@ -48,15 +48,12 @@ def narrow_sums(
 
 @jit(do_not_specialize=["M"])
 def narrow_gemm_kernel(
-    x, w, out, x_scales, w_scales, bias, residual, M, N, K, stride_x,
+    x, w, out, x_scales, w_scales, bias, residual, parts, counters, M, N, K, stride_x,
     SUM: tl.constexpr, BLOCK_SCALES: tl.constexpr, X_PER_ROW: tl.constexpr, W_PER_ROW: tl.constexpr,
-    PRECISE: tl.constexpr, EVEN_K: tl.constexpr,
+    PRECISE: tl.constexpr, EVEN_K: tl.constexpr, MOST_PARTS: tl.constexpr, SLICE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """SUM: type of the sums. PRECISE: columns of float8 after which the tensor core's sum is added in full float32.
-
-    Scales are left out (None, and not BLOCK_SCALES) where `out` takes int32 parts: the reduction applies them.
-    """
+    """SUM: type of the sums. PRECISE: columns of float8 after which the tensor core's sum is added in full float32."""
     await_inputs()
     row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.program_id(0) * BLOCK_N
@@ -65,8 +62,7 @@ def narrow_gemm_kernel(
         x, w, x_scales, w_scales, start, row, M, N, K, stride_x, first, last,
         SUM, BLOCK_SCALES, PRECISE, EVEN_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
     )  # fmt: skip
-    rows, channels = row[None, :], (start + tl.arange(0, BLOCK_N))[:, None]
-    if x_scales is not None and not BLOCK_SCALES:
-        sums = scaled(sums, x_scales, w_scales, rows, channels, M, N, X_PER_ROW, W_PER_ROW)
-    part = out + tl.program_id(1).to(tl.int64) * M * N
-    store_result(part, sums, rows, channels, M, N, bias, residual)
+    finish(
+        sums, out, parts, counters, None if BLOCK_SCALES else x_scales, None if BLOCK_SCALES else w_scales,
+        bias, residual, row, start, M, N, X_PER_ROW, W_PER_ROW, MOST_PARTS, SLICE,
+    )  # fmt: skip

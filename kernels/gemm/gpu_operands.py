@@ -13,6 +13,9 @@ from .gpu_weights import PackedLinear
 Tensor = torch.Tensor
 # Activations of the other formats are bfloat16.
 ACTIVATIONS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
+# In front of a workspace, for every layer and launch that shares it: an int32 for each tile of a launch with K split.
+# Such tiles are at most half the 264 programs, for each of 256 / 32 tiles of rows (gpu_table.py): 1,056.
+COUNTER_BYTES = 4 * 2048
 RESULTS = (torch.bfloat16, torch.float32)
 
 
@@ -29,9 +32,9 @@ class Operands:
     residual: Tensor | None
 
     def space(self, size: int) -> Tensor:
-        """`size` bytes of workspace, allocated only if the caller gave none."""
+        """`size` bytes of workspace, allocated only if the caller gave none. Counters in front are 0."""
         if self.workspace is None:
-            return torch.empty(size, dtype=torch.uint8, device=self.x.device)
+            return torch.zeros(size, dtype=torch.uint8, device=self.x.device)
         if self.workspace.dtype != torch.uint8 or self.workspace.numel() < size:
             raise ValueError(
                 f"the workspace holds {self.workspace.numel()} x {self.workspace.dtype}; this GEMM needs {size} bytes "
@@ -103,9 +106,9 @@ def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
     match launch:
         case Few():
             split = split_of(with_room(weight, launch), weight.n, weight.k)
-            return 4 * split * min(rows, ROWS_AT_ONCE) * weight.n if split > 1 else 0
+            return COUNTER_BYTES + 4 * split * min(rows, ROWS_AT_ONCE) * weight.n if split > 1 else 0
         case Library():
-            return 0 if weight.format == "bf16" else 2 * weight.k * slab_rows(weight, launch)
+            return 0 if weight.format == "bf16" else COUNTER_BYTES + 2 * weight.k * slab_rows(weight, launch)
         case Many():
             return 0
 
@@ -115,13 +118,18 @@ def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) 
     launch = launch_for(weight.format, capability, rows, strict)
     match launch:
         case Few():
-            parts = -(-rows // ROWS_AT_ONCE)
-            split = split_of(with_room(weight, launch), weight.n, weight.k)
-            return parts * (2 if split > 1 else 1)
+            return -(-rows // ROWS_AT_ONCE)
         case Library() if weight.format != "bf16":
             return 2 * -(-weight.n // slab_rows(weight, launch))
         case Many() | Library():
             return 1
+
+
+def split_space(space: Tensor, split: int, sums: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """Parts of this type and counters, in a workspace of `bytes_of`. None where K is not split."""
+    if split == 1:
+        return None, None
+    return space[COUNTER_BYTES:].view(sums), space[:COUNTER_BYTES].view(torch.int32)
 
 
 def slab_rows(weight: PackedLinear, launch: Library) -> int:

@@ -7,7 +7,8 @@ rows x has.
     packed     [N / 64, K / B, 4096] bytes, B = 128 columns of 4 bits or 64 of 8 (gpu_fragment.py); N padded to 128
     scales     4 bits: of groups of weights, and offsets or minima like them (gpu_groups.py). 8 bits: [N] float32 of
                channels; or [K / 64, N, 64 / group] of groups of 16, 32 or 64, in any float type
-    out        [M, N], or [split, M, N] float32 to be reduced. The grid is (channel tiles, split, row tiles).
+    out        [M, N]. The grid is (channel tiles, split, row tiles); parts and counters as gpu_epilogue.py has them,
+               or None where K is not split
 
 4-bit weights are scaled in one of two places:
     after      The scale of a group multiplies the group's float32 sum, so the unpacked weights stay exact integers.
@@ -22,7 +23,7 @@ become, and would be waited for.
 from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
-from .gpu_epilogue import store_result
+from .gpu_epilogue import finish
 from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, held, unpack_bytes
 from .gpu_groups import by_nibble, pair_places, quarters, unpack_groups, w4_places
 
@@ -48,9 +49,7 @@ def product(weights, sums, x, row, k, stride_x, M, K, EVEN_K: tl.constexpr):
 def group_product(weights, scale, least, x, row, k, stride_x, M, K, EVEN_K: tl.constexpr):
     """(scale x weights - minimum) times the same columns of x[row]: the minimum takes their sum."""
     columns = rows_of(x, row, M, k, stride_x, K, EVEN_K, weights.shape[1])
-    if weights.shape[1] < 64:  # held, a tile of 64 x 64 of them takes 160 registers on sm_80: one program, not two
-        weights = held(weights)
-    sums = tl.dot(weights, columns.T, out_dtype=tl.float32) * scale[:, None]
+    sums = tl.dot(held(weights), columns.T, out_dtype=tl.float32) * scale[:, None]
     if least is not None:
         sums -= least[:, None] * tl.sum(columns.to(tl.float32), 1)[None, :]
     return sums
@@ -168,9 +167,9 @@ def w8_sums(
 
 @jit(do_not_specialize=["M"])
 def w4_gemm_kernel(
-    x, packed, scales, offsets, minima, bias, residual, out, M, N, K, stride_x,
+    x, packed, scales, offsets, minima, bias, residual, out, parts, counters, M, N, K, stride_x,
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
-    TALL: tl.constexpr,
+    TALL: tl.constexpr, MOST_PARTS: tl.constexpr, SLICE: tl.constexpr,
 ):  # fmt: skip
     await_inputs()
     tile_n = tl.program_id(0)
@@ -180,15 +179,17 @@ def w4_gemm_kernel(
         x, packed, scales, offsets, minima, tile_n, row, M, N, K, stride_x, first, last,
         GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES, TALL,
     )  # fmt: skip
-    channel = tile_n * (64 * BLOCKS) + tl.arange(0, 64 * BLOCKS)
-    part = out + tl.program_id(1).to(tl.int64) * M * N
-    store_result(part, sums, row[None, :], channel[:, None], M, N, bias, residual)
+    finish(
+        sums, out, parts, counters, None, None, bias, residual, row, tile_n * (64 * BLOCKS), M, N,
+        False, False, MOST_PARTS, SLICE,
+    )  # fmt: skip
 
 
 @jit(do_not_specialize=["M"])
 def w8_gemm_kernel(
-    x, packed, scales, bias, residual, out, M, N, K, stride_x,
+    x, packed, scales, bias, residual, out, parts, counters, M, N, K, stride_x,
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
+    MOST_PARTS: tl.constexpr, SLICE: tl.constexpr,
 ):  # fmt: skip
     await_inputs()
     tile_n = tl.program_id(0)
@@ -197,8 +198,7 @@ def w8_gemm_kernel(
     sums = w8_sums(
         x, packed, scales, tile_n, row, M, N, K, stride_x, first, last, GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES
     )
-    channel = tile_n * (64 * BLOCKS) + tl.arange(0, 64 * BLOCKS)
-    if GROUPS == 0:
-        sums *= tl.load(scales + channel)[:, None]
-    part = out + tl.program_id(1).to(tl.int64) * M * N
-    store_result(part, sums, row[None, :], channel[:, None], M, N, bias, residual)
+    finish(
+        sums, out, parts, counters, None, scales if GROUPS == 0 else None, bias, residual,
+        row, tile_n * (64 * BLOCKS), M, N, False, True, MOST_PARTS, SLICE,
+    )  # fmt: skip

@@ -29,6 +29,12 @@ class Few:
     stages: int
     tall: bool = False  # 4 bits: scaled before the product
 
+    @property
+    def slice(self) -> int:
+        """Channels whose parts the last program of a tile adds up at a time: 64 values for each of 128 threads, and
+        lines of 16 floats at least."""
+        return min(self.block_n, max(16, 64 * 128 // (self.block_m * self.max_split)))
+
 
 @dataclass(frozen=True, slots=True)
 class Many:
@@ -76,8 +82,6 @@ def launch_for(kind: LinearFormat, capability: int, rows: int, strict: bool) -> 
 
 # Rows of x of one launch with K split: bounds the room for parts where strict determinism splits for any number.
 ROWS_AT_ONCE = 256
-# The reduction of split-K: channels of a row that a program adds up.
-REDUCE_BLOCK, REDUCE_WARPS = 512, 4
 
 MEBIBYTE = 1 << 20
 IN_L2 = "the unpacked slab stays in L2 (50 MB on H100 and H200, 40 MB on A100); not measured yet"
@@ -119,7 +123,7 @@ _W8_90: tuple[LaunchRow[Launch], ...] = (
 _W8_80: tuple[LaunchRow[Launch], ...] = (
     LaunchRow(16, Few(16, 128, 64, 2 * SM80, 8, 4, 5), _compiled("80")),
     LaunchRow(32, Few(32, 128, 64, 2 * SM80, 8, 4, 4), _compiled("123-124")),
-    LaunchRow(64, Few(64, 128, 64, 2 * SM80, 4, 8, 4), _compiled("123-124")),
+    LaunchRow(64, Few(64, 128, 64, SM80, 4, 8, 4), _compiled("123-124")),
     LaunchRow(None, Library(16 * MEBIBYTE), IN_L2),
 )
 _INT8_90: tuple[LaunchRow[Launch], ...] = (

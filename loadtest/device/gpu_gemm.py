@@ -55,13 +55,14 @@ def w8(values: Tensor) -> tuple[PackedLinear, Tensor]:
 def check_packed(
     pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], strict: bool, shape: Shape, machine: GpuMachine
 ) -> Figures:
-    """4-bit or 8-bit weights; the workspace starts as NaN, and NaN follows every row of x in memory."""
+    """4-bit or 8-bit weights; the workspace is NaN behind its counters, and NaN follows every row of x in memory."""
     m, n, k = shape
     weight, meant = pack(drawn(2, n, k) + 0.3)
     x = torch.full((m, k + 128), torch.nan, dtype=torch.bfloat16)[:, :k]
     x[:] = drawn(1, m, k)
     size = gpu_launch.workspace_bytes(weight, m, machine.capability, strict)
     more, workspace = extras(m, n), torch.full((size,), 255, dtype=torch.uint8)
+    workspace[: gpu_launch.COUNTER_BYTES] = 0
     out = gpu_launch.gemm(x, weight, capability=machine.capability, workspace=workspace, strict=strict, **more)
     plain = x @ meant.bfloat16().T + more["bias"] + more["residual"]
     return no_worse(out, plain, gemm_reference(x, meant, **more))

@@ -72,7 +72,7 @@ def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -
         machine.need_float8()
     weight, (x, x_scales) = weight_of(kind, n, k), inputs_of(kind, m, k)
     out = torch.empty(m, n, dtype=torch.bfloat16)
-    space = torch.empty(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
+    space = torch.zeros(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
     time = microseconds(
         partial(gpu_launch.gemm, x, weight, x_scales, capability=machine.capability, out=out, workspace=space)
     )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES
+
 Tensor = torch.Tensor
 
 
@@ -16,6 +18,13 @@ def rows_among_nan(rows: int, k: int) -> Tensor:
     wide = torch.full((rows, k + 128), torch.nan, dtype=torch.bfloat16)
     wide[:, :k] = drawn(1, rows, k).bfloat16()
     return wide[:, :k]
+
+
+def fresh_workspace(size: int) -> Tensor:
+    """NaN behind counters that are 0."""
+    workspace = torch.full((size,), 255, dtype=torch.uint8)
+    workspace[:COUNTER_BYTES] = 0
+    return workspace
 
 
 def largest_error(result: Tensor, exact: Tensor) -> float:

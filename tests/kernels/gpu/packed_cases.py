@@ -9,7 +9,7 @@ from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4, gemm
 from triolet.kernels.gemm.gpu_table import Library, launch_for
 from triolet.kernels.gemm.gpu_weights import PackedLinear, pack_w4, pack_w8, quantise_int8, quantise_w4
 
-from .gemm_cases import assert_as_good, drawn, rows_among_nan
+from .gemm_cases import assert_as_good, drawn, fresh_workspace, rows_among_nan
 
 Tensor = torch.Tensor
 N = 128
@@ -28,7 +28,7 @@ def check_w4(
     weight, meant = w4_case(k, group, symmetric, n)
     x = rows_among_nan(rows, k)
     bias, residual = (drawn(3, n).bfloat16(), drawn(4, rows, n).bfloat16()) if extras else (None, None)
-    workspace = torch.full((workspace_bytes(weight, rows, capability),), 255, dtype=torch.uint8)  # NaN
+    workspace = fresh_workspace(workspace_bytes(weight, rows, capability))
     out = torch.full((rows, n), torch.nan, dtype=torch.bfloat16)
     gemm(x, weight, capability=capability, out=out, workspace=workspace, bias=bias, residual=residual)
     plain = x @ meant.bfloat16().T

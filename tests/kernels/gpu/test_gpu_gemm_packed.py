@@ -11,7 +11,7 @@ from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, launch_for, split_of
 from triolet.kernels.gemm.gpu_weights import pack_w4, pack_w8, quantise_int8, quantise_w4
 
-from .gemm_cases import drawn, largest_error, rows_among_nan
+from .gemm_cases import drawn, fresh_workspace, largest_error, rows_among_nan
 from .packed_cases import N, check_unpacked, check_w4, check_w8, w4_case
 
 
@@ -105,8 +105,8 @@ def test_many_rows_take_a_bounded_workspace_in_strict_mode(monkeypatch: pytest.M
     whole = gemm(x, weight, capability=90, strict=True)
     for module in (gpu_launch_packed, gpu_operands):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 32)
-    workspace = torch.empty(workspace_bytes(weight, 1000, 90, strict=True), dtype=torch.uint8)
-    assert len(workspace) == 4 * 2 * 32 * N  # two parts
+    workspace = fresh_workspace(workspace_bytes(weight, 1000, 90, strict=True))
+    assert len(workspace) == gpu_operands.COUNTER_BYTES + 4 * 2 * 32 * N  # two parts
     assert torch.equal(gemm(x, weight, capability=90, strict=True, workspace=workspace), whole)
 
 

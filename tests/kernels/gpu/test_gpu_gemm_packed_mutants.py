@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from triolet.kernels.gemm import gpu_launch_packed, gpu_launch_plain, gpu_packed
+from triolet.kernels.gemm import gpu_epilogue, gpu_launch_packed, gpu_packed
 from triolet.kernels.gemm.gpu_dequantise import w4_dequantise_kernel, w8_dequantise_kernel
-from triolet.kernels.gemm.gpu_epilogue import reduce_kernel
+from triolet.kernels.gemm.gpu_epilogue import whole
 from triolet.kernels.gemm.gpu_packed import w4_sums, w8_gemm_kernel, w8_sums
 from triolet.kernels.gemm.gpu_reference import dequantised
 from triolet.kernels.gemm.gpu_weights import pack_w8, quantise_int8
@@ -49,11 +49,10 @@ MUTANTS: dict[str, tuple[Any, Any, str, str, Callable[[], None]]] = {
         lambda: check_w8(k=100),
     ),
     "a part left out": (
-        gpu_launch_plain, reduce_kernel, "static_range(1, SPLIT)", "static_range(1, SPLIT - 1)",
-        lambda: check_w4(k=512),
+        gpu_epilogue, whole, "split > part", "split > part + 1", lambda: check_w4(k=512),
     ),
     "channel scale missing": (
-        gpu_launch_packed, w8_gemm_kernel, "sums *= tl.load(scales + channel)[:, None]", "pass", check_w8,
+        gpu_launch_packed, w8_gemm_kernel, "scales if GROUPS == 0 else None", "None", check_w8,
     ),
     "scale of another group before the product": (
         gpu_packed, w4_sums, "low * low_scale", "low * high_scale",

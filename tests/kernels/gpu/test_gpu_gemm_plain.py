@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from triolet.kernels.gemm import gpu_launch, gpu_launch_plain, gpu_narrow
+from triolet.kernels.gemm import gpu_epilogue, gpu_launch, gpu_launch_plain, gpu_narrow
+from triolet.kernels.gemm.gpu_epilogue import scaled
 from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
 from triolet.kernels.gemm.gpu_narrow import narrow_gemm_kernel, narrow_sums
+from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES
 from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, Launch, Many
 from triolet.kernels.gemm.gpu_weights import PackedLinear, pack_bf16, pack_fp8, pack_w8a8, quantise_fp8, quantise_int8
 from triolet.kernels.gemm.gpu_wide import wide_gemm_kernel
 
-from .gemm_cases import assert_as_good, drawn, largest_error
+from .gemm_cases import assert_as_good, drawn, fresh_workspace, largest_error
 from .mutants import mutated
 
 Tensor = torch.Tensor
@@ -176,11 +178,11 @@ def test_float32_results_take_no_bias_or_residual() -> None:
 def test_the_workspace_serves_every_smaller_batch() -> None:
     weight = pack_w8a8(drawn(1, 128, 512))
     size = workspace_bytes(weight, 40, 90)
-    workspace = torch.empty(size, dtype=torch.uint8)
+    workspace = fresh_workspace(size)
     for rows in (1, 16, 17, 40):
         x, x_scales = quantise_int8(drawn(2, rows, 512))
         gemm(x, weight, x_scales, capability=90, workspace=workspace)
-    assert size == 4 * 2 * 40 * 128  # two int32 parts
+    assert size == COUNTER_BYTES + 4 * 2 * 40 * 128  # two int32 parts
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -196,7 +198,8 @@ def test_what_does_not_fit_is_refused() -> None:
         gemm(drawn(1, 3, 128).bfloat16(), pack_bf16(drawn(1, 128, 128)), capability=90, out=torch.empty(2, 128))
 
 
-WIDE, NARROW, SUMS = wide_gemm_kernel, narrow_gemm_kernel, narrow_sums
+WIDE, NARROW, SUMS, SCALED = wide_gemm_kernel, narrow_gemm_kernel, narrow_sums, scaled
+PLACES = {SUMS: gpu_narrow, SCALED: gpu_epilogue}  # where each is called by its name; else in the launcher
 MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
     "activation scale of another row, in blocks": (
         SUMS, "w_scales, row, start", "w_scales, row - row % 2, start", lambda: check_fp8(kind="blocks"),
@@ -205,7 +208,7 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
         NARROW, "share(tl.cdiv(K, BLOCK_K))", "share(tl.cdiv(K, BLOCK_K)); EVEN_K = True", check_int8,
     ),
     "activation scale of another row": (
-        NARROW, "w_scales, rows, channels", "w_scales, rows - rows % 2, channels", check_fp8,
+        SCALED, "x_scales + row * X_PER_ROW", "x_scales + (row - row % 2) * X_PER_ROW", check_fp8,
     ),
     "block scale off by one": (
         SUMS, "row, start, k_block,", "row, start, k_block // 2,", lambda: check_fp8(kind="blocks"),
@@ -214,7 +217,7 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
         SUMS, "row, start, k_block,", "row, 128 - start, k_block,", lambda: check_fp8(kind="blocks"),
     ),
     "float32 results rounded to bfloat16": (
-        NARROW, "rows, channels = row", "sums = sums.to(tl.bfloat16); rows, channels = row",
+        NARROW, "finish(\n        sums,", "finish(\n        sums.to(tl.bfloat16),",
         lambda: test_every_form_stores_float32("few"),
     ),
     "residual left out": (WIDE, "bias, residual, row, first", "bias, None, row, first", lambda: check_int8("pointers")),
@@ -234,7 +237,6 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
 @pytest.mark.parametrize("fault", MUTANTS)
 def test_the_checks_find_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, old, new, check = MUTANTS[fault]
-    place = gpu_narrow if kernel is SUMS else gpu_launch_plain  # where it is called by its name
-    monkeypatch.setattr(place, kernel.fn.__name__, mutated(kernel, old, new, tmp_path))
+    monkeypatch.setattr(PLACES.get(kernel, gpu_launch_plain), kernel.fn.__name__, mutated(kernel, old, new, tmp_path))
     with pytest.raises(AssertionError):
         check()

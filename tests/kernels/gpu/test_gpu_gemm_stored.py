@@ -10,9 +10,9 @@ import torch
 
 from triolet.kernels.gemm.codes import CodeLayout
 from triolet.kernels.gemm.gpu_launch import gemm, launches_of
-from triolet.kernels.gemm.gpu_operands import bytes_of
+from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES, bytes_of, with_room
 from triolet.kernels.gemm.gpu_reference import gemm_reference
-from triolet.kernels.gemm.gpu_table import launch_for
+from triolet.kernels.gemm.gpu_table import Few, launch_for, split_of
 from triolet.kernels.gpu.launches import KernelForm, recording
 from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.gpu.stored import StoredFormat, format_of, pack_stored, stored_shape
@@ -83,8 +83,11 @@ def test_launches_and_workspace_are_planned_as_they_are_made(name: str) -> None:
         with recording(found.append):
             gemm(torch.empty(rows, 4096, dtype=torch.bfloat16, device="meta"), weight, capability=80)
         assert len(found) == launches_of(weight, rows, 80, strict=False)
-        parts = found[-1].values["SPLIT"] if len(found) > 1 else 0
-        assert bytes_of(weight, rows, launch_for(weight.format, 80, rows, strict=False)) == 4 * parts * rows * channels
+        launch = launch_for(weight.format, 80, rows, strict=False)
+        assert isinstance(launch, Few)
+        parts = split_of(with_room(weight, launch), channels, 4096)
+        assert ("parts" in found[0].values) == (parts == 1)  # None, where K is not split
+        assert bytes_of(weight, rows, launch) == (COUNTER_BYTES + 4 * parts * rows * channels if parts > 1 else 0)
 
 
 def test_what_no_kernel_multiplies_is_widened() -> None:

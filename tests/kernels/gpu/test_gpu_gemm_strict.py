@@ -28,7 +28,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_w4,
 )
 
-from .gemm_cases import drawn
+from .gemm_cases import drawn, fresh_workspace
 
 Tensor = torch.Tensor
 N, K, MOST = 128, 512, 512
@@ -55,7 +55,7 @@ def product(kind: LinearFormat, x: Tensor, weight: PackedLinear, **options: Any)
 def shared_workspace() -> Tensor:
     """For every format's layer and up to MOST rows, full of NaN."""
     sizes = (workspace_bytes(pack(drawn(1, N, K)), MOST, 90, strict=True) for pack in PACK.values())
-    return torch.full((max(sizes),), 255, dtype=torch.uint8)
+    return fresh_workspace(max(sizes))
 
 
 @pytest.mark.parametrize("kind", PACK)
