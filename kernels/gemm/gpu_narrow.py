@@ -12,6 +12,7 @@ Scales (float32), or None for plain bfloat16:
 from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
+from ..gpu.prefetch import prefetch
 from .gpu_epilogue import finish
 from .gpu_packed import rows_of, share
 
@@ -23,6 +24,15 @@ def block_scales(x_scales, w_scales, row, channel, k_block, M, K, WIDTH: tl.cons
     groups = tl.cdiv(K, 128)
     w_scale = tl.load(w_scales + channel // 128 * groups + k_block)
     return tl.load(x_scales + row * groups + k_block, mask=row < M, other=0.0) * w_scale
+
+
+@jit
+def ask_for_rows(w, start, k, N, K, BLOCK_N: tl.constexpr):
+    """Prefetch 512 bytes of each row of weights from `start` on, from column k on."""
+    LINE: tl.constexpr = 1024 // w.dtype.element_ty.primitive_bitwidth  # elements
+    row = tl.minimum(start + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)
+    column = tl.minimum(k + LINE * tl.arange(0, 4), K - 1)
+    prefetch(w + row[:, None] * K + column[None, :])
 
 
 @jit
@@ -54,10 +64,11 @@ def narrow_gemm_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """SUM: type of the sums. PRECISE: columns of float8 after which the tensor core's sum is added in full float32."""
-    await_inputs()
-    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     start = tl.program_id(0) * BLOCK_N
     first, last = share(tl.cdiv(K, BLOCK_K))
+    ask_for_rows(w, start, first * BLOCK_K, N, K, BLOCK_N)
+    await_inputs()
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     sums = narrow_sums(
         x, w, x_scales, w_scales, start, row, M, N, K, stride_x, first, last,
         SUM, BLOCK_SCALES, PRECISE, EVEN_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,

@@ -23,6 +23,7 @@ become, and would be waited for.
 from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
+from ..gpu.prefetch import prefetch
 from .gpu_epilogue import finish
 from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, held, unpack_bytes
 from .gpu_groups import by_nibble, pair_places, quarters, unpack_groups, w4_places
@@ -61,6 +62,14 @@ def share(blocks):
     size = tl.cdiv(blocks, tl.num_programs(1))
     first = tl.program_id(1) * size
     return first, tl.minimum(first + size, blocks)
+
+
+@jit
+def ask_for_blocks(packed, tile_n, k_blocks, first, BLOCKS: tl.constexpr):
+    """Prefetch the first four K blocks, 16 KiB of each block of channels, of this program's share of a tile."""
+    line = tl.arange(0, BLOCKS * 128)
+    tile = packed + tile_n.to(tl.int64) * (k_blocks * BLOCKS * 4096) + line // 128 * (k_blocks * 4096)
+    prefetch(tile + 128 * tl.minimum(first * 32 + line % 128, k_blocks * 32 - 1))
 
 
 @jit
@@ -171,10 +180,11 @@ def w4_gemm_kernel(
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
     TALL: tl.constexpr, MOST_PARTS: tl.constexpr, SLICE: tl.constexpr,
 ):  # fmt: skip
-    await_inputs()
     tile_n = tl.program_id(0)
-    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     first, last = share(tl.cdiv(K, 128))
+    ask_for_blocks(packed, tile_n, tl.cdiv(K, 128), first, BLOCKS)
+    await_inputs()
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     sums = w4_sums(
         x, packed, scales, offsets, minima, tile_n, row, M, N, K, stride_x, first, last,
         GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES, TALL,
@@ -191,10 +201,11 @@ def w8_gemm_kernel(
     GROUPS: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr,
     MOST_PARTS: tl.constexpr, SLICE: tl.constexpr,
 ):  # fmt: skip
-    await_inputs()
     tile_n = tl.program_id(0)
-    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     first, last = share(tl.cdiv(K, 64))
+    ask_for_blocks(packed, tile_n, tl.cdiv(K, 64), first, BLOCKS)
+    await_inputs()
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     sums = w8_sums(
         x, packed, scales, tile_n, row, M, N, K, stride_x, first, last, GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES
     )

@@ -88,6 +88,7 @@ def quantise_groups_kernel(
     x, out, scales, SIZE: tl.constexpr, GROUPS: tl.constexpr, TILE_GROUPS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """A program per row, with GROUPS scales for COLUMNS values each."""
+    await_inputs()
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILE_GROUPS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     for start in range(0, SIZE, TILE_GROUPS * COLUMNS):
