@@ -186,7 +186,7 @@ def checks(dry: bool) -> list[GpuCase]:
         case(name, strict, (rows, 128 if dry else 200, 256 if dry else uneven_k(name)))
         for name in EITHER
         for strict in (False, True)
-        for rows in ((5,) if dry else (1, 40, 300))
+        for rows in ((5,) if dry else (1, 40, 300, 1100))
     ]
     if dry:
         found += [case(f"as {layout}", False, (5, 72, 256)) for layout in STORED]
@@ -195,7 +195,7 @@ def checks(dry: bool) -> list[GpuCase]:
         case(f"as {layout}", strict, (rows, 200, 512))
         for layout in STORED
         for strict in (False, True)
-        for rows in (1, 20, 40, 100, 300)
+        for rows in (1, 20, 40, 100, 300, 1100)
     ]
     found += [
         case(name, False, (rows, 4096, 4096))

@@ -54,6 +54,10 @@ def test_w4_of_many_rows_is_unpacked_exactly(group: int, symmetric: bool) -> Non
     check_unpacked(weight, meant)
 
 
+def test_w4_of_several_launches() -> None:
+    check_w4(rows=257, k=512, symmetric=False, extras=True)
+
+
 def slabs_of_128(*_: object) -> int:
     return 128
 
@@ -90,7 +94,7 @@ def test_float32_results_are_not_rounded_to_bfloat16() -> None:
 def test_float32_results_of_many_rows_go_slab_by_slab(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, meant = w4_case(128, 128, True, n=300)
     monkeypatch.setattr(gpu_launch_packed, "slab_rows", slabs_of_128)
-    out = gemm(torch.eye(300, 128).bfloat16(), weight, capability=90, out=torch.full((300, 300), torch.nan))
+    out = gemm(torch.eye(1025, 128).bfloat16(), weight, capability=90, out=torch.full((1025, 300), torch.nan))
     assert torch.equal(out[:128], meant.T.float().bfloat16().float())
 
 

@@ -47,7 +47,7 @@ def planted(matrix: Held, kind: StoredFormat) -> Held:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_products_of_stored_matrices(name: str) -> None:
-    """Scaled after the product (5 rows), before it (65), and unpacked (300): with x = identity, to the bit."""
+    """Scaled after the product (5 rows), before it (65), and unpacked (1,025): with x = identity, to the bit."""
     matrix, other = held(ALL[name], ROWS, INPUTS), held(ALL[name], ROWS, INPUTS, seed=1)
     kind = FORMATS[name]
     assert format_of(matrix.layout, INPUTS) == kind
@@ -60,7 +60,7 @@ def test_products_of_stored_matrices(name: str) -> None:
         wrong = pack_stored([planted(matrix, kind), other], kind)
         with pytest.raises(AssertionError):
             assert_as_good(gemm(x, wrong, capability=90), plain, exact)
-    unpacked = gemm(torch.eye(300, INPUTS, dtype=torch.bfloat16), packed, capability=90)
+    unpacked = gemm(torch.eye(1025, INPUTS, dtype=torch.bfloat16), packed, capability=90)
     assert torch.equal(unpacked[:INPUTS], meant.T.bfloat16())
 
 
