@@ -11,6 +11,7 @@ run one after another.
 
 from __future__ import annotations
 
+from ..gpu.arrival import is_last
 from ..gpu.language import jit, tl
 
 
@@ -41,26 +42,16 @@ def scaled(
 
 
 @jit
-def is_last(sums, parts, counters, row, channel, M, N):
-    """Hand over this program's part of a tile and count it: whether all others had done so before.
-
-    The barrier orders the stores of all threads before the atomic of the one that counts. That is a release and an
-    acquire for the whole GPU, and both are cumulative: the last program, behind the barrier with which its threads
-    get the count, sees all that was stored before an earlier count.
-    """
+def is_last_of_tile(sums, parts, counters, row, channel, M, N):
+    """Hand over this program's part of a tile: whether all others had done so before."""
     place = parts + tl.program_id(1).to(tl.int64) * M * N + row.to(tl.int64) * N + channel
     tl.store(place, sums, mask=(row < M) & (channel < N))
-    tl.debug_barrier()
-    counter = counters + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    last = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == tl.num_programs(1) - 1
-    if last:
-        tl.store(counter, 0)
-    return last
+    return is_last(counters + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0), tl.num_programs(1))
 
 
 @jit
 def whole(parts, row, channel, M, N, MOST_PARTS: tl.constexpr):
-    """The sums of all parts. Their loads are under way together, past L1 (.cg): it may hold what was there before."""
+    """The sums of all parts. Their loads are under way together."""
     place, split = parts + row.to(tl.int64) * N + channel, tl.num_programs(1)
     total = tl.load(place, mask=(row < M) & (channel < N), other=0, cache_modifier=".cg")
     for part in tl.static_range(1, MOST_PARTS):
@@ -82,7 +73,7 @@ def finish(
     if parts is None:
         values = scaled(sums, x_scales, w_scales, row, channel, M, N, X_PER_ROW, W_PER_ROW)
         store_result(out, values, row, channel, M, N, bias, residual)
-    elif is_last(sums, parts, counters, row, channel, M, N):
+    elif is_last_of_tile(sums, parts, counters, row, channel, M, N):
         for begin in range(0, sums.shape[0], SLICE):
             some = (first + begin + tl.arange(0, SLICE))[:, None]
             total = whole(parts, row, some, M, N, MOST_PARTS)

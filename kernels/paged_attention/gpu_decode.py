@@ -4,9 +4,10 @@ Grid (programs, kv heads), static: what each program reads is in the plan (gpu_p
 of keys and values is read once, by one program.
 """
 
+from ..gpu.arrival import is_last
 from ..gpu.language import await_inputs, jit, tl
 from .gpu_plan import HEADER, RECORD, parts_of, split_pages
-from .gpu_reduce import is_last, reduce_row
+from .gpu_reduce import reduce_row
 from .gpu_tile import (
     PAGE,
     absorb,
@@ -131,8 +132,8 @@ def decode_kernel(
             tl.store(partials + place[:, None] * HEAD_DIM + dim[None, :], output, mask=is_query)
             tl.store(maxima + place, maximum, mask=group < GROUP)
             tl.store(totals + place, total, mask=group < GROUP)
-            count = plan + HEADER + RECORD * sequences + PROGRAMS + kv_head * sequences + row
-            if is_last(count, parts):
+            counter = plan + HEADER + RECORD * sequences + PROGRAMS + kv_head * sequences + row
+            if is_last(counter, parts):
                 first_slot, _ = parts_of(row, first, pages, share, STRICT, SPLITS, LEAST_SHARE)
                 reduce_row(
                     partials, maxima, totals, out, first_slot, parts, kv_head, query,

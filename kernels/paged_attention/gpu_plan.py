@@ -8,8 +8,8 @@ Where a sequence is cut decides the order of its sums. Strict plans cut each seq
 most `SPLITS` parts, and a program takes the parts that begin among its pages.
 
 Plan, int32: header [share, pages]; at HEADER one record (sequence, first page of the list, pages) for each decode row;
-then, after 4 * sequences words, the row in which each program begins; then, for each kv head and row, how many of its
-parts are done (gpu_reduce.py).
+then, after 4 * sequences words, the row in which each program begins; then, for each kv head and row, a counter of its
+parts that are done.
 """
 
 from ..gpu.language import await_inputs, jit, tl

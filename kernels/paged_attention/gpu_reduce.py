@@ -1,21 +1,10 @@
 """The second stage of decode: the last program to finish a part of a row adds all of its parts, in their order.
 
-So the sum does not depend on who was last, and there is no launch of its own. Every program writes its part and then
-counts itself in. The count releases what the whole program wrote (a barrier stands before it, and a release by one
-thread covers what it has seen of the others) and acquires what earlier programs released; parts are then read from L2,
-past any older copy in L1. A plan starts with counts of zero (gpu_plan.py). Each layer that follows it adds as many as
-a row has parts, so a count need not be set back.
+So the sum does not depend on who was last, and there is no launch of its own.
 """
 
 from ..gpu.language import jit, tl
 from .gpu_tile import NEVER
-
-
-@jit
-def is_last(count, parts):
-    """Counts one more of a row's parts, which this program has written: whether it was the last of `parts`."""
-    tl.debug_barrier()
-    return (tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") + 1) % parts == 0
 
 
 @jit

@@ -125,9 +125,10 @@ class Batch:
         floats = workspace_floats(rows, self.heads, self.groups, size - self.rope_dim, launch)
         workspace = torch.empty(floats)
         plan_attention(self.starts, self.lengths, plan, kv_heads=self.groups, launch=launch, window=window)
+        out = torch.empty(len(self.qkv), self.heads, size - self.rope_dim, dtype=self.dtype)
         for _ in range(layers):
             workspace.fill_(math.nan)
-            out = torch.full((len(self.qkv), self.heads, size - self.rope_dim), math.nan, dtype=self.dtype)
+            out.fill_(math.nan)
             paged_attention(
                 self.qkv, self.keys, self.values, self.starts, self.lengths, self.tables, out,
                 heads=self.heads, kv_heads=self.groups, scale=size**-0.5, plan=plan, workspace=workspace,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from triolet.kernels.gpu import arrival
 from triolet.kernels.paged_attention import gpu_decode, gpu_launch, gpu_prefill, gpu_reduce, gpu_tile
 
 from .attention_batch import FP8, drawn_batch, small_launch
@@ -89,7 +90,7 @@ FAULTS = {
     "a head left out of the second stage": Fault(
         REDUCE, "(group < GROUP)[:, None]", "(group < GROUP - 1)[:, None]", (gpu_decode,)
     ),
-    "parts added before the last is done": Fault(gpu_reduce.is_last, "+ 1) % parts", ") % parts", (gpu_decode,)),
+    "parts that nobody adds up": Fault(arrival.is_last, "parts - 1", "parts", (gpu_decode,)),
     "one count for all heads": Fault(DECODE, "kv_head * sequences + row", "row", kv_heads=2),
     "a sink in every part": Fault(DECODE, "begin == 0", "begin >= 0", form=SINKS),
     "prefill without sinks": Fault(

@@ -98,8 +98,8 @@ def test_bad_input_is_refused(name: str, value: object, message: str) -> None:
 
 def test_programs_fill_the_device_at_hand() -> None:
     h200, half = (choose_launch(90, 128, 2, 8, 8, multiprocessors=count) for count in (132, 66))
-    assert h200.programs(8) == 2 * 132 // 8
-    assert half.programs(8) == 2 * 66 // 8
+    assert h200.programs(8) == 3 * 132 // 8
+    assert half.programs(8) == 3 * 66 // 8
     assert choose_launch(90, 128, 2, 8, 8, multiprocessors=2).programs(16) == 1
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 
 from triolet.kernels.gemm import gpu_epilogue
-from triolet.kernels.gemm.gpu_epilogue import is_last, whole
+from triolet.kernels.gemm.gpu_epilogue import is_last_of_tile, whole
 from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
 from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES, with_room
 from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
@@ -26,8 +24,9 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_int8,
     quantise_w4,
 )
-from triolet.kernels.gpu.interpreter import interpreter
+from triolet.kernels.gpu.arrival import is_last
 
+from .arrivals import ORDERS, arriving
 from .gemm_cases import assert_as_good, drawn, fresh_workspace
 from .mutants import mutated
 from .packed_cases import w4_case
@@ -39,29 +38,6 @@ PACK: dict[str, Callable[[Tensor], PackedLinear]] = {
     "w8a8": pack_w8a8,
     "fp8": lambda weight: pack_fp8(*quantise_fp8(weight, 1, 0)),
 }
-ORDERS: dict[str, Callable[[list[int]], None]] = {
-    "as numbered": lambda _programs: None,
-    "backwards": list.reverse,
-    "shuffled": lambda programs: random.Random(7).shuffle(programs),
-    "shuffled otherwise": lambda programs: random.Random(8).shuffle(programs),
-}
-
-
-@contextmanager
-def arriving(order: str) -> Generator[None]:
-    """The interpreter runs the programs of every launch in this order."""
-    builder: Any = interpreter.interpreter_builder  # Any: it is untyped
-
-    def set_grid_idx(x: int, y: int, z: int) -> None:
-        _, height, depth = builder.grid_dim
-        programs = list(range(builder.grid_dim[0] * height * depth))
-        ORDERS[order](programs)
-        program = programs[(x * height + y) * depth + z]
-        builder.grid_idx = (program // (height * depth), program // depth % height, program % depth)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder, "set_grid_idx", set_grid_idx)
-        yield
 
 
 def check_orders(kind: str) -> None:
@@ -130,13 +106,12 @@ def rotated(folder: Path) -> Any:  # Any: a kernel
 FAULTS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "added by arrival": ("whole", rotated),
     "counters stay": ("is_last", lambda folder: mutated(is_last, "tl.store(counter, 0)", "pass", folder)),
-    "the last but one finishes": (
-        "is_last",
-        lambda folder: mutated(is_last, "tl.num_programs(1) - 1", "tl.num_programs(1) - 2", folder),
-    ),
+    "the last but one finishes": ("is_last", lambda folder: mutated(is_last, "parts - 1", "parts - 2", folder)),
     "one counter for all tiles": (
-        "is_last",
-        lambda folder: mutated(is_last, "counters + tl.program_id(2)", "counters + 0 * tl.program_id(2)", folder),
+        "is_last_of_tile",
+        lambda folder: mutated(
+            is_last_of_tile, "counters + tl.program_id(2)", "counters + 0 * tl.program_id(2)", folder
+        ),
     ),
 }
 
