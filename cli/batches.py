@@ -67,6 +67,7 @@ class SeveralBatches:
             return await _answer(engine, endpoint, body, tenant, name, called)
 
         settings = several.settings
+        # As many as a CPU runs: whichever model the next line names, and not all that a GPU could.
         work = _runner_with_work(settings, answer, several.batches, rows=settings.engine.largest_step().max_running)
         async with work as runner:
             self._work.set()

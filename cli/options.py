@@ -101,8 +101,8 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         ),
         "quantize": Setting(
             None,
-            "Quantise the weights while loading. CPU: int8, int4, int4-128. GPU: int8, int4, and with activations "
-            "w8a8, fp8, fp8-block.",
+            "Quantise the weights while loading. CPU: int8, int4, int4-128. GPU: int8, int4; with 8-bit activations "
+            "too: w8a8, fp8, fp8-block.",
         ),
         "kv_cache_dtype": Setting(None, "Precision of the KV cache; int8 halves it, on a GPU fp8 too."),
         "max_model_len": Setting(

@@ -31,7 +31,7 @@ def _launch_few(operands: Operands, launch: Few, space: torch.Tensor) -> None:
     launch = with_room(weight, launch)
     split = split_of(launch, n, k)
     grid = (cdiv(n, launch.block_n), split, cdiv(m, launch.block_m))
-    added = (operands.bias, operands.residual, operands.out, *split_space(space, split, torch.float32))
+    added = (operands.bias, operands.residual, operands.out, *split_space(space, grid, torch.float32))
     constants = {
         "EVEN_K": k % launch.block_k == 0,
         "BLOCK_M": launch.block_m,

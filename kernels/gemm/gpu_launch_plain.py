@@ -68,10 +68,10 @@ def _constants(operands: Operands, launch: Few | Many) -> Constants:
 def _launch_few(operands: Operands, launch: Few, space: Tensor) -> None:
     x, weight = operands.x, operands.weight
     m, n, k = len(x), weight.n, weight.k
-    split = split_of(launch, n, k)
-    narrow_gemm_kernel[cdiv(n, launch.block_n), split, cdiv(m, launch.block_m)](
+    grid = (cdiv(n, launch.block_n), split_of(launch, n, k), cdiv(m, launch.block_m))
+    narrow_gemm_kernel[grid](
         x, weight.weight, operands.out, operands.x_scales, weight.scales, operands.bias, operands.residual,
-        *split_space(space, split, torch.int32 if weight.format == "w8a8" else torch.float32), m, n, k, x.stride(0),
+        *split_space(space, grid, torch.int32 if weight.format == "w8a8" else torch.float32), m, n, k, x.stride(0),
         EVEN_K=k % launch.block_k == 0, MOST_PARTS=launch.max_split, SLICE=launch.slice,
         **_constants(operands, launch),
     )  # fmt: skip

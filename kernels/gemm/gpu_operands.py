@@ -125,10 +125,13 @@ def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) 
             return 1
 
 
-def split_space(space: Tensor, split: int, sums: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Parts of this type and counters, in a workspace of `bytes_of`. None where K is not split."""
-    if split == 1:
+def split_space(space: Tensor, grid: tuple[int, int, int], sums: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """Parts of this type and counters, in a workspace of `bytes_of`. None where K is not split: the grid is (tiles of
+    channels, split, tiles of rows).
+    """
+    if grid[1] == 1:
         return None, None
+    assert 4 * grid[0] * grid[2] <= COUNTER_BYTES, f"a launch of {grid} has more tiles than there are counters"
     return space[COUNTER_BYTES:].view(sums), space[:COUNTER_BYTES].view(torch.int32)
 
 

@@ -6,7 +6,8 @@ becomes two operands, of its even and of its odd numbers, and a product over the
 
 float16 holds every int8 and every e4m3 number exactly. The probabilities that go with them are scaled by the values'
 scales, which float16's range must hold too: they come times 256. So full precision ends where the largest value of
-a token is below 1e-4, and infinity begins where it is above 32,000 (int8) or 114,000 (e4m3).
+a token is below 1e-4, and infinity begins where it is above 32,000 (int8) or 114,000 (e4m3). Queries are float16 too:
+above 65,504 they are infinite. What is infinite reaches the logits, and the request fails.
 """
 
 from __future__ import annotations

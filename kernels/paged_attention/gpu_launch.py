@@ -39,7 +39,7 @@ from .gpu_table import (
 )
 
 LOG2_E = 1.0 / math.log(2.0)
-CACHE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int8)
+CACHE_DTYPES = (torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8)
 SCALED_DTYPES = (torch.float8_e4m3fn, torch.int8)
 
 

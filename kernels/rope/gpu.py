@@ -4,6 +4,7 @@ A program is one token and KV_TILE of its key-value heads with their queries. Qu
 and values go to the slot of the token in the cache [pages, kv_heads, 64, head_dim], quantised with one scale per
 token and head where the cache is int8 or e4m3 (uint8: its bits). A token with a negative slot is padding and is
 not cached. Heads of any even size: a half is padded to HALF, a power of two, with lanes that load and store nothing.
+A token whose value is not finite gets a key, or a key's scale, of NaN: the value alone would not be missed.
 
 The launcher checks, picks the launch and launches; it allocates nothing.
 """
@@ -62,18 +63,25 @@ def finite(values):
 
 
 @jit
-def write_cache(low, high, cache, scales, entry, live, mine, HEAD_DIM: tl.constexpr, HALF: tl.constexpr):
-    """Store heads at their entries (int64, [heads]) of the cache, and their scales."""
+def are_finite(low, high):
+    """[heads]: whether all values of a head stay as they are."""
+    inside = (tl.abs(low) <= LARGEST_BF16) & (tl.abs(high) <= LARGEST_BF16)
+    return tl.min(inside.to(tl.int32), 1) > 0
+
+
+@jit
+def write_cache(low, high, cache, scales, entry, live, mine, sound, HEAD_DIM: tl.constexpr, HALF: tl.constexpr):
+    """Store heads at their entries (int64, [heads]) of the cache, and their scales; NaN where not sound [heads]."""
     dtype: tl.constexpr = cache.dtype.element_ty
     at = cache + entry[:, None] * HEAD_DIM + tl.arange(0, HALF)[None, :]
     if dtype == tl.int8 or dtype == tl.float8e4nv or dtype == tl.uint8:
         largest = tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 1)
         tl.store(at, stored(low, largest, dtype), mask=live)
         tl.store(at + HEAD_DIM // 2, stored(high, largest, dtype), mask=live)
-        tl.store(scales + entry, group_scale(largest, dtype), mask=mine)
+        tl.store(scales + entry, tl.where(sound, group_scale(largest, dtype), float("nan")), mask=mine)
     else:
-        tl.store(at, low.to(dtype), mask=live)
-        tl.store(at + HEAD_DIM // 2, high.to(dtype), mask=live)
+        tl.store(at, tl.where(sound[:, None], low, float("nan")).to(dtype), mask=live)
+        tl.store(at + HEAD_DIM // 2, tl.where(sound[:, None], high, float("nan")).to(dtype), mask=live)
 
 
 @jit
@@ -113,9 +121,10 @@ def rope_cache_kernel(
     low, high = load_halves(row, bias, place, live, HEAD_DIM, HAS_BIAS)
     at_gain = head[:, None] * HEAD_DIM + pair[None, :]
     low, high = rotated(low, high, k_norm, at_gain, live, cos, sin, eps, HEAD_DIM, HALF, NORM, CENTRED)
-    write_cache(low, high, keys, key_scales, entry, live, mine, HEAD_DIM, HALF)
-    low, high = load_halves(row, bias, place + KV_HEADS * HEAD_DIM, live, HEAD_DIM, HAS_BIAS)
-    write_cache(finite(low), finite(high), values, value_scales, entry, live, mine, HEAD_DIM, HALF)
+    low_value, high_value = load_halves(row, bias, place + KV_HEADS * HEAD_DIM, live, HEAD_DIM, HAS_BIAS)
+    sound = are_finite(low_value, high_value)
+    write_cache(low, high, keys, key_scales, entry, live, mine, sound, HEAD_DIM, HALF)
+    write_cache(finite(low_value), finite(high_value), values, value_scales, entry, live, mine, mine, HEAD_DIM, HALF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ TABLE: Table[RopeLaunch] = {
 }
 
 
-CACHE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn)
+CACHE_DTYPES = (torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn)
 
 
 @dataclass(frozen=True, slots=True)

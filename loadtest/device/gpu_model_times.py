@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from triolet.kernels.gpu.language import overlap_launches
+from triolet.kernels.gpu.language import OVERLAPPING, overlap_launches
 from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
 from triolet.loadtest.device.gpu_models import DRY_SIZES, KINDS, SIZES, SPECS, Kind, check_growth, device_of
@@ -58,9 +58,9 @@ def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
         unload()
         try:
             device, spec, sizes = device_of(machine), SPECS[kind.name], DRY_SIZES if machine.dry else SIZES
-            if not kind.overlaps:
-                overlap_launches(False)  # until the next device is made
+            overlap_launches(kind.overlaps and machine.capability >= OVERLAPPING)
             model = LoadedGpuModel(device, spec, kind.quantize, sizes, kind.cache, adapters=kind.adapters)
+            overlap_launches(machine.capability >= OVERLAPPING)  # its graphs are captured
             if kind.adapters:
                 model.add_adapters([random_adapter(spec, 1, alike=True)] * kind.adapters)
             _loaded[kind] = model

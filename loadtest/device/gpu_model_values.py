@@ -37,8 +37,9 @@ SMALL_SIZES = Sizes(max_running=2, max_step_tokens=64, max_model_len=192, kv_byt
 MERGED_SIZES = Sizes(max_running=3, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
 # bfloat16: ten roundings of 2^-9 to logits of up to 16, of which a mean leaves a fifth. An e4m3 cache rounds keys and
 # values by 2^-4, and the mean over positions and 64 inputs leaves an eighth of it, in two layers; an int8 one rounds by
-# 1/254 of the largest of 64, a sixth of that. e4m3 activations are rounded by 2^-4 in all eight products.
-OF_WEIGHTS = {"none": 0.06, "int8": 0.06, "int4": 0.06, "fp8": 0.37}
+# 1/254 of the largest of 64, a sixth of that. e4m3 activations are rounded by 2^-4 in all eight products, those of
+# int8 by a quarter of that.
+OF_WEIGHTS = {"none": 0.06, "int8": 0.06, "int4": 0.06, "w8a8": 0.15, "fp8": 0.37}
 OF_CACHE = {"bfloat16": 0.0, "int8": 0.03, "fp8": 0.14}
 WRONG_SCALE = 2.0  # of one matrix of seven in one layer of two: the least that a check of every format must notice
 
@@ -66,6 +67,7 @@ STORED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda matrix: matrix,
     "int8": lambda matrix: dequantised(*quantise_int8(matrix)),
     "int4": _int4,
+    "w8a8": lambda matrix: dequantised(*quantise_int8(matrix)),
     "fp8": lambda matrix: dequantised(*quantise_fp8(matrix, 1, 0)),
 }
 

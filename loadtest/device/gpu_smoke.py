@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 from triolet.loadtest.device.gpu_case import HERE, NEEDS_DEVICE, Figures, GpuCase, GpuMachine, Skip, Wrong, cases_in
@@ -65,19 +68,23 @@ def races(machine: GpuMachine) -> Figures:
     if machine.dry:
         raise Skip(NEEDS_DEVICE)
     command = [tool, "--tool", "racecheck", "--kernel-name", f"kns={kernel}", "--error-exitcode", str(RACES)]
-    try:
-        done = subprocess.run(
-            [*command, sys.executable, "-m", f"{HERE}.gpu_worker"], input=json.dumps({"run": case, "known": {}}) + "\n",
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RACE_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Skip(f"compute-sanitizer was not done after {RACE_SECONDS} s") from error
-    print(done.stdout, file=sys.stderr)
-    summary = [line.strip("= ") for line in done.stdout.splitlines() if "RACECHECK SUMMARY" in line]
-    if done.returncode == RACES:
+    with subprocess.Popen(
+        [*command, sys.executable, "-m", f"{HERE}.gpu_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, process_group=0,
+    ) as process:  # fmt: skip
+        try:
+            said, _ = process.communicate(json.dumps({"run": case, "known": {}}) + "\n", RACE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise Skip(f"compute-sanitizer was not done after {RACE_SECONDS} s") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the worker, too, that the tool started
+    print(said, file=sys.stderr)
+    summary = [line.strip("= ") for line in said.splitlines() if "RACECHECK SUMMARY" in line]
+    if process.returncode == RACES:
         raise Wrong(f"{kernel}: {'; '.join(summary) or 'compute-sanitizer found something'}; see log.txt")
-    if not summary or '"status": "right"' not in done.stdout:
-        raise Skip(f"compute-sanitizer does not run here: status {done.returncode}; see log.txt")
+    if not summary or '"status": "right"' not in said:
+        raise Skip(f"compute-sanitizer does not run here: status {process.returncode}; see log.txt")
     return {"summary": summary[-1]}
 
 

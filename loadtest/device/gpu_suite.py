@@ -111,9 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         except (ValueError, WorkerRefused, WorkerEnded) as error:
             sys.exit(str(error))
         try:
-            left_out = run_parts(
-                parts, crew, journal, times, dry=options.dry_run, keep_going=options.keep_going
-            )  # fmt: skip
+            left_out = run_parts(parts, crew, journal, times, dry=options.dry_run, keep_going=options.keep_going)
         finally:  # also when the run is ended from outside: what there is, is worth reading
             machine.limits.update(known_figures(journal))
             findings = list(journal.findings.values())

@@ -13,6 +13,7 @@ import torch
 from triolet.kernels.activation import gpu as activation_gpu
 from triolet.kernels.embedding import gpu as embedding_gpu
 from triolet.kernels.gemm import gpu_launch
+from triolet.kernels.gemm.gpu_operands import bytes_of
 from triolet.kernels.gemm.gpu_table import MEBIBYTE, TABLES, Few, Launch, Library, LinearFormat, Many, launch_for
 from triolet.kernels.gpu.table import LaunchRow, choose
 from triolet.kernels.paged_attention.gpu_table import DecodeLaunch
@@ -77,10 +78,12 @@ def products(kind: LinearFormat, rows: int, shapes: tuple[tuple[int, int], ...],
         def chosen(*_: object) -> Launch:
             return candidate
 
+        space = torch.zeros(max(bytes_of(weight, rows, candidate) for weight in weights), dtype=torch.uint8)
+
         def run(weight: Any, out: torch.Tensor) -> torch.Tensor:  # Any: a packed matrix
             x, x_scales = inputs[weight.k]
             with replaced(gpu_launch, "launch_for", chosen):
-                gpu_launch.gemm(x, weight, x_scales, capability=machine.capability, out=out)
+                gpu_launch.gemm(x, weight, x_scales, capability=machine.capability, out=out, workspace=space)
             return out
 
         return {

@@ -38,9 +38,13 @@ def this_machine(dry: bool) -> GpuMachine:
         raise ValueError(
             "torch sees no GPU here: check `nvidia-smi`, or pass --dry-run for the checks that need none"
         )  # fmt: skip
+    from triolet.kernels.gpu.language import OVERLAPPING, overlap_launches
+
     properties = cast("Any", torch.cuda.get_device_properties(0))  # Any: torch declares no fields
+    capability = 10 * properties.major + properties.minor
+    overlap_launches(capability >= OVERLAPPING)  # Triton compiles anew for it: all workers do as a server does
     return GpuMachine(
-        "cuda", 10 * properties.major + properties.minor, properties.name, versions,
+        "cuda", capability, properties.name, versions,
         multiprocessors=properties.multi_processor_count,
     )  # fmt: skip
 

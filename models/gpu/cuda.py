@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import torch
 
-from ...kernels.gpu.language import overlap_launches
+from ...kernels.gpu.language import OVERLAPPING, overlap_launches
 from .device import DeviceEvent, Graph, Growth, Result, Work
 
 _compilations = 0
@@ -39,7 +39,7 @@ class CudaDevice:
         self._pool: Any = torch.cuda.graph_pool_handle()  # Any: an opaque handle, shared by all graphs
         self._allocations = self._compilations = 0
         knobs.runtime.jit_post_compile_hook = _count_compilation
-        overlap_launches(self.capability >= 90)
+        overlap_launches(self.capability >= OVERLAPPING)
         # Otherwise cuBLAS may add split sums in bfloat16.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 

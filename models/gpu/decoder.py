@@ -1,8 +1,8 @@
 """The generic decoder on a GPU: a list of launches on buffers that never move, for a padded shape.
 
-The residual stream has its own buffer and every norm before a block adds into it. So a layer is ten launches where
-every chunk is one token: a norm, a product, the rotation, two of attention, a product; a norm, a product, the
-activation, a product. Longer chunks have a third of attention. There are more where a model has norms behind its blocks
+The residual stream has its own buffer and every norm before a block adds into it. So a layer is nine launches where
+every chunk is one token: a norm, a product, the rotation, attention, a product; a norm, a product, the activation, a
+product. Longer chunks have a second of attention. There are more where a model has norms behind its blocks
 or over rows of q and k, or latent attention. Padding tokens are computed like others, but write nothing to the cache,
 and their results are ignored. A pass has two halves, the layers and the head, connected only by the residual stream. In
 a pass with LoRA adapters, two more launches follow each of a layer's four products.

@@ -40,19 +40,20 @@ STEPS = (
     (32 * GIB, LargestStep(max_running=256, max_step_tokens=2048)),
     (16 * GIB, LargestStep(max_running=128, max_step_tokens=1024)),
 )
-STEP_SHARE = 0.25  # of what the weights leave: the most that such a step's buffers and graphs may take
+# Of what the weights and a KV cache of a given size leave: the most that such a step's buffers and graphs may take.
+STEP_SHARE = 0.25
 
 
 def largest_step(
     device: Device, spec: ModelSpec, settings: EngineSettings, sizes_for: Callable[[LargestStep], GpuSizes]
 ) -> LargestStep:
-    """The settings' own; what they leave open, by the memory of the device and by what the weights leave of it."""
+    """The settings' own; what they leave open, by the memory of the device and what is left of it."""
     budget = _budget(*device.free_memory(), settings.gpu_memory)
     for least, of_device in STEPS:
         step = settings.largest_step(of_device)
         if budget >= least:
             sizes = sizes_for(step)
-            left = budget - weights_layout(spec, sizes.quantize, sizes.stored).size
+            left = budget - weights_layout(spec, sizes.quantize, sizes.stored).size - (settings.kv_cache_memory or 0)
             if _workspace_bytes(device, spec, sizes) <= STEP_SHARE * left:
                 return step
     return settings.largest_step()

@@ -46,6 +46,7 @@ class Staging:
     def put(self, target: torch.Tensor, source: Weight | ByteArray | torch.Tensor) -> None:
         """Enqueue a copy in the target's type. The source is read before this returns."""
         device_bytes, host, start = target.view(-1).view(torch.uint8), _bytes_of(source, target.dtype), 0
+        assert len(host) == len(device_bytes), f"{len(host)} bytes for {list(target.shape)} of {target.dtype}"
         while start < len(host):
             if self._used == self._size:
                 self._turn()
@@ -61,6 +62,7 @@ class Staging:
         for part in parts:
             self.put(target[row : row + len(part)], part)
             row += len(part)
+        assert row == len(target), f"{row} rows for {list(target.shape)}"
 
     def _turn(self) -> None:
         """Go on in the other buffer."""

@@ -64,7 +64,7 @@ class ModelPlan(Struct, frozen=True, kw_only=True):
 
 class _Fitted(Struct, frozen=True):
     """A load that fits: its memory, precision as the start report says it, longest sequence in tokens, sequences of a
-    step, threads.
+    step, threads. `products`: the format that decides what they run in, where `dtype` is a description.
     """
 
     memory: MemoryPlan
@@ -73,6 +73,7 @@ class _Fitted(Struct, frozen=True):
     max_running: int
     threads: int = 0
     table_bytes: int | None = None
+    products: str = ""
 
 
 class PlannedGpu:
@@ -159,7 +160,7 @@ def _model_plan(
         shared = on_gpu and checkpoint.spec.tied_embeddings
         work = work_of(checkpoint.spec, memory, dtype=fitted.dtype, table_bytes=fitted.table_bytes, shared_table=shared)
         most = max(1, min(fitted.max_running, int(memory.sequences_at_full_length)))
-        fast = speeds(work, rates(weights, fitted.threads), context=length, most=most)
+        fast = speeds(work, rates(fitted.products or weights, fitted.threads), context=length, most=most)
         found.append(
             PrecisionPlan(
                 quantize=quantize,
@@ -221,4 +222,4 @@ def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Devic
     memory = plan_on_gpu(device, checkpoint.spec, sizes, gpu_memory, kv_cache_memory, shortest)
     dtype = described_formats(checkpoint, sizes.stored, sizes.quantize)
     length = min(sizes.max_model_len, memory.num_blocks * BLOCK_SIZE)
-    return _Fitted(memory, dtype, length, sizes.buckets.chunks)
+    return _Fitted(memory, dtype, length, sizes.buckets.chunks, products=sizes.quantize)

@@ -157,6 +157,8 @@ def test_values_are_finite_in_the_cache(dtype: torch.dtype) -> None:
     rope_cache(qkv, HeadWeights(), torch.ones(1, 16), where, where, LayerCache(keys, values, *scales), capability=90)
     stored = values[0, 0, 0].float() * (1.0 if scales[1] is None else scales[1][0, 0, 0])
     assert torch.allclose(stored[:6], torch.tensor([0.0, 0.0, 0.0, 0.0, 2.0, 1.0]), rtol=0.01)
+    told = keys[0, 0, 0] if scales[0] is None else scales[0][0, 0, 0]
+    assert bool(told.isnan().all())  # so whoever sees the token is told
 
 
 FAULTS = [
@@ -172,8 +174,9 @@ FAULTS = [
     ("rope_cache_kernel", "slot = tl.load(slots + token)", "slot = tl.abs(tl.load(slots + token))", Case()),
     ("rope_cache_kernel", "values, value_scales, entry", "values, key_scales, entry", Case(dtype=torch.int8)),
     ("load_halves", "low += tl.load(bias", "low += 0 * tl.load(bias", Case(has_bias=True)),
+    ("are_finite", "1) > 0", "1) > 1", Case()),
     ("finite", "tl.where(tl.abs(values) <= LARGEST_BF16, values, 0.0)", "0.0 * values", Case()),
-    ("write_cache", "at + HEAD_DIM // 2, high.to", "at + HEAD_DIM // 2, low.to", Case()),
+    ("write_cache", 'high, float("nan")).to', 'low, float("nan")).to', Case()),
 ]
 
 

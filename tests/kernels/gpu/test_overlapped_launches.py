@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from triton.backends.nvidia.compiler import CUDAOptions
-from triton.runtime.jit import JITFunction
 
-from triolet.kernels.gpu.language import overlap_launches
+from triolet.kernels.gpu import language
+from triolet.kernels.logit_cap.gpu import cap_kernel
 
 KERNELS = Path(__file__).parents[3] / "kernels"
-MEMORY = re.compile(r"tl\.load|tl\.store|\.load\(|atomic")
+# What may be called before: nothing that loads what another kernel writes, or stores.
+CALLED = re.compile(r"([\w.]+)\(")
+EARLY = re.compile(r"tl\.(program_id|cdiv|arange)|share|ask_for_\w+")
 
 
 def kernels() -> dict[str, str]:
@@ -30,8 +33,9 @@ def kernels() -> dict[str, str]:
 
 
 def waits_first(body: str) -> bool:
-    wait, memory = body.find("await_inputs()"), MEMORY.search(body)
-    return wait >= 0 and (memory is None or wait < memory.start())
+    before, wait, _ = body.partition("await_inputs()")
+    statements = before.rpartition('"""')[2]
+    return bool(wait) and all(EARLY.fullmatch(name) for name in CALLED.findall(statements))
 
 
 @pytest.mark.parametrize("name", sorted(kernels()))
@@ -42,16 +46,23 @@ def test_a_kernel_waits_first(name: str) -> None:
 def test_kernels_are_found_and_a_late_wait_is_seen() -> None:
     assert len(kernels()) > 30
     assert not waits_first("x = tl.load(place)\nawait_inputs()")
+    assert not waits_first("x = block_of(plan)\nawait_inputs()")
     assert not waits_first("x = 1")
 
 
-def test_launches_overlap_where_they_are_told_to() -> None:
+def test_our_launches_overlap_where_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "launch_pdl" in CUDAOptions.__dataclass_fields__
-    launcher: Any = JITFunction  # Any: Triton has few types
-    plain = launcher.run
-    overlap_launches(True)
-    try:
-        assert vars(launcher)["run"].keywords == {"launch_pdl": True}
-    finally:
-        overlap_launches(False)
-    assert launcher.run is plain
+    launched = list[tuple[str, dict[str, object]]]()
+
+    def run(kernel: Any, **options: object) -> None:  # Any: stands for a kernel
+        launched.append((kernel.fn.__name__, options))
+
+    monkeypatch.setattr(language, "_run", run)
+    monkeypatch.setattr(language.JITFunction, "run", run)
+    theirs, ours = (SimpleNamespace(fn=function) for function in (test_a_kernel_waits_first, cap_kernel.fn))
+    for overlap in (True, False):
+        language.overlap_launches(overlap)
+        for kernel in (theirs, ours):
+            language.JITFunction.run(kernel, warmup=False)
+    told = [options.get("launch_pdl", False) for _, options in launched]
+    assert told == [False, True, False, False]

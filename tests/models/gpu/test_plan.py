@@ -114,6 +114,7 @@ LLAMA_70B = replace(LLAMA_8B, hidden_size=8192, layers=alike(80), num_heads=64, 
         (141 * GIB, LLAMA_70B, {"quantize": "fp8"}, (256, 2048)),
         (141 * GIB, LLAMA_8B, {"gpu_memory": float(24 * GIB)}, (128, 1024)),
         (141 * GIB, LLAMA_8B, {"max_running": 7}, (7, 2048)),
+        (141 * GIB, LLAMA_8B, {"kv_cache_memory": 105 * GIB}, (128, 1024)),  # that and the weights leave 7 GB
         (12 * GIB, LLAMA_8B, {"quantize": "int4", "max_step_tokens": 8192, "max_running": 1000}, (1000, 8192)),
     ],
 )
