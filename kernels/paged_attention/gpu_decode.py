@@ -30,8 +30,8 @@ def decode_kernel(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     ROPE_DIM: tl.constexpr, PADDED_ROPE: tl.constexpr, ROWS: tl.constexpr, WINDOWED: tl.constexpr,
     SOFT_CAPPED: tl.constexpr, CODE: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    STRICT: tl.constexpr, SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr, PROGRAMS: tl.constexpr,
-    GROUP_ROWS: tl.constexpr, PARTS_AT_ONCE: tl.constexpr,
+    STRICT: tl.constexpr, SPLITS: tl.constexpr, LEAST_SHARE: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    PARTS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """keys and values: pointers, or descriptors of [pages * kv heads * PAGE, HEAD_DIM] with blocks of one page."""
     await_inputs()
@@ -132,7 +132,7 @@ def decode_kernel(
             tl.store(partials + place[:, None] * HEAD_DIM + dim[None, :], output, mask=is_query)
             tl.store(maxima + place, maximum, mask=group < GROUP)
             tl.store(totals + place, total, mask=group < GROUP)
-            counter = plan + HEADER + RECORD * sequences + PROGRAMS + kv_head * sequences + row
+            counter = plan + HEADER + RECORD * sequences + tl.num_programs(0) + kv_head * sequences + row
             if is_last(counter, parts):
                 first_slot, _ = parts_of(row, first, pages, share, STRICT, SPLITS, LEAST_SHARE)
                 reduce_row(

@@ -125,7 +125,7 @@ def paged_attention(
         q, *_pages(keys, values, decode.descriptors), key_scales, value_scales, sinks, starts, lengths, block_tables,
         plan, partials, maxima, totals, out, q.stride(0), width, sequences, window, factor, cap,
         **variant, ROWS=query_rows(heads, kv_heads), DESCRIPTORS=decode.descriptors, STRICT=launch.strict,
-        SPLITS=STRICT_SPLITS, LEAST_SHARE=decode.least_share, PROGRAMS=launch.programs(kv_heads),
+        SPLITS=STRICT_SPLITS, LEAST_SHARE=decode.least_share,
         GROUP_ROWS=together, PARTS_AT_ONCE=reduced_at_once(together, padded),
         num_warps=decode.warps, num_stages=decode.stages,
     )  # fmt: skip

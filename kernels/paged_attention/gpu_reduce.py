@@ -1,4 +1,4 @@
-"""The second stage of decode: the last program to finish a part of a row adds all of its parts, in their order.
+"""The end of decode for a row in parts: the last program to finish one adds them all, in their order.
 
 So the sum does not depend on who was last, and there is no launch of its own.
 """

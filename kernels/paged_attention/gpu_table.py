@@ -65,48 +65,49 @@ def reduced_at_once(rows: int, padded: int) -> int:
 # Keys: largest head size of the row, bytes of a cache element. A row of 8.0 serves 8.6 and 8.9 where they have none;
 # their multiprocessors have 100 KB of shared memory against 164, so fewer programs are resident. Evidence is of
 # compiling what is launched (make kernels) by Triton 3.9 and 3.6: most registers and shared memory of any, and how
-# many programs could be resident by both. Nothing was measured yet.
+# many programs could be resident by both. Where it does not say "no spills", 3.6 spills 2 to 16 values outside the loop
+# over pages. Nothing was measured yet.
 DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
     (64, 2): {
-        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 3 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 168 registers, no spills, 52 KB: 3 resident"),),
         86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 4), "compiled: 128 registers, no spills, 52 KB: 1 resident"),),
-        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 127 registers, no spills, 61 KB: 3 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 168 registers, no spills, 52 KB: 3 resident"),),
     },
     (64, 1): {
-        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 144 registers, no spills, 30 KB: 3 resident"),),
-        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 128 registers, no spills, 38 KB: 4 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 168 registers, 30 KB: 3 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 168 registers, no spills, 30 KB: 3 resident"),),
     },
     (96, 2): {
-        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
-        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
-        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 3 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 128 registers, no spills, 70 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 148 registers, no spills, 70 KB: 1 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3), "compiled: 148 registers, no spills, 70 KB: 3 resident"),),
     },
     (96, 1): {
-        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 242 registers, no spills, 39 KB: 2 resident"),),
-        90: (LaunchRow(None, DecodeLaunch(2, 2, 4, 4), "compiled: 199 registers, no spills, 56 KB: 2 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3), "compiled: 168 registers, no spills, 39 KB: 3 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 153 registers, no spills, 39 KB: 2 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4), "compiled: 156 registers, no spills, 56 KB: 3 resident"),),
     },
     (128, 2): {
         80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 2 resident"),),
         86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 168 registers, no spills, 70 KB: 1 resident"),),
-        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3, True), "compiled: 137 registers, no spills, 87 KB: 2 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3, True), "compiled: 168 registers, no spills, 70 KB: 3 resident"),),
     },
     (128, 1): {
-        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 252 registers, no spills, 39 KB: 2 resident"),),
-        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 168 registers, no spills, 72 KB: 3 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(3, 2, 4, 3), "compiled: 168 registers, no spills, 39 KB: 3 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 162 registers, 39 KB: 2 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(3, 2, 4, 4, True), "compiled: 167 registers, no spills, 56 KB: 3 resident"),),
     },
     (256, 2): {
-        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 2 resident"),),
-        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 2), "compiled: 168 registers, no spills, 74 KB: 1 resident"),),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 2), "compiled: 168 registers, 74 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 2), "compiled: 184 registers, no spills, 74 KB: 1 resident"),),
         90: (
-            LaunchRow(None, DecodeLaunch(1, 2, 4, 3, True), "compiled: 223 registers, no spills, 171 KB: 1 resident"),
+            LaunchRow(None, DecodeLaunch(1, 2, 4, 3, True), "compiled: 168 registers, no spills, 138 KB: 1 resident"),
         ),
     },
     (256, 1): {
-        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 2 resident"),),
-        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 255 registers, no spills, 75 KB: 1 resident"),),
-        90: (
-            LaunchRow(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 210 registers, no spills, 108 KB: 2 resident"),
-        ),
+        80: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3), "compiled: 224 registers, no spills, 75 KB: 2 resident"),),
+        86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 224 registers, 75 KB: 1 resident"),),
+        90: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 216 registers, no spills, 75 KB: 2 resident"),),
     },
 }
 
@@ -117,75 +118,89 @@ DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
 LATENT_DIM, LATENT_ROPE = 512, 64
 LATENT_HEADS = 16  # of a tile
 LATENT_DECODE: Table[DecodeLaunch] = {
-    80: (LaunchRow(None, DecodeLaunch(1, 2, 8, 2), "compiled: 172 registers, no spills, 92 KB: 1 resident"),),
-    90: (LaunchRow(None, DecodeLaunch(1, 2, 8, 3), "compiled: 174 registers, no spills, 164 KB: 1 resident"),),
+    80: (LaunchRow(None, DecodeLaunch(1, 2, 8, 2), "compiled: 255 registers, no spills, 92 KB: 1 resident"),),
+    90: (LaunchRow(None, DecodeLaunch(1, 2, 8, 3), "compiled: 249 registers, no spills, 164 KB: 1 resident"),),
 }
 LATENT_PREFILL: Table[PrefillLaunch] = {
-    80: (LaunchRow(None, PrefillLaunch(32, 8, 2), "compiled: 189 registers, no spills; 112 KB"),),
-    86: (LaunchRow(None, PrefillLaunch(16, 8, 2), "compiled: 140 registers, no spills; 92 KB"),),
+    80: (LaunchRow(None, PrefillLaunch(32, 8, 2), "compiled: 255 registers, no spills; 112 KB"),),
+    86: (LaunchRow(None, PrefillLaunch(16, 8, 2), "compiled: 137 registers, no spills; 92 KB"),),
     90: (LaunchRow(None, PrefillLaunch(32, 8, 2), "compiled: 196 registers, no spills; 112 KB"),),
 }
 
 # Heads up to 128 copy one page more ahead than with a stage less. bf16 heads of 96 and 128 on sm_90 do it by TMA: 363
-# instructions for a page that is seen whole instead of 369 by pointers, but 540 instead of 472 for one with an edge,
-# whose values pass through registers to be masked. In 8 bits TMA costs 611 instead of 578, of 64 values 316 instead of
-# 305. Spills are instructions. Tiles of half the rows on sm_80, of a quarter on sm_90, have none, but read and convert
-# each page that much more often; 47 spills of 8 warps are 0.2 µs of L1 at worst, beside 1.1 µs of matrix products.
+# instructions for a page that is seen whole instead of 369 by pointers, 446 instead of 472 for one with an edge. In 8
+# bits TMA costs 555 instead of 522, of 64 values 316 instead of 305. Spills are instructions. Tiles of half the rows on
+# sm_80, of a quarter on sm_90, have none, but read and convert each page that much more often; 47 spills of 8 warps are
+# 0.2 µs of L1 at worst, beside 1.1 µs of matrix products. In 8 bits, codes that every warp widened for itself would
+# need none on sm_80, but take 1,215 instructions a page instead of 709.
 PREFILL: Mapping[tuple[int, int], Table[PrefillLaunch]] = {
     (64, 2): {
-        80: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 198 registers; 48 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 182 registers; 48 KB"),),
         90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 128 registers; 64 KB"),),
     },
     (64, 1): {
-        80: (LaunchRow(None, PrefillLaunch(64, 8, 3), "compiled: 179 registers; 25 KB"),),
-        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 189 registers; 41 KB"),),
+        80: (LaunchRow(None, PrefillLaunch(64, 8, 3), "compiled: 238 registers; 33 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 174 registers; 41 KB"),),
     },
     (96, 2): {
+        80: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 230 registers; 96 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3, True), "compiled: 178 registers; 129 KB"),),
+    },
+    (96, 1): {
         80: (
             LaunchRow(
                 None,
-                PrefillLaunch(128, 8, 3, max_spills=27),
-                "compiled: 255 registers and 3 spills, with a window 27 spills; 96 KB",
+                PrefillLaunch(64, 8, 3, max_spills=44),
+                "compiled: 255 registers and 2 spills, on 8.9 15; by 3.6 26 and 44; 65 KB",
             ),
         ),
-        90: (LaunchRow(None, PrefillLaunch(128, 8, 3, True), "compiled: 176 registers, with a window 197; 129 KB"),),
-    },
-    (96, 1): {
-        80: (LaunchRow(None, PrefillLaunch(64, 8, 3), "compiled: 233 registers; 57 KB"),),
-        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 239 registers; 81 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 229 registers; 81 KB"),),
     },
     (128, 2): {
         80: (
             LaunchRow(
                 None,
-                PrefillLaunch(128, 8, 3, max_spills=29),
-                "compiled: 255 registers and 7 spills, with a window 29 spills; 96 KB",
+                PrefillLaunch(128, 8, 3, max_spills=35),
+                "compiled: 255 registers, with a window 29 spills, by 3.6 35; 96 KB",
             ),
         ),
-        90: (LaunchRow(None, PrefillLaunch(128, 8, 3, True), "compiled: 179 registers, with a window 219; 129 KB"),),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3, True), "compiled: 185 registers; 129 KB"),),
     },
     (128, 1): {
-        80: (LaunchRow(None, PrefillLaunch(64, 8, 3), "compiled: 238 registers, with a window 248; 57 KB"),),
-        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 239 registers, with a window 241; 81 KB"),),
+        80: (
+            LaunchRow(
+                None,
+                PrefillLaunch(64, 8, 3, max_spills=24),
+                "compiled: 255 registers and 2 spills, on 8.9 4; by 3.6 6 and 18, with a window 24; 65 KB",
+            ),
+        ),
+        90: (LaunchRow(None, PrefillLaunch(128, 8, 3), "compiled: 255 registers; 81 KB"),),
     },
     (256, 2): {
         80: (LaunchRow(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 104 KB"),),
-        86: (LaunchRow(None, PrefillLaunch(32, 4, 2), "compiled: 204 registers, with a window 255; 84 KB"),),
+        86: (LaunchRow(None, PrefillLaunch(32, 4, 2), "compiled: 195 registers; 84 KB"),),
         90: (
             LaunchRow(
                 None,
                 PrefillLaunch(128, 8, 2, max_spills=14),
-                "compiled: 255 registers and 14 spills, with a soft cap 2; 192 KB",
+                "compiled: 255 registers and 14 spills; 192 KB",
             ),
         ),
     },
     (256, 1): {
-        80: (LaunchRow(None, PrefillLaunch(64, 8, 2), "compiled: 255 registers; 73 KB"),),
+        80: (
+            LaunchRow(
+                None,
+                PrefillLaunch(64, 8, 2, max_spills=18),
+                "compiled: 255 registers and 12 spills, by 3.6 3, with a window 18; 104 KB",
+            ),
+        ),
+        86: (LaunchRow(None, PrefillLaunch(32, 8, 2), "compiled: 206 registers; 85 KB"),),
         90: (
             LaunchRow(
                 None,
-                PrefillLaunch(128, 8, 2, max_spills=47),
-                "compiled: 255 registers and 20 spills, with a window 47; 129 KB",
+                PrefillLaunch(128, 8, 2, max_spills=119),
+                "compiled: 255 registers; by 3.6 78 spills, with a window 119; 129 KB",
             ),
         ),
     },

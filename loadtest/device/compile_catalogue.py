@@ -86,10 +86,18 @@ class RecordingDevice:
 def forms_of(served: LaunchedModel, capability: int, place: str = "meta") -> set[KernelForm]:
     """What a worker with this model launches before it is ready, on a device of this capability."""
     found = set[KernelForm]()
-    sizes = GpuSizes(
+    sizes = sizes_of(served, 1 << 10 if place == "meta" else 2)
+    with recording(found.add):
+        GpuModel(RecordingDevice(capability, place), served.spec, None, sizes)
+    return found
+
+
+def sizes_of(served: LaunchedModel, blocks: int = 1 << 10) -> GpuSizes:
+    """The model's, with a KV cache of so many blocks."""
+    return GpuSizes(
         quantize=served.quantize,
         kv_cache_dtype=served.kv_cache_dtype,
-        num_blocks=1 << 10 if place == "meta" else 2,
+        num_blocks=blocks,
         max_model_len=served.spec.max_position,
         buckets=Buckets(
             max_tokens=served.max_tokens,
@@ -100,9 +108,6 @@ def forms_of(served: LaunchedModel, capability: int, place: str = "meta") -> set
         adapters=served.adapters,
         stored={} if served.stored is None else dict.fromkeys(MATRICES, served.stored),
     )
-    with recording(found.add):
-        GpuModel(RecordingDevice(capability, place), served.spec, None, sizes)
-    return found
 
 
 def every_specialisation(*, quick: bool = False) -> list[Specialisation]:
@@ -143,7 +148,8 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
         case "shrink_kernel" | "expand_kernel":
             uses = ("HMMA",)
         case "decode_kernel":
-            uses = ("HMMA", staged)
+            # Triton 3.6 on other GPUs than sm_90: what adds up a row in parts shares registers with the loop.
+            uses, spills = ("HMMA", staged), 0 if major == 90 else 16
         case "prefill_kernel" if values["ROPE_DIM"] > 0:  # tiles of 32 rows
             uses = ("HMMA", staged)
         case "prefill_kernel":

@@ -87,7 +87,7 @@ FAULTS = {
         REDUCE, "begin + some < parts", "begin + some < parts - 1", (gpu_decode,)
     ),
     "parts not weighed": Fault(REDUCE, "weights[:, :, None] * part_outputs", "part_outputs", (gpu_decode,)),
-    "a head left out of the second stage": Fault(
+    "a head left out where parts are added": Fault(
         REDUCE, "(group < GROUP)[:, None]", "(group < GROUP - 1)[:, None]", (gpu_decode,)
     ),
     "parts that nobody adds up": Fault(arrival.is_last, "parts - 1", "parts", (gpu_decode,)),
