@@ -95,6 +95,8 @@ def products(kind: LinearFormat, rows: int, shapes: tuple[tuple[int, int], ...],
     if kind in ("w4a16", "w8a16"):  # 64 or 128 channels are what their kernels have; unpacking may win early
         forms = {name: one for name, one in forms.items() if not isinstance(one, Few) or one.block_n <= 128}
         forms |= {} if isinstance(launch, Library) else {"library": Library(32 * MEBIBYTE)}
+    if kind == "bf16":  # beside the library, whose kernels wait for the whole of the one in front
+        forms |= {f"ours, {part} in K": Few(16, 64, part, 2 * machine.multiprocessors, 8, 4, 5) for part in (64, 128)}
     if isinstance(launch, Many):
         sizes = {64, 128} - {launch.block_m}
         forms |= {f"block_m={size}": replace(launch, block_m=size) for size in sorted(sizes)}
@@ -131,11 +133,12 @@ def tuned_rows(dry: bool) -> dict[str, Make]:
     caches = {cache: replace(LLAMA, cache=cache) for cache in ("bf16", "fp8", "int8")}
     prompt = [(PROMPT, PROMPT)]
     kinds: tuple[LinearFormat, ...] = ("w4a16", "fp8", "w8a16", "w8a8")
+    few: tuple[LinearFormat, ...] = (*kinds, "bf16")
     sampler = partial(sampler_work, 64, "top-k and top-p")
     return {
         "decode bf16": partial(attention, "decode", caches["bf16"], EVEN),
         "prefill bf16": partial(attention, "prefill", caches["bf16"], prompt),
-        **{f"{kind} 16 rows": partial(products, kind, 16, SHAPES) for kind in kinds},
+        **{f"{kind} 16 rows": partial(products, kind, 16, SHAPES) for kind in few},
         "decode fp8": partial(attention, "decode", caches["fp8"], EVEN),
         "prefill fp8": partial(attention, "prefill", caches["fp8"], prompt),
         "decode int8": partial(attention, "decode", caches["int8"], EVEN),

@@ -101,11 +101,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuning.Make]:
     return {
         "gather": partial(tuned.table_row, embedding_gpu, "TABLE", 128, partial(rows.gather_work, 3)),
         "w8a8": partial(tuned.products, "w8a8", 5, ((128, 256),)),
+        "bf16": partial(tuned.products, "bf16", 5, ((128, 256),)),
         "decode": attention,
     }
 
 
-@pytest.mark.parametrize(("name", "named"), [("gather", "tile="), ("w8a8", "stages="), ("decode", "resident=")])
+@pytest.mark.parametrize(
+    ("name", "named"), [("gather", "tile="), ("w8a8", "stages="), ("bf16", "ours"), ("decode", "resident=")]
+)
 def test_every_form_is_launched(name: str, named: str, small: dict[str, tuning.Make]) -> None:
     figures = tuning.tune(small[name], MACHINE)
     # Times grow with every launch here, so the one in use, which goes first, must win.
@@ -115,7 +118,7 @@ def test_every_form_is_launched(name: str, named: str, small: dict[str, tuning.M
     assert "programs=0" in figures["paste"] or name != "decode"  # as in the table: the device says how many
 
 
-@pytest.mark.parametrize("name", ["gather", "w8a8", "decode"])
+@pytest.mark.parametrize("name", ["gather", "w8a8", "bf16", "decode"])
 def test_what_is_timed_was_compiled_before(name: str, small: dict[str, tuning.Make]) -> None:
     """Every kernel that timing launches, in the form in which it does, and nothing is launched by compiling."""
     made = small[name](MACHINE)
