@@ -62,7 +62,7 @@ def whole(parts, row, channel, M, N, MOST_PARTS: tl.constexpr):
 
 
 @jit
-def finish(
+def finish_tile(
     sums, out, parts, counters, x_scales, w_scales, bias, residual, row, first, M, N,
     X_PER_ROW: tl.constexpr, W_PER_ROW: tl.constexpr, MOST_PARTS: tl.constexpr, SLICE: tl.constexpr,
 ):  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
 from ..gpu.prefetch import prefetch
-from .gpu_epilogue import finish
+from .gpu_epilogue import finish_tile
 from .gpu_packed import rows_of, share
 
 
@@ -73,7 +73,7 @@ def narrow_gemm_kernel(
         x, w, x_scales, w_scales, start, row, M, N, K, stride_x, first, last,
         SUM, BLOCK_SCALES, PRECISE, EVEN_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
     )  # fmt: skip
-    finish(
+    finish_tile(
         sums, out, parts, counters, None if BLOCK_SCALES else x_scales, None if BLOCK_SCALES else w_scales,
         bias, residual, row, start, M, N, X_PER_ROW, W_PER_ROW, MOST_PARTS, SLICE,
     )  # fmt: skip

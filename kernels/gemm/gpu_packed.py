@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from ..gpu.language import await_inputs, jit, tl
 from ..gpu.prefetch import prefetch
-from .gpu_epilogue import finish
+from .gpu_epilogue import finish_tile
 from .gpu_fragment import as_halves, as_quarters, as_tile, byte_places, held, unpack_bytes
 from .gpu_groups import by_nibble, pair_places, quarters, unpack_groups, w4_places
 
@@ -189,7 +189,7 @@ def w4_gemm_kernel(
         x, packed, scales, offsets, minima, tile_n, row, M, N, K, stride_x, first, last,
         GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES, TALL,
     )  # fmt: skip
-    finish(
+    finish_tile(
         sums, out, parts, counters, None, None, bias, residual, row, tile_n * (64 * BLOCKS), M, N,
         False, False, MOST_PARTS, SLICE,
     )  # fmt: skip
@@ -209,7 +209,7 @@ def w8_gemm_kernel(
     sums = w8_sums(
         x, packed, scales, tile_n, row, M, N, K, stride_x, first, last, GROUPS, EVEN_K, BLOCK_M, BLOCKS, STAGES
     )
-    finish(
+    finish_tile(
         sums, out, parts, counters, None, scales if GROUPS == 0 else None, bias, residual,
         row, tile_n * (64 * BLOCKS), M, N, False, True, MOST_PARTS, SLICE,
     )  # fmt: skip

@@ -217,7 +217,7 @@ MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
         SUMS, "row, start, k_block,", "row, 128 - start, k_block,", lambda: check_fp8(kind="blocks"),
     ),
     "float32 results rounded to bfloat16": (
-        NARROW, "finish(\n        sums,", "finish(\n        sums.to(tl.bfloat16),",
+        NARROW, "finish_tile(\n        sums,", "finish_tile(\n        sums.to(tl.bfloat16),",
         lambda: test_every_form_stores_float32("few"),
     ),
     "residual left out": (WIDE, "bias, residual, row, first", "bias, None, row, first", lambda: check_int8("pointers")),
