@@ -95,18 +95,9 @@ def decode_kernel(
             )
             if ROPE_DIM > 0:
                 turned_k, _ = read_page(
-                    keys + HEAD_DIM,
-                    region,
-                    seen,
-                    query_row.dtype,
-                    ROPE_DIM,
-                    PADDED_ROPE,
-                    ROW,
+                    keys + HEAD_DIM, region, seen, query_row.dtype, ROPE_DIM, PADDED_ROPE, ROW, False, False, None,
                     False,
-                    False,
-                    None,
-                    False,
-                )
+                )  # fmt: skip
             scores = page_scores(
                 query_row, odd_row, k, odd_k, turned, turned_k, key_scale, factor, cap, CODE, SOFT_CAPPED
             )
