@@ -137,7 +137,10 @@ class GenerationConnection(TrioASGIHTTPConnection):
 
     async def _send_response(self, send: ASGISendCallable, response: ResponseTypes) -> None:
         """As Quart does, but a body's last piece, where it is known, says that it is the last."""
-        current_exchange().status = response.status_code
+        request = current_exchange()
+        request.status = response.status_code
+        if request.upload is not None:  # drop what still comes of it: a full queue of it would hold hypercorn's last
+            request.upload.release()  # message to us, and with it the end of this answer
         if isinstance(response, WerkzeugResponse):
             await super()._send_response(send, response)
             return

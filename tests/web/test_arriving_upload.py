@@ -1,5 +1,9 @@
 """A form that arrives in pieces: the same parts however it is cut, and bounds on all that is not the file."""
 
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -15,6 +19,7 @@ from triolet.web.arriving_upload import (
     FormField,
     read_form,
 )
+from triolet.web.asgi import Application
 
 MARK = "a-boundary"
 CONTENT = b"one\r\n--a-bound\r\n\r\n--\r\n\xff two \r\n-"  # nearly a boundary, again and again
@@ -125,3 +130,52 @@ async def test_pieces_that_nobody_reads_are_dropped() -> None:
     upload.release()
     await upload.add(b"x")
     upload.end()
+
+
+async def test_a_refusal_is_answered_while_the_queue_is_full_of_the_upload(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """hypercorn puts a disconnect into the application's queue before it ends an answer, and waits for a place."""
+    engine: Any = SimpleNamespace(gateway=None, settings=SimpleNamespace(access_log=False))
+    app: Any = Application("uploads", engine, Counter(), max_body_bytes=1)
+    app.uploads.add("/upload")
+
+    @app.post("/upload")
+    async def refuse() -> str:
+        await trio.testing.wait_all_tasks_blocked()  # the queue is full
+        raise ApiError("content_too_large", "No room.")
+
+    put, queue = trio.open_memory_channel[dict[str, Any]](2)
+    statuses: list[int] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        elif not message.get("more_body", False):
+            await put.send({"type": "http.disconnect"})
+
+    async def arrive() -> None:
+        while True:
+            await put.send({"type": "http.request", "body": b"x", "more_body": True})
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "asgi": {"version": "3.0", "spec_version": "2.1"},
+        "method": "POST",
+        "scheme": "http",
+        "path": "/upload",
+        "raw_path": b"/upload",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+        "extensions": {},
+    }
+    with trio.fail_after(BODY_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(arrive)
+            await app(scope, queue.receive, send)
+            nursery.cancel_scope.cancel()
+    assert statuses == [413]
