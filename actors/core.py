@@ -34,7 +34,7 @@ class Core:
     """The state of the scheduler and of its worker, and the ends of their channels."""
 
     def __init__(self, settings: ServeSettings) -> None:
-        self.status = WorkerStatus()
+        self.status = WorkerStatus(settings.engine.hang_timeout)
         self.batches = BatchFigures()
         self.state = SchedulerState(
             secret=token_bytes(32),
@@ -65,7 +65,8 @@ class Core:
         """
         channels = self._inbox, self._to_executor, self._to_texts
         nursery.start_soon(partial(run_scheduler, *channels, batch_texts=self._to_batches, state=self.state))
-        run_worker = run_inline if self._settings.inline else partial(run_supervisor, first=worker)
+        supervisor = partial(run_supervisor, convicted_losses=lambda: self.state.totals.convicted_losses, first=worker)
+        run_worker = run_inline if self._settings.inline else supervisor
         ready: Ready = await nursery.start(
             partial(
                 run_worker,

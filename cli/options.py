@@ -145,6 +145,10 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "response_storage": Setting(SIZE, "Disk space of all stored responses, as 256MiB; 0: none is stored."),
         "outbox_tokens": Setting(_COUNT, "Tokens an answer may be ahead of its reader."),
         "stall_timeout": Setting(_PERIOD, "Seconds without reading after which a client's answer is ended."),
+        "hang_timeout": Setting(
+            _PERIOD,
+            "Seconds without progress after which a step's worker is replaced; longer where such steps take long.",
+        ),
         "send_timeout": Setting(_PERIOD, "Seconds one send to a client may wait."),
         "keep_alive_timeout": Setting(_PERIOD, "Seconds that a connection stays open between two requests."),
         "keep_alive_interval": Setting(_PERIOD, "Seconds of silence in an answer before its stream gets a comment."),

@@ -41,6 +41,10 @@ class Stepper(Protocol):
         """Give up the memory of an adapter, loaded or not. No sequence of a later step names it."""
         ...
 
+    def progress(self) -> int:
+        """A number that grows while a step computes, for any thread; constant where the device does not tell."""
+        ...
+
     def close(self) -> None:
         """Stop its threads and wait for its device. Idempotent."""
         ...

@@ -24,7 +24,7 @@ ErrorCode = Literal[
     "invalid_event", "rate_limit_exceeded", "server_overloaded", "deadline_exceeded", "engine_error",
     "nonfinite_logits", "engine_unavailable", "model_loading", "shutting_down", "internal_error",
     "unsupported_endpoint", "host_forbidden", "conflict", "storage_full", "grammar_failed",
-    "adapter_failed", "no_token_left",
+    "adapter_failed", "no_token_left", "quarantined",
 ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ REGISTRY: Final[dict[ErrorCode, ErrorKind]] = {
     "grammar_failed": ErrorKind(400, _INVALID),
     "adapter_failed": ErrorKind(500, _SERVER),
     "no_token_left": ErrorKind(400, _INVALID),
+    "quarantined": ErrorKind(422, _INVALID),  # no 5xx: clients would repeat it
     "engine_error": ErrorKind(500, _SERVER),
     "nonfinite_logits": ErrorKind(500, _SERVER),
     "engine_unavailable": ErrorKind(503, _SERVER),

@@ -20,6 +20,7 @@ Obstacle = Literal[
     "credit",  # its reader is behind
     "grammar",  # the worker is building the grammar that its answer must match
     "adapter",  # the worker is loading its LoRA adapter
+    "suspect",  # a worker died computing it: it is computed alone, between others' steps, until it is cleared
     "prefix",  # another request is computing a prefix that it will share
     "unread",  # its last token, or one of another beam, is still on its way from the worker
     "worker",  # no worker is ready

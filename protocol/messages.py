@@ -70,6 +70,7 @@ class WorkerLost(Message, frozen=True, kw_only=True):
     """supervisor -> scheduler: the worker is gone, with its KV cache. Preempt everything and wait for WorkerReady."""
 
     reason: str
+    crashed: bool = False  # or hung, perhaps because of what it computed; otherwise it was killed from outside
 
 
 class WorkerReady(Message, frozen=True, kw_only=True):

@@ -13,6 +13,9 @@ BLOCK_SIZE = 64  # tokens of a KV block, on every device: the tile of the attent
 MIB = 1 << 20
 
 
+HANG_SECONDS = 4.0
+
+
 class AdapterPlaces(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Room for LoRA adapters, which a worker on a GPU takes before it serves."""
 
@@ -50,6 +53,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     adapter_places: AdapterPlaces = AdapterPlaces()  # no option of its own: of the limits, where adapters are offered
     chat_template: str | None = None  # a name among the model's templates, or a file; None: as transformers chooses
     no_jump_ahead: bool = False  # compute every token of an answer with a grammar, also those that it forces
+    hang_timeout: float = HANG_SECONDS  # a step without progress for so long has its worker replaced
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # of all processes
     log_format: Literal["text", "json"] = "text"
 

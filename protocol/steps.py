@@ -207,9 +207,11 @@ class Ping(Message, frozen=True, kw_only=True):
 class Pong(Message, frozen=True, kw_only=True):
     """The worker's process runs and reads its socket."""
 
+    progress: int = 0  # grows while a step computes; always 0 where the device does not tell
+
 
 class StepFailed(Message, frozen=True, kw_only=True):
-    """The forward pass raised: every sequence of the step fails with `engine_error`, and the worker exits."""
+    """The step raised, and the worker exits: one of the step's sequences may be the cause."""
 
     step: int
     message: str

@@ -99,6 +99,10 @@ class StepThreads:
         self._readings = _JobThread("triolet-adapter")
         self._steps.submit(partial(self._load, load))
 
+    def progress(self) -> int:
+        """The stepper's, for any thread."""
+        return 0 if self._stepper is None else self._stepper.progress()
+
     def submit(self, step: Step) -> None:
         """Run a step after those before it."""
         self._steps.submit(partial(self._begin, step))

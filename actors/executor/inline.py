@@ -62,7 +62,7 @@ async def run_inline(
     async def submit_steps(threads: StepThreads) -> None:
         async for order in steps:
             if isinstance(order, Step):
-                status.step_sent(order.step, trio.current_time())
+                status.step_sent(order, trio.current_time())
                 threads.submit(order)
             else:
                 threads.prepare(order)

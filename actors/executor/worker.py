@@ -63,7 +63,7 @@ def serve(link: BlockingLink[ToWorker]) -> NoReturn:
             case PrepareGrammar() | PrepareAdapter() | ForgetAdapters():
                 threads.prepare(message)
             case Ping():
-                link.send(Pong())
+                link.send(Pong(progress=threads.progress()))
             case LoadModel():
                 raise AssertionError("a second LoadModel")
             case _:

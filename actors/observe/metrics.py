@@ -148,6 +148,7 @@ class _OfModel:
             "batch_lines_running", "Choices of batches' lines that hold KV blocks", self._scheduler.background_running
         )
         yield counter("preemptions", "Sequences sent back to be computed again", totals.preemptions)
+        yield counter("quarantined", "Requests that failed because workers died of them", totals.convicted)
         yield counter("displaced", "Sequences that gave their row to another tenant's", totals.displaced)
         yield counter("steps", "Steps answered by the worker", totals.steps)
         yield counter("model_seconds", "Seconds in the forward pass", totals.model_seconds)

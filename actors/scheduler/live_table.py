@@ -19,6 +19,7 @@ from .blocks import BlockPool
 from .grammars import Grammars
 from .prefix_keys import PrefixKeys, SharedPrompt
 from .prepared import Claim, Prepared
+from .quarantine import CONVICTED_AT, Quarantine
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 
@@ -39,6 +40,7 @@ class LiveTable:
         self.adapters = Adapters(max_adapters)
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.sent_back = 0  # sequences, since the worker had no room for what others need
+        self.quarantine = Quarantine(secret)
         self.newest = 0  # the last sequence's number
         self.now = 0.0  # of the last message
         self._keys = PrefixKeys(secret)
@@ -79,6 +81,7 @@ class LiveTable:
         live = sequence.live
         self.queues_of(live).remove(sequence)
         self._forget_kv(sequence)  # a conversation's next turn begins with this text
+        self.quarantine.forget(sequence)
         del self.sequences[sequence.id]
         del live.choices[sequence.index]
         sequence.forget_unread()
@@ -171,19 +174,25 @@ class LiveTable:
                     left = True
         return not left
 
-    def suspects(self, steps: Iterable[Step], max_losses: int) -> list[LiveRequest]:
-        """Requests that may be killing workers: computed in each of the last lost workers, without a token since.
+    def blame(self, steps: Iterable[Step], max_losses: int, *, crashed: bool) -> list[LiveRequest]:
+        """Count a lost worker against what it was computing or preparing; returns the requests that must fail.
 
-        So are those whose grammar or adapter the worker was preparing.
-        Neighbours of the culprit that got no token either are suspects too. That is better than losing the engine.
+        One that was computed alone is the culprit if that happens twice. Otherwise nobody knows, and what was computed
+        by `max_losses` workers in a row fails: that is better than losing the engine.
         """
-        found: dict[str, LiveRequest] = {}
-        waiting = [one for one in self.sequences.values() if one.live.awaits_preparation]
-        for sequence in (*self.computed_in(steps), *waiting):
+        flying = self.computed_in(steps)
+        preparing = [one for one in self.sequences.values() if one.live.awaits_preparation]
+        alone = crashed and not preparing and len({sequence.live.id for sequence in flying}) == 1
+        most = CONVICTED_AT if alone else max_losses
+        failing: dict[str, LiveRequest] = {}
+        for sequence in (*flying, *preparing):
             sequence.losses += 1
-            if sequence.losses >= max_losses:
-                found[sequence.live.id] = sequence.live
-        return list(found.values())
+            if sequence.losses >= most:
+                failing[sequence.live.id] = sequence.live
+        for sequence in flying:
+            if crashed or sequence.losses > 1:
+                self.quarantine.suspect(sequence)
+        return list(failing.values())
 
     def forget_worker(self, num_blocks: int | None) -> int:
         """The worker's KV cache is gone: every sequence waits and is computed again. Returns how many were running.

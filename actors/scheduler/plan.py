@@ -6,6 +6,8 @@ its full blocks and copy the last one. Continuous batching, chunked prefill, pre
 all follow. Pure: the same sequences and blocks give the same plan.
 """
 
+from collections.abc import Callable
+
 from ...protocol.explanation import Obstacle
 from . import fair_share
 from .blocks import BlockPool, blocks_for
@@ -14,10 +16,15 @@ from .queues import Queues
 from .sequence import Sequence
 from .step_plan import Shortage, StepLimits, StepPlan
 
+MayRun = Callable[[Sequence], bool]
 
-def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
-    """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
-    plan = StepPlan(queues, pool, limits)
+
+def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits, may_run: MayRun = lambda _: True) -> StepPlan:
+    """Plan one step: give chunks to sequences, move them between the queues, take and release blocks.
+
+    Those that may not run in this step keep their KV as long as others leave it to them.
+    """
+    plan = StepPlan(queues, pool, limits, may_run)
     park(plan)
     resume_parked(plan)
     joining = Joining(plan)
@@ -36,17 +43,19 @@ def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan:
 
 
 def park(plan: StepPlan) -> None:
-    """Running sequences whose reader is behind, or that wait for other beams, give up their row to those that look for
-    one."""
+    """Running sequences whose reader is behind, that wait for other beams, or that may not run now, give up their row
+    to those that look for one."""
     for sequence in tuple(plan.queues.running):
-        if sequence.stalled:
+        if sequence.stalled or not plan.may_run(sequence):
             plan.queues.move(sequence, "parked")
 
 
 def resume_parked(plan: StepPlan) -> None:
     """Parked sequences whose reader caught up get a row again. They hold blocks, so they go before waiting ones."""
     for sequence in tuple(fair_share.by_rank(plan.queues, plan.queues.parked)):
-        if sequence.live.credit > 0 and not sequence.waits_for_beams and len(plan.queues.running) < plan.limits.rows:
+        if len(plan.queues.running) == plan.limits.rows:
+            return
+        if sequence.live.credit > 0 and not sequence.waits_for_beams and plan.may_run(sequence):
             plan.queues.move(sequence, "running")
 
 
@@ -132,6 +141,8 @@ class Joining:
         """Why it cannot run yet, even if there is room. Others may go before it meanwhile."""
         if obstacle := sequence.live.obstacle:
             return obstacle
+        if not self._plan.may_run(sequence):
+            return "suspect"
         if sequence.unread or sequence.waits_for_beams:
             return "unread"
         if self._computing and (shareable := sequence.shareable_blocks):

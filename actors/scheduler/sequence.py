@@ -31,8 +31,8 @@ class LiveRequest:
     """An accepted request: its choices share one credit, one deadline and one end."""
 
     __slots__ = (
-        "adapter", "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "seconds", "spent", "stop_set",
-        "stop_token_ids",
+        "adapter", "choices", "eos_token_ids", "generate", "grammar", "granted", "id", "prompts", "seconds", "spent",
+        "stop_set", "stop_token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class LiveRequest:
         self.grammar = grammar  # what its answers must match
         self.adapter = adapter
         self.id = admit.request.id
+        self.prompts = admit.prompts
         self.stop_token_ids = admit.stop_token_ids
         self.stop_set = frozenset(admit.stop_token_ids)
         self.eos_token_ids = admit.eos_token_ids
@@ -136,7 +137,7 @@ class Sequence:
         self.known = False  # the worker has its record
         self.cached_tokens = 0  # found in the prefix cache when it first ran
         self.charged = 0  # computed tokens charged to its tenant, each once however often it was computed
-        self.losses = 0  # workers that died while computing it, since its last token
+        self.losses = 0  # workers that died while computing it, since its last token; of a suspect, since it became one
         self.started = False  # has run; the detokenizer knows it
         self.scored = 1  # prompt tokens with known log probabilities; the first has none
         self.prompt_logprobs: list[TokenLogprob] = []  # held until its first token

@@ -87,6 +87,8 @@ class SchedulerState:
         self._on_cpu = False
         self._failure = ""  # why no worker will start again
         self._next_step = 1
+        self._alone = 0  # the last step of a suspect
+        self._suspects_turn = True
         self._start_rate = StartRate()
         self._texts: list[ToDetokenizer] = []
         self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
@@ -123,17 +125,11 @@ class SchedulerState:
                 self._fail(table.with_adapter(number), "adapter_failed", f"The LoRA adapter cannot be loaded: {text}")
                 table.adapters.failed(number)
             case StepFailed(step=step, message=text):
-                # All its sequences fail, even those that could continue: one of them may have broken the worker.
-                flying = [self.in_flight[step]] if step in self.in_flight else []
-                lives = {sequence.live.id: sequence.live for sequence in table.computed_in(flying)}
-                self._fail(lives.values(), "engine_error", f"The engine failed while computing this request: {text}")
-                self._change_worker(None)  # it exits; the next one reports when it is ready
-            case WorkerLost():
+                self._lose_worker([self.in_flight[step]] if step in self.in_flight else [], text, crashed=True)
+            case WorkerLost(reason=reason, crashed=crashed):
                 self.totals.worker_losses += 1
-                # A request that kills every worker must not use up the restarts, and with them the engine.
-                text = f"The engine's worker died {self._max_losses} times while computing this request."
-                self._fail(table.suspects(self.in_flight.values(), self._max_losses), "engine_error", text)
-                self._change_worker(None)
+                if self.waits.limits is not None:  # otherwise it said what failed before it exited
+                    self._lose_worker(self.in_flight.values(), reason, crashed=crashed)
             case WorkerReady(ready=ready):
                 self._meet_worker(ready)
             case EngineFailed(reason=reason):
@@ -150,11 +146,41 @@ class SchedulerState:
 
     def plan(self) -> Step | None:
         """The next step, or None if there is nothing to compute or enough in flight."""
-        table, limits = self.table, self.waits.limits
+        limits = self.waits.limits
         most = 1 if self._on_cpu and self._last_duration > LONG_STEP else self._max_steps_in_flight
         if limits is None or len(self.in_flight) >= most:
             return None
-        background = table.background
+        return self._plan_apart(limits) if self.table.quarantine.suspects else self._plan_together(limits)
+
+    def _plan_apart(self, limits: StepLimits) -> Step | None:
+        """Steps of one suspect and steps of all others in turn. Nothing else is in flight beside a suspect's step."""
+        if self._alone in self.in_flight:
+            return None
+        suspects = [one for one in self.table.quarantine.suspects.values() if _is_able(one)]
+        if suspects and self._suspects_turn:
+            if self.in_flight:
+                return None
+            if step := self._plan_alone(suspects, limits):
+                return step
+        step = self._plan_together(limits)
+        self._suspects_turn = True
+        if step is None and not self.in_flight:
+            step = self._plan_alone(suspects, limits)
+        return step
+
+    def _plan_alone(self, suspects: list[Sequence], limits: StepLimits) -> Step | None:
+        for suspect in suspects:
+            queues = self.table.queues_of(suspect.live)
+            if step := self._plan_for(queues, limits, suspect):
+                self._alone, self._suspects_turn = step.step, False
+                if queues is self.table.background:
+                    self._background_steps.add(step.step)
+                return step
+        return None
+
+    def _plan_together(self, limits: StepLimits) -> Step | None:
+        """A step of everybody but suspects."""
+        table, background = self.table, self.table.background
         if table.queues and (not background or wants_step(table.queues)):
             if background and (left := give_way(table.queues, background, table.pool, limits)):
                 self.totals.preemptions += left.preempted
@@ -170,11 +196,16 @@ class SchedulerState:
             self._background_steps.add(step.step)
         return step
 
-    def _plan_for(self, queues: Queues, limits: StepLimits) -> Step | None:
-        """A step for the sequences of these queues, which is then in flight."""
-        table = self.table
-        plan = plan_steady(queues, table.pool, limits) or plan_step(queues, table.pool, limits)
-        if queues is table.queues:
+    def _plan_for(self, queues: Queues, limits: StepLimits, only: Sequence | None = None) -> Step | None:
+        """A step for the sequences of these queues, or for one, which is then in flight."""
+        table, suspects = self.table, self.table.quarantine.suspects
+        if only is not None:
+            plan = plan_step(queues, table.pool, limits, lambda one: one is only)
+        elif suspects:
+            plan = plan_step(queues, table.pool, limits, lambda one: one.id not in suspects)
+        else:
+            plan = plan_steady(queues, table.pool, limits) or plan_step(queues, table.pool, limits)
+        if queues is table.queues and only is None:
             self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
             if plan.started:
                 self._start_rate.note(len(plan.started), len(queues.waiting), table.now)
@@ -247,8 +278,11 @@ class SchedulerState:
         live = self.table.add(message, credit=self._outbox_tokens)
         if self._failure:
             self._fail([live], "engine_unavailable", self._failure)
-            return
-        self._settle(live)
+        elif self.table.quarantine.refuses(live, self.table.now):
+            text = "A request like this one has crashed the engine twice: it is refused for some minutes."
+            self._fail([live], "quarantined", text)
+        else:
+            self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
         """Fit a request to the worker. End it if the worker is too small for it, or if there is nothing to compute."""
@@ -321,6 +355,17 @@ class SchedulerState:
 
     # Workers come and go.
 
+    def _lose_worker(self, steps: Iterable[Step], reason: str, *, crashed: bool) -> None:
+        """A request that kills every worker must not use up the restarts, and with them the engine."""
+        table = self.table
+        for live in table.blame(steps, self._max_losses, crashed=crashed):
+            losses = max(sequence.losses for sequence in live.choices.values())
+            self.totals.convicted += 1
+            self.totals.convicted_losses += losses
+            table.quarantine.convict(live, table.now)
+            self._fail([live], "engine_error", f"The engine died {losses} times while computing this request: {reason}")
+        self._change_worker(None)  # the next one reports when it is ready
+
     def _meet_worker(self, ready: Ready) -> None:
         assert ready.memory.block_size == BLOCK_SIZE, ready.memory
         limits = StepLimits(
@@ -337,3 +382,9 @@ class SchedulerState:
         self._background_steps.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)
+
+
+def _is_able(suspect: Sequence) -> bool:
+    """Whether there may be something to compute of it now. What has begun keeps its grammar and its adapter."""
+    held_back = suspect.live.obstacle if suspect.place == "waiting" else suspect.live.credit <= 0
+    return not held_back and not suspect.waits_for_beams and suspect.remaining > 0

@@ -3,6 +3,7 @@
 `plan.py` decides which sequences get them.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -43,12 +44,19 @@ class StepPlan:
     """What the step computes, what happened to sequences on the way, and what is left of the step's tokens."""
 
     __slots__ = (
-        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "limits", "new", "planned", "pool",
+        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "limits", "may_run", "new", "planned", "pool",
         "preempted", "prefill_tokens", "prompt_sources", "queues", "short_of_blocks", "shortage", "started",
     )  # fmt: skip
 
-    def __init__(self, queues: Queues, pool: BlockPool, limits: StepLimits) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        pool: BlockPool,
+        limits: StepLimits,
+        may_run: Callable[[Sequence], bool] = lambda _: True,
+    ) -> None:
         self.queues = queues
+        self.may_run = may_run
         self.pool = pool
         self.limits = limits
         self.chunks: list[Chunk] = []

@@ -58,6 +58,8 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
             others.append(ChoiceTokens(id=live.id, index=sequence.index, tokens=(), reason="stop", vector=row.vector))
             table.finish(sequence)
             continue
+        if sequence.losses and chunk.sample:
+            table.quarantine.survived(sequence)
         scored, tokens = not sequence.reads_prefix_cache, row.tokens
         if row.computed is not None:
             sequence.follow(chunk, row)
@@ -93,7 +95,6 @@ def apply_step(step: Step, done: StepDone, table: LiveTable, totals: SchedulerTo
 def append_tokens(sequence: Sequence, tokens: tuple[int, ...]) -> Ending | None:
     """Append sampled tokens to the log, up to the one that ends the sequence."""
     assert tokens, "a sampled row without a token"
-    sequence.losses = 0
     live, log, ending = sequence.live, sequence.generated, None
     room = sequence.max_total - sequence.prompt_tokens - len(log)
     if len(tokens) >= room:

@@ -17,6 +17,14 @@ class RestartBudget:
 
     def __init__(self) -> None:
         self._restarts: deque[float] = deque()
+        self._excused = 0
+
+    def excuse(self, losses: int) -> None:
+        """So many workers in all have died of requests that were found: those restarts do not count."""
+        while self._excused < losses:
+            self._excused += 1
+            if self._restarts:
+                self._restarts.pop()
 
     def next_delay(self, now: float) -> float | None:
         """Seconds before one more restart, which this counts; None if there is none left."""

@@ -6,6 +6,8 @@ and refuses requests.
 """
 
 import logging
+import signal
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, assert_never
 
@@ -53,9 +55,11 @@ class Supervisor:
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         on_progress: ReportProgress,
+        convicted_losses: Callable[[], int],
         first: ChildProcess | None,
     ) -> None:
         self._settings = settings
+        self._convicted_losses = convicted_losses
         self._first = first
         self._steps = steps
         self._scheduler = scheduler
@@ -63,17 +67,22 @@ class Supervisor:
         self._on_progress = on_progress
         self._spoke = 0.0  # when the last message was sent to the worker
         self._lost = 0.0  # when the last worker was
+        self._crashed = False  # the last worker: by itself, perhaps because of what it computed
 
     async def run(self, task_status: trio.TaskStatus[Ready]) -> None:
         """Run workers until the budget is spent, then discard steps until the engine ends."""
         budget = RestartBudget()
         reason = await self._run_worker(task_status)
-        while (delay := budget.next_delay(trio.current_time())) is not None:
+        while True:
+            if self._status.step_time.count:  # before its first step a model itself is to blame
+                budget.excuse(self._convicted_losses())
+            if (delay := budget.next_delay(trio.current_time())) is None:
+                break
             self._lost = trio.current_time()
             _LOG.warning("%s; starting another in %.2f s", reason, delay)
             self._status.restarts += 1
             self._status.lose("restarting", f"{reason}; another one is being started")
-            self._scheduler.send_nowait(WorkerLost(reason=reason))
+            self._scheduler.send_nowait(WorkerLost(reason=reason, crashed=self._crashed))
             async with trio.open_nursery() as nursery:
                 # The scheduler may be waiting to send a step to the dead worker; nothing will run it.
                 nursery.start_soon(self._discard_steps)
@@ -100,6 +109,7 @@ class Supervisor:
                 raise EngineLoadError("internal_error", why) from error
             return why
         self._first = None
+        self._crashed = False
         self._status.begin(process.pid, trio.current_time())
         why = ""
         try:
@@ -123,6 +133,7 @@ class Supervisor:
                 why = answer
         finally:
             how = await process.end()
+            self._crashed |= process.status not in (0, -signal.SIGKILL)
         if task_status is not None and self._status.ready is None:
             likely = "if memory ran out, pass --quantize int8 or int4, or take a smaller model"
             remedy = likely if how.endswith("SIGKILL") else "its messages are above"
@@ -164,9 +175,13 @@ class Supervisor:
 
         async def watch() -> None:
             nonlocal why
-            while (reason := self._status.must_be_killed(trio.current_time())) is None:  # noqa: ASYNC110 - it watches time
+            reason: str | None = None
+            while True:  # twice in a row: after a pause of this process, what the worker said is read in between
+                before, reason = reason, self._status.must_be_killed(trio.current_time())
+                if before is not None and reason is not None:
+                    break
                 await trio.sleep(PING_INTERVAL)
-            why = reason
+            why, self._crashed = reason, self._status.hangs(trio.current_time())
             nursery.cancel_scope.cancel()
 
         async def send() -> None:
@@ -174,7 +189,7 @@ class Supervisor:
             try:
                 await self._send_steps(link)
             except LinkError as error:
-                why = str(error)
+                why, self._crashed = str(error), True
             nursery.cancel_scope.cancel()
 
         async def receive() -> None:
@@ -182,7 +197,7 @@ class Supervisor:
             try:
                 await self._receive_answers(link)
             except LinkError as error:
-                why = str(error)
+                why, self._crashed = str(error), True
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -207,7 +222,7 @@ class Supervisor:
                 order = await self._steps.receive()
                 self._spoke = trio.current_time()
                 if isinstance(order, Step):
-                    self._status.step_sent(order.step, self._spoke)
+                    self._status.step_sent(order, self._spoke)
                 await link.send(order)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             return
@@ -227,7 +242,7 @@ class Supervisor:
             while True:
                 message = await link.receive()
                 now = trio.current_time()
-                self._status.heard(now)
+                self._status.heard(now, message.progress if isinstance(message, Pong) else None)
                 match message:
                     case StepDone():
                         self._status.step_done(message.step, message.duration, now)
@@ -254,15 +269,23 @@ async def run_supervisor(
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: ReportProgress,
+    convicted_losses: Callable[[], int] = lambda: 0,
     first: ChildProcess | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes.
 
-    `first` is an already started worker with the same settings; it is ended like every other.
+    `first` is an already started worker with the same settings; it is ended like every other. `convicted_losses`:
+    workers that died of requests which the scheduler found.
     """
     with steps, scheduler:
         supervisor = Supervisor(
-            settings, steps=steps, scheduler=scheduler, status=status, on_progress=on_progress, first=first
+            settings,
+            steps=steps,
+            scheduler=scheduler,
+            status=status,
+            on_progress=on_progress,
+            convicted_losses=convicted_losses,
+            first=first,
         )
         await supervisor.run(task_status)

@@ -1,26 +1,30 @@
 """The state of the worker as the front knows it, and whether it is healthy. It has no clock: callers pass the time.
 
 Health is judged by progress. A worker must send something within `SILENCE_LIMIT`: step answers while it computes, pongs
-otherwise (its socket is read while a step runs). And a step must end within a limit that grows with the slowest step so
-far: a long prefill on a slow machine is healthy, a hung kernel is not.
+otherwise (its socket is read while a step runs). And a step must move: on a CPU pongs say how far it is, and everywhere
+it has a time limit, by what steps of its size have taken (step_cost.py). A long prefill on a slow machine is healthy, a
+hung kernel is not.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from ...protocol.reports import Health, Loading, WorkerState
-from ...protocol.steps import LoadProgress, Ready
+from ...protocol.settings import HANG_SECONDS
+from ...protocol.steps import LoadProgress, Ready, Step
 from ..histogram import Histogram
 from .loading import LoadWatch, in_words
+from .step_cost import StepCost, work_of
 
 PING_INTERVAL: Final = 0.5  # seconds without a message to the worker before it is pinged
 SILENCE_LIMIT: Final = 1.5  # seconds; with the ping, a stopped worker is noticed within 2 s
 # Seconds of silence: it will not come back; a new one takes over its streams. Its reader answers while it computes, but
 # compiling holds the GIL, for some ten seconds on a busy machine.
 KILL_AFTER: Final = 30.0
-_STEP_LIMIT: Final = 10.0  # no step is suspicious before that
-_STEP_FACTOR: Final = 20.0  # times the slowest step so far
-_STEP_KILL_FACTOR: Final = 10.0  # a step ten times over its limit is hung; its worker is replaced
+STALL_LIMIT: Final = 1.5  # seconds without progress; with the ping, a step that hangs is noticed within 2 s
+_DOUBTED: Final = 4.0  # times what a step is predicted to take, without progress: health says so
+_GIVEN_UP: Final = 10.0  # the same: its worker is replaced
+_FIRST_STEP: Final = 3.0  # seconds that the first one is predicted to take
 
 # Seconds of one step: from a small model's decode step on a CPU to a full prefill step of a large one.
 STEP_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -29,7 +33,8 @@ STEP_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 class WorkerStatus:
     """The state of the worker, updated by the supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_seconds: float = HANG_SECONDS) -> None:
+        """A worker whose step makes no progress for so long is replaced, if a step of its size may not take long."""
         self.state: WorkerState = "loading"
         self.reason = "the model is being loaded"
         self.ready: Ready | None = None
@@ -40,10 +45,13 @@ class WorkerStatus:
         self.on_change: set[Callable[[], None]] = set()  # called after each of them
         self.step_time = Histogram(STEP_BOUNDS)
         self.link_seconds = 0.0  # time of steps outside the worker, counted from when it could run them
+        self._hang_seconds = hang_seconds
         self._heard = 0.0
-        self._steps: dict[int, float] = {}  # in flight: when they were sent, oldest first
+        self._steps: dict[int, Step] = {}  # in flight, oldest first
         self._oldest_since = 0.0  # the earliest time at which the oldest of them can have begun
-        self._slowest = 0.0
+        self._progress = 0  # as the worker last said
+        self._moved = 0.0  # when it last said something new
+        self._cost = StepCost()
         self._load = LoadWatch()
 
     def begin(self, pid: int, now: float) -> None:
@@ -79,19 +87,23 @@ class WorkerStatus:
         for tell in tuple(self.on_change):
             tell()
 
-    def heard(self, now: float) -> None:
+    def heard(self, now: float, progress: int | None = None) -> None:
+        """The worker said something; a pong says how far its step is."""
         self._heard = now
+        if progress is not None and progress != self._progress:
+            self._progress, self._moved = progress, now
 
-    def step_sent(self, step: int, now: float) -> None:
+    def step_sent(self, step: Step, now: float) -> None:
         if not self._steps:
             self._oldest_since = now
-        self._steps[step] = now
+        self._steps[step.step] = step
 
-    def step_done(self, step: int, duration: float, now: float) -> None:
-        self._steps.pop(step, None)
+    def step_done(self, number: int, duration: float, now: float) -> None:
+        step = self._steps.pop(number, None)
         self.link_seconds += max(0.0, now - self._oldest_since - duration)
         self._oldest_since = now  # the next one begins now at the earliest
-        self._slowest = max(self._slowest, duration)
+        if step is not None:
+            self._cost.note(work_of(step), duration)
         self.step_time.observe(duration)
 
     def silence(self, now: float) -> float:
@@ -101,9 +113,15 @@ class WorkerStatus:
         """Seconds that the oldest step in flight has been running."""
         return now - self._oldest_since if self._steps else 0.0
 
+    def stall(self, now: float) -> float:
+        """Seconds for which the oldest step in flight has made no progress."""
+        return now - max(self._oldest_since, self._moved) if self._steps else 0.0
+
     @property
-    def step_limit(self) -> float:
-        return max(_STEP_LIMIT, _STEP_FACTOR * self._slowest)
+    def _predicted(self) -> float:
+        """Seconds that the oldest step in flight takes at most, by what others took."""
+        seconds = self._cost.predict(work_of(next(iter(self._steps.values()))))
+        return _FIRST_STEP if seconds is None else seconds
 
     @property
     def trouble(self) -> str:
@@ -114,9 +132,12 @@ class WorkerStatus:
         """Why waiting any longer is useless; None if it is not."""
         if self.silence(now) > KILL_AFTER:
             return f"it has said nothing for {self.silence(now):.0f} s"
-        if self.step_age(now) > _STEP_KILL_FACTOR * self.step_limit:
-            return f"one step has been running for {self.step_age(now):.0f} s"
-        return None
+        return f"one step has made no progress for {self.stall(now):.1f} s" if self.hangs(now) else None
+
+    def hangs(self, now: float) -> bool:
+        """Whether a step is beyond hope."""
+        stall = self.stall(now)
+        return stall > self._hang_seconds and stall > _GIVEN_UP * self._predicted
 
     def health(self, now: float) -> Health:
         if self.state != "ready":
@@ -124,7 +145,7 @@ class WorkerStatus:
         if self.silence(now) > SILENCE_LIMIT:
             reason = f"the worker process has not answered for {self.silence(now):.1f} s"
             return Health(ready=False, status="silent", reason=reason)
-        if self.step_age(now) > self.step_limit:
-            reason = f"a step has been running for {self.step_age(now):.1f} s; the slowest took {self._slowest:.1f} s"
+        if (stall := self.stall(now)) > STALL_LIMIT and stall > _DOUBTED * self._predicted:
+            reason = f"a step has made no progress for {stall:.1f} s; it should take {self._predicted:.2f} s at most"
             return Health(ready=False, status="stuck", reason=reason)
         return Health(ready=True, status="ready", reason="")

@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 
 from .cores import own_cores
-from .waiting import STATE_BYTES, run_job, stop_workers
+from .waiting import BARRIER, STATE_BYTES, run_job, stop_workers
 
 Body = Callable[[int, int, int], None]  # (thread number, threads, address of the state) -> returns when the pool closes
 
@@ -31,6 +31,8 @@ class WorkerPool:
         self.threads = threads
         self._memory = np.zeros(STATE_BYTES + 64, np.uint8)
         self.state = -(-self._memory.ctypes.data // 64) * 64
+        barrier = self.state - self._memory.ctypes.data + BARRIER
+        self._arrivals = self._memory[barrier : barrier + 8].view(np.int64)
         self._closed = False
         self._ended = -inf  # when the last job did, by time.monotonic(); inf: one runs
         self._process = os.getpid()
@@ -64,6 +66,10 @@ class WorkerPool:
     def idle_seconds(self) -> float:
         """How long no job has run; at most 0 while one does. Any thread may ask."""
         return time.monotonic() - self._ended
+
+    def progress(self) -> int:
+        """How often threads have arrived at a barrier, over all jobs. Any thread may ask."""
+        return int(self._arrivals[0])
 
     def close(self) -> None:
         """Stop and join the workers. Idempotent; not while a job runs."""

@@ -153,6 +153,10 @@ class CpuRunner:
         """Not while a step runs. Batches may then name its address as long as the object lives."""
         self._adapter_memory.hold(packed.rank)
 
+    def progress(self) -> int:
+        """Grows while `forward` runs; for any thread."""
+        return self._pool.progress()
+
     def close(self) -> None:
         """Stop the threads. Idempotent; not while a step runs."""
         self._close()

@@ -69,6 +69,9 @@ class CpuStepper:
     def forget_adapter(self, number: int) -> None:
         self._adapters.forget(number)
 
+    def progress(self) -> int:
+        return self._runner.progress()
+
     def close(self) -> None:
         self._runner.close()
 

@@ -89,6 +89,10 @@ class CausalRunner:
         hidden = self._normed(self._runner.hidden_states(int(ends[-1])))
         return np.split(hidden, ends[:-1])
 
+    def progress(self) -> int:
+        """Grows while `forward` runs; for any thread."""
+        return self._runner.progress()
+
     def close(self) -> None:
         """Stop the threads. Idempotent; not while a step runs."""
         self._runner.close()

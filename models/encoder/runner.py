@@ -112,6 +112,10 @@ class EncoderRunner:
         hidden = self._memory.hidden[:, : self._shape.hidden]
         return [hidden[start:end] for start, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)]
 
+    def progress(self) -> int:
+        """Grows while `forward` runs; for any thread."""
+        return self._pool.progress()
+
     def close(self) -> None:
         """Stop the threads. Idempotent; not while a step runs."""
         self._close()

@@ -25,6 +25,7 @@ class TextRunner(Protocol):
         ...
 
     def forward(self, texts: Sequence[Text]) -> list[FloatArray]: ...
+    def progress(self) -> int: ...
     def close(self) -> None: ...
 
 
@@ -59,6 +60,9 @@ class EncoderStepper:
 
     def forget_adapter(self, number: int) -> None:
         """There are none."""
+
+    def progress(self) -> int:
+        return self._runner.progress()
 
     def close(self) -> None:
         self._runner.close()

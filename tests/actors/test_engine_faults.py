@@ -57,6 +57,9 @@ class CountingCore:
         done = StepDone(step=step.step, rows=rows, duration=0.0, model_duration=0.0)
         return PendingStep(lambda: done, computed=True)
 
+    def progress(self) -> int:
+        return 0
+
     def close(self) -> None:
         pass
 
@@ -78,7 +81,7 @@ async def test_a_step_that_raises_fails_its_requests_and_then_the_engine(with_co
         assert isinstance(short.end, Finished)
         long = await Answer().read(submit(engine, "a", max_tokens=50, ignore_eos=True))
         assert isinstance(long.end, Failed)
-        assert long.end.code == "engine_error"
+        assert long.end.code == "engine_unavailable"
         assert "the kernel is broken" in long.end.message
         health = await engine.health()
         assert (health.ready, health.status) == (False, "failed")

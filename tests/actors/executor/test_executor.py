@@ -99,6 +99,9 @@ class Core:
         done = StepDone(step=step.step, rows=(), duration=0.0, model_duration=0.0)
         return PendingStep(lambda: done, computed=True)
 
+    def progress(self) -> int:
+        return 0
+
     def close(self) -> None:
         self.log.append("closed")
 

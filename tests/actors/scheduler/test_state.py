@@ -194,17 +194,20 @@ def test_a_row_without_numbers_fails_its_request_alone_and_its_blocks_are_not_re
     assert bench.state.statistics().blocks.cached == 0
 
 
-def test_a_failed_step_fails_its_requests_and_the_others_go_on_with_the_next_worker() -> None:
+def test_a_request_whose_step_fails_twice_alone_fails_and_the_others_go_on_with_the_next_worker() -> None:
     bench = Bench(worker=ready(max_running=1))
     bench.send(admit("a", text(3)), admit("b", text(3, 50)))
-    step = bench.plan()
     bench.texts()
-    bench.send(StepFailed(step=step.step, message="division by zero"))
+    for _ in range(2):
+        step = bench.plan()
+        assert [chunk.sequence for chunk in step.chunks] == [1]
+        assert not any(choice.reason for choice in said(bench))
+        bench.send(StepFailed(step=step.step, message="division by zero"))
+        assert bench.state.plan() is None
+        bench.send(WorkerLost(reason="exit"), ready())
     (failed,) = said(bench)
     assert (failed.id, failed.error) == ("a", "engine_error")
     assert "division by zero" in failed.message
-    assert bench.state.plan() is None
-    bench.send(WorkerLost(reason="exit"), ready())
     assert [chunk.sequence for chunk in bench.step().chunks] == [2]
 
 

@@ -131,7 +131,7 @@ class Supervised:
         async for step in steps:
             if not isinstance(step, Step):
                 if rng.random() < self._scenario.death_rate:
-                    scheduler.send_nowait(WorkerLost(reason="planned"))
+                    scheduler.send_nowait(WorkerLost(reason="planned", crashed=rng.random() < 0.5))
                     return True
                 match step:
                     case PrepareGrammar():
@@ -155,13 +155,13 @@ class Supervised:
                     await trio.sleep(rng.uniform(0, 0.1))
                 case 1:  # dies after the step; its answer is read after the news of its death
                     done = device.apply(step, duration)
-                    scheduler.send_nowait(WorkerLost(reason="planned"))
+                    scheduler.send_nowait(WorkerLost(reason="planned", crashed=True))
                     scheduler.send_nowait(done)
                     return True
                 case 2:  # dies with its answer in the pipe
                     device.apply(step, duration)
                 case _:  # dies within the step
                     pass
-            scheduler.send_nowait(WorkerLost(reason="planned"))
+            scheduler.send_nowait(WorkerLost(reason="planned", crashed=rng.random() < 0.5))
             return True
         return False

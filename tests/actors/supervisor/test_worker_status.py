@@ -3,10 +3,20 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triolet.actors.supervisor.restart_budget import PERIOD, RESTARTS, RestartBudget
-from triolet.actors.supervisor.worker_status import KILL_AFTER, PING_INTERVAL, SILENCE_LIMIT, WorkerStatus
-from triolet.protocol.steps import Ready
+from triolet.actors.supervisor.step_cost import StepCost
+from triolet.actors.supervisor.worker_status import (
+    KILL_AFTER,
+    PING_INTERVAL,
+    SILENCE_LIMIT,
+    STALL_LIMIT,
+    WorkerStatus,
+)
+from triolet.protocol.settings import HANG_SECONDS
+from triolet.protocol.steps import Chunk, Ready, Step
 
 
 @pytest.fixture
@@ -14,6 +24,17 @@ def status(make_ready: Callable[[], Ready]) -> WorkerStatus:
     status = WorkerStatus()
     status.set_ready(make_ready(), 100.0)
     return status
+
+
+def step(number: int, tokens: int, start: int = 0) -> Step:
+    return Step(step=number, chunks=(Chunk(sequence=1, start=start, count=tokens),))
+
+
+def run(status: WorkerStatus, number: int, tokens: int, seconds: float, now: float) -> None:
+    """A whole step that ends now."""
+    status.step_sent(step(number, tokens), now - seconds)
+    status.step_done(number, seconds, now)
+    status.heard(now)
 
 
 def test_not_ready_while_loading_and_the_reason_says_so() -> None:
@@ -31,21 +52,70 @@ def test_a_silent_worker_is_noticed_within_two_seconds(status: WorkerStatus) -> 
     assert status.health(102.0).ready
 
 
-def test_a_long_step_is_no_illness_but_one_far_beyond_all_others_is(status: WorkerStatus) -> None:
-    status.step_sent(1, 100.0)
-    status.step_sent(2, 100.1)
-    status.step_done(1, 3.0, 103.0)
-    status.heard(162.0)
-    assert status.health(162.0).ready  # the second began at 103: 59 s, under twenty times the slowest
-    status.heard(164.0)
-    health = status.health(164.0)
+def test_a_step_that_makes_no_progress_is_noticed_within_two_seconds_and_given_up(status: WorkerStatus) -> None:
+    assert PING_INTERVAL + STALL_LIMIT <= 2.0
+    run(status, 1, tokens=64, seconds=0.1, now=100.1)
+    status.step_sent(step(2, tokens=64), 200.0)
+    status.heard(200.0 + STALL_LIMIT, progress=7)  # it moves
+    status.heard(202.5, progress=7)  # it does not
+    assert status.health(202.9).ready
+    health = status.health(203.1)
     assert (health.ready, health.status) == (False, "stuck")
-    assert status.must_be_killed(164.0) is None
-    status.heard(800.0)
-    assert "one step" in (status.must_be_killed(800.0) or "")
-    status.step_done(2, 700.0, 800.0)
-    assert status.health(800.0).ready
-    assert status.must_be_killed(800.0) is None
+    assert "no progress for 1.6 s" in health.reason
+    status.heard(205.0, progress=7)
+    assert status.must_be_killed(201.5 + HANG_SECONDS) is None
+    assert "no progress" in (status.must_be_killed(201.6 + HANG_SECONDS) or "")
+    status.step_done(2, 5.0, 206.0)
+    assert status.health(206.0).ready
+    assert status.must_be_killed(206.0) is None
+
+
+def test_a_step_that_is_long_by_its_size_is_no_illness(status: WorkerStatus) -> None:
+    """Where the device does not tell how far it is: 64 tokens took 1 s, so 640 behind 2,048 may take 36 s."""
+    run(status, 1, tokens=64, seconds=1.0, now=101.0)
+    long = step(2, tokens=640, start=2048)
+    status.step_sent(long, 200.0)
+    for now in (210.0, 290.0, 344.0):
+        status.heard(now, progress=0)
+        assert status.health(now).ready
+    status.heard(346.0, progress=0)
+    assert status.health(346.0).status == "stuck"
+    assert not status.hangs(562.0)
+    assert status.hangs(563.0)
+
+
+def test_the_first_step_may_take_some_seconds(status: WorkerStatus) -> None:
+    status.step_sent(step(1, tokens=1), 100.0)
+    status.heard(111.0)
+    assert status.health(111.0).ready
+    assert not status.hangs(129.0)
+    assert status.hangs(131.0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 20), st.floats(0.001, 10)), min_size=1), st.integers(1, 1 << 20))
+def test_a_prediction_bounds_every_step_of_a_machine_with_constant_speed(
+    steps: list[tuple[int, float]], work: int
+) -> None:
+    """Whose steps take a fixed time and one for each unit of work."""
+    fixed, each = steps[0][1], steps[0][1] / 100
+    cost = StepCost()
+    assert cost.predict(work) is None
+    for done, _ in steps:
+        cost.note(done, fixed + each * done)
+    predicted = cost.predict(work)
+    assert predicted is not None
+    assert predicted >= (fixed + each * work) * 0.999
+    again = StepCost()
+    again.note(work, fixed + each * work)
+    assert (again.predict(work) or 0.0) <= 2 * (fixed + each * work)  # and it is of use
+
+
+def test_a_slow_moment_is_forgotten() -> None:
+    cost = StepCost()
+    cost.note(4, 30.0)
+    for _ in range(400):
+        cost.note(4, 0.01)
+    assert (cost.predict(4) or 1.0) < 0.02
 
 
 def test_a_worker_that_never_answers_is_given_up(status: WorkerStatus) -> None:
@@ -54,7 +124,7 @@ def test_a_worker_that_never_answers_is_given_up(status: WorkerStatus) -> None:
 
 
 def test_a_lost_worker_forgets_its_steps(status: WorkerStatus, make_ready: Callable[[], Ready]) -> None:
-    status.step_sent(1, 100.0)
+    status.step_sent(step(1, tokens=1), 100.0)
     status.lose("restarting", "it was killed")
     assert status.health(100.0).reason == "it was killed"
     status.set_ready(make_ready(), 500.0)
@@ -70,3 +140,15 @@ def test_three_restarts_in_a_minute_and_no_fourth() -> None:
     assert budget.next_delay(RESTARTS) is None
     assert budget.next_delay(PERIOD + 0.5) is not None  # the first was more than a minute ago
     assert budget.next_delay(PERIOD + 0.5) is None
+
+
+def test_workers_that_died_of_a_request_that_was_found_do_not_count() -> None:
+    budget = RestartBudget()
+    for culprit in range(1, 10):
+        assert budget.next_delay(0.0) is not None
+        assert budget.next_delay(0.0) is not None
+        budget.excuse(2 * culprit)
+        budget.excuse(2 * culprit)  # known already
+    for _ in range(RESTARTS):
+        assert budget.next_delay(0.0) is not None
+    assert budget.next_delay(0.0) is None

@@ -49,6 +49,8 @@ export function reason(row, view, limits) {
       return "the grammar of its answer, which the worker builds";
     case "adapter":
       return "its LoRA adapter, which the worker loads";
+    case "suspect":
+      return "a step of its own, as a worker died computing it";
     case "prefix":
       return "a running request that computes the same prefix";
     case "unread":
@@ -68,6 +70,7 @@ export const REASONS = {
   credit: "their reader",
   grammar: "a grammar",
   adapter: "a LoRA adapter",
+  suspect: "a step of their own",
   prefix: "a shared prefix",
   unread: "a token on its way",
   worker: "the worker",
