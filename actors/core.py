@@ -19,7 +19,10 @@ from ..protocol.reports import BatchFigures
 from ..protocol.settings import ServeSettings, model_name
 from ..protocol.steps import Ready, ReportProgress, WorkerOrder
 from .adapters import AdapterTable, given_adapters
+from .crash_report import crash_report, write_crash_report
+from .database import data_folder
 from .executor.inline import run_inline
+from .scheduler.quarantine import Conviction
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
 from .supervisor.child_process import ChildProcess
@@ -64,7 +67,13 @@ class Core:
         `worker` was started early with the same settings; without it the supervisor starts one.
         """
         channels = self._inbox, self._to_executor, self._to_texts
-        nursery.start_soon(partial(run_scheduler, *channels, batch_texts=self._to_batches, state=self.state))
+
+        def report(conviction: Conviction) -> None:
+            content = crash_report(conviction, self.status.ready, with_tokens=self._settings.engine.log_level == "debug")
+            nursery.start_soon(trio.to_thread.run_sync, write_crash_report, data_folder(self._settings.data), content)
+
+        scheduler = partial(run_scheduler, batch_texts=self._to_batches, state=self.state, on_conviction=report)
+        nursery.start_soon(scheduler, *channels)
         supervisor = partial(run_supervisor, convicted_losses=lambda: self.state.totals.convicted_losses, first=worker)
         run_worker = run_inline if self._settings.inline else supervisor
         ready: Ready = await nursery.start(

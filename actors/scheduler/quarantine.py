@@ -13,14 +13,25 @@ import hashlib
 from typing import Final
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
+from ...protocol.steps import Step
 from .sequence import LiveRequest, Sequence
 
 REFUSED_SECONDS: Final = 600.0  # that a convicted request is refused for
 MOST_REFUSED: Final = 1000  # the oldest are forgotten first
 PROBATION: Final = 2  # tokens that a suspect must bring alone: as many as are in flight of one sequence
 CONVICTED_AT: Final = 2  # losses of one that was computed alone when the worker crashed
+
+
+class Conviction(Struct, frozen=True, kw_only=True):
+    """A request that killed workers, for whoever mends the cause."""
+
+    live: LiveRequest
+    losses: int
+    reason: str  # how the last worker ended
+    generated: tuple[int, ...]  # tokens of its answer that were known, by choice
+    steps: tuple[Step, ...]  # that were in flight
 
 
 class Quarantine:

@@ -5,6 +5,7 @@ It waits only for its own inbox: the executor takes at most the steps in flight,
 client.
 """
 
+from collections.abc import Callable
 from math import inf
 
 import trio
@@ -12,6 +13,7 @@ import trio
 from ...protocol.messages import ToDetokenizer, ToScheduler
 from ...protocol.steps import WorkerOrder
 from ..turns import pass_on, waiting
+from .quarantine import Conviction
 from .state import SchedulerState
 
 
@@ -22,6 +24,7 @@ async def run_scheduler(
     *,
     batch_texts: trio.MemorySendChannel[ToDetokenizer] | None = None,
     state: SchedulerState,
+    on_conviction: Callable[[Conviction], None] = lambda conviction: None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run until the inbox is closed.
@@ -57,6 +60,8 @@ async def run_scheduler(
             state.totals.plan_seconds += trio.current_time() - now
             for text in state.take_texts():
                 await pass_on(texts, text)
+            for conviction in state.take_convictions():
+                on_conviction(conviction)
             if batch_texts is not None:
                 for text in state.take_batch_texts():
                     await pass_on(batch_texts, text)

@@ -45,6 +45,7 @@ from .background import Pace, give_way, wants_step
 from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
+from .quarantine import Conviction
 from .queues import Queues
 from .reach import foresee
 from .sequence import LiveRequest, Sequence
@@ -87,6 +88,7 @@ class SchedulerState:
         self._on_cpu = False
         self._failure = ""  # why no worker will start again
         self._next_step = 1
+        self._convictions: list[Conviction] = []
         self._alone = 0  # the last step of a suspect
         self._suspects_turn = True
         self._start_rate = StartRate()
@@ -246,6 +248,11 @@ class SchedulerState:
         texts, self._batch_texts = self._batch_texts, []
         return texts
 
+    def take_convictions(self) -> list[Conviction]:
+        """Requests that failed because workers died of them."""
+        convictions, self._convictions = self._convictions, []
+        return convictions
+
     def standing(self, id: str, now: float) -> Standing | None:
         """Where a request is and what it waits for; None if the scheduler does not hold it."""
         live = self.table.requests.get(id)
@@ -358,8 +365,13 @@ class SchedulerState:
     def _lose_worker(self, steps: Iterable[Step], reason: str, *, crashed: bool) -> None:
         """A request that kills every worker must not use up the restarts, and with them the engine."""
         table = self.table
+        steps = tuple(steps)
         for live in table.blame(steps, self._max_losses, crashed=crashed):
             losses = max(sequence.losses for sequence in live.choices.values())
+            generated = tuple(len(sequence.generated) for sequence in live.choices.values())
+            self._convictions.append(
+                Conviction(live=live, losses=losses, reason=reason, generated=generated, steps=steps)
+            )
             self.totals.convicted += 1
             self.totals.convicted_losses += losses
             table.quarantine.convict(live, table.now)

@@ -1,13 +1,14 @@
 """How often a worker may be replaced. Pure: callers pass the time.
 
-A worker that dies now and then costs its streams a pause. One that always dies at once would stall all streams for
-ever, so after a few restarts in a short time the supervisor gives up.
+A worker that dies now and then costs its streams a pause, and is always replaced. If workers die soon after they
+were ready, all streams would stall for ever: after a few such restarts in a short time the supervisor gives up.
 """
 
 from collections import deque
 from typing import Final
 
 RESTARTS: Final = 3
+ENOUGH_STEPS: Final = 100  # of a worker, after which its loss does not count: streams get on
 PERIOD: Final = 60.0  # seconds
 _BACKOFF: Final = (0.05, 0.5, 2.0)  # seconds before the first, second and third restart of a period
 
@@ -26,8 +27,13 @@ class RestartBudget:
             if self._restarts:
                 self._restarts.pop()
 
-    def next_delay(self, now: float) -> float | None:
-        """Seconds before one more restart, which this counts; None if there is none left."""
+    def next_delay(self, now: float, steps: int = 0) -> float | None:
+        """Seconds before one more restart, which this counts; None if there is none left.
+
+        `steps`: what the lost worker has computed.
+        """
+        if steps >= ENOUGH_STEPS:
+            return _BACKOFF[0]
         while self._restarts and now - self._restarts[0] > PERIOD:
             self._restarts.popleft()
         if len(self._restarts) >= RESTARTS:

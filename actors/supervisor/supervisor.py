@@ -72,11 +72,12 @@ class Supervisor:
     async def run(self, task_status: trio.TaskStatus[Ready]) -> None:
         """Run workers until the budget is spent, then discard steps until the engine ends."""
         budget = RestartBudget()
-        reason = await self._run_worker(task_status)
+        reason, steps = await self._run_worker(task_status), 0
         while True:
-            if self._status.step_time.count:  # before its first step a model itself is to blame
+            before, steps = steps, self._status.step_time.count
+            if steps:  # before its first step a model itself is to blame
                 budget.excuse(self._convicted_losses())
-            if (delay := budget.next_delay(trio.current_time())) is None:
+            if (delay := budget.next_delay(trio.current_time(), steps - before)) is None:
                 break
             self._lost = trio.current_time()
             _LOG.warning("%s; starting another in %.2f s", reason, delay)

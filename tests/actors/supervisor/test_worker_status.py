@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.actors.supervisor.restart_budget import PERIOD, RESTARTS, RestartBudget
+from triolet.actors.supervisor.restart_budget import ENOUGH_STEPS, PERIOD, RESTARTS, RestartBudget
 from triolet.actors.supervisor.step_cost import StepCost
 from triolet.actors.supervisor.worker_status import (
     KILL_AFTER,
@@ -140,6 +140,12 @@ def test_three_restarts_in_a_minute_and_no_fourth() -> None:
     assert budget.next_delay(RESTARTS) is None
     assert budget.next_delay(PERIOD + 0.5) is not None  # the first was more than a minute ago
     assert budget.next_delay(PERIOD + 0.5) is None
+
+
+def test_a_worker_that_has_computed_enough_is_always_replaced() -> None:
+    budget = RestartBudget()
+    assert all(budget.next_delay(0.0, ENOUGH_STEPS) is not None for _ in range(100))
+    assert [budget.next_delay(0.0, ENOUGH_STEPS - 1) is None for _ in range(RESTARTS + 1)] == [False] * RESTARTS + [True]
 
 
 def test_workers_that_died_of_a_request_that_was_found_do_not_count() -> None:
