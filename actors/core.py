@@ -69,7 +69,9 @@ class Core:
         channels = self._inbox, self._to_executor, self._to_texts
 
         def report(conviction: Conviction) -> None:
-            content = crash_report(conviction, self.status.ready, with_tokens=self._settings.engine.log_level == "debug")
+            content = crash_report(
+                conviction, self.status.ready, with_tokens=self._settings.engine.log_level == "debug"
+            )
             nursery.start_soon(trio.to_thread.run_sync, write_crash_report, data_folder(self._settings.data), content)
 
         scheduler = partial(run_scheduler, batch_texts=self._to_batches, state=self.state, on_conviction=report)

@@ -13,7 +13,7 @@ BLOCK_SIZE = 64  # tokens of a KV block, on every device: the tile of the attent
 MIB = 1 << 20
 
 
-HANG_SECONDS = 4.0
+HANG_SECONDS = 2.0
 
 
 class AdapterPlaces(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -84,6 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "loadtest.compare": ("loadtest", "protocol", "actors.engine", "cli"),
     "loadtest.web.scripted_worker": ("loadtest", "protocol", "actors"),  # the other end of the link
     "loadtest.chaos.troubled_worker": ("loadtest", "protocol", "actors", "models"),
+    "loadtest.chaos.troubled_server": ("loadtest", "actors.supervisor", "cli"),
     "loadtest.structured": ("loadtest", "protocol", "actors.grammar.compile", "models.checkpoint.grammar"),
     "loadtest.structured.speed": ("loadtest", "protocol", "actors.engine", "models.checkpoint"),
     "loadtest.quality": ("loadtest", "protocol", "models", "kernels.gemm", "kernels.simd", "actors.tokenizer"),

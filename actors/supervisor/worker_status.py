@@ -21,7 +21,7 @@ SILENCE_LIMIT: Final = 1.5  # seconds; with the ping, a stopped worker is notice
 # Seconds of silence: it will not come back; a new one takes over its streams. Its reader answers while it computes, but
 # compiling holds the GIL, for some ten seconds on a busy machine.
 KILL_AFTER: Final = 30.0
-STALL_LIMIT: Final = 1.5  # seconds without progress; with the ping, a step that hangs is noticed within 2 s
+STALL_LIMIT: Final = 1.4  # seconds without progress; with the ping, a step that hangs is noticed within 2 s
 _DOUBTED: Final = 4.0  # times what a step is predicted to take, without progress: health says so
 _GIVEN_UP: Final = 10.0  # the same: its worker is replaced
 _FIRST_STEP: Final = 3.0  # seconds that the first one is predicted to take
@@ -34,7 +34,11 @@ class WorkerStatus:
     """The state of the worker, updated by the supervisor."""
 
     def __init__(self, hang_seconds: float = HANG_SECONDS) -> None:
-        """A worker whose step makes no progress for so long is replaced, if a step of its size may not take long."""
+        """A worker whose step makes no progress for so long is replaced.
+
+        It gets longer if a step of its size may take long, and at least the time that the next worker would need: so
+        waiting never costs more than twice what knowing the future would.
+        """
         self.state: WorkerState = "loading"
         self.reason = "the model is being loaded"
         self.ready: Ready | None = None
@@ -46,6 +50,8 @@ class WorkerStatus:
         self.step_time = Histogram(STEP_BOUNDS)
         self.link_seconds = 0.0  # time of steps outside the worker, counted from when it could run them
         self._hang_seconds = hang_seconds
+        self._began = 0.0  # to load
+        self._load_seconds = 0.0  # the last time
         self._heard = 0.0
         self._steps: dict[int, Step] = {}  # in flight, oldest first
         self._oldest_since = 0.0  # the earliest time at which the oldest of them can have begun
@@ -57,6 +63,7 @@ class WorkerStatus:
     def begin(self, pid: int, now: float) -> None:
         """A worker was started, and loads the model."""
         self.pid = pid
+        self._began = now
         self.loading = self._load.begin(now)
         self._changed()
 
@@ -68,6 +75,7 @@ class WorkerStatus:
     def set_ready(self, ready: Ready, now: float) -> None:
         self.state, self.reason, self.ready, self.loading = "ready", "", ready, None
         self._heard = now
+        self._load_seconds = now - self._began
         self._load.end(now)
         self._changed()
 
@@ -137,7 +145,7 @@ class WorkerStatus:
     def hangs(self, now: float) -> bool:
         """Whether a step is beyond hope."""
         stall = self.stall(now)
-        return stall > self._hang_seconds and stall > _GIVEN_UP * self._predicted
+        return stall > max(self._hang_seconds, self._load_seconds) and stall > _GIVEN_UP * self._predicted
 
     def health(self, now: float) -> Health:
         if self.state != "ready":

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import trio
 from msgspec.structs import replace
 
 from triolet.actors.crash_report import FOLDER, CrashReport
@@ -49,16 +48,3 @@ async def test_each_culprit_fails_at_its_second_loss_and_the_others_lose_no_toke
     reports = [msgspec.json.decode(file.read_bytes(), type=CrashReport) for file in (tmp_path / FOLDER).iterdir()]
     assert [(report.losses, report.prompt_tokens, report.tokens) for report in reports] == [(2, (2,), ())] * 3
     assert all(len(report.steps[0].chunks) == 1 and report.model["device"] == "cpu" for report in reports)
-
-
-async def test_health_tells_of_a_hang_before_the_worker_is_replaced() -> None:
-    async with running(settings_for(hang_timeout=1000.0)) as engine:
-        await Answer().read(submit(engine, "Hello"))
-        stream = submit(engine, TokenPrompt(token_ids=(HANGS, 300)), ignore_eos=True)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(Answer().read, stream)
-            while (health := await engine.health()).ready:  # noqa: ASYNC110 - it changes with time alone
-                await trio.sleep(0.01)
-            assert health.status == "stuck"
-            engine.gateway.cancel(stream.id)
-        assert engine.gateway.worker.restarts == 0

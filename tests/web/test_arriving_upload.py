@@ -140,7 +140,7 @@ async def test_a_refusal_is_answered_while_the_queue_is_full_of_the_upload(
     app: Any = Application("uploads", engine, Counter(), max_body_bytes=1)
     app.uploads.add("/upload")
 
-    @app.post("/upload")
+    @app.post("/upload")  # type: ignore[untyped-decorator]  # of Any, as the scope is
     async def refuse() -> str:
         await trio.testing.wait_all_tasks_blocked()  # the queue is full
         raise ApiError("content_too_large", "No room.")

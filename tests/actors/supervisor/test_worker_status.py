@@ -22,6 +22,7 @@ from triolet.protocol.steps import Chunk, Ready, Step
 @pytest.fixture
 def status(make_ready: Callable[[], Ready]) -> WorkerStatus:
     status = WorkerStatus()
+    status.begin(1, 99.0)
     status.set_ready(make_ready(), 100.0)
     return status
 
@@ -58,14 +59,15 @@ def test_a_step_that_makes_no_progress_is_noticed_within_two_seconds_and_given_u
     status.step_sent(step(2, tokens=64), 200.0)
     status.heard(200.0 + STALL_LIMIT, progress=7)  # it moves
     status.heard(202.5, progress=7)  # it does not
-    assert status.health(202.9).ready
-    health = status.health(203.1)
+    assert status.health(202.7).ready
+    health = status.health(203.0)
     assert (health.ready, health.status) == (False, "stuck")
     assert "no progress for 1.6 s" in health.reason
-    status.heard(205.0, progress=7)
-    assert status.must_be_killed(201.5 + HANG_SECONDS) is None
-    assert "no progress" in (status.must_be_killed(201.6 + HANG_SECONDS) or "")
+    status.heard(203.0, progress=7)
+    assert status.must_be_killed(201.4 + HANG_SECONDS) is None
+    assert "no progress" in (status.must_be_killed(201.5 + HANG_SECONDS) or "")
     status.step_done(2, 5.0, 206.0)
+    status.heard(206.0)
     assert status.health(206.0).ready
     assert status.must_be_killed(206.0) is None
 
@@ -82,6 +84,16 @@ def test_a_step_that_is_long_by_its_size_is_no_illness(status: WorkerStatus) -> 
     assert status.health(346.0).status == "stuck"
     assert not status.hangs(562.0)
     assert status.hangs(563.0)
+
+
+def test_a_worker_is_not_thrown_away_sooner_than_the_next_one_could_come(make_ready: Callable[[], Ready]) -> None:
+    status = WorkerStatus()
+    status.begin(1, 0.0)
+    status.set_ready(make_ready(), 60.0)
+    run(status, 1, tokens=64, seconds=0.1, now=100.0)
+    status.step_sent(step(2, tokens=64), 200.0)
+    assert not status.hangs(259.0)
+    assert status.hangs(261.0)
 
 
 def test_the_first_step_may_take_some_seconds(status: WorkerStatus) -> None:
@@ -145,7 +157,9 @@ def test_three_restarts_in_a_minute_and_no_fourth() -> None:
 def test_a_worker_that_has_computed_enough_is_always_replaced() -> None:
     budget = RestartBudget()
     assert all(budget.next_delay(0.0, ENOUGH_STEPS) is not None for _ in range(100))
-    assert [budget.next_delay(0.0, ENOUGH_STEPS - 1) is None for _ in range(RESTARTS + 1)] == [False] * RESTARTS + [True]
+    assert [budget.next_delay(0.0, ENOUGH_STEPS - 1) is None for _ in range(RESTARTS + 1)] == [False] * RESTARTS + [
+        True
+    ]
 
 
 def test_workers_that_died_of_a_request_that_was_found_do_not_count() -> None:
