@@ -147,7 +147,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "stall_timeout": Setting(_PERIOD, "Seconds without reading after which a client's answer is ended."),
         "hang_timeout": Setting(
             _PERIOD,
-            "Seconds without progress after which a step's worker is replaced; longer where such steps, or loads, take long.",
+            "Seconds without progress until a step's worker is replaced, if no such step or load took longer.",
         ),
         "send_timeout": Setting(_PERIOD, "Seconds one send to a client may wait."),
         "keep_alive_timeout": Setting(_PERIOD, "Seconds that a connection stays open between two requests."),

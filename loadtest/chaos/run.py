@@ -104,8 +104,7 @@ class Chaos:
         self.result = Result(plan=plan)
         self._plan = plan
         self._pid = pid
-        self._server = server
-        self._root = structs.replace(server, path="")
+        self._api, self._root = HttpClient(server), HttpClient(structs.replace(server, path=""))
         self._expected: dict[int, str] = {}
         self._began = trio.current_time()
         self._token = trio.Event()  # the next one
@@ -127,7 +126,7 @@ class Chaos:
         async with trio.open_nursery() as around:
             around.start_soon(self._ask_health)
             for _ in range(self._plan.leavers):
-                around.start_soon(leave_early, HttpClient(self._server), rng, self._plan.tokens, self._plan.streams)
+                around.start_soon(leave_early, self._api, rng, self._plan.tokens, self._plan.streams)
             async with trio.open_nursery() as nursery:
                 for number in range(self._plan.streams):
                     nursery.start_soon(self._stream_on, number)
@@ -136,20 +135,19 @@ class Chaos:
                 self._over = True
             around.cancel_scope.cancel()
         with trio.fail_after(PATIENCE):
-            while (ledger := await self._ledger())["requests"] or ledger["kv_blocks"]["owned"]:
+            while (ledger := await self._ledger())["requests"] or ledger["kv_blocks"]["owned"]:  # noqa: ASYNC110
                 await trio.sleep(HEALTH_SECONDS)
         self.result.ledger = ledger
         return self.result
 
     async def _learn(self, number: int) -> None:
-        stream = await read_stream(HttpClient(self._server), number, self._plan.tokens, lambda: None)
+        stream = await read_stream(self._api, number, self._plan.tokens, lambda: None)
         assert stream.ends == 1, stream
         self._expected[number] = stream.text
 
     async def _stream_on(self, number: int) -> None:
-        client = HttpClient(self._server)
         while not self._over:
-            self._judge(await read_stream(client, number, self._plan.tokens, self._note_token))
+            self._judge(await read_stream(self._api, number, self._plan.tokens, self._note_token))
 
     def _judge(self, stream: Stream) -> None:
         result = self.result
@@ -175,7 +173,7 @@ class Chaos:
         self.result.troubles.append(trouble)
         os.kill(worker, SIGNALS[kind])
         with trio.fail_after(PATIENCE):
-            while trouble.ready is None or self._worker() == worker:
+            while trouble.ready is None or self._worker() == worker:  # noqa: ASYNC110 - a process gives no event
                 await trio.sleep(HEALTH_SECONDS)
             while trouble.token is None:
                 await self._token.wait()
@@ -188,11 +186,10 @@ class Chaos:
         return ServerProcess(self._pid).largest_child() or 0
 
     async def _ask_health(self) -> None:
-        client = HttpClient(self._root)
         while True:
             ready = False
             with suppress(Fault):
-                async with client.request("GET", "/health/ready", b"") as (response, _sent, _reused):
+                async with self._root.request("GET", "/health/ready") as (response, _sent, _reused):
                     ready = response.head.status == 200
                     await response.read()
             if (trouble := self._trouble) is not None:
@@ -204,9 +201,17 @@ class Chaos:
             await trio.sleep(HEALTH_SECONDS)
 
     async def _ledger(self) -> dict[str, Any]:  # Any: JSON
-        ledger: dict[str, Any] = json.loads(await HttpClient(self._root).fetch("GET", "/internal/ledger"))
+        ledger: dict[str, Any] = json.loads(await self._root.fetch("GET", "/internal/ledger"))
         return ledger
+
+    async def close(self) -> None:
+        await self._api.close()
+        await self._root.close()
 
 
 async def run_chaos(server: Endpoint, pid: int, plan: Plan) -> Result:
-    return await Chaos(server, pid, plan).run()
+    chaos = Chaos(server, pid, plan)
+    try:
+        return await chaos.run()
+    finally:
+        await chaos.close()

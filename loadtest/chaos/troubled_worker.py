@@ -1,4 +1,4 @@
-"""A real worker that prompts and signals can hang, break or kill: `python -m triolet.loadtest.chaos.troubled_worker FD`.
+"""A real worker that prompts and signals can hang, break or kill.
 
 A prompt that begins with one of these token ids is in trouble as soon as the third token of its answer is computed.
 After SIGUSR1 the next step hangs, after SIGUSR2 it crashes, whoever is in it.
