@@ -57,6 +57,7 @@ LONGEST_FILES = (
     "test_packaging.py",
 )
 TESTS = Path(__file__).parent
+AUDIT = TESTS / "audit"  # what no server may do
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -111,7 +112,13 @@ def running_server(log: Path, *options: str) -> Generator[Server]:
     port = () if "--uds" in options else ("--port", "0")
     small = ("--kv-cache-memory", "384MiB")  # many run at the same time
     command = [str(Path(sys.executable).with_name("triolet")), "serve", *small, *port, *options]
-    own = os.environ | {"XDG_STATE_HOME": str(log.parent / "state")}  # two servers do not share a folder of batches
+    audit = log.with_name(f"{log.name}-audit")
+    audit.mkdir()
+    own = os.environ | {
+        "XDG_STATE_HOME": str(log.parent / "state"),  # two servers do not share a folder of batches
+        "AUDIT_FOLDER": str(audit),
+        "PYTHONPATH": str(AUDIT),
+    }
     with (
         log.open("wb") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=own) as process,
@@ -120,7 +127,10 @@ def running_server(log: Path, *options: str) -> Generator[Server]:
         try:
             line = process.stdout.readline()
             assert line.startswith(READY_LINE), log.read_text()
+            (audit / "serving").touch()
             yield Server(line.removeprefix(READY_LINE).strip(), process.pid, log)
+            done = "\n".join(file.read_text() for file in audit.glob("*.txt"))
+            assert not done, f"the server did what it never should:\n{done}"
             assert process.poll() is None, log.read_text()
             process.terminate()
             assert process.wait(STOP_SECONDS) == 0, log.read_text()

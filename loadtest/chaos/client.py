@@ -62,9 +62,12 @@ async def read_stream(client: HttpClient, number: int, tokens: int, on_token: Ca
     return stream
 
 
-async def leave_early(client: HttpClient, rng: random.Random, tokens: int, leavers: int) -> None:
-    """Ask for ever, and leave somewhere in the answer."""
+async def leave_early(
+    client: HttpClient, rng: random.Random, tokens: int, first: int, on_left: Callable[[], None]
+) -> None:
+    """Ask for ever, with questions from number `first` on, and leave somewhere between the head and the end."""
     while True:
-        with trio.move_on_after(rng.expovariate(2.0)), suppress(Fault):
-            await read_stream(client, leavers + rng.randrange(1000), tokens, lambda: None)
-        await trio.sleep(rng.uniform(0, 0.2))
+        with trio.move_on_after(rng.expovariate(5.0)) as patience, suppress(Fault):
+            await read_stream(client, first + rng.randrange(1000), tokens, lambda: None)
+        if patience.cancelled_caught:
+            on_left()

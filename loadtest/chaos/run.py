@@ -24,6 +24,7 @@ SIGNALS: Final[dict[Kind, signal.Signals]] = {
     "crash": signal.SIGUSR2,
     "hang": signal.SIGUSR1,
 }
+LEFT: Final = ("tasks", "fds", "children")  # of the front, in its ledger: no more than before
 HEALTH_SECONDS: Final = 0.05  # between two questions
 CALM_TOKENS: Final = 20  # of each stream, between a recovery and the next trouble
 PATIENCE: Final = 120.0  # seconds for a recovery
@@ -54,9 +55,11 @@ class Result(Struct, kw_only=True):
     complete: int = 0  # streams that ended well
     changed: int = 0  # whose text was another
     lost: list[str] = []  # errors of streams
+    left: int = 0  # clients that left in the middle
     ends: int = 0  # streams with other than one terminal event
     tokens: list[float] = []  # when each came, seconds of the run
-    ledger: dict[str, Any] = {}  # Any: JSON; at the end
+    before: dict[str, Any] = {}  # Any: JSON; the ledger once all streams were read undisturbed
+    ledger: dict[str, Any] = {}  # at the end
     load_seconds: list[float] = []  # of each new worker, from the loss on, by the server's log
 
     def faults(self) -> list[str]:
@@ -68,6 +71,7 @@ class Result(Struct, kw_only=True):
             f"{self.ends} streams had not one end": self.ends,
             f"requests are left: {self.ledger['requests']}": self.ledger["requests"],
             f"KV blocks are owned: {blocks}": blocks["owned"],
+            **{f"{name} are left": max(0, self.ledger[name] - self.before[name]) for name in LEFT},
             "health never told of a trouble": sum(trouble.told is None for trouble in self.troubles),
         }
         return [text for text, count in checks.items() if count]
@@ -92,8 +96,10 @@ class Result(Struct, kw_only=True):
                 "changed": self.changed,
                 "lost": self.lost,
                 "not_one_end": self.ends,
+                "left_by_their_clients": self.left,
             },
             "tokens": len(self.tokens),
+            "ledger_before": self.before,
             "ledger": self.ledger,
             "troubles": [structs.asdict(trouble) for trouble in self.troubles],
         }
@@ -120,13 +126,15 @@ class Chaos:
         async with trio.open_nursery() as nursery:
             for number in range(self._plan.streams):
                 nursery.start_soon(self._learn, number)
+        await self._api.close()
+        self.result.before = before = await self._settled(None)
         rng = random.Random(self._plan.seed)
         kinds = [kind for kind in SIGNALS for _ in range(self._plan.each)]
         rng.shuffle(kinds)
         async with trio.open_nursery() as around:
             around.start_soon(self._ask_health)
             for _ in range(self._plan.leavers):
-                around.start_soon(leave_early, self._api, rng, self._plan.tokens, self._plan.streams)
+                around.start_soon(leave_early, self._api, rng, self._plan.tokens, self._plan.streams, self._note_left)
             async with trio.open_nursery() as nursery:
                 for number in range(self._plan.streams):
                     nursery.start_soon(self._stream_on, number)
@@ -134,10 +142,8 @@ class Chaos:
                     await self._cause(kind)
                 self._over = True
             around.cancel_scope.cancel()
-        with trio.fail_after(PATIENCE):
-            while (ledger := await self._ledger())["requests"] or ledger["kv_blocks"]["owned"]:  # noqa: ASYNC110
-                await trio.sleep(HEALTH_SECONDS)
-        self.result.ledger = ledger
+        await self._api.close()
+        self.result.ledger = await self._settled(before)
         return self.result
 
     async def _learn(self, number: int) -> None:
@@ -158,6 +164,9 @@ class Chaos:
             result.changed += 1
         else:
             result.complete += 1
+
+    def _note_left(self) -> None:
+        self.result.left += 1
 
     def _note_token(self) -> None:
         self.result.tokens.append(self._now)
@@ -200,8 +209,16 @@ class Chaos:
                     trouble.ready = after
             await trio.sleep(HEALTH_SECONDS)
 
-    async def _ledger(self) -> dict[str, Any]:  # Any: JSON
-        ledger: dict[str, Any] = json.loads(await self._root.fetch("GET", "/internal/ledger"))
+    async def _settled(self, before: dict[str, Any] | None) -> dict[str, Any]:  # Any: JSON
+        """The ledger once nothing is left of any request, or as it is after some patience."""
+        ledger: dict[str, Any] = {}
+        with trio.move_on_after(PATIENCE):
+            while True:
+                ledger = json.loads(await self._root.fetch("GET", "/internal/ledger"))
+                left = ledger["requests"] + ledger["kv_blocks"]["owned"]
+                if not left and (before is None or all(ledger[name] <= before[name] for name in LEFT)):
+                    break
+                await trio.sleep(HEALTH_SECONDS)
         return ledger
 
     async def close(self) -> None:

@@ -8,5 +8,7 @@ from ...cli.serve import serve
 from .troubled_worker import MODULE
 
 if __name__ == "__main__":
-    child_process.start_worker = supervisor.start_worker = partial(child_process.start_worker, module=MODULE)
+    start_worker = partial(child_process.start_worker, module=MODULE)
+    for module in (child_process, supervisor):
+        module.start_worker = start_worker  # type: ignore[attr-defined]  # wherever it was imported to
     serve(sys.argv[1:])

@@ -49,5 +49,5 @@ def _fall_into(trouble: int) -> NoReturn:
 if __name__ == "__main__":
     CpuStepper.begin_step = begin_step  # type: ignore[method-assign]  # it serves in trouble on purpose
     for number, meaning in SIGNALS.items():
-        signal.signal(number, lambda *_, meaning=meaning: _ordered.append(meaning))  # type: ignore[misc]  # its default
+        signal.signal(number, lambda *_, meaning=meaning: _ordered.append(meaning))
     main()

@@ -8,7 +8,7 @@ from triolet.loadtest.chaos.page import page
 from triolet.loadtest.chaos.run import Plan, Result, Trouble
 from triolet.loadtest.machine import machine, versions
 
-LEDGER = {"requests": 0, "kv_blocks": {"owned": 0}}
+LEDGER = {"requests": 0, "kv_blocks": {"owned": 0}, "tasks": 30, "fds": 12, "children": 1}
 
 
 def test_streams_go_through_a_kill_a_crash_and_a_hang() -> None:
@@ -30,10 +30,12 @@ def test_streams_go_through_a_kill_a_crash_and_a_hang() -> None:
         ({"ends": 1}, "not one end"),
         ({"ledger": LEDGER | {"requests": 1}}, "requests are left"),
         ({"ledger": LEDGER | {"kv_blocks": {"owned": 2}}}, "blocks are owned"),
+        ({"ledger": LEDGER | {"tasks": 31}}, "tasks are left"),
+        ({"ledger": LEDGER | {"fds": 13}}, "fds are left"),
         ({"troubles": [Trouble(kind="hang", at=1.0)]}, "health never told"),
     ],
 )
 def test_what_a_run_must_not_show(changes: dict[str, object], fault: str) -> None:
-    fields: dict[str, object] = {"plan": Plan(), "ledger": LEDGER} | changes
+    fields: dict[str, object] = {"plan": Plan(), "before": LEDGER, "ledger": LEDGER} | changes
     (found,) = Result(**fields).faults()  # type: ignore[arg-type]  # the fields of one case
     assert fault in found
